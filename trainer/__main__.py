@@ -69,7 +69,7 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
 
 
 def _help() -> str:
-    from trainer.command.flag_help import WITH_DATA, WITHOUT_DATA
+    from trainer.command.flags import WITH_DATA, WITHOUT_DATA
 
     examples = [f"mnist {WITHOUT_DATA}", f"images {WITH_DATA}"]
     lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]

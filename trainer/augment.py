@@ -7,7 +7,6 @@
 The random numbers of a record depend only on its `_seed`, a hash of seed, epoch and record."""
 
 from trainer.augmentation.color import color_jitter, normalize
-from trainer.augmentation.erasing import random_erasing
-from trainer.augmentation.mixing import cutmix, mixup, one_hot
+from trainer.augmentation.mixing import cutmix, mixup, one_hot, random_erasing
 
 __all__ = ["color_jitter", "cutmix", "mixup", "normalize", "one_hot", "random_erasing"]

@@ -6,15 +6,14 @@ and reports wrong flags immediately."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
-from trainer.exporting.config import Export
 from trainer.optimizers.config import OptimizerConfig, Run
-from trainer.pages.config import Pages
+from trainer.settings import Export, Pages, settings
 from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
@@ -40,20 +39,6 @@ __all__ = [
 
 TINY_STEPS, TINY_BATCH = 20, 32
 NEEDS_DATA = "the directory with the shards as --data-dir, or try the recipe without data: --tiny."
-
-
-def settings(**values: Any) -> TrainerConfig:
-    """A TrainerConfig with these values: the defaults of a recipe's flags.
-
-    Without workdir, --workdir is a required flag. global_batch_size is 64 unless given. OptionError for an unknown name
-    or a value that is not allowed."""
-    import tyro
-
-    known = [setting.name for setting in fields(TrainerConfig)]
-    for name in values:
-        if name not in known:
-            raise OptionError(f"settings: {name!r} is not a setting of TrainerConfig.{did_you_mean(name, known)}")
-    return replace(TrainerConfig(workdir=tyro.MISSING, global_batch_size=64), **values)
 
 
 @dataclass(frozen=True, kw_only=True)

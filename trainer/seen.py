@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     history = read_history(workdir)
     next(seen_batches(history, steps[:1], workdir))  # an error comes before a replay, which may take long
     reported = {step: values.get("loss") for step, values in metrics_lines(join(workdir, TRAIN), steps)}
-    replayed = _replayed(workdir, history, steps, reported, data_dir, args.run_recipe) if args.losses else {}
+    replayed = _replayed(workdir, history, steps, reported, data_dir, runs=args.run_recipe) if args.losses else {}
     losses = {step: of_step.losses for step, of_step in replayed.items()}
     found = seen_steps(history, workdir, steps, data_dir=data_dir, losses=losses, most=rows)
     found = _with_progress(found, len(steps))

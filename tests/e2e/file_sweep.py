@@ -211,7 +211,7 @@ def make() -> None:
 
     from converters import digits_raw, imagenet_to_gcs
     from trainer.checkpointing.manager import CheckpointManager, Saved
-    from trainer.exporting.description import Description, Origin
+    from trainer.exporting.making import Description, Origin
 
     digits_raw.write_raw(Path("digits"))
     imagenet_to_gcs.main(

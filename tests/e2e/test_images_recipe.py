@@ -14,8 +14,8 @@ from pipeline.shards.manifest import update_manifest
 from pipeline.storage.schemes import open_storage
 from trainer.command.running import run
 from trainer.config import TrainerConfig
-from trainer.pages.config import Pages
 from trainer.recipes.images import Config
+from trainer.settings import Pages
 
 CHANGES = {"color_jitter": 0.4, "random_erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "label_smoothing": 0.1}
 

@@ -177,7 +177,7 @@ PLACES: Mapping[str, Proof] = {
     "trainer/events/metrics_file.py:_end_incomplete_line": IN_OUR_FORMAT,
     "trainer/events/metrics_file.py:_open": IN_OUR_FORMAT,
     "trainer/events/profile.py:Profile._upload": RUN,
-    "trainer/exporting/description.py:write_description": PRIVATE,
+    "trainer/exporting/making.py:write_description": PRIVATE,
     "trainer/exporting/publishing.py:Exports._remove": EXPORT,
     "trainer/exporting/publishing.py:Exports.publish": EXPORT,
     "trainer/exporting/publishing.py:Exports.unpublished": PRIVATE,

@@ -1,4 +1,5 @@
-"""Mixes pairs of records: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019), with the labels they need.
+"""Mixes pairs of records, or erases parts of them: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019), with
+the labels they need; and random erasing.
 
 The partner of row i of a global batch of B is row (i + B // 2) mod B, from another part of the data: independent of
 hosts, devices and order of arithmetic, and devices exchange contiguous parts of the batch, once. Rows that do not count
@@ -15,7 +16,7 @@ from trainer.augmentation.images import images_of, inside, per_record
 from trainer.inputs import MASK
 from trainer.task import Batch
 
-__all__ = ["cutmix", "mixup", "one_hot"]
+__all__ = ["cutmix", "mixup", "one_hot", "random_erasing"]
 
 
 def one_hot(
@@ -97,3 +98,38 @@ def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> jax.
         found = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"
         raise InputError(f"{op} mixes {labels!r}, which is {found}; it must be float [b, classes]. Call one_hot first.")
     return images_of(batch, key, op)
+
+
+def random_erasing(
+    batch: Batch,
+    key: str = "image",
+    *,
+    probability: float = 0.25,
+    area: tuple[float, float] = (0.02, 1 / 3),
+    ratio: tuple[float, float] = (0.3, 1 / 0.3),
+    value: float = 0.0,
+    stream: str = "random_erasing",
+) -> Batch:
+    """Sets a rectangle of each image to `value`, with this probability (Zhong et al. 2017,
+    https://arxiv.org/abs/1708.04896).
+
+    area: share of the image's area, uniform. ratio: height / width, log-uniform. Sides are limited to those of the
+    image. The position in the image is uniform. key: images [b, h, w, c]; keeps their dtype. stream: use a different
+    name for a second erasing of the same batch."""
+    if not (0 <= probability <= 1 and 0 < area[0] <= area[1] <= 1 and 0 < ratio[0] <= ratio[1]):
+        raise OptionError(
+            f"random_erasing: probability={probability}, area={area}, ratio={ratio}. probability must be in 0..1, "
+            "area two ascending numbers in (0, 1], ratio two ascending numbers above 0."
+        )
+    images = images_of(batch, key, "random_erasing")
+    rows, columns = images.shape[1:3]
+    chance, of_area, of_ratio, y, x = uniform(batch, stream, 5).T
+    pixels = rows * columns * (area[0] + of_area * (area[1] - area[0]))
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    side = jnp.exp((low + of_ratio * (high - low)) / 2)
+    height = jnp.clip(jnp.round(jnp.sqrt(pixels) * side).astype(jnp.int32), 1, rows)
+    width = jnp.clip(jnp.round(jnp.sqrt(pixels) / side).astype(jnp.int32), 1, columns)
+    top = jnp.floor(y * (rows - height + 1)).astype(jnp.int32)
+    left = jnp.floor(x * (columns - width + 1)).astype(jnp.int32)
+    box = inside(top, left, jnp.where(chance < probability, height, 0), width, images)
+    return {**batch, key: jnp.where(box, jnp.asarray(value, images.dtype), images)}

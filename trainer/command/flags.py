@@ -1,4 +1,4 @@
-"""The flags of a recipe's command. Imports little: --help appears immediately."""
+"""The flags of a recipe's command, and their help. Imports little: --help appears immediately."""
 
 import argparse
 import contextlib
@@ -6,19 +6,22 @@ import io
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import make_dataclass
-from typing import Any
+from dataclasses import fields, is_dataclass, make_dataclass
+from types import MappingProxyType
+from typing import Any, get_type_hints
 
 import tyro
 
 from pipeline.errors import InfeedError, OptionError
+from pipeline.tools.program import help_end
 from trainer.cluster.distributed import Devices, Distributed
-from trainer.command.flag_help import end_of_help, join_lines
-from trainer.recipe import Recipe
+from trainer.recipe import DataRecipe, Recipe
 
-__all__ = ["parsed"]
+__all__ = ["WITHOUT_DATA", "WITH_DATA", "parsed"]
 
 EXIT_OF_TYRO = 2
+TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
+WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
 
 
 def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[Recipe, Devices, Distributed]:
@@ -27,18 +30,18 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options; SystemExit for
     --help, after printing it."""
     recipe = _chosen(recipe, options)
-    fields: list[Any] = [
+    given: list[Any] = [
         ("recipe", recipe),
         ("devices", Devices, Devices()),
         ("distributed", Distributed, Distributed()),
     ]
-    kind = make_dataclass("Flags", fields)
-    join_lines(kind)
+    kind = make_dataclass("Flags", given)
+    _join_lines(kind)
     flags: Any = tyro.conf.OmitArgPrefixes[kind]
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            given = tyro.cli(flags, args=options, prog=program, description=_description(recipe))
+            values = tyro.cli(flags, args=options, prog=program, description=_description(recipe))
     except SystemExit as left:
         for cause in _causes(left):
             if isinstance(cause, InfeedError):
@@ -47,9 +50,9 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
             raise OptionError(text) from None
         print(said.getvalue(), file=sys.stderr, end="")  # of a recipe's own code, which may end the program, too
         if not left.code:
-            print(end_of_help(program, recipe))
+            print(help_end(program, _examples(recipe), ("trainer.checkpoints", "pipeline.describe")))
         raise
-    return given.recipe, given.devices, given.distributed
+    return values.recipe, values.devices, values.distributed
 
 
 def _chosen(recipe: type[Recipe], options: Sequence[str]) -> type[Recipe]:
@@ -91,3 +94,33 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _examples(recipe: type[Recipe]) -> tuple[str, str]:
+    if not issubclass(recipe, DataRecipe):
+        return TRY, TRAIN
+    own_records = recipe.tiny_records is not DataRecipe.tiny_records
+    return (WITHOUT_DATA, WITH_DATA) if own_records else (WITH_DATA, f"--data-dir=shards {TRAIN}")
+
+
+def _join_lines(flags: type) -> None:
+    """Makes the docstring of every field of `flags`, and of dataclasses inside it, its help, as one line of text.
+
+    tyro keeps line breaks of indented docstrings, so sentences would end in the middle of a line. A field's own
+    metadata["help"] stays."""
+    from docstring_parser import parse_from_object  # as tyro does
+
+    for kind in _dataclasses(flags):
+        texts: dict[str, str] = {}
+        for owner in reversed(kind.__mro__[:-1]):
+            texts |= {found.arg_name: found.description or "" for found in parse_from_object(owner).params}
+        for field in fields(kind):
+            if text := " ".join(texts.get(field.name, "").split()):
+                field.metadata = MappingProxyType({"help": text, **field.metadata})
+
+
+def _dataclasses(kind: type) -> Iterator[type]:
+    yield kind
+    for inner in get_type_hints(kind).values():
+        if isinstance(inner, type) and is_dataclass(inner):
+            yield from _dataclasses(inner)

@@ -16,8 +16,8 @@ from pipeline.user_frames import keeps_all_frames
 from trainer.cluster.distributed import Devices, Distributed
 from trainer.command.names import RECIPES, place_of
 from trainer.config import TrainerConfig
-from trainer.pages.config import Pages
 from trainer.recipe import DataRecipe, Recipe
+from trainer.settings import Pages
 from trainer.user_code import described, source_lines
 
 __all__ = ["needed_by_training", "recipe_class"]

@@ -7,8 +7,8 @@ from rich.table import Table
 
 from pipeline.sizes import format_bytes
 from pipeline.tools.command import Console, say
+from trainer.optimizers.build import ParameterGroup, groups_of
 from trainer.optimizers.config import OptimizerConfig
-from trainer.optimizers.groups import Group, groups_of
 from trainer.recipe import Recipe
 from trainer.trainer import Trainer
 
@@ -46,7 +46,7 @@ def _treated(recipe: Recipe, params: dict[str, jax.ShapeDtypeStruct]) -> dict[st
     return {f"{PARAMS}{name}": _told(config, group) for name, group in groups.items()}
 
 
-def _told(config: OptimizerConfig, group: Group) -> tuple[str, str]:
+def _told(config: OptimizerConfig, group: ParameterGroup) -> tuple[str, str]:
     if not group.rate:
         return "frozen", ""
     return f"x {group.rate:g}", f"{config.weight_decay:g}" if group.decays else ""

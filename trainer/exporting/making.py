@@ -1,30 +1,110 @@
-"""Makes an export on one host: writes the SavedModel, has it verified, describes it, publishes it."""
+"""Makes an export on one host: writes the SavedModel, has it verified, describes it, publishes it.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+The description is its assets.extra/infeed.json: for clients, and for people who find it."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import ExportError, StorageError
+from pipeline.hosts import ONE_HOST
+from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
+from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import versions
-from trainer.exporting.description import Description, Origin, signature_facts, write_description
-from trainer.exporting.examples import Examples
+from trainer.config import Model
 from trainer.exporting.options import ExportOptions
-from trainer.exporting.publishing import EXTRA, Exports, copy_file
-from trainer.exporting.saved_model import CLASS_NAME, Signature, write_saved_model
+from trainer.exporting.publishing import DESCRIPTION, EXTRA, Exports, copy_file
+from trainer.exporting.saved_model import ARRAYS, CLASS_NAME, FEATURES, SERVING_DEFAULT, Signature, write_saved_model
 from trainer.exporting.served_model import ServedModel
 from trainer.exporting.verification import BATCH_SIZES, verify
+from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_function, as_input
 from trainer.results import ExportResult
+from trainer.setup import Setup
 
-__all__ = ["Making"]
+__all__ = ["Description", "Examples", "Making", "Origin", "write_description"]
 
 log = logger("trainer")
 
 Predicted = Sequence[Mapping[str, Any]]
 """name -> value, of each record."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The model that is exported. step, workdir: of which checkpoint of which training. metrics: of its evaluation, if
+    they are known. model: which of its parameters. fingerprint: of the data that it was verified on."""
+
+    step: int
+    workdir: str
+    metrics: Mapping[str, float]
+    model: Model = "params"
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an export says of itself.
+
+    origin: see Origin. signatures: see _signature_facts. labels: prediction -> the class names of its numbers.
+    versions: of the libraries that made it. verified: with how many records, in which batch sizes, with which tolerance
+    and which largest difference. assets_extra: the names of the files copied into the same directory."""
+
+    origin: Origin
+    signatures: Mapping[str, Any]
+    labels: Mapping[str, Labels]
+    versions: Mapping[str, str]
+    verified: Mapping[str, Any]
+    assets_extra: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The first records of an input, in every form in which a served model takes them.
+
+    arrays: name -> [count, ...], of a batch. serving: None for an input that does not know how its records are
+    stored; then arrays are their only form."""
+
+    arrays: Mapping[str, np.ndarray]
+    count: int
+    serving: Serving | None
+
+    @classmethod
+    def first_of(cls, setup: Setup, input_fn: InputFn, needed: Collection[str], count: int) -> "Examples":
+        """Up to `count` records, read by this host alone. needed: the arrays that the model takes."""
+        hosts, config = replace(ONE_HOST, rows=(range(count),)), setup.config
+        context = InputContext(
+            mode="predict",
+            global_batch_size=count,
+            per_host_batch_size=count,
+            per_device_batch_size=count,
+            hosts=hosts,
+            seed=config.seed,
+            start_step=0,
+            stall_seconds=config.stall_seconds,
+        )
+        source = as_input(as_function(input_fn)(context), count)
+        batches = source.batches(source.info.start)
+        batch = next(batches)
+        getattr(batches, "close", lambda: None)()
+        rows = np.flatnonzero(batch[MASK] > 0)[:count]
+        arrays = {name: leaf[rows] for name, leaf in named_leaves(dict(batch)).items()}
+        make = getattr(source, "serving", None)
+        return cls(arrays, len(rows), make(list(needed)) if make is not None and INDEX in arrays else None)
+
+    def inputs(self) -> dict[str, Mapping[str, Any]]:
+        """By signature: name -> the values of all records. Raises as Serving.payloads."""
+        found: dict[str, Mapping[str, Any]] = {ARRAYS: self.arrays}
+        if self.serving is not None:
+            payloads = self.serving.payloads(self.arrays[INDEX].tolist())
+            found[SERVING_DEFAULT] = {self.serving.kind: payloads}
+            found[FEATURES] = self.serving.stored_features(payloads)
+        return found
 
 
 @dataclass(frozen=True)
@@ -58,11 +138,15 @@ class Making:
             signatures = write_saved_model(str(directory), *given)
             expected = self._expected(predicted[:count])
             inputs = _inputs(signatures, examples, count)
-            apart = verify(str(directory), str(scratch), inputs, expected, options.tolerance, check)
+            apart = verify(str(directory), str(scratch), inputs, expected, tolerance=options.tolerance, check=check)
             log.info(
                 "export: a process without JAX predicts %d records as predict does, through %s, in batches of %s; "
                 "largest difference: %.2g (tolerance %g)",
-                *(count, ", ".join(signatures), ", ".join(map(str, BATCH_SIZES)), apart, options.tolerance),
+                count,
+                ", ".join(signatures),
+                ", ".join(map(str, BATCH_SIZES)),
+                apart,
+                options.tolerance,
             )
             verified = {
                 "records": count,
@@ -70,9 +154,10 @@ class Making:
                 "tolerance": options.tolerance,
                 "difference": apart,
             }
-            facts = signature_facts(signatures, expected)
+            facts = _signature_facts(signatures, expected)
             extra = options.assets_extra or {}
-            write_description(directory, Description(self.origin, facts, self.labels, versions(), verified, [*extra]))
+            told = {"labels": self.labels, "versions": versions(), "verified": verified, "assets_extra": [*extra]}
+            write_description(directory, Description(self.origin, facts, **told))
             for name, path in extra.items():
                 copy_file(str(path), str(directory / EXTRA / name))
             check()
@@ -102,3 +187,29 @@ def _inputs(signatures: Mapping[str, Signature], examples: Examples, count: int)
         name: {argument: values[name][key][:count] for argument, key in signature.inputs.items()}
         for name, signature in signatures.items()
     }
+
+
+def _signature_facts(signatures: Mapping[str, Signature], predictions: Mapping[str, Any]) -> dict[str, Any]:
+    """Per signature its inputs, argument -> name, shape and dtype; and the predictions, name -> shape and dtype."""
+    outputs = {
+        name: {"shape": list(value.shape[1:]), "dtype": _dtype(value.dtype)} for name, value in predictions.items()
+    }
+    facts = {}
+    for name, signature in signatures.items():
+        inputs = {
+            argument: {"name": signature.inputs[argument], "shape": list(spec.shape[1:]), "dtype": spec.dtype.name}
+            for argument, spec in signature.specs.items()
+        }
+        facts[name] = {"inputs": inputs, "predictions": outputs}
+    return facts
+
+
+def write_description(saved_model: Path, description: Description) -> None:
+    """Writes the file; other files in assets.extra stay."""
+    directory = saved_model / EXTRA
+    directory.mkdir(exist_ok=True)
+    (directory / DESCRIPTION).write_text(json.dumps(asdict(description), indent=1) + "\n", encoding="utf-8")
+
+
+def _dtype(dtype: Any) -> str:
+    return "string" if np.dtype(dtype).kind == "O" else str(dtype)

@@ -45,7 +45,7 @@ def verify(
                 raise ExportError(f"export: {there} has the prediction {name!r}, {missing} does not.")
             apart = difference(found[name], predicted[name])
             if not apart <= tolerance:
-                raise _differs(signature, rows, name, found[name], predicted[name], tolerance)
+                raise _differs(signature, rows, name, found[name], predicted[name], tolerance=tolerance)
             largest = max(largest, apart)
     return largest
 
@@ -103,7 +103,7 @@ def _is_exact(predicted: Predictions, name: str) -> bool:
 
 
 def _differs(
-    signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, tolerance: float
+    signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, *, tolerance: float
 ) -> ExportError:
     by_row = [difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))]
     row, apart = int(np.argmax(by_row)), difference(found, expected)

@@ -125,7 +125,7 @@ class _Trace:
             ids = ids.copy()
             ids[bad] = [self._stand_in(number) for number in ids[bad].tolist()]
         masked = bad if self._on_error == "mask" else np.zeros(len(ids), bool)
-        return SeenBatch(step, self._origins, ids, rows.epochs, replaced, masked)
+        return SeenBatch(step, self._origins, ids, rows.epochs, replaced=replaced, masked=masked)
 
     def _position(self, step: int) -> Position:
         """Of the input, before this step."""

@@ -94,7 +94,16 @@ class RecordPlaces:
         for number, (file, record, offset, (key, label)) in zip(
             numbers.tolist(), zip(*columns, strict=True), strict=True
         ):
-            yield RecordPlace(source.manifest.directory, source.split, number, file, record, offset, key, label)
+            yield RecordPlace(
+                source.manifest.directory,
+                source.split,
+                record=number,
+                shard=file,
+                shard_record=record,
+                offset=offset,
+                key=key,
+                label=label,
+            )
 
     def _source(self, origin: Origin) -> IndexedRecords | None:
         which = (origin.directory, origin.split, origin.fingerprint)

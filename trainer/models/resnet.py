@@ -86,7 +86,9 @@ class ResNet(nnx.Module):
             blocks = nnx.List()
             for block in range(depth):
                 stride = 2 if number > 1 and block == 0 else 1
-                blocks.append(Block(shape, features, width, stride, rngs, bn_span, zero_last_scale))
+                blocks.append(
+                    Block(shape, features, width, stride, rngs, bn_span=bn_span, zero_last_scale=zero_last_scale)
+                )
                 features = width * shape.block[-1].factor
             self.stages[str(number)] = blocks
         self.head = nnx.Linear(features, num_classes, kernel_init=HEAD_INIT, rngs=rngs)
@@ -117,6 +119,7 @@ class Block(nnx.Module):
         width: int,
         stride: int,
         rngs: nnx.Rngs,
+        *,
         bn_span: int | None,
         zero_last_scale: bool,
     ) -> None:

@@ -88,7 +88,7 @@ class FinishedEvaluation:
         **options: Any,
     ) -> ExportResult | None:
         """See Export."""
-        from trainer.exporting.description import Origin  # loads TensorFlow, as what follows
+        from trainer.exporting.making import Origin  # loads TensorFlow, as what follows
         from trainer.modes.export import export
 
         session, setup, result = self._session, self._session.setup, self._result

@@ -16,9 +16,7 @@ from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import WhichStep
-from trainer.exporting.description import Origin
-from trainer.exporting.examples import Examples
-from trainer.exporting.making import Making
+from trainer.exporting.making import Examples, Making, Origin
 from trainer.exporting.options import ExportOptions
 from trainer.exporting.saved_model import CLASS_NAME
 from trainer.exporting.served_model import ServedModel, serve

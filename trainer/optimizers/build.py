@@ -1,19 +1,28 @@
 """An optax optimizer from its settings, and the learning rate by step: a linear warm-up, then a fall."""
 
 import math
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
+import jax
 import optax
 
-from pipeline.errors import OptionError
-from trainer.batch_spec import named_leaves
+from pipeline.errors import OptionError, did_you_mean
+from trainer.batch_spec import named_leaves, path_name
 from trainer.optimizers.config import OptimizerConfig, Run, steps_of
-from trainer.optimizers.groups import Group, check_patterns, group_tree
 
-__all__ = ["make_optimizer"]
+__all__ = ["ParameterGroup", "groups_of", "make_optimizer"]
 
 TRAINED, FROZEN = "trained", "frozen"
+
+
+class ParameterGroup(NamedTuple):
+    """How a parameter is updated. rate: the factor of its learning rate, 0.0 if it is frozen. decays: whether it has
+    weight decay, if there is any, and a trust ratio in lars."""
+
+    rate: float
+    decays: bool
 
 
 def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTransformation:
@@ -28,11 +37,11 @@ def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTr
     whole = optax.chain(*parts)
     if config.freeze:
         kinds: dict[Hashable, optax.GradientTransformation] = {TRAINED: whole, FROZEN: optax.set_to_zero()}
-        whole = optax.partition(kinds, lambda params: group_tree(config, params, _kind))
+        whole = optax.partition(kinds, lambda params: _group_tree(config, params, _kind))
 
     def init(params: Any) -> Any:
         if names := named_leaves(params).keys():  # none, where optax asks which statistics are like parameters
-            check_patterns(config, names)
+            _check_patterns(config, names)
         return whole.init(params)
 
     return optax.GradientTransformation(init, whole.update)
@@ -73,7 +82,7 @@ def _after_warmup(config: OptimizerConfig, run: Run, highest: float, warmup: int
 
 def _rule(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformation:
     def decayed(params: Any) -> Any:
-        return group_tree(config, params, lambda group: group.decays)
+        return _group_tree(config, params, lambda group: group.decays)
 
     betas, decay = (config.beta1, config.beta2), config.weight_decay
     match config.optimizer:
@@ -98,10 +107,40 @@ def _rule(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransf
             return optax.chain(optax.add_decayed_weights(decay, decayed), momentum) if decay else momentum
 
 
-def _kind(group: Group) -> str:
+def _kind(group: ParameterGroup) -> str:
     return TRAINED if group.rate else FROZEN
 
 
 def _scaled(config: OptimizerConfig, updates: Any) -> Any:
-    rates = group_tree(config, updates, lambda group: group.rate)
+    rates = _group_tree(config, updates, lambda group: group.rate)
     return optax.tree.mul(updates, rates)
+
+
+def _check_patterns(config: OptimizerConfig, names: Collection[str]) -> None:
+    """Raises OptionError for a pattern that matches none of these parameters."""
+    for pattern in (*config.freeze, *config.no_decay, *(pattern for pattern, _ in config.rates)):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise OptionError(f"the pattern {pattern!r} matches no parameter.{did_you_mean(pattern, names)}")
+
+
+def groups_of(config: OptimizerConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ParameterGroup]:
+    """The group of each parameter, from its path and shape."""
+    return {name: _group(config, name, len(shape)) for name, shape in shapes.items()}
+
+
+def _group_tree(config: OptimizerConfig, params: Any, of_group: Callable[[ParameterGroup], Any]) -> Any:
+    """A tree like `params` with what of_group returns for the group of each."""
+    groups = groups_of(config, {name: leaf.shape for name, leaf in named_leaves(params).items()})
+    return jax.tree_util.tree_map_with_path(lambda path, _: of_group(groups[path_name(path)]), params)
+
+
+def _group(config: OptimizerConfig, name: str, dimensions: int) -> ParameterGroup:
+    if _matches(name, config.freeze):
+        return ParameterGroup(0.0, False)
+    rate = next((factor for pattern, factor in config.rates if fnmatchcase(name, pattern)), 1.0)
+    decays = (dimensions > 1 or config.decay_all) and not _matches(name, config.no_decay)
+    return ParameterGroup(rate, decays)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

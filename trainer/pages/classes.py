@@ -73,7 +73,7 @@ class Classes:
         counts = self.confusion(classes)
         counts[-1, -1] = 0  # right or wrong
         shown = counts[: len(names), : len(names)].tolist()
-        return Matrix(names, shown, "label", "prediction", "Confusion matrix", note)
+        return Matrix(names, shown, "label", "prediction", title="Confusion matrix", note=note)
 
     def _table(self) -> Table:
         of_label, of_predicted, hits = self.counts

@@ -108,7 +108,7 @@ def _over_steps(drawn: Drawn) -> Line:
     x, y = drawn.column.steps.astype(np.float64), drawn.column.values
     marks = Clock.resumed_steps(drawn.run) if drawn.trained else {}
     ticks = {"checkpoints": sorted(drawn.run.checkpoints)} if drawn.trained else {}
-    return Line(drawn.label, x, y, marks, ticks, _trend([(x, y)]))
+    return Line(drawn.label, x, y, marks=marks, ticks=ticks, trend=_trend([(x, y)]))
 
 
 def _over_time(drawn: Drawn, clock: Clock) -> Line | None:
@@ -120,7 +120,7 @@ def _over_time(drawn: Drawn, clock: Clock) -> Line | None:
     parts = clock.parts(drawn.run, x[known], y[known]) if drawn.trained else [(x[known], y[known])]
     marks = clock.marks(drawn.run) if drawn.trained else {}
     ticks = {"checkpoints": clock.saved(drawn.run)} if drawn.trained else {}
-    return Line(drawn.label, *_joined(parts), marks, ticks, _trend(parts))
+    return Line(drawn.label, *_joined(parts), marks=marks, ticks=ticks, trend=_trend(parts))
 
 
 Points = tuple[np.ndarray, np.ndarray]

@@ -158,7 +158,7 @@ def attempts_of(history: History, times: Column) -> Iterator[Attempt]:
         began = _seconds(line.time)
         if isinstance(following, End):
             how, ended = _how(following.reason), _seconds(following.time)
-            yield Attempt(line, began, following.step, ended, how, following.reason)
+            yield Attempt(line, began, following.step, ended, how, reason=following.reason)
             continue
         until = float("inf") if following is None else _seconds(following.time)
         own = (times.steps > line.step) & (times.values >= began) & (times.values < until)

@@ -1,5 +1,6 @@
 """The arrays of a checkpoint by name, whatever wrote it: infeed, Orbax, safetensors or TensorFlow."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,9 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
     f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
 }
 
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in a checkpoint of TensorFlow
+NOT_THE_MODELS = ("optimizer", "save_counter", "global_step")
+
 
 class Weights(NamedTuple):
     """The arrays of a checkpoint, and how to read one of them."""
@@ -47,9 +51,7 @@ def open_weights(path: str, ema: bool = True) -> Weights:
         return _of_orbax(found.path)
     if found.format == "safetensors":
         return _of_safetensors(found.path, found.files)
-    from trainer.warm_start.tf_checkpoint import tf_weights
-
-    return tf_weights(found.path)
+    return _of_tensorflow(found.path)
 
 
 def _of_infeed(path: str, ema: bool) -> Weights:
@@ -145,3 +147,53 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
             raise CheckpointError(f"cannot read {name} of {places[name]}: {error}") from error
 
     return Weights(path, arrays, read)
+
+
+def _of_tensorflow(path: str) -> Weights:
+    """The variables without those of the optimizer, by their own names, such as "sequential/dense/kernel" in Keras.
+
+    If two names are equal, all are named by the attributes that lead to them: "model/_operations/1/_kernel".
+    path: as tf.train.Checkpoint.save returns it, or a directory, for its newest checkpoint."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise CheckpointError(f"{path} is a TensorFlow checkpoint: {how_to_install('read')}") from error
+    try:
+        reader = tf.train.load_checkpoint(path)
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        keys = _of_objects(reader.get_tensor(GRAPH)) if GRAPH in shapes else {name: name for name in shapes}
+    except Exception as error:  # of TensorFlow
+        raise CheckpointError(f"cannot read the TensorFlow checkpoint {path}: {reason(error)}") from error
+    keys = {name: key for name, key in keys.items() if name not in NOT_THE_MODELS}
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return reader.get_tensor(keys[name])
+        except Exception as error:
+            raise CheckpointError(f"cannot read {name} of {path}: {reason(error)}") from error
+
+    arrays = {name: Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
+    return Weights(path, arrays, read)
+
+
+def _of_objects(serialized: bytes) -> dict[str, str]:
+    """The name of each variable that a path leads to without an optimizer -> its key in the checkpoint.
+
+    The keys themselves will not do: a compiled Keras model has its weights under optimizer/_trainable_variables."""
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    nodes: Any = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes  # pyright: ignore
+    variables: dict[str, Any] = {}
+    seen, ahead = {0}, deque([(0, "")])
+    while ahead:
+        node, path = ahead.popleft()
+        for attribute in nodes[node].attributes:
+            if attribute.name == "VARIABLE_VALUE":
+                variables[path] = attribute
+        for child in nodes[node].children:
+            if child.node_id not in seen and child.local_name not in NOT_THE_MODELS:
+                seen.add(child.node_id)
+                ahead.append((child.node_id, f"{path}/{child.local_name}".lstrip("/")))
+    names = [each.full_name for each in variables.values()]
+    distinct = all(names) and len(set(names)) == len(names)
+    return {each.full_name if distinct else path: each.checkpoint_key for path, each in variables.items()}

@@ -13,8 +13,8 @@ from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import InputError
 from trainer.command.running import run
 from trainer.history.segments import Command
-from trainer.pages.config import Pages
 from trainer.recipe import DataRecipe, Recipe, batch_options
+from trainer.settings import Pages
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@ from pipeline.ops import DecodeCentralCrop, RandomFlip
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from trainer.exporting import saved_model, verification
-from trainer.exporting.examples import Examples
-from trainer.exporting.making import Making
+from trainer.exporting.making import Examples, Making
 from trainer.exporting.options import ExportOptions
 from trainer.exporting.serving_process import Requests, answer
 from trainer.exporting.verification import BATCH_SIZES, served

@@ -7,9 +7,8 @@ import pytest
 
 from pipeline.errors import OptionError
 from trainer.mesh import Placement
-from trainer.optimizers.build import make_optimizer
+from trainer.optimizers.build import ParameterGroup, groups_of, make_optimizer
 from trainer.optimizers.config import OptimizerConfig, Run
-from trainer.optimizers.groups import Group, groups_of
 from trainer.state import abstract_state
 from trainer.task import Task, Variables
 
@@ -32,11 +31,11 @@ def updates_of(config):
 def test_a_group_follows_from_path_and_shape():
     config = settings(freeze=("body/bias",), no_decay=("head/*",), rate_of=("body/*=0.1", "*=0.5"))
     assert groups_of(config, SHAPES) == {
-        "body/kernel": Group(0.1, True),
-        "body/bias": Group(0.0, False),
-        "head/kernel": Group(0.5, False),
+        "body/kernel": ParameterGroup(0.1, True),
+        "body/bias": ParameterGroup(0.0, False),
+        "head/kernel": ParameterGroup(0.5, False),
     }
-    assert groups_of(settings(decay_all=True), SHAPES)["body/bias"] == Group(1.0, True)
+    assert groups_of(settings(decay_all=True), SHAPES)["body/bias"] == ParameterGroup(1.0, True)
 
 
 def test_rates_scale_updates_and_frozen_parameters_have_none():

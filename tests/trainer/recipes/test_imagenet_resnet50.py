@@ -10,9 +10,8 @@ from flax import nnx
 from pipeline.errors import OptionError
 from trainer.command.flags import parsed
 from trainer.models.resnet import RESNETS, ResNet
-from trainer.optimizers.build import learning_rate
+from trainer.optimizers.build import groups_of, learning_rate
 from trainer.optimizers.config import Run
-from trainer.optimizers.groups import groups_of
 from trainer.recipes.imagenet_resnet50 import Config, TpuConfig
 
 TRAIN_IMAGES = 1_281_167

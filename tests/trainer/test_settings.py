@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.pages.config import Pages
+from trainer.settings import Pages
 
 
 @pytest.mark.parametrize("mode", ["predict", "export", "sample", "evaluate-continuously"])
