@@ -10,9 +10,8 @@ if __name__ == "__main__":
 from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
-from converters.cifar.converter import CifarConverter
-from converters.cifar.layouts import SPLITS, find_cifar
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
+from converters.pixels.cifar import SPLITS, CifarConverter, find_cifar
 
 __all__ = ["EXAMPLES", "main"]
 

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
-from converters.idx.converter import IdxConverter
-from converters.idx.layouts import SPLITS, find_idx
+from converters.pixels.idx import SPLITS, IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
 from pipeline.storage.schemes import open_storage
 

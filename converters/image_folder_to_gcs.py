@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
 from converters.image_folder.converter import ImageFolderConverter
-from converters.image_folder.layouts import SPLITS, find_folders
+from converters.image_folder.layouts import find_folders
 from converters.images.options import add_image_options, to_jpeg_of
+from converters.raw.splits import SPLITS
 from pipeline.tools.command import Console
 
 __all__ = ["EXAMPLES", "main"]

@@ -16,10 +16,11 @@ from beam_jobs.plausible import check_places
 from converters.command_line import chosen_splits, conversion_parser, run
 from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names
+from converters.raw.splits import SPLITS
+from converters.table.converter import TextTableConverter
 from converters.table.images import ImageTableConverter
-from converters.table.layouts import SPLITS, check_columns, check_delimiter, find_classes, find_tables
+from converters.table.layouts import check_columns, check_delimiter, find_classes, find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
-from converters.table.texts import TextTableConverter
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console

@@ -16,10 +16,11 @@ from beam_jobs.launch import exit_with
 from beam_jobs.plausible import check_places
 from converters.command_line import chosen_splits, conversion_parser, run
 from converters.raw.class_names import label_text
+from converters.raw.splits import SPLITS
 from converters.table.layouts import check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import Reading, table_columns
-from converters.text.layouts import SPLITS, SUFFIXES, find_texts
+from converters.text.layouts import SUFFIXES, find_texts
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage

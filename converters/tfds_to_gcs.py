@@ -3,31 +3,46 @@
 Records are copied byte for byte, and tfds.builder_from_directory reads the result with the original features. Runs
 on Apache Beam. The same command resumes an interrupted conversion."""
 
+# The only converter that needs TFDS, and so TensorFlow: only TFDS knows how a record encodes a feature. The launcher
+# imports it, workers do not. The data directory is read through our Storage.
+
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
 import argparse
+import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from beam_jobs.launch import exit_with
 from beam_jobs.options import add_options
+from beam_jobs.scratch import Scratch
 from converters.command_line import add_output_option, chosen_splits, run, scratch_of
-from converters.tfds.prepared import DatasetName, find_tfds, prepare
 from converters.tfrecord.converter import TfrecordConverter
-from converters.tfrecord.options import add_record_options, set_num_shards
-from pipeline.storage.storage import join
+from converters.tfrecord.layouts import RawTfrecords, chosen_files, sources_of
+from converters.tfrecord_to_gcs import add_record_options, set_num_shards
+from pipeline.errors import OptionError, RawDataError
+from pipeline.shards.naming import validate_split
+from pipeline.sources.named_splits import Files
+from pipeline.sources.tfds_features import described_by_tfds, load_tfds
+from pipeline.sources.tfds_files import tfds_files, tfds_labels
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, join
 from pipeline.tools.command import Parser
 
-__all__ = ["EXAMPLES", "main"]
+__all__ = ["EXAMPLES", "DatasetName", "find_tfds", "main", "prepare"]
 
 EXAMPLES = (
     "--dataset=imagenet2012 --data_dir=tensorflow_datasets --output=shards",
     "--dataset=imagenet2012 --data_dir=tensorflow_datasets --output=shards --num_shards=train=4 --overwrite",
 )
+_NAME = re.compile(r"(\w+)(?:/([\w.+-]+))?(?::(\d+\.\d+\.\d+))?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,6 +78,103 @@ def _parser() -> argparse.ArgumentParser:
     add_record_options(parser)
     add_options(parser)
     return parser
+
+
+@dataclass(frozen=True)
+class DatasetName:
+    """name[/config][:version], as in TFDS."""
+
+    name: str
+    config: str | None = None
+    version: str | None = None
+
+    @staticmethod
+    def parse(text: str) -> "DatasetName":
+        """The parts of --dataset. Raises OptionError."""
+        match = _NAME.fullmatch(text)
+        if not match:
+            raise OptionError(f"--dataset={text}: write name, name/config, name:1.0.0 or name/config:1.0.0.")
+        return DatasetName(*match.groups())
+
+    def __str__(self) -> str:
+        return self.name + (f"/{self.config}" if self.config else "") + (f":{self.version}" if self.version else "")
+
+
+def find_tfds(
+    dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None, trusted: Sequence[str] = ()
+) -> RawTfrecords:
+    """The sources, schema and labels of a prepared dataset. splits, scratch: see converters.tfrecord.layouts.find_raw.
+    trusted: modules of features that TFDS may import, in addition to its own.
+
+    Raises RawDataError if it is missing or incomplete, OptionError, InfeedError without TFDS."""
+    storage = open_storage(data_dir)
+    directory = _directory(storage, data_dir, dataset)
+    listed = storage.list(directory)
+    tfds = tfds_files(storage, directory, listed)
+    if not tfds:
+        raise RawDataError(_not_prepared(dataset, data_dir, f"{directory} has no features.json and dataset_info.json"))
+    form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
+    if form != "tfrecord":
+        raise RawDataError(
+            f"{directory} is in TFDS's format {form!r}; only tfrecord can be re-sharded. Give another --data_dir, and "
+            "--download, which prepares it as tfrecord."
+        )
+    described = described_by_tfds(directory, tfds, trusted)
+    files = chosen_files(directory, _files(directory, described.splits, listed), splits)
+    sources = sources_of(storage, directory, files, scratch)
+    return RawTfrecords(sources, dataset.name, described.schema, tfds_labels(tfds))
+
+
+def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:
+    """<data_dir>/<name>[/<config>]/<version>, by default the newest version."""
+    there = join(data_dir, dataset.name)
+    _, folders = storage.entries(there)
+    configs = [folder for folder in folders if not _VERSION.fullmatch(folder) and not folder.startswith("incomplete")]
+    config = dataset.config
+    if config is None and configs and len(configs) == len(folders):
+        if len(configs) > 1:
+            raise OptionError(f"{there} has several configs. Choose one: --dataset={dataset.name}/CONFIG, CONFIG being "
+                              f"one of {', '.join(configs)}.")  # fmt: skip
+        config = configs[0]
+    if config is not None:
+        there = join(there, config)
+        _, folders = storage.entries(there)
+    versions = sorted(filter(_VERSION.fullmatch, folders), key=lambda version: [int(n) for n in version.split(".")])
+    if not versions:
+        raise RawDataError(_not_prepared(dataset, data_dir, f"{there} has no version of it"))
+    if dataset.version and dataset.version not in versions:
+        raise RawDataError(_not_prepared(dataset, data_dir, f"{there} has {', '.join(versions)}"))
+    return join(there, dataset.version or versions[-1])
+
+
+def _not_prepared(dataset: DatasetName, data_dir: str, found: str) -> str:
+    return (
+        f"{dataset} is not prepared: {found}. Give --download to let TFDS prepare it, or prepare it in Python: "
+        f"tfds.builder({str(dataset)!r}, data_dir={data_dir!r}).download_and_prepare()"
+    )
+
+
+def _files(directory: str, names: Mapping[str, Collection[str]], listed: Mapping[str, Stat]) -> Files:
+    for split, files in names.items():
+        validate_split(split)
+        missing = [name for name in files if name not in listed]
+        if missing:
+            raise RawDataError(
+                f"{directory}: {len(missing)} of {len(files)} files of {split!r} are missing, the first is "
+                f"{missing[0]}. Copy or prepare the dataset again."
+            )
+    return {split: {name: listed[name] for name in files} for split, files in names.items()}
+
+
+def prepare(dataset: DatasetName, data_dir: str) -> None:
+    """Downloads and prepares a dataset with TFDS, unless it is prepared. Raises RawDataError, InfeedError."""
+    module = load_tfds()
+    try:
+        # Not builder(): it may read a description that is in data_dir already, and import what that names.
+        builder = module.builder_cls(dataset.name)(data_dir=data_dir, config=dataset.config, version=dataset.version)
+        builder.download_and_prepare(file_format="tfrecord")
+    except Exception as e:  # of any class: a builder runs its own code
+        raise RawDataError(f"TFDS cannot prepare {dataset} in {data_dir}: {type(e).__name__}: {str(e)[:1000]}") from e
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from converters.images.image_records import (
 )
 from converters.images.jpeg import Jpeg
 from converters.raw.class_names import names_digest, position
+from converters.raw.splits import is_of
 from converters.raw.tars import Member
-from converters.raw.validation_share import is_validation
 from converters.raw.zips import ZipMember, unpacked
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
@@ -69,12 +69,9 @@ class ImageFolderConverter:
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
         for class_name, file, member in _files(storage, source):
             place = f"{class_name}/{member.name}" if class_name else member.name
-            if self.validation_fraction is not None:
-                chosen = "validation" if is_validation(place, self.validation_fraction) else "train"
-                if chosen != source.split:
-                    continue
-            row = self._reference(f"{source.split}/{place}", class_name, file, member)
-            yield _zipped(row, member) if source.kind == "zip" else row
+            if is_of(source.split, place, self.validation_fraction):
+                row = self._reference(f"{source.split}/{place}", class_name, file, member)
+                yield _zipped(row, member) if source.kind == "zip" else row
 
     def _reference(self, key: str, class_name: str, file: File, member: Member) -> Reference:
         error = member_error(member) if class_name else "a file beside the class folders: it has no class"

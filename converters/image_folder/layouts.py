@@ -22,15 +22,13 @@ from converters.images.image_archives import (
     is_hidden,
     open_archive,
 )
-from converters.raw.raw_directory import check_splits, first_few, open_raw_data
-from converters.raw.validation_share import check_fraction
+from converters.raw.splits import SPLITS, check_fraction, chosen, first_few, open_raw_data
 from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError, StorageError
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["SPLITS", "RawFolders", "find_folders"]
+__all__ = ["RawFolders", "find_folders"]
 
-SPLITS = ("train", "validation", "test")
 _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
 
@@ -78,10 +76,9 @@ def find_folders(
         _check_classes(folder, storage)
     if validation_fraction:
         folders = {**folders, "validation": folders["train"]}
-    check_splits(raw_data_dir, splits, folders)
-    chosen = [split for split in folders if split in splits or not splits]
+    wanted = chosen(raw_data_dir, splits, folders)
     return RawFolders(
-        tuple(source for split in chosen for source in folders[split].sources(split)),
+        tuple(source for split in wanted for source in folders[split].sources(split)),
         tuple(sorted({name for folder in folders.values() for name in folder.classes})),
         (*notices, *_of_tables(raw, folders), *_of_empty_classes(folders)),
     )

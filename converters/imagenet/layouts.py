@@ -21,7 +21,7 @@ from converters.imagenet.converter import SPLITS, VALIDATION_LABELS
 from converters.imagenet.synsets import check_known, ilsvrc2012_synsets
 from converters.raw.class_names import label_text, names_digest
 from converters.raw.compressed import Readable, by_suffix, readable
-from converters.raw.raw_directory import first_few, open_raw_data
+from converters.raw.splits import first_few, open_raw_data
 from converters.raw.tars import members
 from pipeline.errors import RawDataError
 from pipeline.storage.schemes import open_storage
@@ -92,16 +92,15 @@ def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:
 
 
 def _in_tar(split: str, path: str, file: Readable, synsets: Sequence[str]) -> Iterator[Source]:
-    uri, stat, origin = file
     if split == "validation":
-        yield Source(split, uri, stat, 0, stat.bytes, origin=origin)
+        yield file.source(split)
         return
     found = False
-    for member in members(open_storage(uri), uri, 0, stat.bytes):
+    for member in members(open_storage(file.uri), file.uri, 0, file.stat.bytes):
         found = True
         synset = member.name.rsplit("/", 1)[-1].removesuffix(".tar")
         check_known(synset, synsets, f"member {member.name} of {path}")
-        yield Source(split, uri, stat, member.offset, member.size, synset, origin=origin)
+        yield file.source(split, offset=member.offset, bytes=member.size, tag=synset)
     if not found:
         raise RawDataError(f"{path} has no class tars in it. Is it the original train tar, fully copied?")
 

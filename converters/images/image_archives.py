@@ -69,8 +69,7 @@ class PackedFolder:
 
     def sources(self, split: str) -> Iterator[Source]:
         """The archive, as one unit to scan."""
-        uri, stat, origin = self.archive.file
-        yield Source(split, uri, stat, 0, stat.bytes, "/".join(self.place), self.archive.kind, origin)
+        yield self.archive.file.source(split, tag="/".join(self.place), kind=self.archive.kind)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,20 @@
-"""Compressed raw files: uncompressed to temporary files, which can be read by ranges, or one error in a --dry_run."""
+"""Compressed raw files: uncompressed to temporary files, which can be read by ranges, or while they are read."""
 
-from typing import NamedTuple
+import contextlib
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, BinaryIO, NamedTuple, cast
 
+from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.frames import Compression
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage
 
-__all__ = ["Readable", "by_suffix", "readable"]
+__all__ = ["Readable", "by_suffix", "readable", "uncompressed"]
 
 
 class Readable(NamedTuple):
@@ -16,7 +22,11 @@ class Readable(NamedTuple):
 
     uri: str
     stat: Stat
-    origin: str
+    origin: str = ""
+
+    def source(self, split: str, **fields: Any) -> Source:
+        """A unit to scan: the complete file, unless the fields state a part of it."""
+        return replace(Source(split, self.uri, self.stat, bytes=self.stat.bytes, origin=self.origin), **fields)
 
 
 def by_suffix(path: str) -> Compression | None:
@@ -30,10 +40,24 @@ def readable(storage: Storage, path: str, scratch: Scratch | None, compression: 
     A copy has the stamp of the raw file: each run makes it again, which is not a change of the raw data.
     scratch: None forbids writing. Raises OptionError if it would have to, and RawDataError."""
     if not compression:
-        return Readable(path, storage.stat(path), "")
+        return Readable(path, storage.stat(path))
     if scratch is None:
         raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
     uri = scratch.uncompressed(storage, path, compression)
     stat, origin = open_storage(uri).stat(uri), storage.stat(path)
     crc32c = origin.crc32c if stat.crc32c is None else stat.crc32c
     return Readable(uri, stat._replace(stamp=origin.stamp, crc32c=crc32c), path)
+
+
+@contextlib.contextmanager
+def uncompressed(storage: Storage, path: str) -> Iterator[BinaryIO]:
+    """The file from its beginning, uncompressed if its name ends in .gz. Raises RawDataError, StorageError."""
+    with storage.open(path) as file:
+        if not path.endswith(".gz"):
+            yield file
+            return
+        try:
+            with gzip.open(file) as stream:
+                yield cast(BinaryIO, stream)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+            raise RawDataError(f"{path} is truncated or damaged: {e}. Copy it again.") from e

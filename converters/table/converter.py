@@ -1,29 +1,34 @@
-"""Tables (csv, tsv, jsonl) of images or texts, with labels or numbers: the shared part of their converters.
+"""Tables (csv, tsv, jsonl): the base of their converters, and the converter of texts; `images` has that of images.
 
-`layouts` finds the tables, `rows` reads their rows, `targets` has the kinds of labels and numbers; `images` and `texts`
-have the two kinds of content. Pure: reads raw data through a Storage, returns values."""
+`layouts` finds the tables, `rows` reads their rows, `targets` has the kinds of labels and numbers. A reference to a
+text points to its row in the table, which is read again to write the record: so texts are shuffled without staying in
+memory. Pure: reads raw data through a Storage, returns values."""
 
 import itertools
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from beam_jobs.converter import Source
+from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References, bounded
-from converters.raw.validation_share import is_validation
+from converters.raw.splits import is_of
 from converters.table.cells import text_cell
-from converters.table.rows import Row, table_rows
+from converters.table.rows import Row, parse_row, table_rows
 from converters.table.targets import Target
+from pipeline.errors import RawDataError
 from pipeline.shards.example import Value
-from pipeline.shards.schema import Labels
+from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.storage import Storage
 
-__all__ = ["BYTES_AROUND_VALUE", "TableConverter"]
+__all__ = ["TableConverter", "TextTableConverter"]
 
-BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
+_BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
 _ROWS_PER_BATCH = 4096
+_TEXT = Feature("bytes", content="text", doc="UTF-8")
+_BYTES_AROUND = 8 + len("text") + _BYTES_AROUND_VALUE
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,7 @@ class TableConverter:
             yield References.of(self._located(storage, batch))
 
     def _is_of(self, split: str, row: Reference) -> bool:
-        if self.validation_fraction is None:
-            return True
-        place = row.key.removeprefix(f"{split}/")
-        return is_validation(place, self.validation_fraction) == (split == "validation")
+        return is_of(split, row.key.removeprefix(f"{split}/"), self.validation_fraction)
 
     def _reference(self, split: str, file: File, row: Row) -> tuple[int, Reference]:
         """The line of the row, and a reference to the row itself."""
@@ -87,7 +89,7 @@ class TableConverter:
     def _target_bytes(self, refs: References) -> np.ndarray:
         """int64: what the target adds to each record, accurate to a few bytes."""
         return self.target.sizes(refs.columns["target"]) + sum(
-            len(key.encode()) + BYTES_AROUND_VALUE for key in self.target.features
+            len(key.encode()) + _BYTES_AROUND_VALUE for key in self.target.features
         )
 
     def _target(self, ref: Reference) -> Mapping[str, Value]:
@@ -106,3 +108,47 @@ class TableConverter:
         """References to what `convert` reads, from the lines of rows and references to rows."""
         del storage
         return [ref for _, ref in batch]
+
+
+@dataclass(frozen=True)
+class TextTableConverter(TableConverter):
+    """The column has a text. Keys are file and line, so an inserted line changes the keys of all later lines."""
+
+    name = "text_table"
+    transforms = False
+
+    @property
+    def schema(self) -> Schema:
+        return Schema("text_table", {"text": _TEXT, **self.target.features})
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter. Accurate to a few bytes."""
+        return _BYTES_AROUND + refs.columns["text_bytes"] + self._target_bytes(refs)
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """See Converter. data: the complete row. Raises RawDataError if its text changed since the scan."""
+        try:
+            text = self._text(ref, data)
+        except (ValueError, IndexError):  # not a row any more
+            text = None
+        if text is None or zlib.crc32(text) != ref.columns["crc32"]:
+            raise RawDataError(
+                f"{ref.file.uri} changed during the conversion. Restore it, or run the same command again to scan the "
+                "new version."
+            )
+        return Converted({"text": text, **self._target(ref)})
+
+    def _text(self, ref: Reference, data: bytes) -> bytes:
+        cells = parse_row(ref.file.uri, data, self.delimiter)
+        cells = cells if isinstance(cells, dict) else {self.column: cells[ref.number("column_at")]}
+        return text_cell(cells, self.column).encode()
+
+    def _columns(self, row: Row, content: str) -> dict[str, int | bytes]:
+        """crc32: so that a text changed in place on a disk, which has no checksums, changes the plan."""
+        names = list(row.cells)
+        text = content.encode()
+        return {
+            "column_at": names.index(self.column) if self.column in names else 0,
+            "text_bytes": len(text),
+            "crc32": zlib.crc32(text),
+        }

@@ -10,17 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
-from converters.raw.raw_directory import check_splits, first_few, open_raw_data
-from converters.raw.validation_share import check_fraction
+from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.cells import class_cells
 from converters.table.rows import TABLE_SUFFIXES, column_names, table_rows
 from pipeline.errors import LabelError, OptionError, RawDataError, StorageError, did_you_mean
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["SPLITS", "RawTables", "check_columns", "check_delimiter", "find_classes", "find_tables", "hint_of_tables"]
+__all__ = ["RawTables", "check_columns", "check_delimiter", "find_classes", "find_tables", "hint_of_tables"]
 
-SPLITS = ("train", "validation", "test")
 _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
 _MAX_CLASSES = 100_000
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
@@ -45,34 +43,16 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
     names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
     if not names:
         raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: {first_few(files)}.")
-    if validation_fraction is None:
-        tables = _by_split(raw_data_dir, names)
-    else:
-        check_fraction(validation_fraction)
-        tables = {"train": names, "validation": names} if validation_fraction else {"train": names}
-    check_splits(raw_data_dir, splits, tables)
+    wanted = "table of a split, like train.csv or validation-1.jsonl"
+    tables = by_split(raw_data_dir, names, validation_fraction, name=_NAME, wanted=wanted)
     sources = [
-        Source(split, join(raw_data_dir, name), files[name], 0, files[name].bytes, kind="file")
-        for split in SPLITS
-        if split in tables and (split in splits or not splits)
+        Source(split, join(raw_data_dir, name), files[name], bytes=files[name].bytes, kind="file")
+        for split in chosen(raw_data_dir, splits, tables)
         for name in tables[split]
     ]
     paths = sorted({join(raw_data_dir, name) for names in tables.values() for name in names})
     others = {join(raw_data_dir, name) for name in names} - set(paths)
     return RawTables(tuple(sources), tuple(paths), tuple(sorted(others)))
-
-
-def _by_split(raw_data_dir: str, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    found: dict[str, list[str]] = {}
-    for name in names:
-        if match := _NAME.fullmatch(name):
-            found.setdefault("validation" if match[1] == "val" else match[1], []).append(name)
-    if not found:
-        raise RawDataError(
-            f"{raw_data_dir} has no table of a split, like train.csv or validation-1.jsonl. It has: "
-            f"{first_few(names)}. If these are not split yet, give --validation_fraction (0 for train only)."
-        )
-    return {split: found[split] for split in SPLITS if split in found}
 
 
 def check_columns(paths: Iterable[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:

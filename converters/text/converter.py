@@ -12,12 +12,11 @@ import numpy as np
 from beam_jobs.converter import Converted, Pack, Source, Unusable, files_of
 from beam_jobs.packed_files import CRC32C
 from beam_jobs.references import File, Reference, References
-from converters.raw.validation_share import is_validation
+from converters.raw.splits import is_of
 from converters.text.documents import Document, Reading, documents
-from converters.text.encoding import EncodedDocuments
-from converters.text.packing import Piece, packed_rows
+from converters.text.packing import EncodedDocuments, Piece, packed_rows
 from pipeline.errors import RawDataError
-from pipeline.shards.integer_examples import encode_integer_examples
+from pipeline.shards.example import encode_integer_examples
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Feature, Schema
 from pipeline.storage.storage import Storage
@@ -111,7 +110,7 @@ class TextConverter:
         if self.info.validation_fraction is None:
             return True
         digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
-        return is_validation(digest, self.info.validation_fraction) == (split == "validation")
+        return is_of(split, digest, self.info.validation_fraction)
 
     def pack(self, source: Source, number: int, window: Sequence[_Found]) -> Pack:
         texts = [found.document.raw for found in window if not found.document.error]

@@ -3,16 +3,13 @@
 Reads a file, or the documents that begin in a range of it, and holds one document at a time in memory. Texts of errors
 are part of plan digests."""
 
-import contextlib
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, NamedTuple, cast
+from typing import Any, BinaryIO, Literal, NamedTuple
 
+from converters.raw.compressed import uncompressed
 from converters.table.cells import Cells
 from converters.table.rows import TABLE_SUFFIXES, columns_of, is_json, rows_of
-from pipeline.errors import RawDataError, StorageError
 from pipeline.storage.storage import Storage
 
 __all__ = ["GZIP", "TEXT_SUFFIX", "Document", "Reading", "bare_name", "can_be_cut", "documents", "table_columns"]
@@ -57,7 +54,7 @@ def documents(
     storage: Storage, uri: str, reading: Reading, begin: int = 0, end: int | None = None
 ) -> Iterator[Document]:
     """The documents that begin in bytes begin..end of a file; end: None for all. Raises RawDataError, StorageError."""
-    with storage.open(uri) as raw, _uncompressed(uri, raw) as file:
+    with uncompressed(storage, uri) as file:
         name = bare_name(uri)
         if name.endswith(TABLE_SUFFIXES):
             yield from _of_table(file, name, reading, begin, end)
@@ -69,22 +66,8 @@ def documents(
 
 def table_columns(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
     """See column_names; also for compressed tables."""
-    with storage.open(uri) as raw, _uncompressed(uri, raw) as file:
+    with uncompressed(storage, uri) as file:
         return columns_of(file, bare_name(uri), delimiter)
-
-
-@contextlib.contextmanager
-def _uncompressed(uri: str, raw: BinaryIO) -> Iterator[BinaryIO]:
-    if not uri.endswith(GZIP):
-        yield raw
-        return
-    try:
-        with gzip.open(raw) as file:
-            yield cast(BinaryIO, file)
-    except StorageError:
-        raise
-    except (EOFError, zlib.error, gzip.BadGzipFile) as e:
-        raise RawDataError(f"{uri} is truncated or damaged: {e}. Copy it again.") from e
 
 
 def _document(offset: int, text: bytes, max_bytes: int) -> Document:

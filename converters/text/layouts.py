@@ -5,25 +5,24 @@ one set          all files, also in subdirectories; a fraction of the documents 
 
 A source is a group of small files, a range of a large file that can be cut, or a large file that cannot."""
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
-from converters.raw.raw_directory import check_splits, first_few, open_raw_data
-from converters.raw.validation_share import check_fraction
+from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.rows import TABLE_SUFFIXES
 from converters.text.documents import GZIP, TEXT_SUFFIX, Reading, bare_name, can_be_cut
 from pipeline.errors import RawDataError
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["SPLITS", "SUFFIXES", "RawTexts", "find_texts"]
+__all__ = ["SUFFIXES", "RawTexts", "find_texts"]
 
-SPLITS = ("train", "validation", "test")
 SLICE_BYTES = 16 * 10**6  # of raw data; packing takes about twenty times as much memory
 _MOST_PATHS = 100  # to one directory
 SUFFIXES = (TEXT_SUFFIX, *TABLE_SUFFIXES)
@@ -55,18 +54,13 @@ def find_texts(
             f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without {GZIP}. It has: "
             f"{first_few(files)}."
         )
-    if validation_fraction is None:
-        by_split = _by_split(raw_data_dir, texts)
-    else:
-        check_fraction(validation_fraction)
-        by_split = {"train": list(texts), **({"validation": list(texts)} if validation_fraction else {})}
-    check_splits(raw_data_dir, splits, by_split)
-    chosen = [split for split in SPLITS if split in by_split and (split in splits or not splits)]
-    read = {name for names in by_split.values() for name in names}
+    wanted = "files of a split, such as train/a.txt or validation-1.jsonl"
+    names = by_split(raw_data_dir, list(texts), validation_fraction, name=_SPLIT, wanted=wanted)
+    read = set(itertools.chain.from_iterable(names.values()))
     sources = (
-        replace(source, split=split)
-        for split in chosen
-        for source in _sources(raw_data_dir, {name: texts[name] for name in by_split[split]}, reading)
+        source
+        for split in chosen(raw_data_dir, splits, names)
+        for source in _sources(split, raw_data_dir, {name: texts[name] for name in names[split]}, reading)
     )
     tables = (join(raw_data_dir, name) for name in sorted(read) if bare_name(name).endswith(TABLE_SUFFIXES))
     return RawTexts(tuple(sources), tuple(tables), tuple(name for name in files if name not in read))
@@ -96,44 +90,33 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
         pending += [f"{place}{name}/" for name in reversed(folders) if not name.startswith(".")]
 
 
-def _by_split(raw_data_dir: str, names: Iterable[str]) -> Mapping[str, Sequence[str]]:
-    found: dict[str, list[str]] = {}
-    for name in names:
-        if match := _SPLIT.fullmatch(name):
-            found.setdefault("validation" if match[1] == "val" else match[1], []).append(name)
-    if not found:
-        raise RawDataError(
-            f"{raw_data_dir} has no files of a split, such as train/a.txt or validation-1.jsonl. It has: "
-            f"{first_few(names)}. If these are not split yet, give --validation_fraction (0 for train only)."
-        )
-    return found
-
-
-def _sources(raw_data_dir: str, files: Mapping[str, Stat], reading: Reading) -> Iterator[Source]:
-    """Sources without a split. tag: the path of the first file in the raw data."""
+def _sources(split: str, raw_data_dir: str, files: Mapping[str, Stat], reading: Reading) -> Iterator[Source]:
+    """tag: the path of the first file in the raw data."""
     group: list[tuple[str, File]] = []
     size = 0
     for name, stat in files.items():
         if stat.bytes > SLICE_BYTES:
-            yield from _slices(name, File(join(raw_data_dir, name), stat), reading)
+            yield from _slices(split, name, File(join(raw_data_dir, name), stat), reading)
             continue
         if size + stat.bytes > SLICE_BYTES:
-            yield _group(group)
+            yield _group(split, group)
             group, size = [], 0
         group.append((name, File(join(raw_data_dir, name), stat)))
         size += stat.bytes
     if group:
-        yield _group(group)
+        yield _group(split, group)
 
 
-def _slices(name: str, file: File, reading: Reading) -> Iterator[Source]:
+def _slices(split: str, name: str, file: File, reading: Reading) -> Iterator[Source]:
     total = file.stat.bytes
     step = SLICE_BYTES if can_be_cut(name, reading) else total
     for begin in range(0, total, step):
-        yield Source("", file.uri, file.stat, begin, min(step, total - begin), name, "file")
+        size = min(step, total - begin)
+        yield Source(split, file.uri, file.stat, begin, size, tag=name, kind="file")
 
 
-def _group(named: Sequence[tuple[str, File]]) -> Source:
+def _group(split: str, named: Sequence[tuple[str, File]]) -> Source:
     members = tuple(file for _, file in named)
     size = sum(file.stat.bytes for file in members)
-    return Source("", members[0].uri, Stat(size), 0, size, named[0][0], "group", group=group_of(members))
+    tag, group = named[0][0], group_of(members)
+    return Source(split, members[0].uri, Stat(size), bytes=size, tag=tag, kind="group", group=group)

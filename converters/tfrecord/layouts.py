@@ -14,8 +14,8 @@ from pathlib import Path
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch, read_compressed
-from converters.raw.compressed import readable
-from converters.raw.raw_directory import open_raw_data
+from converters.raw.compressed import Readable, readable
+from converters.raw.splits import open_raw_data
 from pipeline.errors import OptionError, RawDataError, did_you_mean
 from pipeline.shards.frames import Frame, compression_of, read_frames
 from pipeline.shards.manifest import Manifest, read_manifest
@@ -126,7 +126,10 @@ def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch 
     """A source for each file. Raises RawDataError; OptionError also if the output would replace raw files."""
     _refuse_own_place(directory, files, scratch)
     places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
-    sources = in_parallel(lambda place: _source(storage, directory, scratch, *place), places)
+    files_there = in_parallel(lambda place: _file(storage, join(directory, place[1]), place[2], scratch), places)
+    sources = [
+        file.source(split, tag=name, kind="file") for file, (split, name, _) in zip(files_there, places, strict=True)
+    ]
     for split in files:
         if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:  # a shard reads from one
             raise OptionError(
@@ -136,12 +139,10 @@ def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch 
     return tuple(sources)
 
 
-def _source(storage: Storage, directory: str, scratch: Scratch | None, split: str, name: str, stat: Stat) -> Source:
-    uri, origin = join(directory, name), ""
+def _file(storage: Storage, uri: str, stat: Stat, scratch: Scratch | None) -> Readable:
     head = b"".join(storage.read_ranges([(uri, 0, min(HEADER_BYTES, stat.bytes))])) if stat.bytes else b""
-    if compression := compression_of(head):
-        uri, stat, origin = readable(storage, uri, scratch, compression)
-    return Source(split, uri, stat, 0, stat.bytes, name, "file", origin)
+    compression = compression_of(head)
+    return readable(storage, uri, scratch, compression) if compression else Readable(uri, stat)
 
 
 def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:

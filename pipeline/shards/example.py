@@ -5,6 +5,7 @@ deterministic mode. Encoding takes 5-20 us per record, whatever the size of its 
 import. example_decoding is the inverse. Wire format: https://protobuf.dev/programming-guides/encoding/"""
 
 import functools
+import itertools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Dtype, Feature, Schema
 
-__all__ = ["LIST_TAG", "Value", "encode_example", "entry_head", "example_pieces", "varint"]
+__all__ = ["LIST_TAG", "Value", "encode_example", "encode_integer_examples", "example_pieces", "varint"]
 
 Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float] | np.ndarray
 
@@ -26,6 +27,8 @@ _UINT64_MAX = 2**64 - 1
 _SMALL_BYTES, _LARGE_BYTES = 64, 4096
 _FLOAT32_END = 3.4028235677973366e38  # half a step above the largest float32: from here on, nothing rounds to it
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_VARINT_BITS = 7  # per byte of a varint
+_MOST_BYTES = 4  # of a varint in a column; larger numbers would need more columns for all
 
 
 def encode_example(schema: Schema, values: Mapping[str, Value]) -> bytes:
@@ -80,10 +83,10 @@ def _entry(key: bytes, dtype: Dtype, items: Sequence[Any]) -> list[bytes]:
         ints = dtype == "int64"
         packed = b"".join([varint(i & _UINT64_MAX) for i in items]) if ints else struct.pack(f"<{len(items)}f", *items)
         body = [b"\x0a" + varint(len(packed)) + packed]
-    return [entry_head(key, dtype, sum(map(len, body))), *body]
+    return [_entry_head(key, dtype, sum(map(len, body))), *body]
 
 
-def entry_head(key: bytes, dtype: Dtype, size: int) -> bytes:
+def _entry_head(key: bytes, dtype: Dtype, size: int) -> bytes:
     """What precedes the list of a feature, which has this number of bytes, in the feature map."""
     tagged = LIST_TAG[dtype] + varint(size)
     head = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(tagged) + size) + tagged
@@ -136,3 +139,55 @@ def varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def encode_integer_examples(schema: Schema, columns: Mapping[str, np.ndarray]) -> list[bytes]:
+    """The same bytes for many records of small integers, such as rows of tokens: ten times as fast as one by one.
+
+    columns: [records, ...] from 0 to 2^28 - 1, for every feature.
+
+    Raises SchemaError for other features, shapes or numbers."""
+    for key in sorted(columns.keys() | schema.features.keys()):
+        _check_integers(schema, key, columns.get(key))
+    entries = [[_packed_entry(name, packed) for packed in _varints(columns[key])] for key, name in schema.encoded_keys]
+    joined = map(b"".join, zip(*entries, strict=True))
+    return [b"\x0a" + varint(len(features)) + features for features in joined]
+
+
+def _check_integers(schema: Schema, key: str, values: np.ndarray | None) -> None:
+    if key not in schema.features:
+        raise SchemaError(f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))}).")
+    shape = schema.features[key].shape
+    if schema.features[key].dtype != "int64" or values is None or values.shape[1:] != shape:
+        found = "missing" if values is None else f"{values.dtype} {list(values.shape)}"
+        wanted = ", ".join(map(str, ("records", *shape)))
+        raise SchemaError(f"{key!r} is {found}; schema {schema.name!r} needs integers [{wanted}].")
+    if values.size and not 0 <= values.min() <= values.max() < 1 << _VARINT_BITS * _MOST_BYTES:
+        raise SchemaError(f"{key!r} holds {values.min()} to {values.max()}; allowed are 0 to 2^28 - 1.")
+
+
+def _packed_entry(key: bytes, packed: bytes) -> bytes:
+    body = b"\x0a" + varint(len(packed)) + packed
+    return _entry_head(key, "int64", len(body)) + body
+
+
+def _varints(values: np.ndarray) -> list[bytes]:
+    """The numbers of each record as consecutive varints."""
+    numbers = values.reshape(-1).astype(np.uint32)
+    lengths = np.ones(len(numbers), np.uint8)
+    layers = []
+    for n in range(1, _MOST_BYTES):
+        longer = np.flatnonzero(numbers >= 1 << _VARINT_BITS * n)
+        lengths[longer] += 1
+        layers.append(longer)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    begins = ends - lengths
+    out = np.empty(ends[-1] if len(ends) else 0, np.uint8)
+    out[begins] = numbers & 0x7F
+    for n, longer in enumerate(layers, 1):
+        place = begins[longer] + n
+        out[place - 1] |= 0x80
+        out[place] = numbers[longer] >> _VARINT_BITS * n & 0x7F
+    data = out.tobytes()
+    bounds = np.append(0, ends)[:: max(1, math.prod(values.shape[1:]))].tolist()
+    return [data[begin:end] for begin, end in itertools.pairwise(bounds)]

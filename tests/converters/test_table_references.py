@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from converters.table.converter import TextTableConverter
 from converters.table.images import ImageTableConverter
 from converters.table.layouts import find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
-from converters.table.texts import TextTableConverter
 from pipeline.errors import RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.storage.schemes import open_storage

@@ -8,7 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from converters.raw.validation_share import is_validation
+from converters.raw.splits import is_validation
 from converters.table.images import ImageTableConverter
 from converters.table.layouts import find_tables
 from converters.table.targets import Unlabelled

@@ -10,25 +10,23 @@ from typing import Any
 
 from beam_jobs.converter import Converter, Source
 from beam_jobs.scratch import Scratch
-from converters.cifar.converter import CifarConverter
-from converters.cifar.layouts import find_cifar
-from converters.idx.converter import IdxConverter
-from converters.idx.layouts import find_idx
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from converters.imagenet.synsets import read_synsets
 from converters.images.image_files import ToJpeg
+from converters.pixels.cifar import CifarConverter, find_cifar
+from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
+from converters.table.converter import TextTableConverter
 from converters.table.images import ImageTableConverter
 from converters.table.layouts import find_classes, find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
-from converters.table.texts import TextTableConverter
 from converters.text.converter import TextConverter
 from converters.text.documents import Reading
 from converters.text.layouts import find_texts
-from converters.tfds import prepared
+from converters.tfds_to_gcs import DatasetName, find_tfds
 from converters.tfrecord import layouts
 from converters.tfrecord.converter import TfrecordConverter
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
@@ -86,7 +84,7 @@ def find_tfrecords(directory):
 
 
 def find_tiny(directory):
-    raw = prepared.find_tfds(prepared.DatasetName("tiny"), directory, [], None)
+    raw = find_tfds(DatasetName("tiny"), directory, [], None)
     return TfrecordConverter(raw.name, raw.schema, raw.labels), raw.sources
 
 

@@ -12,20 +12,18 @@ import mutations
 from hostile_tars import walk
 
 from beam_jobs.scratch import Scratch
-from converters.cifar.converter import CifarConverter
-from converters.cifar.layouts import find_cifar
-from converters.idx.converter import IdxConverter
-from converters.idx.layouts import find_idx
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw
 from converters.imagenet.synsets import read_synsets
+from converters.pixels.cifar import CifarConverter, find_cifar
+from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
+from converters.table.converter import TextTableConverter
 from converters.table.images import ImageTableConverter
 from converters.table.layouts import find_classes, find_tables
 from converters.table.targets import MultiLabel, SingleLabel
-from converters.table.texts import TextTableConverter
 from converters.tfrecord import layouts
 from converters.tfrecord.converter import TfrecordConverter
 from pipeline.storage.schemes import open_storage

@@ -10,7 +10,7 @@ from PIL import Image
 
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
-from converters.raw.validation_share import is_validation
+from converters.raw.splits import is_validation
 from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example

@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from converters import tfds_to_gcs
-from converters.tfds.prepared import DatasetName, find_tfds
+from converters.tfds_to_gcs import DatasetName, find_tfds
 from converters.tfrecord.layouts import find_raw
 from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest

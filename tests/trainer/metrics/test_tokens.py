@@ -10,8 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from converters.text.encoding import EncodedDocuments
-from converters.text.packing import packed_rows
+from converters.text.packing import EncodedDocuments, packed_rows
 from pipeline.errors import EvaluationError, InputError
 from pipeline.hosts import Hosts
 from pipeline.tokenizers import ByteTokenizer, TextInfo

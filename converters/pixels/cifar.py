@@ -1,35 +1,54 @@
-"""Finds the files of CIFAR: in the archive as downloaded, in the folder it unpacks to, or in the directory itself.
+"""CIFAR-10 and CIFAR-100 in their binary versions: 32x32 RGB images as raw pixels, each after its label.
 
     CIFAR-10     data_batch_1.bin ... data_batch_5.bin, test_batch.bin, batches.meta.txt
     CIFAR-100    train.bin, test.bin, fine_label_names.txt, coarse_label_names.txt
 
-The names of the files show which of the two it is. Python and Matlab versions are refused: unpickling runs code."""
+in the archive as downloaded, in the folder it unpacks to, or in the directory itself. The names of the files show which
+of the two it is. Python and Matlab versions are refused: unpickling runs code. Labels are the numbers in the raw data,
+from 0. https://www.cs.toronto.edu/~kriz/cifar.html"""
 
-import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from beam_jobs.converter import Source
-from beam_jobs.references import File
+import numpy as np
+
+from beam_jobs.converter import Converted, Source
+from beam_jobs.references import File, Reference, References
 from beam_jobs.scratch import Scratch
-from converters.cifar.converter import PIXEL_BYTES
 from converters.images.image_records import folder_members
-from converters.raw.class_names import parse_class_names
+from converters.pixels.records import pixel_features, pixel_rows, pixel_values
+from converters.raw.class_names import names_digest, parse_class_names
 from converters.raw.compressed import Readable, by_suffix, readable
-from converters.raw.raw_directory import first_few, open_raw_data
+from converters.raw.splits import first_few, open_raw_data
 from converters.raw.tars import Member, members
 from pipeline.errors import LabelError, RawDataError
+from pipeline.shards.example import encode_example
+from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["SPLITS", "RawCifar", "find_cifar"]
+__all__ = ["CIFAR10", "CIFAR100", "SPLITS", "CifarConverter", "RawCifar", "find_cifar"]
 
 SPLITS = ("train", "test")
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _MAX_NAMES_BYTES = 1 << 20
 _OTHER_VERSION = re.compile(
     r"cifar-(10|100)-(python|matlab|batches-py|batches-mat)(\.tar\.gz|\.tar)?|(data_batch_\d|batches\.meta|meta)(\.mat)?"
+)
+_SIDE = 32
+_PIXEL_BYTES = 3 * _SIDE * _SIDE  # all red values, then green, then blue
+_RECORDS_PER_BATCH = 1024  # 3 MB
+
+CIFAR10 = Schema("cifar10", pixel_features(3))
+CIFAR100 = Schema(
+    "cifar100",
+    {
+        **pixel_features(3),
+        "image/class/coarse_label": Feature("int64", doc="0..number of coarse classes - 1, as in the raw data"),
+        "image/class/coarse_text": Feature("bytes", content="text", doc="name of the coarse class"),
+    },
 )
 
 _Files = Mapping[str, tuple[File, Member]]
@@ -82,8 +101,11 @@ def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch: Scratch | None
     for split in splits or SPLITS:
         batches = version.batches[split]
         _check_whole(files, split, batches, place)
-        found = (_source(split, name, *files[name], len(names) + PIXEL_BYTES) for name in batches)
-        sources += [dataclasses.replace(source, origin=tar.origin if tar else "") for source in found]
+        for name in batches:
+            file, member = files[name]
+            _check_batch(name, file, member, len(names) + _PIXEL_BYTES)
+            part = {"offset": member.offset, "bytes": member.size, "tag": name, "kind": "file"}
+            sources.append((tar or Readable(file.uri, file.stat)).source(split, **part))
     return RawCifar(tuple(sources), names[0], names[1] if len(names) > 1 else ())
 
 
@@ -150,10 +172,86 @@ def _names(storage: Storage, files: _Files, name: str, count: int, place: str) -
     return names
 
 
-def _source(split: str, name: str, file: File, member: Member, record_bytes: int) -> Source:
+def _check_batch(name: str, file: File, member: Member, record_bytes: int) -> None:
     if member.kind != "file" or not member.size or member.size % record_bytes:
         raise RawDataError(
             f"{name} of {file.uri} is a {member.kind} of {member.size} bytes; it must be a file of complete records of "
             f"{record_bytes} bytes. It was not fully copied, or is damaged: unpack or copy it again."
         )
-    return Source(split, file.uri, file.stat, member.offset, member.size, name, "file")
+
+
+@dataclass(frozen=True)
+class CifarConverter:
+    """names: of the classes 0, 1, ...; coarse_names: the 20 of CIFAR-100, () for CIFAR-10."""
+
+    names: tuple[str, ...]
+    coarse_names: tuple[str, ...] = ()
+
+    transforms = True
+    worker_files = ()
+
+    @property
+    def name(self) -> str:
+        return self.schema.name
+
+    @property
+    def schema(self) -> Schema:
+        return CIFAR100 if self.coarse_names else CIFAR10
+
+    @property
+    def labels(self) -> Labels:
+        return Labels("image/class/label", 0, self.names)
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        names = {"names": names_digest(self.names), "coarse_names": names_digest(self.coarse_names)}
+        return {"converter": "cifar/1", **names}
+
+    @property
+    def label_bytes(self) -> int:
+        """Bytes before each image: the coarse label of CIFAR-100, then the label."""
+        return 2 if self.coarse_names else 1
+
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        """See Converter. A source is a .bin file, or its byte range in a tar; its tag is the name of the file.
+
+        Reads all bytes, 3 MB at a time: the labels are between the pixels."""
+        size = self.label_bytes + _PIXEL_BYTES
+        firsts = range(0, source.bytes // size, _RECORDS_PER_BATCH)
+        pieces = storage.read_ranges(
+            (source.uri, source.offset + first * size, min(_RECORDS_PER_BATCH * size, source.bytes - first * size))
+            for first in firsts
+        )
+        for first, piece in zip(firsts, pieces, strict=True):
+            yield self._rows(source, first, np.frombuffer(piece, np.uint8).reshape(-1, size)[:, : self.label_bytes])
+
+    def _rows(self, source: Source, first: int, labels: np.ndarray) -> References:
+        columns = {"label": labels[:, -1].astype(np.int64)}
+        if self.coarse_names:
+            columns["coarse_label"] = labels[:, 0].astype(np.int64)
+        stem = f"{source.split}/{source.tag.removesuffix('.bin')}_"
+        numbers = np.arange(first, first + len(labels))
+        ranges = (source.offset, self.label_bytes + _PIXEL_BYTES)
+        refs = pixel_rows(source.file, stem, numbers, ranges, columns=columns, classes=len(self.names))
+        if not self.coarse_names:
+            return refs
+        unknown = (columns["coarse_label"] >= len(self.coarse_names)) & refs.good
+        return refs.with_errors(unknown, f"a coarse label past the last, {len(self.coarse_names) - 1}")
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter. Assumes PNGs as large as their pixels."""
+        return _BYTES_AROUND + refs.size
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        pixels = np.frombuffer(data, np.uint8)[self.label_bytes :].reshape(3, _SIDE, _SIDE).transpose(1, 2, 0)
+        label = ref.number("label")
+        values = pixel_values(pixels, ref.key, label, self.names[label])
+        if self.coarse_names:
+            coarse = ref.number("coarse_label")
+            names = {"image/class/coarse_text": self.coarse_names[coarse].encode()}
+            values = {**values, "image/class/coarse_label": coarse, **names}
+        return Converted(values)
+
+
+_BYTES_AROUND = len(
+    encode_example(CIFAR10, pixel_values(np.zeros((_SIDE, _SIDE, 3), np.uint8), "data_batch_1_0000000.png", 0, "0" * 8))
+)

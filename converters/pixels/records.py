@@ -1,6 +1,6 @@
-"""Images stored as raw pixels in one large file: references to their byte ranges, and records with lossless PNGs.
+"""References to the byte ranges of images, and records with lossless PNGs.
 
-idx and cifar use it. The keys are tensorflow/tpu's, which usually contain a JPEG; that would change the pixels of such
+The keys are tensorflow/tpu's, which usually contain a JPEG; that would change the pixels of such
 small images."""
 
 import io

@@ -10,8 +10,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from converters import cifar_to_gcs
-from converters.cifar.converter import CifarConverter
-from converters.cifar.layouts import find_cifar
+from converters.pixels.cifar import CifarConverter, find_cifar
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import read_frames

@@ -10,8 +10,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from converters import idx_to_gcs
-from converters.idx.converter import IdxConverter, ImagesHeader
-from converters.idx.layouts import find_idx
+from converters.pixels.idx import IdxConverter, ImagesHeader, find_idx
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.ops import DecodePng

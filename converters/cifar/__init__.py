@@ -1,1 +1,0 @@
-"""The binary versions of CIFAR-10 and CIFAR-100."""

@@ -1,1 +1,0 @@
-"""The idx files of MNIST and its family."""

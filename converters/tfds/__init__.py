@@ -1,1 +1,0 @@
-"""Datasets that TFDS has prepared."""
