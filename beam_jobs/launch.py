@@ -11,7 +11,7 @@ from beam_jobs.progress_bars import progress_bars
 from beam_jobs.runners import find_runner
 from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline.errors import ConversionError, InfeedError, OptionError
-from pipeline.quiet import quiet_stderr
+from pipeline.logs import quiet_stderr
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.tools import command

@@ -17,7 +17,7 @@ from converters.text.documents import Document, Reading, documents
 from converters.text.encoding import EncodedDocuments
 from converters.text.packing import Piece, packed_rows
 from pipeline.errors import RawDataError
-from pipeline.shards.integer_examples import encode_integer_examples
+from pipeline.shards.example import encode_integer_examples
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Feature, Schema
 from pipeline.storage.storage import Storage

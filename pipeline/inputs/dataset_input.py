@@ -6,28 +6,25 @@ threads."""
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from pipeline.background import checked_stall_seconds
 from pipeline.decoding.decode import Decoder
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.inputs.assembly import Assembly
 from pipeline.inputs.bad_records import BadRecord, Quarantine
-from pipeline.inputs.batches import Batch, Batches
-from pipeline.inputs.delivery import Delivery, read_ahead
+from pipeline.inputs.batches import Batch, Batches, Delivery, read_ahead
 from pipeline.inputs.input_info import InputInfo
+from pipeline.inputs.provenance import provenance_of
 from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
 from pipeline.old_attributes import OldAttributes
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
-from pipeline.orders.recorded import recorded_order
 from pipeline.sizes import format_bytes
-from pipeline.sources.origins import origins_of
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch
-from pipeline.stall import checked_stall_seconds
 
 __all__ = ["Batches", "DatasetInput", "Order"]
 
@@ -81,7 +78,7 @@ class DatasetInput(OldAttributes):
             quarantine=quarantine,
             verify_command=source.verify_command,
             totals=source.totals,
-            provenance=_provenance(records, order, quarantine.on_error) if trains else None,
+            provenance=provenance_of(records, order, quarantine.on_error) if trains else None,
         )
         ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
         epoch = "" if isinstance(order, MixOrder) else f"{steps} batches of {batch} per epoch, "  # a mixture has none
@@ -185,17 +182,6 @@ class DatasetInput(OldAttributes):
 def _sum_of(crcs: np.ndarray | None) -> int | None:
     """What the crcs of an evaluation add up to; None if they are not known before reading."""
     return None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32
-
-
-def _provenance(records: Records, order: TrainOrder | MixOrder, on_error: str) -> Mapping[str, Any]:
-    """Where the batches of training come from: their order, where the records are, and how bad ones are treated."""
-    return {
-        "fingerprint": records.info.fingerprint,
-        "order": recorded_order(order),
-        "sources": [asdict(origin) for origin in origins_of(records)],
-        "source_starts": records.info.source_starts.tolist(),
-        "on_error": on_error,
-    }
 
 
 def _difference(name: str, there: Any, here: Any) -> str:

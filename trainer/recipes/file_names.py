@@ -4,7 +4,7 @@ import numpy as np
 
 from pipeline.shards.example_decoding import decode_features
 from pipeline.shards.schema import Schema
-from pipeline.sources.keys import FILE_NAME_KEYS
+from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Proven, Record, Records, fetch
 
 __all__ = ["FileNames", "file_name_key"]

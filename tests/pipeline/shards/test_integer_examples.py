@@ -8,8 +8,7 @@ from hypothesis.extra import numpy as arrays
 from sweep import examples
 
 from pipeline.errors import SchemaError
-from pipeline.shards.example import encode_example
-from pipeline.shards.integer_examples import encode_integer_examples
+from pipeline.shards.example import encode_example, encode_integer_examples
 from pipeline.shards.schema import Feature, Schema
 
 SCHEMA = Schema("rows", {"b": Feature("int64", (3,)), "a": Feature("int64"), "ä": Feature("int64", (2, 2))})

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from pipeline.sources.origins import Origin
+from pipeline.inputs.provenance import Origin
 from trainer.history.places import Place, Places
 from trainer.history.rows import SeenRecord, step_of
 from trainer.history.seen import SeenBatch
