@@ -97,7 +97,8 @@ def _expanded(progressions: Any) -> np.ndarray:
 
 
 def stand_ins(source_starts: Sequence[int], record_id: int) -> Iterator[int]:
-    """The records that may replace a bad one, in order: the others of its source, from the next one on, wrapping around.
+    """The records that may replace a bad one, in order: the others of its source, from the next one on, wrapping
+    around.
 
     Readers take the first good one, and histories find it again: it depends only on the data, so every host and every
     resumed run agrees. source_starts: see RecordsInfo."""
