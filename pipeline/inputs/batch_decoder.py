@@ -15,13 +15,13 @@ from pipeline.inputs.provenance import stand_ins
 from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 
-__all__ = ["Assembly"]
+__all__ = ["BatchDecoder"]
 
 MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 
 
-class Assembly:
+class BatchDecoder:
     """Makes a batch of each delivery. Threads may share it.
 
     Raises, depending on on_error: CorruptRecordError, SchemaError naming the record, BadRecordsError."""
