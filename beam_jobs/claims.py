@@ -27,9 +27,8 @@ from pipeline.shards.naming import (
     summary_file,
 )
 from pipeline.shards.schema import SHARD_FILES, ShardFiles
-from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidecars
-from pipeline.shards.typed_json import Count, JsonFile
+from pipeline.shards.typed_json import Count, JsonFile, sealed_line, unsealed
 from pipeline.storage.storage import Storage, in_parallel, join
 
 __all__ = ["Claim", "claim", "read_claim", "renew_claim"]

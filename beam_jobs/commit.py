@@ -23,9 +23,9 @@ from pipeline.errors import ConversionError, StorageError
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
 from pipeline.shards.record import crc32c
-from pipeline.shards.sealed import sealed_line
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.split_index import encode_index
+from pipeline.shards.typed_json import sealed_line
 from pipeline.storage.storage import Storage, join
 
 __all__ = ["commit_split"]

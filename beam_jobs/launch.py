@@ -25,7 +25,7 @@ from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
-from pipeline.quiet import quiet_stderr
+from pipeline.logs import quiet_stderr
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import in_parallel

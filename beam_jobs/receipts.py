@@ -17,8 +17,7 @@ from beam_jobs.references import Reference, References, escaped
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards.naming import receipt_file
-from pipeline.shards.sealed import sealed_line, unsealed
-from pipeline.shards.typed_json import Count, JsonFile, Number
+from pipeline.shards.typed_json import Count, JsonFile, Number, sealed_line, unsealed
 from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["Receipt", "Rejected", "finished_shards", "first_change", "parse_receipt", "read_receipts", "receipts_of"]

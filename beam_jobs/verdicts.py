@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 from beam_jobs.conversion_job import ConversionJob
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import verdict_file
-from pipeline.shards.sealed import sealed_line, unsealed
-from pipeline.shards.typed_json import Count, JsonFile
+from pipeline.shards.typed_json import Count, JsonFile, sealed_line, unsealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 

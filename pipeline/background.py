@@ -1,20 +1,79 @@
 """A thread that runs an iterator ahead of its consumer and keeps a bounded amount of what it yields.
 
 Reading and decoding each use one. The consumer can leave at any time: closing never waits for the source, which may be
-a stalled disk, and `next` may have a time limit. Stdlib only."""
+a stalled disk, and `next` may have a time limit. A wait that took too long ends with the stacks of all threads in the
+log. Stdlib only; reads nothing from disk, which may be what stalls."""
 
 import atexit
+import gc
 import math
+import sys
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Generic, TypeVar
 
-from pipeline.stall import checked_stall_seconds, stalled
+from pipeline.errors import OptionError, StallError
+from pipeline.logs import logger
 
-__all__ = ["Background"]
+__all__ = ["Background", "checked_stall_seconds", "stacks", "stalled", "thread_frames"]
+
+log = logger("pipeline")
+
+
+def checked_stall_seconds(stall_seconds: float) -> float:
+    """The time limit, capped to what locks accept; infinity waits forever. OptionError unless above 0."""
+    if not stall_seconds > 0:
+        raise OptionError(
+            f"stall_seconds={stall_seconds} must be more than 0: the longest that one wait may last before it is an "
+            "error. float('inf') waits forever."
+        )
+    return min(stall_seconds, threading.TIMEOUT_MAX)
+
+
+def stalled(awaited: str, seconds: float) -> StallError:
+    """Logs the stacks of all threads. Returns the error to raise.
+
+    awaited: what did not arrive, and from where."""
+    error = StallError(
+        f"waited {seconds:g} s for {awaited}, and nothing came. The log has the stack of every thread (reading is in "
+        "'infeed-read') and shows where it hangs. Check the storage; if it is only slow, pass a larger stall_seconds."
+    )
+    lines = stacks().split("\n")
+    log.error("\n".join(["%s"] * (1 + len(lines))), error, *lines)
+    return error
+
+
+def stacks() -> str:
+    """The Python stack of every thread, by name, most recent call last.
+
+    Without source lines: the sources may be on the disk that stalls."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    blocks = []
+    for ident, frame in thread_frames().items():
+        calls = [
+            f'  File "{call.f_code.co_filename}", line {line}, in {call.f_code.co_qualname}'
+            for call, line in traceback.walk_stack(frame)
+        ]
+        blocks.append("\n".join([f"Thread {names.get(ident, ident)}:", *reversed(calls)]))
+    return "\n".join(blocks)
+
+
+def thread_frames() -> dict[int, FrameType]:
+    """The current frame of every thread, by its ident."""
+    # In CPython 3.11 a garbage collection inside the call may deadlock: github.com/python/cpython/issues/106883.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
 
 T = TypeVar("T")
 EXIT_WAIT_SECONDS = 1.0  # for all threads together

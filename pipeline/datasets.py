@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Literal
 
-from pipeline.budgets import READ_AHEAD_BYTES, check_hosts, training_bytes
 from pipeline.caches.cache import Cache, CachedRecords, cached
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
@@ -17,7 +16,16 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.inputs.dataset_input import Batches, DatasetInput
 from pipeline.inputs.decoded import DecodedInput
-from pipeline.order_defaults import Mixture, Sizes, mixture, plan_mixture, plan_records
+from pipeline.order_defaults import (
+    READ_AHEAD_BYTES,
+    Mixture,
+    Sizes,
+    check_hosts,
+    mixture,
+    plan_mixture,
+    plan_records,
+    training_bytes,
+)
 from pipeline.orders.order import EvalOrder, Position
 from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.open_dataset import Data, open_dataset

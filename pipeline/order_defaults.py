@@ -1,6 +1,7 @@
 """The training order of one source or of a mixture; default sizes follow from the data and the batch.
 
-Used by train_dataset. Nothing here depends on the host or on where the data is stored, or hosts would disagree."""
+Used by train_dataset. An order depends neither on the host nor on where the data is stored, or hosts would disagree.
+Only the memory to read ahead may differ between hosts, because it changes no batch."""
 
 import math
 from collections.abc import Sequence
@@ -11,15 +12,28 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipeline.errors import OptionError
+from pipeline.hosts import Hosts
+from pipeline.logs import logger
 from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
+from pipeline.sizes import format_bytes
 from pipeline.sources.concatenated import Concatenated, Part
 from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, RecordsInfo
 
-__all__ = ["Mixture", "Plan", "Sizes", "mixture", "plan_mixture", "plan_records"]
+__all__ = [
+    "READ_AHEAD_BYTES",
+    "Mixture",
+    "Plan",
+    "Sizes",
+    "check_hosts",
+    "mixture",
+    "plan_mixture",
+    "plan_records",
+    "training_bytes",
+]
 
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
@@ -121,3 +135,37 @@ def _windows(
     if source.whole_files is None:
         return block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES))
     return block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN)
+
+
+log = logger("pipeline")
+
+READ_AHEAD_BYTES = 256_000_000
+MAX_WINDOW_BYTES = 3 * 1024**3
+
+
+def check_hosts(records: RecordsInfo, hosts: Hosts, streams: int) -> None:
+    """Raises OptionError if there are more hosts than front-read files. Logs it when hosts share streams."""
+    if records.whole_files is not None and hosts.count > records.whole_files:
+        raise OptionError(
+            f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
+            "each host needs files of its own. An index lifts this limit: python -m pipeline.index 'DIR/PATTERN' "
+            "(compressed files must be rewritten first: python -m converters.tfrecord_to_gcs)."
+        )
+    if hosts.count > streams:
+        log.info(
+            "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
+            *(hosts.count, streams, hosts.count),
+        )
+
+
+def training_bytes(records: RecordsInfo, window_bytes: int) -> int:
+    """Bytes to read ahead: enough of this host's windows for large reads, if those pay, or else the usual budget."""
+    if not records.remote and records.whole_files is None:
+        return READ_AHEAD_BYTES
+    if window_bytes > MAX_WINDOW_BYTES:
+        log.info(
+            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Raise read_ahead_bytes "
+            "to hold all of them, or reduce window_records.",
+            *map(format_bytes, (MAX_WINDOW_BYTES, window_bytes)),
+        )
+    return max(READ_AHEAD_BYTES, min(window_bytes, MAX_WINDOW_BYTES))

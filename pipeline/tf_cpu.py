@@ -8,7 +8,7 @@ import sys
 import warnings
 
 from pipeline.installing import how_to_install
-from pipeline.quiet import quiet_libraries
+from pipeline.logs import quiet_libraries
 
 __all__ = ["tf"]
 

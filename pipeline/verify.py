@@ -12,23 +12,25 @@ import argparse
 import functools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.errors import ManifestError, OptionError, did_you_mean
-from pipeline.shards.manifest import INDEX_WRITER, Manifest, read_manifest
+from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry, read_manifest
+from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
+from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
-from pipeline.tools.dali import DALI_DIRECTORY, write_dali_index
 from pipeline.tools.record_checks import label_name
 from pipeline.tools.repairs import repairs
 from pipeline.tools.split_verifier import Problem, SplitVerifier, check_sidecars
 
-__all__ = ["EXAMPLES", "main"]
+__all__ = ["DALI_DIRECTORY", "EXAMPLES", "main", "write_dali_index"]
 
 EXAMPLES = ("shards", "shards --split validation --decode")
 
@@ -147,6 +149,31 @@ def _write_dali(directory: str, verifier: SplitVerifier, problems: Sequence[Prob
         return f"{verifier.split}: no DALI index, because the split is damaged."
     paths = write_dali_index(directory, verifier.entry, verifier.index)
     return f"{verifier.split}: DALI index of {len(paths):,} shards -> {directory}"
+
+
+DALI_DIRECTORY = "_dali"
+
+
+def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> list[str]:
+    """Publishes <directory>/<shard>.idx for each shard, as DALI's tfrecord2idx does. Returns the paths in shard order.
+
+    Pass them to fn.readers.tfrecord(path=..., index_path=...). They are made from the split index, without reading
+    shards, and get a directory of their own, because readers that match names would mistake them for shards."""
+    storage = open_storage(directory)
+
+    def write(number: int) -> str:
+        first, end = index.shard_starts[number : number + 2].tolist()
+        sizes = index.lengths[first:end].astype(np.int64) + FRAME_BYTES
+        offsets = np.cumsum(sizes) - sizes
+        lines = (f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=True))
+        path = join(directory, f"{entry.shards[number].file}.idx")
+        if storage.exists(path) and not storage.read(path).startswith(b"0 "):
+            raise OptionError(f"{path} exists and is not an index for DALI. Give another directory, or move the file.")
+        with storage.publish(path) as sink:
+            sink.write("".join(lines).encode())
+        return path
+
+    return in_parallel(write, range(len(entry.shards)))
 
 
 if __name__ == "__main__":

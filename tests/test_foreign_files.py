@@ -19,7 +19,7 @@ from pipeline.pages.page import Page, check_page, write_page
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.split_index import load_index
 from pipeline.storage.schemes import open_storage
-from pipeline.tools.dali import write_dali_index
+from pipeline.verify import write_dali_index
 from trainer.exporting.publishing import Exports
 
 pytestmark = pytest.mark.usefixtures("without_beam")
@@ -229,7 +229,7 @@ def test_a_manifest_names_files_of_its_own_directory_only(name, made, tmp_path):
 
 
 def test_a_claim_names_files_of_its_own_directory_only(made, tmp_path):
-    from pipeline.shards.sealed import sealed_line
+    from pipeline.shards.typed_json import sealed_line
 
     shutil.copytree(made / "out", tmp_path / "out")
     (tmp_path / "victim-00000-of-00003").write_bytes(b"mine")

@@ -147,7 +147,7 @@ PRIVATE = [
     Private("apache-beam", ("_add_argparse_args",), "beam_jobs/options.py", flags_of_beam),
     Private("apache-beam", ("_worker_command_line",), "beam_jobs/local_workers.py", worker_of_beam),
     # Its name has no underscore, but Orbax documents nothing of it.
-    Private("orbax-checkpoint", ("atomicity",), "trainer/checkpointing/fenced.py", saving_of_orbax),
+    Private("orbax-checkpoint", ("atomicity",), "trainer/checkpointing/orbax_paths.py", saving_of_orbax),
 ]
 
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
-from pipeline.errors import HostError, InfeedError, printable
+from pipeline.errors import HostError, InfeedError, keeps_all_frames, printable
 from pipeline.installing import how_to_install
 from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
-from pipeline.user_frames import keeps_all_frames
 from trainer.command.names import RECIPES, is_ours
 from trainer.exits import (
     EXIT_HOST_FAILED,

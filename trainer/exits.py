@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from pipeline.ctrl_c import EXIT_INTERRUPTED
-from pipeline.user_frames import ShortInNotebooks
+from pipeline.errors import ShortInNotebooks
 
 __all__ = [
     "EXIT_HOST_FAILED",

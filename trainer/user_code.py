@@ -7,8 +7,7 @@ import os
 import traceback
 from types import TracebackType
 
-from pipeline.errors import InfeedError, printable
-from pipeline.user_frames import keeps_all_frames, only, user_frames
+from pipeline.errors import InfeedError, keeps_all_frames, only, printable, user_frames
 
 __all__ = ["JAX_NOTE", "ShortErrors", "described", "source_lines"]
 

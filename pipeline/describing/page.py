@@ -16,7 +16,7 @@ from pipeline.pages.page import Bars, Block, Code, Note, Page, Pictures, Section
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import rejects_file
 from pipeline.sizes import format_bytes
-from pipeline.sources.keys import FILE_NAME_KEYS
+from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.packed_text import TOTALS, text_totals
 

@@ -14,7 +14,7 @@ from pipeline.pages.page import Picture
 from pipeline.pages.thumbnails import PIXELS, is_picture, thumbnail, thumbnail_of_array
 from pipeline.shards.schema import Content, Feature, Labels, Schema
 from pipeline.sources.examples import ExampleParser
-from pipeline.sources.keys import FILE_NAME_KEYS
+from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Records, fetch, intact
 
 __all__ = ["ShownRecord", "TextOf", "show_records"]

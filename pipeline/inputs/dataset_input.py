@@ -1,33 +1,30 @@
 """What train_dataset and eval_dataset return: a host's batches, in an order that can be resumed and proven.
 
-The trainer and all other consumers use only this. Below it, delivery reads, assembly decodes, and batches runs both in
+The trainer and all other consumers use only this. Below it, batches reads in one thread and decodes in others, with
 threads."""
 
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from pipeline.background import checked_stall_seconds
 from pipeline.decoding.decode import Decoder
 from pipeline.errors import FingerprintError, OptionError
-from pipeline.inputs.assembly import Assembly
 from pipeline.inputs.bad_records import BadRecord, Quarantine
-from pipeline.inputs.batches import Batch, Batches
-from pipeline.inputs.delivery import Delivery, read_ahead
+from pipeline.inputs.batch_decoder import BatchDecoder
+from pipeline.inputs.batches import Batch, Batches, Delivery, read_ahead
 from pipeline.inputs.input_info import InputInfo
+from pipeline.inputs.provenance import provenance_of
 from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
 from pipeline.old_attributes import OldAttributes
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
-from pipeline.orders.recorded import recorded_order
 from pipeline.sizes import format_bytes
-from pipeline.sources.origins import origins_of
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch
-from pipeline.stall import checked_stall_seconds
 
 __all__ = ["Batches", "DatasetInput", "Order"]
 
@@ -60,7 +57,7 @@ class DatasetInput(OldAttributes):
         start_step: int = 0,
     ) -> None:
         self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
-        self._assembly = Assembly(records, decoder, quarantine)
+        self._decode_batch = BatchDecoder(records, decoder, quarantine)
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         if read_ahead_bytes < 0:
             raise OptionError(f"read_ahead_bytes={read_ahead_bytes} must be at least 0; 0 reads one batch ahead.")
@@ -81,7 +78,7 @@ class DatasetInput(OldAttributes):
             quarantine=quarantine,
             verify_command=source.verify_command,
             totals=source.totals,
-            provenance=_provenance(records, order, quarantine.on_error) if trains else None,
+            provenance=provenance_of(records, order, quarantine.on_error) if trains else None,
         )
         ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
         epoch = "" if isinstance(order, MixOrder) else f"{steps} batches of {batch} per epoch, "  # a mixture has none
@@ -150,7 +147,7 @@ class DatasetInput(OldAttributes):
         They raise StorageError from reading; StallError; and for bad records CorruptRecordError, SchemaError naming
         the record that cannot be parsed or decoded, or BadRecordsError."""
         reading = read_ahead(self._records, self._planned(position), self.read_ahead_bytes)
-        return Batches(reading, self._assembly, self._stall_seconds)
+        return Batches(reading, self._decode_batch, self._stall_seconds)
 
     def draw(self, record_ids: np.ndarray, epochs: np.ndarray) -> Batch:
         """A batch of these records, int64 [n], drawn as in these epochs [n]; its other rows are padding.
@@ -161,7 +158,7 @@ class DatasetInput(OldAttributes):
         ids, given = np.full(rows, -1), np.zeros(rows, np.int64)
         ids[: len(record_ids)], given[: len(epochs)] = record_ids, epochs
         drawn = Rows(ids, given, int(self._order.settings.get("seed", 0)))
-        return self._assembly(Delivery(drawn, fetch(self._records, ids[ids >= 0])))
+        return self._decode_batch(Delivery(drawn, fetch(self._records, ids[ids >= 0])))
 
     def serving(self, keys: Sequence[str]) -> Serving:
         """What an exported model needs to decode records to these features of the batch, by their flat keys."""
@@ -185,17 +182,6 @@ class DatasetInput(OldAttributes):
 def _sum_of(crcs: np.ndarray | None) -> int | None:
     """What the crcs of an evaluation add up to; None if they are not known before reading."""
     return None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32
-
-
-def _provenance(records: Records, order: TrainOrder | MixOrder, on_error: str) -> Mapping[str, Any]:
-    """Where the batches of training come from: their order, where the records are, and how bad ones are treated."""
-    return {
-        "fingerprint": records.info.fingerprint,
-        "order": recorded_order(order),
-        "sources": [asdict(origin) for origin in origins_of(records)],
-        "source_starts": records.info.source_starts.tolist(),
-        "on_error": on_error,
-    }
 
 
 def _difference(name: str, there: Any, here: Any) -> str:

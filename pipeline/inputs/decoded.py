@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.caches.memory import room_for_a_cache
+from pipeline.caches.ram import room_for_a_cache
 from pipeline.errors import OptionError
 from pipeline.inputs.batches import Batch, Batches
 from pipeline.inputs.dataset_input import DatasetInput

@@ -14,8 +14,7 @@ from typing import Any
 from pipeline.errors import EmptySplitError, ManifestError, OptionError, StorageError, did_you_mean
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.sealed import CHECKSUM, sealed, unsealed
-from pipeline.shards.typed_json import Count, FileName, JsonFile, NonEmpty
+from pipeline.shards.typed_json import CHECKSUM, Count, FileName, JsonFile, NonEmpty, sealed, unsealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 

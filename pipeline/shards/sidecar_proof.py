@@ -1,16 +1,19 @@
-"""Compares the files for TFDS with the manifest, by their meaning, whatever their layout. For the split verifier."""
+"""Compares the files for TFDS with the manifest, by their meaning, whatever their layout; and checks the ledger of a
+split, by which users repair raw data. For the split verifier."""
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pipeline.errors import StorageError, printable
+from pipeline.errors import ShardError, StorageError, printable
 from pipeline.shards.manifest import INDEX_WRITER, Manifest
+from pipeline.shards.naming import rejects_file
 from pipeline.shards.sidecars import INFO_FILE, LATER_FIELDS, sidecar_texts
-from pipeline.shards.typed_json import once
+from pipeline.shards.typed_json import Count, JsonFile, once, unsealed
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["has_sidecars", "sidecar_problems"]
+__all__ = ["has_sidecars", "ledger_problem", "sidecar_problems"]
 
 SHOWN = 80  # characters of a value
 
@@ -87,3 +90,31 @@ def _shown(value: Any) -> str:
 def _summary(differences: Sequence[str]) -> str:
     more = f" ({len(differences) - 1:,} more differences)" if len(differences) > 1 else ""
     return differences[0] + more if differences else ""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The entry of a rejected record."""
+
+    key: str
+    uri: str
+    offset: Count
+    stage: str
+    error: str
+
+
+def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) -> str:
+    """Why the ledger is not the one that the conversion wrote, with one line per rejected record; "" if it is.
+
+    Indexed files have no ledger."""
+    path = join(directory, rejects_file(split))
+    if not storage.exists(path):
+        return f"is missing, with its {rejected:,} lines" if rejected else ""
+    lines = storage.read(path).splitlines()
+    for number, line in enumerate(lines, start=1):
+        file = JsonFile(f"line {number}", ShardError, "")
+        try:
+            file.typed(unsealed(file, line)[0], _Line)
+        except ShardError as e:
+            return str(e)
+    return "" if len(lines) == rejected else f"has {len(lines):,} lines, the manifest says {rejected:,}"

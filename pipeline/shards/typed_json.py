@@ -1,5 +1,7 @@
 """Reads infeed's JSON files as dataclasses. An error is one line: the file, the path of the key, the remedy.
 
+Some of them, such as manifests, claims and receipts, are sealed: they contain their own checksum, so that a changed bit
+is never read as a value.
 json parses the text, because msgspec's parser rejects lone surrogates, which represent non-UTF-8 bytes of names."""
 
 import json
@@ -13,8 +15,21 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from pipeline.errors import InfeedError, did_you_mean
+from pipeline.shards.record import crc32c
 
-__all__ = ["REQUIRED", "Count", "FileName", "JsonFile", "NonEmpty", "Number", "once"]
+__all__ = [
+    "CHECKSUM",
+    "REQUIRED",
+    "Count",
+    "FileName",
+    "JsonFile",
+    "NonEmpty",
+    "Number",
+    "once",
+    "sealed",
+    "sealed_line",
+    "unsealed",
+]
 
 T = TypeVar("T")
 
@@ -158,3 +173,35 @@ def _in_words(message: str) -> str:
     if "matching regex" in said:
         return "expected the name of a file that is written here"
     return said.replace("Expected", "expected", 1)
+
+
+CHECKSUM = "checksum"  # the field; of the files that version 0.1 wrote, only manifests have it
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """8 hex digits: the crc32c of all other fields, whatever the layout of the file."""
+    covered = {name: value for name, value in fields.items() if name != CHECKSUM}
+    return f"{crc32c(json.dumps(covered, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+
+def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with their checksum."""
+    return {**fields, CHECKSUM: _checksum(fields)}
+
+
+def sealed_line(fields: Mapping[str, Any]) -> bytes:
+    """One line of JSON, with its checksum."""
+    return (json.dumps(sealed(fields)) + "\n").encode()
+
+
+def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any], bool]:
+    """The fields of a JSON object without their checksum, and whether there was one. Raises file.error.
+
+    hint: added to the error for a wrong checksum."""
+    fields = file.read(data, dict[str, Any])
+    if CHECKSUM not in fields:
+        return fields, False
+    expected, found = _checksum(fields), fields.pop(CHECKSUM)
+    if found != expected:
+        raise file.misfit(f"its checksum is {found!r}, but that of its fields is {expected!r}{hint}.")
+    return fields, True

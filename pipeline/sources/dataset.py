@@ -13,10 +13,9 @@ from pipeline.old_attributes import OldAttributes
 from pipeline.shards.schema import Labels
 from pipeline.sources.concatenated import Concatenated, Part
 from pipeline.sources.examples import ExampleParser
-from pipeline.sources.payloads import payload_reader
+from pipeline.sources.payloads import OpenFiles, payload_reader
 from pipeline.sources.records import Group, Reading, Records, fetch, intact, weighed
 from pipeline.spec import Layout
-from pipeline.storage.open_files import OpenFiles
 
 __all__ = ["Dataset", "Examples"]
 

@@ -10,10 +10,9 @@ from typing import Literal
 from pipeline.errors import ShardError
 from pipeline.shards.frames import Compression, Frame, Place, read_frames, walk_frames, walk_pieces
 from pipeline.shards.record import crc32c
-from pipeline.sources.inflating import inflated
 from pipeline.storage.storage import Storage
 
-__all__ = ["Content", "FrontFile", "Kind", "content_of", "frames_of"]
+__all__ = ["Content", "FrontFile", "Kind", "content_of", "frames_of", "inflated"]
 
 REQUEST_BYTES = 1 << 20
 
@@ -133,3 +132,28 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
 def _line(record: int, line: bytes) -> Frame:
     payload = line.replace(b"\r", b"")
     return Frame(record, 0, payload, crc=crc32c(payload))  # a line is never damaged, so no message needs its offset
+
+
+MAX_PIECE_BYTES = 1 << 20  # a small file may inflate to a thousand times its size
+_WINDOW_BITS = {"gzip": 31, "zlib": 15}
+
+
+def inflated(pieces: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
+    """The decompressed content of the pieces of a file. Raises zlib.error if it is damaged or ends early."""
+    inflate = None
+    for data in pieces:
+        while data:
+            if inflate is None or inflate.eof:
+                if inflate and compression == "zlib":
+                    raise zlib.error("there is data after the end of the zlib stream")
+                if inflate and not (data := data.lstrip(b"\0")):  # like gzip, takes zeros after a member as padding
+                    break
+                inflate = zlib.decompressobj(_WINDOW_BITS[compression])
+            if piece := inflate.decompress(data, MAX_PIECE_BYTES):
+                yield piece
+            data = inflate.unconsumed_tail or inflate.unused_data  # noqa: PLW2901 - the rest of it
+    while inflate is None or not inflate.eof:
+        piece = inflate.decompress(b"", MAX_PIECE_BYTES) if inflate else b""
+        if not piece:
+            raise zlib.error(f"the {compression} stream has no end")
+        yield piece

@@ -3,7 +3,8 @@
 The Records of our own datasets, and of foreign TFRecords with an index. No order, no TensorFlow."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,24 @@ from pipeline.shards.manifest import Manifest
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.split_index import load_index
 from pipeline.sources.indexed_reading import IndexedReading
-from pipeline.sources.keys import key_of
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place, RecordsInfo, fetch, intact
 from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["IndexedRecords"]
+__all__ = ["FILE_NAME_KEYS", "IndexedRecords", "key_of"]
+
+FILE_NAME_KEYS = ("image/filename", "file_name")
+"""The features that hold the name of an image's file: of infeed's schemas, and of TFDS."""
+
+
+def key_of(dataset: str, split: str, values: Mapping[str, Sequence[Any]]) -> bytes | None:
+    """The key of a record in its conversion; None if it cannot be derived from the record.
+
+    FORMAT.md defines this for ImageNet only."""
+    if dataset != "imagenet2012" or not values.get("image/filename") or not values.get("image/class/synset"):
+        return None
+    folder = values["image/class/synset"][0] + b"/" if split == "train" else b""
+    return split.encode() + b"/" + folder + values["image/filename"][0]
 
 
 class IndexedRecords:

@@ -3,27 +3,27 @@
 train_dataset and eval_dataset read what it returns. It detects what is at a location by looking there."""
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-from pipeline.errors import OptionError, ShardError, did_you_mean
+from pipeline.errors import EmptySplitError, OptionError, ShardError, did_you_mean
 from pipeline.formats import FixedLength, Format, TextLines
 from pipeline.shards.manifest import find_manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.dataset import Dataset
-from pipeline.sources.file_patterns import is_directory, matching_files
 from pipeline.sources.fixed_length import FixedLengthRecords
-from pipeline.sources.foreign_splits import Splits, foreign_splits
+from pipeline.sources.foreign_splits import Splits, foreign_splits, is_directory, matching_files
 from pipeline.sources.front_records import open_lines, open_tfrecords
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import Records, as_records
-from pipeline.sources.selection import parse_selections
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["Data", "open_dataset"]
+__all__ = ["Data", "Selection", "open_dataset", "parse_selections"]
 
 Data = str | PathLike[str] | Mapping[str, Any] | Records
 
@@ -129,3 +129,65 @@ def _parts_of_records(records: Records, split: str | None) -> list[Part]:
             "records, or '[:90%]' for a part."
         )
     return [Part(records, selection.of(records.info.num_records)) for selection in selections]
+
+
+_PART = re.compile(r"(?P<split>[^\[\]+]*?)(?:\[(?P<first>[^\[\]:]*):(?P<stop>[^\[\]:]*)\])?")
+_EXAMPLES = "'train', 'train[:90%]', 'train[1000:]', 'train[:50%]+validation'"
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A position in a split: a record number or a percentage; negative values count from the end."""
+
+    number: int
+    percent: bool
+
+    def of(self, num_records: int) -> int:
+        # TFDS's own rounding, so that both select the same records.
+        at = round(self.number * num_records / 100.0) if self.percent else self.number
+        return at + num_records if self.number < 0 else at
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Consecutive records of one split."""
+
+    split: str
+    text: str
+    first: _Bound | None = None
+    stop: _Bound | None = None
+
+    def of(self, num_records: int) -> range:
+        """The numbers of the selected records. OptionError beyond the end, EmptySplitError if there are none."""
+        first = self.first.of(num_records) if self.first else 0
+        stop = self.stop.of(num_records) if self.stop else num_records
+        if min(first, stop) < 0 or max(first, stop) > num_records:
+            raise OptionError(f"{self.text!r} is out of range: the split has {num_records} records.")
+        if stop <= first:
+            raise EmptySplitError(f"{self.text!r} selects none of {num_records} records: {first} to {stop}.")
+        return range(first, stop)
+
+
+def parse_selections(text: str) -> list[Selection]:
+    """The selections in a text, in order. Raises OptionError for a part that is not in the notation."""
+    return [_parsed(part.strip(), text) for part in text.split("+")]
+
+
+def _parsed(part: str, text: str) -> Selection:
+    match = _PART.fullmatch(part)
+    if not match or not part:
+        raise OptionError(f"split={text!r}: {part!r} is not a split or a part of one. Examples: {_EXAMPLES}.")
+    bounds = [_bound(match[side], text) if match[side] else None for side in ("first", "stop")]
+    return Selection(match["split"].strip(), part, *bounds)
+
+
+def _bound(written: str, text: str) -> _Bound | None:
+    match = re.fullmatch(r"\s*(-?\d+)\s*(%?)\s*", written)
+    if not written.strip():
+        return None
+    if not match or (match[2] and abs(int(match[1])) > 100):
+        raise OptionError(
+            f"split={text!r}: {written.strip()!r} is not a position in a split. Give an integer, or -100% to "
+            f"100%. Examples: {_EXAMPLES}."
+        )
+    return _Bound(int(match[1]), match[2] == "%")

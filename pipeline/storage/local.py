@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import StorageError
-from pipeline.storage.os_errors import explained
-from pipeline.storage.storage import Sink, Stat, join, past_end
+from pipeline.storage.storage import Sink, Stat, explained, join, past_end
 
 __all__ = ["LocalStorage"]
 

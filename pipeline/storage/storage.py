@@ -4,6 +4,7 @@ Everything that reads or writes shards uses it; schemes.py opens the storage of 
 joined with a name. A file becomes visible completely or not at all."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.pool import ThreadPool
@@ -11,7 +12,18 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkab
 
 from pipeline.errors import StorageError
 
-__all__ = ["Sink", "Stat", "Storage", "files_at_once", "in_parallel", "join", "past_end", "pieces_of"]
+__all__ = [
+    "Sink",
+    "Stat",
+    "Storage",
+    "advice_for",
+    "explained",
+    "files_at_once",
+    "in_parallel",
+    "join",
+    "past_end",
+    "pieces_of",
+]
 
 _FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
 
@@ -155,3 +167,27 @@ def past_end(path: str, end: int, offset: int, size: int) -> StorageError:
         f"{path} ends at byte {end}, but bytes {offset}..{offset + size} are needed. "
         "It is truncated, or changed while it was read."
     )
+
+
+_FULL = "Free space there, then run the same command again."
+_ADVICE = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "It is larger than this process (ulimit -f) or the file system allows; choose another place.",
+    errno.EROFS: "Choose a directory on another file system.",
+    errno.EACCES: "Grant this user access to it, or choose another place.",
+    errno.EPERM: "Grant this user access to it, or choose another place.",
+    errno.EEXIST: "A file has this name; choose another place.",
+    errno.ENOTDIR: "A part of the path is a file; choose another place.",
+}
+
+
+def explained(error: OSError) -> str:
+    """The message and the remedy in sentences, without the path: No space left on device. Free space there, ..."""
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{error.strerror or error}." + (f" {advice}" if advice else "")
+
+
+def advice_for(text: str) -> str:
+    """The remedy for an error of which a library kept only the text; "" if there is none."""
+    return next((advice for number, advice in _ADVICE.items() if os.strerror(number) in text), "")

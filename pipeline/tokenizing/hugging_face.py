@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.errors import InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
-from pipeline.quiet import quiet_libraries
+from pipeline.logs import quiet_libraries
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizing.tokenizer import utf8_ends
 

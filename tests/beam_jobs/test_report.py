@@ -24,7 +24,7 @@ from beam_jobs.receipts import Receipt
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file, receipt_file
-from pipeline.shards.sealed import sealed_line
+from pipeline.shards.typed_json import sealed_line
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Stat
 from pipeline.tools.command import Console

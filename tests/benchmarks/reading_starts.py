@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
-from pipeline.budgets import READ_AHEAD_BYTES
 from pipeline.datasets import open_dataset, train_dataset
+from pipeline.order_defaults import READ_AHEAD_BYTES
 from pipeline.orders.order import Position, TrainOrder
 from pipeline.orders.shuffle import default_block_records
 from pipeline.sources.records import weighed

@@ -162,7 +162,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/storage/local.py:LocalStorage.sweep": NAMED,
     "pipeline/storage/local.py:LocalStorage.update": PRIMITIVE,
     "pipeline/storage/local.py:_hidden_beside": PRIVATE,
-    "pipeline/tools/dali.py:write_dali_index.write": IN_OUR_FORMAT,
+    "pipeline/verify.py:write_dali_index.write": IN_OUR_FORMAT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.rmtree": CHECKPOINT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.unlink": CHECKPOINT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.write_bytes": CHECKPOINT,

@@ -11,10 +11,10 @@ from types import FrameType
 import numpy as np
 import pytest
 
+from pipeline.background import thread_frames
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, SchemaError, ShardError
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.stall import thread_frames
 from pipeline.storage.local import LocalStorage
 from pipeline.tf_cpu import tf
 from pipeline.tf_data import dataset_of

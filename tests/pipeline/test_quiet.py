@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 
-from pipeline.quiet import quiet_libraries
+from pipeline.logs import quiet_libraries
 
 
 def test_libraries_and_children_are_not_heard_and_python_is(capfd):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.background import stacks, thread_frames
 from pipeline.datasets import DatasetInput, eval_dataset, train_dataset
 from pipeline.errors import OptionError, StallError
 from pipeline.spec import ArraySpec
-from pipeline.stall import stacks, thread_frames
 from pipeline.tf_cpu import tf
 from pipeline.tf_data import dataset_of
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline.errors import CheckpointError, InfeedError
-from pipeline.storage.os_errors import advice_for
+from pipeline.storage.storage import advice_for
 
 __all__ = ["as_checkpoint_error", "reason"]
 

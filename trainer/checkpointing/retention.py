@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import CheckpointError
-from pipeline.shards.sealed import sealed, unsealed
-from pipeline.shards.typed_json import JsonFile
+from pipeline.shards.typed_json import JsonFile, sealed, unsealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.workdir import EVALUATIONS

@@ -10,9 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError, did_you_mean, keeps_all_frames
 from pipeline.tools.program import program
-from pipeline.user_frames import keeps_all_frames
 from trainer.cluster.distributed import Devices, Distributed
 from trainer.command.names import RECIPES, place_of
 from trainer.config import TrainerConfig

@@ -16,8 +16,7 @@ import numpy as np
 
 from pipeline.errors import OptionError, OwnerError, StorageError
 from pipeline.logs import logger
-from pipeline.storage.os_errors import explained
-from pipeline.storage.storage import join
+from pipeline.storage.storage import explained, join
 from trainer.config import TrainerConfig
 from trainer.events.metrics_file import MetricsFile
 from trainer.events.sinks import Fence, open_sink, unfenced

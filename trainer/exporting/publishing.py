@@ -19,9 +19,8 @@ from typing import Any
 from pipeline.errors import OptionError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.naming import MANIFEST_FILE
-from pipeline.storage.os_errors import explained
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import explained, join
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.workdir import CHECKPOINTS, OWNERS
 

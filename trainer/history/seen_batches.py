@@ -13,10 +13,8 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
+from pipeline.inputs.provenance import Origin, restored_order, stand_ins
 from pipeline.orders.order import Position
-from pipeline.orders.recorded import restored_order
-from pipeline.orders.stand_ins import stand_ins
-from pipeline.sources.origins import Origin
 from trainer.history.segments import REMEDY, History, Segment
 from trainer.workdir import SEGMENTS
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from pipeline.describing.records import ShownRecord, show_records
 from pipeline.errors import InfeedError, printable
+from pipeline.inputs.provenance import Origin, reopened
 from pipeline.logs import logger
 from pipeline.shards.example_decoding import decode_example
-from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.keys import FILE_NAME_KEYS, key_of
-from pipeline.sources.origins import Origin, reopened
+from pipeline.sources.indexed_records import FILE_NAME_KEYS, IndexedRecords, key_of
 from pipeline.sources.records import Proven, fetch
 from pipeline.tools.packed_text import find_text_info, row_text
 from pipeline.tools.record_checks import label_name, labels_of

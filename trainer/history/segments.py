@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import CheckpointError
-from pipeline.shards.sealed import sealed_line, unsealed
-from pipeline.shards.typed_json import JsonFile
+from pipeline.shards.typed_json import JsonFile, sealed_line, unsealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.program import program

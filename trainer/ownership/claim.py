@@ -5,9 +5,8 @@ import secrets
 from pathlib import Path
 
 from pipeline.errors import OptionError, StorageError
-from pipeline.storage.os_errors import explained
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import explained, join
 from trainer.checkpointing.listing import finished_steps
 from trainer.workdir import EVAL_RESULT, OWNERS, TRAIN, eval_name, replaced_by_runs
 

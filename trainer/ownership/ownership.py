@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pipeline.errors import OwnerError, StorageError
 from pipeline.logs import logger
-from pipeline.storage.os_errors import explained
+from pipeline.storage.storage import explained
 from trainer.ownership.lease import HELD, TIMES, Lease, Times, elapsed
 from trainer.ownership.owner_files import OwnerFile, OwnerFiles, OwnerProcess, Record, is_suspended, lives, this_process
 

@@ -13,7 +13,7 @@ from pipeline.logs import logger
 from pipeline.shards.example_decoding import decode_features
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.typed_json import Count, JsonFile
-from pipeline.sources.keys import FILE_NAME_KEYS
+from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Proven, Record, Records, fetch
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join

@@ -101,7 +101,7 @@ class TestConversions:
         raw = RawTexts(tmp_path / "raw").write()
         raw.convert(tmp_path / "out", *self.FLAGS, "--tokenizer=characters")
         splits = read_manifest(str(tmp_path / "out")).splits
-        totals = [open_dataset(str(tmp_path / "out"), split).totals for split in splits]
+        totals = [open_dataset(str(tmp_path / "out"), split).info.totals for split in splits]
         assert totals == [entry.totals for entry in splits.values()]
         assert sum(each["num_documents"] for each in totals) == len(raw.texts)
         assert sum(each["num_bytes"] for each in totals) == sum(len(text.encode()) for text in raw.texts)

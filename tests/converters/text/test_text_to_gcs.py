@@ -206,7 +206,7 @@ def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_d
     raw = write(tmp_path / "raw", {"a/b.txt": "hello", "a/new\nline.txt": "there", "c.csv": ""})
     (raw / "a/loop").symlink_to(raw)
     convert(raw, tmp_path / "out", "--validation_fraction=0")
-    assert open_dataset(str(tmp_path / "out"), "train").totals["num_documents"] == 2
+    assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 2
 
 
 def test_links_by_which_a_directory_is_found_again_and_again_are_one_error_that_names_them(tmp_path):
@@ -225,7 +225,7 @@ def test_a_directory_that_a_few_links_lead_to_is_read_by_each(tmp_path):
     for n in range(3):
         (raw / f"link{n}").symlink_to(raw / "a")
     convert(raw, tmp_path / "out", "--validation_fraction=0")
-    assert open_dataset(str(tmp_path / "out"), "train").totals["num_documents"] == 4
+    assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 4
 
 
 def test_many_small_files_are_a_small_job(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from host_batches import assert_same, taken
 
-from pipeline.caches import memory
+from pipeline.caches import ram
 from pipeline.datasets import Position, eval_dataset
 from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.hosts import Hosts
@@ -127,7 +127,7 @@ def test_it_says_first_how_much_it_takes_and_refuses_what_does_not_fit(images, m
     # uint8 8x8, int32, two float32; _mask, _index and _crc: 88 bytes a row
     (line,) = [text for text in caplog.messages if "caching" in text]
     assert line.endswith("split 'validation': caching 2.11 KB decoded in RAM: 3 batches of 704 B")
-    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 2_300)
+    monkeypatch.setattr(ram, "free_memory_bytes", lambda: 2_300)
     with pytest.raises(OptionError, match=r"cache='decoded' needs 2\.11 KB on this host, 3 batches of 704 B; 2\.07 KB"):
         eval_dataset(images, cache="decoded", **OPTIONS)
     assert reads == []

@@ -3,7 +3,7 @@
 import contextlib
 import time
 
-from pipeline.inputs.delivery import read_ahead
+from pipeline.inputs.batches import read_ahead
 from pipeline.orders.order import EvalOrder
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Proven
 

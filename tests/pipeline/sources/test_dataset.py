@@ -17,9 +17,9 @@ from pipeline.errors import CorruptRecordError, OptionError, RecordNumberError, 
 from pipeline.records import Dataset, open_dataset
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
+from pipeline.sources import payloads
 from pipeline.sources.examples import ExampleParser
 from pipeline.sources.records import fetch, intact
-from pipeline.storage import open_files
 
 N = 37
 direct = [source for source in SOURCES if source.open.__name__ != "open_mixture"]
@@ -161,7 +161,7 @@ def open_descriptors() -> int:
 
 
 def test_few_files_stay_open_and_a_file_that_is_gone_is_an_error(written, write_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(open_files, "FILES", 1)
+    monkeypatch.setattr(payloads, "FILES", 1)
     SOURCES[0].write(tmp_path / "data", range(N), write_dataset)
     before = open_descriptors()
     dataset = open_dataset(tmp_path / "data")

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.datasets import train_dataset
 from pipeline.formats import FixedLength
-from pipeline.inputs.delivery import read_ahead
+from pipeline.inputs.batches import read_ahead
 from pipeline.orders.order import Rows, TrainOrder
 from pipeline.shards.example_decoding import decode_example
 from pipeline.sources.open_dataset import open_dataset
@@ -86,7 +86,7 @@ def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
 
 def test_over_a_network_the_windows_are_held_unless_told_otherwise(numbers_of, ranges, monkeypatch, caplog):
     caplog.set_level("INFO", "pipeline")
-    monkeypatch.setattr("pipeline.budgets.READ_AHEAD_BYTES", 1)
+    monkeypatch.setattr("pipeline.order_defaults.READ_AHEAD_BYTES", 1)
 
     def reads(remote, read_ahead_bytes=None):
         monkeypatch.setattr(LocalStorage, "remote", remote)
@@ -104,7 +104,7 @@ def test_over_a_network_the_windows_are_held_unless_told_otherwise(numbers_of, r
     assert reads(remote=True) < 0.4 * N
     assert reads(remote=False, read_ahead_bytes=10**5) < 0.4 * N
     assert all("read ahead" in line for line in caplog.messages)
-    monkeypatch.setattr("pipeline.budgets.MAX_WINDOW_BYTES", 100)
+    monkeypatch.setattr("pipeline.order_defaults.MAX_WINDOW_BYTES", 100)
     assert reads(remote=True) > 0.8 * N
     line, _ = caplog.messages[-2:]
     assert line.startswith("Reading ahead 100 B of the 18.2 KB in the shuffle windows")

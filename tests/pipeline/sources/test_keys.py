@@ -5,7 +5,7 @@ import pytest
 from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import SchemaError
 from pipeline.ops import DecodeJpeg
-from pipeline.sources.keys import key_of
+from pipeline.sources.indexed_records import key_of
 
 
 def test_keys_are_made_again_where_the_format_says_how():

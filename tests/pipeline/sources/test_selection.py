@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import EmptySplitError, OptionError
-from pipeline.sources.selection import parse_selections
+from pipeline.sources.open_dataset import parse_selections
 
 
 def selected(text: str, num_records: int) -> list[tuple[str, range]]:

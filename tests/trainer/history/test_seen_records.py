@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from pipeline.sources.origins import Origin
+from pipeline.inputs.provenance import Origin
 from trainer.history.seen_batches import SeenBatch
 from trainer.history.seen_records import RecordPlace, RecordPlaces, SeenRecord, step_of
 

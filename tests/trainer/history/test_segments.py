@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
-from pipeline.shards.sealed import sealed_line
+from pipeline.shards.typed_json import sealed_line
 from trainer.history.seen_batches import seen_batches, segment_of, segment_of_all
 from trainer.history.segments import BadRecords, Command, End, History, Start, append, read_history
 

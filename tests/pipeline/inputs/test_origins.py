@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.datasets import cached, mixture, open_dataset
 from pipeline.errors import ShardError
-from pipeline.sources.origins import Origin, origins_of, reopened
+from pipeline.inputs.provenance import Origin, origins_of, reopened
 from pipeline.sources.records import fetch
 
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.inputs.provenance import recorded_order, restored_order
 from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import Position, TrainOrder
-from pipeline.orders.recorded import recorded_order, restored_order
 from pipeline.orders.shuffle import Shuffle
 
 

@@ -10,19 +10,18 @@ import numpy as np
 from pipeline.decoding.decode import Decoder
 from pipeline.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
-from pipeline.inputs.batches import Batch
-from pipeline.inputs.delivery import Delivery
+from pipeline.inputs.batches import Batch, Delivery
+from pipeline.inputs.provenance import stand_ins
 from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
-from pipeline.orders.stand_ins import stand_ins
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 
-__all__ = ["Assembly"]
+__all__ = ["BatchDecoder"]
 
 MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 
 
-class Assembly:
+class BatchDecoder:
     """Makes a batch of each delivery. Threads may share it.
 
     Raises, depending on on_error: CorruptRecordError, SchemaError naming the record, BadRecordsError."""
