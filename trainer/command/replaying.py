@@ -20,8 +20,8 @@ from trainer.checkpointing.contents import changes, versions
 from trainer.command.flags import parsed
 from trainer.command.loading import recipe_class
 from trainer.command.names import is_ours
-from trainer.history.seen_batches import SeenBatch, seen_batches, segment_of_all
-from trainer.history.segments import Command, History, Start
+from trainer.history.seen_batches import SeenBatch, seen_batches
+from trainer.history.segments import Command, History, Start, segment_of_all
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import ReplayedStep
 

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.errors import CheckpointError, OptionError
+from pipeline.errors import CheckpointError
 from pipeline.inputs.provenance import Origin, restored_order, stand_ins
 from pipeline.orders.order import Position
-from trainer.history.segments import REMEDY, History, Segment
+from trainer.history.segments import REMEDY, History, Segment, segment_of
 from trainer.workdir import SEGMENTS
 
-__all__ = ["SeenBatch", "seen_batches", "segment_of", "segment_of_all"]
+__all__ = ["SeenBatch", "seen_batches"]
 
 
 @dataclass(frozen=True)
@@ -36,42 +36,6 @@ class SeenBatch:
     epochs: np.ndarray
     replaced: np.ndarray
     masked: np.ndarray
-
-
-def segment_of(history: History, step: int, workdir: str) -> Segment:
-    """The segment whose run trained a step, or would train it next.
-
-    Raises OptionError for a step that no recorded run trained; CheckpointError if there is no history."""
-    if step < 1:
-        raise OptionError(f"step {step} does not exist: the first step of training is 1.")
-    if not history.starts:
-        raise CheckpointError(
-            f"{workdir} has no {SEGMENTS}, so no step can be traced. Training writes it when it starts; give the "
-            "--workdir of a training, by this version of infeed or a later one."
-        )
-    if (segment := history.segment_of(step)) is not None:
-        return segment
-    first, last = min(start.step for start in history.starts), history.segments[-1].end
-    if step > first and last is not None:
-        raise OptionError(
-            f"step {step} was not trained: the last run in {workdir} ended at step {last.step} ({last.reason})."
-        )
-    raise OptionError(
-        f"step {step} is before the history of {workdir}, which begins after step {first}: an earlier version of "
-        "infeed trained the first steps."
-    )
-
-
-def segment_of_all(history: History, steps: range, workdir: str) -> Segment:
-    """The segment of these steps. Raises OptionError if they have several, and what `segment_of` raises."""
-    segment = segment_of(history, steps[0], workdir)
-    later = next((step for step in steps if segment_of(history, step, workdir) is not segment), None)
-    if later is not None:
-        raise OptionError(
-            f"steps {steps[0]} to {steps[-1]} belong to several runs: one started after step {later - 1}. Replay "
-            f"--step={steps[0]} --to={later - 1} and --step={later} --to={steps[-1]}."
-        )
-    return segment
 
 
 def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenBatch]:

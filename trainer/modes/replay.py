@@ -10,8 +10,7 @@ import numpy as np
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.logs import logger
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.history.seen_batches import segment_of_all
-from trainer.history.segments import Start, read_history
+from trainer.history.segments import Start, read_history, segment_of_all
 from trainer.inputs import INDEX, MASK, InputFn
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run

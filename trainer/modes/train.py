@@ -22,12 +22,11 @@ from trainer.loop.feed import Feeder
 from trainer.loop.program import Program
 from trainer.loop.step_flops import peak_tflops
 from trainer.modes.preflight import agree_on
-from trainer.modes.recording import Recorder
 from trainer.modes.restoring import Begun, begin
 from trainer.modes.session import Session, open_session
 from trainer.modes.train_and_evaluate import PeriodicEvaluations
 from trainer.modes.train_loop import Pace, TrainLoop
-from trainer.modes.train_monitor import TrainMonitor
+from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.results import TrainResult
 from trainer.setup import Opened, Setup
 from trainer.step_functions import train_step

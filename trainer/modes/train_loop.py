@@ -19,11 +19,10 @@ from trainer.events.profile import Profile
 from trainer.loop.dispatch_plan import MEASURED_STEPS
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.program import Program
-from trainer.modes.recording import Recorder
 from trainer.modes.restoring import Begun
 from trainer.modes.session import Session
 from trainer.modes.train_and_evaluate import PeriodicEvaluations
-from trainer.modes.train_monitor import TrainMonitor
+from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.setup import Opened
 from trainer.state import TrainState
 

@@ -7,8 +7,18 @@ import pytest
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.typed_json import sealed_line
-from trainer.history.seen_batches import seen_batches, segment_of, segment_of_all
-from trainer.history.segments import BadRecords, Command, End, History, Start, append, read_history
+from trainer.history.seen_batches import seen_batches
+from trainer.history.segments import (
+    BadRecords,
+    Command,
+    End,
+    History,
+    Start,
+    append,
+    read_history,
+    segment_of,
+    segment_of_all,
+)
 
 ORDER = {"num_records": 9, "batch": 2, "seed": 1, "block_records": 1, "block_starts": [[0, 1, 9]], "streams": 1}
 ORDER |= {"window_records": 4, "epochs": "drop"}
