@@ -18,8 +18,9 @@ from converters.command_line import chosen_splits, conversion_parser, run
 from converters.raw.class_names import label_text
 from converters.raw.splits import SPLITS
 from converters.table.layouts import check_delimiter
+from converters.table.rows import column_names
 from converters.text.converter import TextConverter
-from converters.text.documents import Reading, table_columns
+from converters.text.documents import Reading
 from converters.text.layouts import SUFFIXES, find_texts
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sizes import parse_bytes
@@ -65,7 +66,7 @@ def _not_read(others: Sequence[str]) -> Sequence[str]:
 
 def _check_column(tables: Sequence[str], reading: Reading) -> None:
     """Raises OptionError if a table lacks the column; a JSON table in its first 1,000 rows."""
-    found = in_parallel(lambda path: table_columns(open_storage(path), path, reading.delimiter), tables)
+    found = in_parallel(lambda path: column_names(open_storage(path), path, reading.delimiter), tables)
     for path, there in zip(tables, found, strict=True):
         if there and reading.column not in there:
             raise OptionError(
@@ -97,13 +98,12 @@ def _tokenizer(args: argparse.Namespace) -> Tokenizer:
 
 def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
-        "text_to_gcs", __doc__, EXAMPLES, SPLITS, "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz"
-    )
-    parser.add_argument(
-        "--validation_fraction",
-        type=float,
-        help="convert all files as one set: this fraction of the documents, chosen by a hash of their text, becomes "
-        "the validation split, the rest train (0: train only)",
+        "text_to_gcs",
+        __doc__,
+        EXAMPLES,
+        SPLITS,
+        "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz",
+        fraction="convert all files as one set: this fraction of the documents, chosen by a hash of their text",
     )
     documents = parser.add_argument_group("documents")
     documents.add_argument(

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from converters.raw.compressed import uncompressed
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
@@ -18,7 +19,6 @@ __all__ = [
     "TABLE_SUFFIXES",
     "Row",
     "column_names",
-    "columns_of",
     "is_json",
     "parse_row",
     "rows_of",
@@ -75,20 +75,16 @@ def rows_of(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) ->
 
 
 def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.
+    """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file. The file may be a .gz.
 
     Raises RawDataError for a csv file without a header."""
-    with storage.open(uri) as file:
-        return columns_of(file, uri, delimiter)
-
-
-def columns_of(file: BinaryIO, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The same, from a file that is open. uri: its name, without .gz."""
-    rows = _all_rows(file, uri, delimiter)
-    if is_json(uri):
+    with uncompressed(storage, uri) as file:
+        uri = uri.removesuffix(".gz")
+        rows = _all_rows(file, uri, delimiter)
+        if not is_json(uri):
+            return _header(rows, uri)
         first = itertools.takewhile(lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS))
         return list(dict.fromkeys(name for row in first for name in row.cells))
-    return _header(rows, uri)
 
 
 def parse_row(uri: str, data: bytes, delimiter: str | None) -> Any:

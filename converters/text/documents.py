@@ -3,16 +3,16 @@
 Reads a file, or the documents that begin in a range of it, and holds one document at a time in memory. Texts of errors
 are part of plan digests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from converters.raw.compressed import uncompressed
 from converters.table.cells import Cells
-from converters.table.rows import TABLE_SUFFIXES, columns_of, is_json, rows_of
+from converters.table.rows import TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.storage import Storage
 
-__all__ = ["GZIP", "TEXT_SUFFIX", "Document", "Reading", "bare_name", "can_be_cut", "documents", "table_columns"]
+__all__ = ["GZIP", "TEXT_SUFFIX", "Document", "Reading", "bare_name", "can_be_cut", "documents"]
 
 TEXT_SUFFIX, GZIP = ".txt", ".gz"
 _BOM = b"\xef\xbb\xbf"
@@ -62,12 +62,6 @@ def documents(
             yield from _blocks(file, reading.max_bytes, begin, end)
         else:
             yield _whole_file(file, reading.max_bytes)
-
-
-def table_columns(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """See column_names; also for compressed tables."""
-    with uncompressed(storage, uri) as file:
-        return columns_of(file, bare_name(uri), delimiter)
 
 
 def _document(offset: int, text: bytes, max_bytes: int) -> Document:

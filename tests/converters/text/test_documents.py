@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
+from converters.table.rows import column_names
 from converters.text import documents as module
-from converters.text.documents import Reading, documents, table_columns
+from converters.text.documents import Reading, documents
 from pipeline.errors import RawDataError
 from pipeline.storage.local import LocalStorage
 
@@ -87,7 +88,7 @@ def test_a_compressed_file_has_the_same_documents(file, name):
     (file / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
     assert found(file / name, Reading()) == found(file / f"{name}.gz", Reading()) != []
     if name != "a.txt":
-        assert "text" in table_columns(LocalStorage(), str(file / f"{name}.gz"), None)
+        assert "text" in column_names(LocalStorage(), str(file / f"{name}.gz"), None)
 
 
 def test_unusable_documents_state_why(file):
