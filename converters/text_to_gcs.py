@@ -20,7 +20,7 @@ from converters.raw.splits import SPLITS
 from converters.table.layouts import check_delimiter
 from converters.table.rows import column_names
 from converters.text.converter import TextConverter
-from converters.text.documents import Reading
+from converters.text.documents import DocumentFormat
 from converters.text.layouts import SUFFIXES, find_texts
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sizes import parse_bytes
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_delimiter(args.delimiter)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.gcs_output_path)
-    reading = Reading(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
+    reading = DocumentFormat(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
     texts = find_texts(args.raw_data_dir, splits, args.validation_fraction, reading)
     _check_column(texts.tables, reading)
     info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, args.validation_fraction)
@@ -64,7 +64,7 @@ def _not_read(others: Sequence[str]) -> Sequence[str]:
     return (f"{others[0]}{more} ignored: only {suffixes} files of the splits are read, also with .gz.",)
 
 
-def _check_column(tables: Sequence[str], reading: Reading) -> None:
+def _check_column(tables: Sequence[str], reading: DocumentFormat) -> None:
     """Raises OptionError if a table lacks the column; a JSON table in its first 1,000 rows."""
     found = in_parallel(lambda path: column_names(open_storage(path), path, reading.delimiter), tables)
     for path, there in zip(tables, found, strict=True):
