@@ -81,7 +81,7 @@ class Converted:
     totals: Mapping[str, int] = field(default_factory=dict)
 
 
-class _Dataset(Protocol):
+class _AnyConverter(Protocol):
     """What both kinds of converters state of their records, and do with them."""
 
     @property
@@ -123,7 +123,7 @@ class _Dataset(Protocol):
         ...
 
 
-class Converter(_Dataset, Protocol):
+class Converter(_AnyConverter, Protocol):
     """Finds the records of a dataset and converts them."""
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
@@ -159,7 +159,7 @@ class Pack:
 
 
 @runtime_checkable
-class Packer(_Dataset, Protocol):
+class Packer(_AnyConverter, Protocol):
     """A converter of which each record is made of several pieces of raw data, such as rows of packed text.
 
     Its records are written to temporary files before they are shuffled: see packed_files."""

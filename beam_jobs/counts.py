@@ -35,7 +35,7 @@ class Counts:
         return Counts(*map(operator.add, astuple(self), astuple(other)))
 
 
-class _Process:
+class _ProcessCounts:
     """The counts of this process. Thread-safe. Ignores everything if the directory is "" or not on this machine."""
 
     def __init__(self, directory: str) -> None:
@@ -58,7 +58,7 @@ class _Process:
                     hidden.replace(self._path)
 
 
-counts_of = functools.cache(_Process)
+counts_of = functools.cache(_ProcessCounts)
 
 
 def read_counts(directory: str) -> Mapping[str, Counts]:

@@ -10,14 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from beam_jobs.claims import Claim, read_claim
 from beam_jobs.conversion_job import ConversionJob

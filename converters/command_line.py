@@ -22,11 +22,11 @@ __all__ = ["add_output_option", "chosen_splits", "conversion_parser", "run", "sc
 
 
 def conversion_parser(
-    command: str, doc: str | None, examples: Sequence[str], splits: Sequence[str], raw_data: str
+    command: str, doc: str | None, examples: Sequence[str], splits: Sequence[str], raw_data: str, fraction: str = ""
 ) -> argparse.ArgumentParser:
-    """The parser of a command, with the options that all commands share. raw_data: help for --raw_data_dir.
+    """The parser of a command, with the options that all commands share. doc and examples: as for Parser.
 
-    doc and examples: as for Parser."""
+    raw_data: help for --raw_data_dir. fraction: what --validation_fraction does, if there is one."""
     usage = "%(prog)s --raw_data_dir DIR --output DIR [options]"
     parser = Parser(f"converters.{command}", doc, examples, usage=usage)
     parser.add_argument("--raw_data_dir", required=True, metavar="DIR", help=raw_data)
@@ -35,6 +35,9 @@ def conversion_parser(
     parser.add_argument("--splits", help=f"comma-separated{known} (default: all that are found)")
     for split in splits:
         parser.add_argument(f"--num_{split}_shards", type=int, help="overrides --target_shard_bytes")
+    if fraction:
+        help_text = f"{fraction}, becomes the validation split, the rest train (0: train only)"
+        parser.add_argument("--validation_fraction", type=float, help=help_text)
     add_options(parser)
     return parser
 

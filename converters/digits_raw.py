@@ -22,6 +22,7 @@ from rich.progress import track
 from beam_jobs.launch import exit_with
 from converters.imagenet.converter import VALIDATION_LABELS
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
+from converters.images.jpeg import Jpeg
 from pipeline.errors import InfeedError, OptionError
 from pipeline.installing import how_to_install
 from pipeline.storage.schemes import open_storage
@@ -88,9 +89,7 @@ def _is_validation(row: int, seed: int) -> bool:
 def _jpeg(pixels: np.ndarray) -> bytes:
     """A grey JPEG with sides of IMAGE_SIDE from 8x8 values in 0..16."""
     image = Image.fromarray((pixels * 255 / 16).round().astype(np.uint8))
-    buffer = io.BytesIO()
-    image.resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=95)
-    return buffer.getvalue()
+    return Jpeg.of(image.resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BICUBIC), 95).data
 
 
 def _tar(files: Mapping[str, bytes]) -> bytes:

@@ -47,12 +47,8 @@ def _parser() -> argparse.ArgumentParser:
         SPLITS,
         "directory of train/, validation/ (or val/) and test/, or of the class folders; or of .zip, .tar or .tar.gz "
         "files that contain them, one per split or one for all",
-    )
-    parser.add_argument(
-        "--validation_fraction",
-        type=float,
-        help="the directory has the class folders themselves: this fraction of the images, chosen by a hash of folder "
-        "and file name, becomes the validation split, the rest train (0: train only)",
+        fraction="the directory has the class folders themselves: this fraction of the images, chosen by a hash of "
+        "folder and file name",
     )
     add_image_options(parser)
     return parser

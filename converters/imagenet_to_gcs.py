@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_full_set(raw, splits)
         converter = dataclasses.replace(converter, validation_labels=raw.validation_labels)
         expected = {split: FULL_SET[split] for split in splits} if args.full_set else None
-        return run(args, rest, converter, raw.sources, scratch, expected)
+        return run(args, rest, converter, raw.sources, scratch, expected=expected)
 
 
 def _converter(args: argparse.Namespace) -> ImagenetConverter:

@@ -108,12 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         EXAMPLES,
         SPLITS,
         "directory of train.csv, validation.jsonl, test-1.csv, ...",
-    )
-    parser.add_argument(
-        "--validation_fraction",
-        type=float,
-        help="convert all tables as one set: this fraction of their rows, chosen by a hash of their keys, becomes the "
-        "validation split, the rest train (0: train only)",
+        fraction="convert all tables as one set: this fraction of their rows, chosen by a hash of their keys",
     )
     parser.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
     content = parser.add_argument_group("content of a record", "Give either --image_column or --text_column.")

@@ -18,8 +18,9 @@ from converters.command_line import chosen_splits, conversion_parser, run
 from converters.raw.class_names import label_text
 from converters.raw.splits import SPLITS
 from converters.table.layouts import check_delimiter
+from converters.table.rows import column_names
 from converters.text.converter import TextConverter
-from converters.text.documents import Reading, table_columns
+from converters.text.documents import DocumentFormat
 from converters.text.layouts import SUFFIXES, find_texts
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sizes import parse_bytes
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_delimiter(args.delimiter)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.gcs_output_path)
-    reading = Reading(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
+    reading = DocumentFormat(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
     texts = find_texts(args.raw_data_dir, splits, args.validation_fraction, reading)
     _check_column(texts.tables, reading)
     info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, args.validation_fraction)
@@ -63,9 +64,9 @@ def _not_read(others: Sequence[str]) -> Sequence[str]:
     return (f"{others[0]}{more} ignored: only {suffixes} files of the splits are read, also with .gz.",)
 
 
-def _check_column(tables: Sequence[str], reading: Reading) -> None:
+def _check_column(tables: Sequence[str], reading: DocumentFormat) -> None:
     """Raises OptionError if a table lacks the column; a JSON table in its first 1,000 rows."""
-    found = in_parallel(lambda path: table_columns(open_storage(path), path, reading.delimiter), tables)
+    found = in_parallel(lambda path: column_names(open_storage(path), path, reading.delimiter), tables)
     for path, there in zip(tables, found, strict=True):
         if there and reading.column not in there:
             raise OptionError(
@@ -97,13 +98,12 @@ def _tokenizer(args: argparse.Namespace) -> Tokenizer:
 
 def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
-        "text_to_gcs", __doc__, EXAMPLES, SPLITS, "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz"
-    )
-    parser.add_argument(
-        "--validation_fraction",
-        type=float,
-        help="convert all files as one set: this fraction of the documents, chosen by a hash of their text, becomes "
-        "the validation split, the rest train (0: train only)",
+        "text_to_gcs",
+        __doc__,
+        EXAMPLES,
+        SPLITS,
+        "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz",
+        fraction="convert all files as one set: this fraction of the documents, chosen by a hash of their text",
     )
     documents = parser.add_argument_group("documents")
     documents.add_argument(

@@ -42,7 +42,7 @@ class RawFolders:
 
 
 @dataclass(frozen=True)
-class _Folder:
+class _ClassFolders:
     """A folder of class folders."""
 
     path: str
@@ -56,7 +56,7 @@ class _Folder:
             yield Source(split, join(self.path, name), Stat(0), tag=name, kind="folder")
 
 
-_Folders = Mapping[str, _Folder | PackedFolder]  # by split
+_Folders = Mapping[str, _ClassFolders | PackedFolder]  # by split
 
 
 def find_folders(
@@ -102,8 +102,8 @@ class _Raw:
             return False
 
     @cached_property
-    def folder(self) -> _Folder:
-        return _Folder(self.path, (), ()) if self.is_archive else _folder(self.storage, self.path)
+    def folder(self) -> _ClassFolders:
+        return _ClassFolders(self.path, (), ()) if self.is_archive else _folder(self.storage, self.path)
 
     def only_archive(self) -> Archive | None:
         """The path itself if it is an archive, or the only archive in the directory."""
@@ -118,7 +118,7 @@ class _Raw:
 
 def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     names, files = raw.folder.classes, raw.folder.files
-    found: dict[str, _Folder | PackedFolder] = {}
+    found: dict[str, _ClassFolders | PackedFolder] = {}
     for split, name in _named_by_split(raw.path, names, "folders").items():
         found[split] = _folder(raw.storage, join(raw.path, name))
     stems = {stem: name for name in files if (stem := archive_stem(name))}
@@ -176,15 +176,15 @@ def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     return {"train": folder}, ()
 
 
-def _folder(storage: Storage, path: str) -> _Folder:
+def _folder(storage: Storage, path: str) -> _ClassFolders:
     files, folders = storage.entries(path)
-    return _Folder(path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files)))
+    return _ClassFolders(path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files)))
 
 
-def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
+def _check_classes(folder: _ClassFolders | PackedFolder, storage: Storage) -> None:
     """A class name becomes text in records and a line in a file of names."""
     if not folder.classes:
-        hint = hint_of_tables(storage, folder.path, folder.files) if isinstance(folder, _Folder) else ""
+        hint = hint_of_tables(storage, folder.path, folder.files) if isinstance(folder, _ClassFolders) else ""
         raise RawDataError(
             f"{folder.path} has no class folders in it. It has: {first_few(folder.files)}. {hint}".rstrip()
         )
@@ -202,7 +202,7 @@ def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
 def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
     """Notices of tables in the directory or among class folders, where labels may be kept."""
     places = {raw.path: raw.folder.files}
-    places |= {folder.path: folder.files for folder in folders.values() if isinstance(folder, _Folder)}
+    places |= {folder.path: folder.files for folder in folders.values() if isinstance(folder, _ClassFolders)}
     for path, files in places.items():
         if hint := hint_of_tables(raw.storage, path, files):
             yield f"classes are the names of folders. {hint}"

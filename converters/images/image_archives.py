@@ -28,7 +28,7 @@ Place = tuple[str, ...]  # the parts of a path
 
 
 @dataclass
-class _Folder:
+class _ArchiveFolder:
     folders: set[str] = field(default_factory=set)
     files: list[str] = field(default_factory=list)  # the first few
     has_images: bool = False  # by the names of all files
@@ -85,9 +85,9 @@ class Archive:
         return "zip" if self.file.uri.endswith(".zip") else "tar"
 
     @cached_property
-    def folders(self) -> dict[Place, _Folder]:
+    def folders(self) -> dict[Place, _ArchiveFolder]:
         """By place, without hidden ones. Reads all names. Raises RawDataError."""
-        found: dict[Place, _Folder] = {(): _Folder()}
+        found: dict[Place, _ArchiveFolder] = {(): _ArchiveFolder()}
         for place, member in _members(open_storage(self.file.uri), self.file.uri, self.kind, self.name):
             if any(map(is_hidden, place)):
                 continue
@@ -162,8 +162,8 @@ def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple
             yield place, member
 
 
-def _add(folders: dict[Place, _Folder], place: Place) -> None:
+def _add(folders: dict[Place, _ArchiveFolder], place: Place) -> None:
     if place not in folders:
         for depth, name in enumerate(place):
-            folders.setdefault(place[:depth], _Folder()).folders.add(name)
-        folders[place] = _Folder()
+            folders.setdefault(place[:depth], _ArchiveFolder()).folders.add(name)
+        folders[place] = _ArchiveFolder()

@@ -93,9 +93,7 @@ class ToJpeg:
             image, fixups = image.resize(size, Image.Resampling.LANCZOS), (*fixups, "scaled_down")
         if max(image.size) > _MAX_JPEG_SIDE:
             raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} per side")
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=self.quality)
-        return Jpeg(buffer.getvalue(), image.height, image.width, fixups, notes)
+        return Jpeg.of(image, self.quality, fixups, notes)
 
     def _fitting(self, size: tuple[int, int]) -> tuple[int, int]:
         longer = max(size)

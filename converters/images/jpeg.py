@@ -35,6 +35,13 @@ class Jpeg:
     fixups: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @staticmethod
+    def of(image: Image.Image, quality: int, fixups: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> "Jpeg":
+        """The image as a file."""
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=quality)
+        return Jpeg(buffer.getvalue(), image.height, image.width, fixups, notes)
+
 
 def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
     """The image as a JPEG that every decoder accepts. Raises Reject with the reason.
@@ -42,14 +49,14 @@ def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
     verify: "header" parses the frame header (~1 us; misses truncation), "end" also requires the end marker
     (~1 us; misses damage before it), "decode" decodes every pixel (~1 ms)."""
     if data.startswith(PNG_MAGIC):
-        return _reencoded(data, "png_to_jpeg")
+        return Jpeg.of(decode_image(data, ("JPEG", "PNG")).convert("RGB"), 100, ("png_to_jpeg",))
     height, width, components = _frame_header(data)
     check_size(height, width)
     # Some writers append bytes: if the end marker is not at the very end, decode the image to find out.
     if components == 4 or verify == "decode" or (verify == "end" and not data.rstrip(b"\0\r\n").endswith(_END)):
         decode_jpeg(data, "CMYK" if components == 4 else "RGB")
     if components == 4:
-        return _reencoded(data, "cmyk_to_rgb")
+        return Jpeg.of(decode_image(data, ("JPEG", "PNG")).convert("RGB"), 100, ("cmyk_to_rgb",))
     return Jpeg(data, height, width)
 
 
@@ -104,10 +111,3 @@ def decode_image(data: bytes, formats: tuple[str, ...]) -> Image.Image:
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
         raise Reject(f"truncated or damaged image: {str(e)[:200]}") from None
     return image
-
-
-def _reencoded(data: bytes, fixup: str) -> Jpeg:
-    image = decode_image(data, ("JPEG", "PNG"))
-    buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, "JPEG", quality=100)
-    return Jpeg(buffer.getvalue(), image.height, image.width, (fixup,))

@@ -39,7 +39,7 @@ class Member:
     kind: str  # "file", "folder", "link", ...
 
 
-class _Section:
+class _RangeFile:
     """A byte range of a file, as the file that tarfile reads."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int):
@@ -71,7 +71,7 @@ def members(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
 def entries(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Member]:
     """The same with its folders, which are of kind "folder"."""
     with storage.open(uri) as file:
-        section = _Section(file, offset, size)
+        section = _RangeFile(file, offset, size)
         yield from _plain_files(section, offset, size)
         try:
             with tarfile.open(fileobj=section, mode="r:") as tar:  # pyright: ignore - needs only read, seek, tell
@@ -89,7 +89,7 @@ def entries(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
             ) from e
 
 
-def _plain_files(section: _Section, offset: int, size: int) -> Iterator[Member]:
+def _plain_files(section: _RangeFile, offset: int, size: int) -> Iterator[Member]:
     """The members before the first header that has more than a name and a size; leaves the section at that header.
 
     Five times as fast as tarfile, which reads the rest. In most tars only the end mark is left."""
@@ -131,7 +131,7 @@ def _member(info: tarfile.TarInfo, offset: int, size: int) -> Member:
     return Member(info.name, offset + info.offset_data, there, kind)
 
 
-def _check_end(section: _Section, at: int) -> None:
+def _check_end(section: _RangeFile, at: int) -> None:
     """Raises ReadError where tarfile mistook a damaged or zeroed header, or a cut between two members, for the end."""
     section.seek(at)
     if section.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):

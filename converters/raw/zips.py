@@ -10,7 +10,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, NamedTuple
 
 from beam_jobs.converter import Reject
@@ -58,15 +58,6 @@ class _Directory(NamedTuple):
     shift: int
 
 
-class _Entry(NamedTuple):
-    name: str
-    begin: int
-    size: int
-    crc32: int
-    kind: str
-    least: int  # bytes of the member's header and packed content, without extra fields of the header
-
-
 def zip_members(storage: Storage, uri: str) -> Iterator[ZipMember]:
     """The members of a zip in the order of its central directory; folders are of kind "folder".
 
@@ -74,14 +65,14 @@ def zip_members(storage: Storage, uri: str) -> Iterator[ZipMember]:
     size = storage.stat(uri).bytes
     with storage.open(uri) as file:
         directory = _directory(file, uri, size)
-        for entry, after in itertools.pairwise(itertools.chain(_entries(file, uri, directory), (None,))):
-            assert entry
+        for member, after in itertools.pairwise(itertools.chain(_entries(file, uri, directory), (None,))):
+            assert member
             # The span includes what follows the member: a data descriptor, or bytes left by an update.
-            end = after.begin if after and after.begin > entry.begin else directory.begin
-            span = min(end - entry.begin, entry.least + _MAX_EXTRA_BYTES)
-            if span < entry.least:
-                raise _damaged(uri, f"member {entry.name!r} overlaps what follows it")
-            yield ZipMember(entry.name, entry.begin, entry.size, entry.kind, span, entry.crc32)
+            end = after.offset if after and after.offset > member.offset else directory.begin
+            span = min(end - member.offset, member.span + _MAX_EXTRA_BYTES)
+            if span < member.span:
+                raise _damaged(uri, f"member {member.name!r} overlaps what follows it")
+            yield replace(member, span=span)
 
 
 def unpacked(data: bytes, size: int, crc32: int) -> bytes:
@@ -133,7 +124,7 @@ def _directory(file: BinaryIO, uri: str, size: int) -> _Directory:
     return _Directory(shift + offset, length, entries, shift)
 
 
-def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[_Entry]:
+def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[ZipMember]:
     file.seek(directory.begin)
     left, found = directory.size, 0
     while left:
@@ -151,7 +142,8 @@ def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[_Entry
         raise _damaged(uri, f"its directory has {found:,} entries instead of {directory.entries:,}")
 
 
-def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> _Entry:
+def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:
+    """The member, with the least span: its header and packed content, without extra fields of the header."""
     _, _, system, _, flags, method, _, _, crc32, packed, size, name_bytes, extra_bytes, *_, mode, offset = fields
     name = _name(rest[:name_bytes], flags, system)
     if _NOT_HERE_32 in (size, packed, offset):
@@ -164,7 +156,8 @@ def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> _Entry:
             method == _STORED and packed != size
         ):  # a span that large would be read for nothing
             raise _damaged(uri, f"member {name!r} has {size:,} bytes but takes {packed:,}")
-    return _Entry(name, shift + offset, size, crc32, kind, _LOCAL.size + name_bytes + packed)
+    span = _LOCAL.size + name_bytes + packed
+    return ZipMember(name=name, offset=shift + offset, size=size, kind=kind, span=span, crc32=crc32)
 
 
 def _name(data: bytes, flags: int, system: int) -> str:

@@ -16,7 +16,7 @@ from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References, bounded
 from converters.raw.splits import is_of
 from converters.table.cells import text_cell
-from converters.table.rows import Row, parse_row, table_rows
+from converters.table.rows import TableRow, parse_row, table_rows
 from converters.table.targets import Target
 from pipeline.errors import RawDataError
 from pipeline.shards.example import Value
@@ -68,7 +68,7 @@ class TableConverter:
     def _is_of(self, split: str, row: Reference) -> bool:
         return is_of(split, row.key.removeprefix(f"{split}/"), self.validation_fraction)
 
-    def _reference(self, split: str, file: File, row: Row) -> tuple[int, Reference]:
+    def _reference(self, split: str, file: File, row: TableRow) -> tuple[int, Reference]:
         """The line of the row, and a reference to the row itself."""
         place, error, content = f"{file.uri.rpartition('/')[2]}:{row.line}", row.error, ""
         numbers: Sequence[int | float] = ()
@@ -96,11 +96,11 @@ class TableConverter:
         """A value for each feature of the target."""
         return self.target.values(ref.text("target").decode().split())
 
-    def _content(self, row: Row) -> str:
+    def _content(self, row: TableRow) -> str:
         """The content of a row. Raises ValueError."""
         return text_cell(row.cells, self.column)
 
-    def _columns(self, row: Row, content: str) -> dict[str, int | bytes]:
+    def _columns(self, row: TableRow, content: str) -> dict[str, int | bytes]:
         """Columns of the reference in addition to "target"."""
         raise NotImplementedError
 
@@ -143,7 +143,7 @@ class TextTableConverter(TableConverter):
         cells = cells if isinstance(cells, dict) else {self.column: cells[ref.number("column_at")]}
         return text_cell(cells, self.column).encode()
 
-    def _columns(self, row: Row, content: str) -> dict[str, int | bytes]:
+    def _columns(self, row: TableRow, content: str) -> dict[str, int | bytes]:
         """crc32: so that a text changed in place on a disk, which has no checksums, changes the plan."""
         names = list(row.cells)
         text = content.encode()

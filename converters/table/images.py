@@ -18,7 +18,7 @@ from converters.images.jpeg import Jpeg
 from converters.raw.tars import Member
 from converters.table.cells import text_cell
 from converters.table.converter import TableConverter
-from converters.table.rows import Row
+from converters.table.rows import TableRow
 from pipeline.errors import StorageError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Schema
@@ -63,13 +63,13 @@ class ImageTableConverter(TableConverter):
         image = self.to_jpeg(data)
         return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups, image.notes)
 
-    def _content(self, row: Row) -> str:
+    def _content(self, row: TableRow) -> str:
         name = text_cell(row.cells, self.column)
         if len(name.encode()) > MAX_NAME_BYTES:  # for example an image in base64
             raise ValueError(f"{self.column!r} has {len(name):,} characters; it must be the path of an image")
         return name
 
-    def _columns(self, row: Row, content: str) -> dict[str, int | bytes]:
+    def _columns(self, row: TableRow, content: str) -> dict[str, int | bytes]:
         del row
         return {"image": content.encode()}
 

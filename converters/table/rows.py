@@ -10,15 +10,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from converters.raw.compressed import uncompressed
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
 __all__ = [
     "MAX_ROW_BYTES",
     "TABLE_SUFFIXES",
-    "Row",
+    "TableRow",
     "column_names",
-    "columns_of",
     "is_json",
     "parse_row",
     "rows_of",
@@ -33,7 +33,7 @@ _BOM = b"\xef\xbb\xbf"
 csv.field_size_limit(MAX_ROW_BYTES)  # for the process; Python's default of 128 KiB is too small for long texts
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """One row: its place, and its cells by column (strings in csv). error: why it cannot be read, or ""."""
 
     line: int  # its first, counted from 1
@@ -56,7 +56,7 @@ def is_json(uri: str) -> bool:
     return uri.endswith((".jsonl", ".ndjson"))
 
 
-def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[Row]:
+def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[TableRow]:
     """All rows except empty lines and the header. delimiter: of csv; None for the default of the file's suffix.
 
     Raises RawDataError for a csv file without a header."""
@@ -64,7 +64,7 @@ def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[Ro
         yield from rows_of(file, uri, delimiter)
 
 
-def rows_of(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[Row]:
+def rows_of(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[TableRow]:
     """The same, from a file that is open. uri: its name, without .gz. offset: of a line of JSON to start at."""
     rows = _all_rows(file, uri, delimiter, offset)
     if is_json(uri):
@@ -75,20 +75,16 @@ def rows_of(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) ->
 
 
 def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.
+    """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file. The file may be a .gz.
 
     Raises RawDataError for a csv file without a header."""
-    with storage.open(uri) as file:
-        return columns_of(file, uri, delimiter)
-
-
-def columns_of(file: BinaryIO, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The same, from a file that is open. uri: its name, without .gz."""
-    rows = _all_rows(file, uri, delimiter)
-    if is_json(uri):
+    with uncompressed(storage, uri) as file:
+        uri = uri.removesuffix(".gz")
+        rows = _all_rows(file, uri, delimiter)
+        if not is_json(uri):
+            return _header(rows, uri)
         first = itertools.takewhile(lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS))
         return list(dict.fromkeys(name for row in first for name in row.cells))
-    return _header(rows, uri)
 
 
 def parse_row(uri: str, data: bytes, delimiter: str | None) -> Any:
@@ -101,13 +97,13 @@ def _delimiter(uri: str, delimiter: str | None) -> str:
     return delimiter or ("\t" if uri.endswith(".tsv") else ",")
 
 
-def _all_rows(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[Row]:
+def _all_rows(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[TableRow]:
     if is_json(uri):
         return _rows(_Lines(file, offset), _parse_json)
     return _rows(_Lines(file), lambda taken: _parse_csv(taken, _delimiter(uri, delimiter)))
 
 
-def _header(rows: Iterator[Row], uri: str) -> Sequence[str]:
+def _header(rows: Iterator[TableRow], uri: str) -> Sequence[str]:
     """The first row. One name may be empty, as pandas writes for its index."""
     header = next(rows, None)
     if header is None or header.error:
@@ -120,7 +116,7 @@ def _header(rows: Iterator[Row], uri: str) -> Sequence[str]:
     return names
 
 
-def _named(row: Row, names: Sequence[str]) -> Row:
+def _named(row: TableRow, names: Sequence[str]) -> TableRow:
     if not row.error and len(row.cells) != len(names):
         return row._replace(cells={}, error=f"{len(row.cells)} cells; the header has {len(names)}")
     return row._replace(cells=dict(zip(names, row.cells.values(), strict=False)))
@@ -153,7 +149,7 @@ class _Lines:
         return data
 
 
-def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) -> Iterator[Row]:
+def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) -> Iterator[TableRow]:
     """Rows with numbers as column names (csv) or with their own (JSON).
 
     A row that fails on a later line was inside quotes at the end of each line before. A row that begins on one of these
@@ -175,7 +171,7 @@ def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) 
                     doomed_to, why = failed_at, error
                 lines.go_to(after_first[0], line + 1)
         if cells or error:
-            yield Row(line + 1, offset, lines.offset - offset, cells, error)
+            yield TableRow(line + 1, offset, lines.offset - offset, cells, error)
 
 
 def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:

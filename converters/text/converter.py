@@ -13,7 +13,7 @@ from beam_jobs.converter import Converted, Pack, Source, Unusable, files_of
 from beam_jobs.packed_files import CRC32C
 from beam_jobs.references import File, Reference, References
 from converters.raw.splits import is_of
-from converters.text.documents import Document, Reading, documents
+from converters.text.documents import Document, DocumentFormat, documents
 from converters.text.packing import EncodedDocuments, Piece, packed_rows
 from pipeline.errors import RawDataError
 from pipeline.shards.example import encode_integer_examples
@@ -30,7 +30,7 @@ _UNKNOWN = "some text is unknown to the tokenizer and became its unknown token"
 _TOTALS = ("num_bytes", "num_tokens", "num_segments", "num_documents", "num_unknown")
 
 
-class _Found(NamedTuple):
+class _KeyedDocument(NamedTuple):
     """A document, its file and its key."""
 
     key: str
@@ -46,7 +46,7 @@ class TextConverter:
     of the rows after it, up to 16 MB of text."""
 
     info: TextInfo
-    reading: Reading = field(default_factory=Reading)
+    reading: DocumentFormat = field(default_factory=DocumentFormat)
 
     name = "text"
     labels = None
@@ -83,8 +83,8 @@ class TextConverter:
     def files(self) -> Mapping[str, bytes]:
         return self.info.files()
 
-    def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_Found]]:
-        window, size = list[_Found](), 0
+    def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_KeyedDocument]]:
+        window, size = list[_KeyedDocument](), 0
         for found in self._documents(storage, source):
             window.append(found)
             size += len(found.document.raw)
@@ -94,7 +94,7 @@ class TextConverter:
         if window:
             yield window
 
-    def _documents(self, storage: Storage, source: Source) -> Iterator[_Found]:
+    def _documents(self, storage: Storage, source: Source) -> Iterator[_KeyedDocument]:
         """Those of the source's split."""
         files = files_of(source)
         root = files[0].uri.removesuffix(source.tag)
@@ -103,7 +103,7 @@ class TextConverter:
             name = file.uri.removeprefix(root)
             for document in documents(storage, file.uri, self.reading, source.offset, end):
                 if self._is_of(source.split, document.raw):
-                    yield _Found(f"{source.split}/{name}:{document.offset}", file, document)
+                    yield _KeyedDocument(f"{source.split}/{name}:{document.offset}", file, document)
 
     def _is_of(self, split: str, raw: bytes) -> bool:
         """By the text, so that copies of a document are in one split."""
@@ -112,7 +112,7 @@ class TextConverter:
         digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
         return is_of(split, digest, self.info.validation_fraction)
 
-    def pack(self, source: Source, number: int, window: Sequence[_Found]) -> Pack:
+    def pack(self, source: Source, number: int, window: Sequence[_KeyedDocument]) -> Pack:
         texts = [found.document.raw for found in window if not found.document.error]
         encoded = EncodedDocuments(self.info, texts)
         num_tokens = np.diff(encoded.starts).tolist()

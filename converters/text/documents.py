@@ -3,16 +3,16 @@
 Reads a file, or the documents that begin in a range of it, and holds one document at a time in memory. Texts of errors
 are part of plan digests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from converters.raw.compressed import uncompressed
 from converters.table.cells import Cells
-from converters.table.rows import TABLE_SUFFIXES, columns_of, is_json, rows_of
+from converters.table.rows import TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.storage import Storage
 
-__all__ = ["GZIP", "TEXT_SUFFIX", "Document", "Reading", "bare_name", "can_be_cut", "documents", "table_columns"]
+__all__ = ["GZIP", "TEXT_SUFFIX", "Document", "DocumentFormat", "bare_name", "can_be_cut", "documents"]
 
 TEXT_SUFFIX, GZIP = ".txt", ".gz"
 _BOM = b"\xef\xbb\xbf"
@@ -31,7 +31,7 @@ class Document(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class DocumentFormat:
     """What a document is. unit: of text files. column: of tables. max_bytes: longer documents are unusable."""
 
     unit: Literal["file", "block"] = "file"
@@ -45,13 +45,13 @@ def bare_name(uri: str) -> str:
     return uri.removesuffix(GZIP)
 
 
-def can_be_cut(uri: str, reading: Reading) -> bool:
+def can_be_cut(uri: str, reading: DocumentFormat) -> bool:
     """Whether ranges of the file can be read on their own. A line of csv may be inside a quoted cell."""
     return is_json(uri) or (uri.endswith(TEXT_SUFFIX) and reading.unit == "block")
 
 
 def documents(
-    storage: Storage, uri: str, reading: Reading, begin: int = 0, end: int | None = None
+    storage: Storage, uri: str, reading: DocumentFormat, begin: int = 0, end: int | None = None
 ) -> Iterator[Document]:
     """The documents that begin in bytes begin..end of a file; end: None for all. Raises RawDataError, StorageError."""
     with uncompressed(storage, uri) as file:
@@ -62,12 +62,6 @@ def documents(
             yield from _blocks(file, reading.max_bytes, begin, end)
         else:
             yield _whole_file(file, reading.max_bytes)
-
-
-def table_columns(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """See column_names; also for compressed tables."""
-    with uncompressed(storage, uri) as file:
-        return columns_of(file, bare_name(uri), delimiter)
 
 
 def _document(offset: int, text: bytes, max_bytes: int) -> Document:
@@ -91,7 +85,7 @@ def _whole_file(file: BinaryIO, max_bytes: int) -> Document:
     return _document(0, text.removeprefix(_BOM), max_bytes)
 
 
-def _of_table(file: BinaryIO, name: str, reading: Reading, begin: int, end: int | None) -> Iterator[Document]:
+def _of_table(file: BinaryIO, name: str, reading: DocumentFormat, begin: int, end: int | None) -> Iterator[Document]:
     if begin:
         begin = _next_line(file, begin)
     for row in rows_of(file, name, reading.delimiter, begin):
@@ -133,14 +127,14 @@ def _blocks(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iter
     """The blocks after the first blank line from `begin` on, to the first blank line from `end` on.
 
     So every block is in exactly one of several ranges that cover the file, whatever their borders."""
-    skipping, block = bool(begin), _Block(max_bytes)
+    skipping, block = bool(begin), _TextBlock(max_bytes)
     for line in _lines(file, begin):
         if skipping and end is not None and line.offset >= end:
             return  # no block begins in this range
         if line.is_blank:
             if block.lines and not skipping:
                 yield block.document()
-            block, skipping = _Block(max_bytes), False
+            block, skipping = _TextBlock(max_bytes), False
             if end is not None and line.offset >= end:
                 return
         elif not skipping:
@@ -149,7 +143,7 @@ def _blocks(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iter
         yield block.document()
 
 
-class _Line(NamedTuple):
+class _TextLine(NamedTuple):
     """A line with its line break, or a piece of one that is longer than 1 MiB."""
 
     offset: int
@@ -161,14 +155,14 @@ class _Line(NamedTuple):
         return self.is_complete and not self.data.strip()
 
 
-class _Block:
+class _TextBlock:
     """Lines of one document. Keeps little more than the limit."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.lines: list[_Line] = []
+        self.lines: list[_TextLine] = []
         self._size, self._max_bytes = 0, max_bytes
 
-    def add(self, line: _Line) -> None:
+    def add(self, line: _TextLine) -> None:
         if self._size <= self._max_bytes + len(b"\r\n"):
             self.lines.append(line)
         self._size += len(line.data)
@@ -179,12 +173,12 @@ class _Block:
         return _document(self.lines[0].offset, text.rstrip(b"\r\n"), self._max_bytes)
 
 
-def _lines(file: BinaryIO, begin: int) -> Iterator[_Line]:
+def _lines(file: BinaryIO, begin: int) -> Iterator[_TextLine]:
     """The lines that begin at this offset or later, after a byte order mark at the beginning."""
     at = _next_line(file, begin) if begin else len(_BOM) if file.read(len(_BOM)) == _BOM else 0
     file.seek(at)
     begins = True
     while data := file.readline(_PIECE_BYTES):
         ends = data.endswith(b"\n") or len(data) < _PIECE_BYTES
-        yield _Line(at, data, begins and ends)
+        yield _TextLine(at, data, begins and ends)
         at, begins = at + len(data), ends

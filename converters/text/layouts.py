@@ -16,7 +16,7 @@ from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.rows import TABLE_SUFFIXES
-from converters.text.documents import GZIP, TEXT_SUFFIX, Reading, bare_name, can_be_cut
+from converters.text.documents import GZIP, TEXT_SUFFIX, DocumentFormat, bare_name, can_be_cut
 from pipeline.errors import RawDataError
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, join
@@ -39,7 +39,7 @@ class RawTexts:
 
 
 def find_texts(
-    raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, reading: Reading
+    raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, reading: DocumentFormat
 ) -> RawTexts:
     """The sources of the chosen splits, or of all splits that exist. validation_fraction: None for files by split.
 
@@ -90,7 +90,7 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
         pending += [f"{place}{name}/" for name in reversed(folders) if not name.startswith(".")]
 
 
-def _sources(split: str, raw_data_dir: str, files: Mapping[str, Stat], reading: Reading) -> Iterator[Source]:
+def _sources(split: str, raw_data_dir: str, files: Mapping[str, Stat], reading: DocumentFormat) -> Iterator[Source]:
     """tag: the path of the first file in the raw data."""
     group: list[tuple[str, File]] = []
     size = 0
@@ -107,7 +107,7 @@ def _sources(split: str, raw_data_dir: str, files: Mapping[str, Stat], reading: 
         yield _group(split, group)
 
 
-def _slices(split: str, name: str, file: File, reading: Reading) -> Iterator[Source]:
+def _slices(split: str, name: str, file: File, reading: DocumentFormat) -> Iterator[Source]:
     total = file.stat.bytes
     step = SLICE_BYTES if can_be_cut(name, reading) else total
     for begin in range(0, total, step):

@@ -24,7 +24,7 @@ from converters.table.images import ImageTableConverter
 from converters.table.layouts import find_classes, find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from converters.text.converter import TextConverter
-from converters.text.documents import Reading
+from converters.text.documents import DocumentFormat
 from converters.text.layouts import find_texts
 from converters.tfds_to_gcs import DatasetName, find_tfds
 from converters.tfrecord import layouts
@@ -115,7 +115,7 @@ def find_text_tables(directory):
 
 
 def find_texts_to_pack(directory):
-    found = find_texts(directory, [], 0.3, Reading())
+    found = find_texts(directory, [], 0.3, DocumentFormat())
     return TextConverter(TextInfo(ByteTokenizer(), 64, "concat", 0.3)), found.sources
 
 
@@ -136,8 +136,11 @@ PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
     {"info": TextInfo(ByteTokenizer(), 64, "documents", 0.3)},
     {"info": TextInfo(ByteTokenizer(), 64, "concat", 0.1)},
     *({"info": TextInfo(CharacterTokenizer(alphabet), 64, "concat", 0.3)} for alphabet in ("ab", "b")),
-    *({"reading": reading} for reading in (Reading("block"), Reading(column="x"), Reading(max_bytes=9))),
-    {"reading": Reading(delimiter=";")},
+    *(
+        {"reading": reading}
+        for reading in (DocumentFormat("block"), DocumentFormat(column="x"), DocumentFormat(max_bytes=9))
+    ),
+    {"reading": DocumentFormat(delimiter=";")},
 )
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {

@@ -16,7 +16,7 @@ from sweep import SWEEP, examples
 from converters.text import converter as module
 from converters.text import layouts
 from converters.text.converter import TextConverter
-from converters.text.documents import Reading
+from converters.text.documents import DocumentFormat
 from converters.text.layouts import find_texts
 from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
@@ -32,7 +32,7 @@ TOKENIZERS = st.sampled_from([ByteTokenizer(), CharacterTokenizer("a\n é"), Cha
 
 def packs_of(directory, texts, info, window_bytes):
     (directory / "train.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    (source,) = find_texts(str(directory), [], None, Reading()).sources
+    (source,) = find_texts(str(directory), [], None, DocumentFormat()).sources
     converter = TextConverter(info)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_WINDOW_BYTES", window_bytes)

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
+from converters.table.rows import column_names
 from converters.text import documents as module
-from converters.text.documents import Reading, documents, table_columns
+from converters.text.documents import DocumentFormat, documents
 from pipeline.errors import RawDataError
 from pipeline.storage.local import LocalStorage
 
-BLOCKS, ROWS = Reading("block"), Reading()
+BLOCKS, ROWS = DocumentFormat("block"), DocumentFormat()
 LINES = st.lists(st.sampled_from(["a", "bb  ", "", " ", "\t", "ccccc"]), max_size=30)
 
 
@@ -75,7 +76,7 @@ def test_a_line_that_is_longer_than_a_piece_is_one_line(file, monkeypatch):
 
 def test_a_file_is_one_document_without_its_byte_order_mark(file):
     (file / "one.txt").write_bytes(b"\xef\xbb\xbfa\n\nb\n")
-    assert found(file / "one.txt", Reading()) == [(0, b"a\n\nb\n", "")]
+    assert found(file / "one.txt", DocumentFormat()) == [(0, b"a\n\nb\n", "")]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl"])
@@ -85,9 +86,9 @@ def test_a_compressed_file_has_the_same_documents(file, name):
     )
     (file / name).write_text(text)
     (file / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
-    assert found(file / name, Reading()) == found(file / f"{name}.gz", Reading()) != []
+    assert found(file / name, DocumentFormat()) == found(file / f"{name}.gz", DocumentFormat()) != []
     if name != "a.txt":
-        assert "text" in table_columns(LocalStorage(), str(file / f"{name}.gz"), None)
+        assert "text" in column_names(LocalStorage(), str(file / f"{name}.gz"), None)
 
 
 def test_unusable_documents_state_why(file):
@@ -96,7 +97,7 @@ def test_unusable_documents_state_why(file):
     (file / "long.txt").write_bytes(b"x" * 10)
     rows = ['{"text": 7}', '{"other": ""}', '{"text": "\\ud800"}', "{", '{"text": ""}']
     (file / "bad.jsonl").write_text("\n".join(rows))
-    reading = Reading(max_bytes=9)
+    reading = DocumentFormat(max_bytes=9)
     assert [found(file / name, reading)[0].error for name in ("bad.txt", "empty.txt", "long.txt")] == [
         "not UTF-8: byte 0xff at byte 2 of the document",
         "an empty document",
@@ -113,7 +114,7 @@ def test_unusable_documents_state_why(file):
 
 def test_a_block_beyond_the_limit_is_one_unusable_document_that_is_not_kept(file):
     (file / "big.txt").write_text("a\n\n" + "long line\n" * 1000 + "\nb\n")
-    before, long, after = found(file / "big.txt", Reading("block", max_bytes=100))
+    before, long, after = found(file / "big.txt", DocumentFormat("block", max_bytes=100))
     assert (before.raw, after.raw) == (b"a", b"b")
     assert long.error == "more than --max_document_bytes=100 bytes"
     assert len(long.raw) < 130
@@ -152,4 +153,4 @@ class _Lines:
 def test_a_truncated_file_is_an_error_with_its_name(file):
     (file / "cut.txt.gz").write_bytes(gzip.compress(b"text" * 99)[:-9])
     with pytest.raises(RawDataError, match=r"cut\.txt\.gz is truncated or damaged: .*\. Copy it again\."):
-        found(file / "cut.txt.gz", Reading())
+        found(file / "cut.txt.gz", DocumentFormat())

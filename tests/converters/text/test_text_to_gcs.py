@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from beam_jobs.converter import files_of
 from converters import text_to_gcs
 from converters.text import layouts
-from converters.text.documents import Reading
+from converters.text.documents import DocumentFormat
 from converters.text.layouts import find_texts
 from pipeline import describe, verify
 from pipeline.errors import ConversionError, OptionError, RawDataError
@@ -68,7 +68,7 @@ def test_a_large_file_is_cut_where_its_documents_can_be_found(tmp_path, monkeypa
     monkeypatch.setattr(layouts, "SLICE_BYTES", 100)
     row = {"a.jsonl": json.dumps({"text": "x" * 20}) + "\n"}.get(name, "x" * 30 + "\n\n")
     raw = write(tmp_path / "raw", {name: row * (450 // len(row))})
-    reading = Reading(unit)
+    reading = DocumentFormat(unit)
     assert len(find_texts(str(raw), [], 0.0, reading).sources) == sources
     (raw / f"{name}.gz").write_bytes(gzip.compress(Path(raw / name).read_bytes(), 0))
     (raw / name).unlink()
@@ -230,6 +230,6 @@ def test_a_directory_that_a_few_links_lead_to_is_read_by_each(tmp_path):
 
 def test_many_small_files_are_a_small_job(tmp_path):
     raw = write(tmp_path / "raw", {f"train/{n}.txt": "hello" for n in range(2000)})
-    sources = find_texts(str(raw), [], None, Reading()).sources
+    sources = find_texts(str(raw), [], None, DocumentFormat()).sources
     assert len(pickle.dumps(sources)) < 60_000
     assert len(files_of(sources[0])) == 2000
