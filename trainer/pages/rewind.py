@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from pipeline.describing.records import ShownRecord
+from pipeline.describing.shown_records import ShownRecord
 from pipeline.pages.page import Block, Cell, Note, Page, Pictures, Section, Table
 from trainer.history.rows import SeenRecord, SeenStep
 
