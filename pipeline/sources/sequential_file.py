@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.errors import ShardError
-from pipeline.shards.frames import Compression, Frame, Place, read_frames, walk_frames, walk_pieces
+from pipeline.shards.frames import Compression, Frame, FramePlace, read_frames, walk_frames, walk_pieces
 from pipeline.shards.record import crc32c
 from pipeline.storage.storage import Storage
 
@@ -82,7 +82,7 @@ def _stored(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], in
         at = end
 
 
-def _counted_frames(file: SequentialFile, places: Iterable[Place]) -> Content:
+def _counted_frames(file: SequentialFile, places: Iterable[FramePlace]) -> Content:
     records = size = 0
     try:
         for place in places:
