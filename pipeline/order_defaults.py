@@ -154,7 +154,9 @@ def check_hosts(records: RecordsInfo, hosts: Hosts, streams: int) -> None:
     if hosts.count > streams:
         log.info(
             "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
-            *(hosts.count, streams, hosts.count),
+            hosts.count,
+            streams,
+            hosts.count,
         )
 
 

@@ -60,7 +60,7 @@ class SplitFacts:
 
 
 def split_facts(
-    manifest: Manifest, split: str, text: TextInfo | None, samples: int, every: bool, progress: Any = None
+    manifest: Manifest, split: str, text: TextInfo | None, *, samples: int, every: bool, progress: Any = None
 ) -> SplitFacts:
     """Reads the facts and samples of a split. every: of all records, not of a sample. progress: see gathered.
 

@@ -68,7 +68,9 @@ def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) ->
         files = {join(directory, name): listed[name] for name in counts}
         counted_by = f"{join(directory, 'dataset_info.json')} says"
         name = f"{directory}, split {split!r}"
-        return open_tfrecords(name, files, storage, schema, list(counts.values()), counted_by, labels)
+        return open_tfrecords(
+            name, files, storage, schema, counts=list(counts.values()), counted_by=counted_by, labels=labels
+        )
 
     return {split: functools.partial(opened, split, counts) for split, counts in splits.items()}
 

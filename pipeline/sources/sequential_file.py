@@ -10,7 +10,7 @@ from typing import Literal
 from pipeline.errors import ShardError
 from pipeline.shards.frames import Compression, Frame, FramePlace, read_frames, walk_frames, walk_pieces
 from pipeline.shards.record import crc32c
-from pipeline.storage.storage import Storage
+from pipeline.storage.storage import Stat, Storage
 
 __all__ = ["Content", "Kind", "SequentialFile", "content_of", "frames_of", "inflated"]
 
@@ -24,9 +24,14 @@ class SequentialFile:
     """A file as listed by the storage."""
 
     path: str
-    bytes: int
+    stat: Stat
     kind: Kind
     compression: Compression | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.stat.bytes
 
 
 @dataclass(frozen=True)

@@ -53,14 +53,13 @@ def open_tfrecords(
         if counts is None
         else [Content(count, file.bytes) for count, file in zip(counts, found, strict=True)]
     )
-    return SequentialRecords(name, found, contents, list(files.values()), storage, layout, counted_by, labels)
+    return SequentialRecords(name, found, contents, storage, layout=layout, counted_by=counted_by, labels=labels)
 
 
 def open_lines(name: str, files: Mapping[str, Stat], storage: Storage, key: str) -> "SequentialRecords":
     """The lines of text files, plain or GZIP, split like TextLineDataset. Raises like open_tfrecords."""
     found = _files(files, storage, "text")
-    contents = _counted(name, found, storage)
-    return SequentialRecords(name, found, contents, list(files.values()), storage, Opaque(key), _COUNTED)
+    return SequentialRecords(name, found, _counted(name, found, storage), storage, layout=Opaque(key))
 
 
 class SequentialRecords:
@@ -74,10 +73,10 @@ class SequentialRecords:
         name: str,
         files: Sequence[SequentialFile],
         contents: Sequence[Content],
-        stats: Sequence[Stat],
         storage: Storage,
+        *,
         layout: Layout | None,
-        counted_by: str,
+        counted_by: str = _COUNTED,
         labels: Labels | None = None,
     ) -> None:
         self._storage = storage
@@ -92,8 +91,8 @@ class SequentialRecords:
         self._firsts = np.array([file.first for file in self._files])
         self._mean_bytes = np.array([RECORD_OBJECT_BYTES + f.content.bytes / f.content.records for f in self._files])
         lines = [
-            f"{file.kind} {file.path.rpartition('/')[2]} {stat} {content.records}\n"
-            for file, stat, content in zip(files, stats, contents, strict=True)
+            f"{file.kind} {file.path.rpartition('/')[2]} {file.stat} {content.records}\n"
+            for file, content in zip(files, contents, strict=True)
         ]
         self.info = RecordsInfo(  # a TFRecord's checksum is checked as it is read; it is not known before
             name=name,
@@ -137,7 +136,7 @@ def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[Sequ
         form = compression_of(head)
         if form and (form == "gzip" or kind == "tfrecord"):  # text can start like a zlib stream: "x^2"
             forms[path] = form
-    return [SequentialFile(path, stat.bytes, kind, forms.get(path)) for path, stat in files.items()]
+    return [SequentialFile(path, stat, kind, forms.get(path)) for path, stat in files.items()]
 
 
 def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[Content]:
