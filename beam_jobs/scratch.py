@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 from pipeline.errors import RawDataError, StorageError
 from pipeline.shards.frames import Compression
 from pipeline.sizes import format_bytes
-from pipeline.sources.front_file import inflated
+from pipeline.sources.sequential_file import inflated
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 

@@ -69,7 +69,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not on_page:
         print_description(manifest, text, samples, args.all, _tracked)
         return
-    splits = [split_facts(manifest, split, text, samples, args.all, _tracked) for split in sorted(manifest.splits)]
+    splits = [
+        split_facts(manifest, split, text, samples=samples, every=args.all, progress=_tracked)
+        for split in sorted(manifest.splits)
+    ]
     command = f"{program('pipeline.describe')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
     size = write_page(args.html, dataset_page(manifest, splits, text, command))
     say(Console(), f"{args.html}: {format_bytes(size)}")
@@ -123,37 +126,38 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
 
 def _schema_table(manifest: Manifest) -> Table:
     title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
-    table = _table(title, "feature", "dtype", "shape", "holds", "meaning")
+    table = _table(title, ["feature", "dtype", "shape", "holds", "meaning"])
     for key, feature in sorted(manifest.schema.features.items()):
         shape = "any length" if None in feature.shape else "x".join(map(str, feature.shape)) or "1 value"
         holds = feature.content if feature.dtype == "bytes" else ""
-        _add(table, key, feature.dtype, shape, holds, feature.doc + (" (optional)" if feature.optional else ""))
+        meaning = feature.doc + (" (optional)" if feature.optional else "")
+        _add(table, [key, feature.dtype, shape, holds, meaning])
     return table
 
 
 def _splits_table(manifest: Manifest) -> Table:
-    table = _table("Splits", "split", "records", "bytes", "shards", "rejected", "fix-ups")
+    table = _table("Splits", ["split", "records", "bytes", "shards", "rejected", "fix-ups"])
     for name, entry in sorted(manifest.splits.items()):
         fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items())) or "none"
         size, shards = format_bytes(entry.num_bytes), f"{len(entry.shards):,}"
-        _add(table, name, f"{entry.num_records:,}", size, shards, f"{entry.rejected:,}", fixups)
+        _add(table, [name, f"{entry.num_records:,}", size, shards, f"{entry.rejected:,}", fixups])
     return table
 
 
 def _text_table(manifest: Manifest, info: TextInfo) -> Table:
     title = f"Text: tokenizer {info.tokenizer.name}, rows of {info.sequence_length:,} tokens, packing {info.packing}"
-    table = _table(title, *TOTALS)
+    table = _table(title, TOTALS)
     for row in text_totals(manifest, info):
-        _add(table, *row)
+        _add(table, row)
     return table
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str, columns: Iterable[str]) -> Table:
     headers = (Column(name, overflow="fold") for name in columns)
     return Table(*headers, title=Text(title) if title else None, title_justify="left")
 
 
-def _add(table: Table, *cells: str) -> None:
+def _add(table: Table, cells: Iterable[str]) -> None:
     """Adds a row of plain text: data must not act as markup or as terminal control codes."""
     table.add_row(*(Text(printable(cell)) for cell in cells))
 
@@ -168,16 +172,16 @@ def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: A
 
 
 def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
-    table = _table("", "", unit, "")
+    table = _table("", ["", unit, ""])
     most = max((count for _, count in rows), default=0)
     for name, count in rows:
-        _add(table, name, f"{count:,}", "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else ""))
+        _add(table, [name, f"{count:,}", "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "")])
     return Group(Text(f"\n{title}"), table)  # a table would wrap its own title to its width
 
 
 def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
     payload = intact(*fetch(reader, np.array([number]))).payload
-    table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", "feature", "value")
+    table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", ["feature", "value"])
     manifest = reader.manifest
     values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
     for key, items in sorted(values.items()):
@@ -186,9 +190,9 @@ def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) ->
         text += f", ... ({len(items)} values)" if len(items) > 4 else ""
         if manifest.labels and key == manifest.labels.key:
             text = ", ".join(label_text(manifest.labels, label) for label in labels_of(manifest.labels, values))
-        _add(table, key, text)
+        _add(table, [key, text])
     if info:
-        _add(table, "(text)", shortened(row_text(info, values), _MAX_ROW_TEXT))
+        _add(table, ["(text)", shortened(row_text(info, values), _MAX_ROW_TEXT)])
     return table
 
 

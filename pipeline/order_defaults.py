@@ -26,7 +26,7 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, RecordsInfo
 __all__ = [
     "READ_AHEAD_BYTES",
     "Mixture",
-    "Plan",
+    "PlannedOrder",
     "Sizes",
     "check_hosts",
     "mixture",
@@ -60,7 +60,7 @@ def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedOrder:
     """An order, and the size of all its windows over all hosts."""
 
     order: TrainOrder | MixOrder
@@ -77,7 +77,7 @@ class Sizes(NamedTuple):
 
 def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
-) -> Plan:
+) -> PlannedOrder:
     """The order of one source."""
     streams = default_streams(global_batch, _most_streams(records.info)) if sizes.streams is None else sizes.streams
     block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
@@ -91,10 +91,10 @@ def plan_records(
         window_records=window,
         epochs=epochs,
     )
-    return Plan(order, window_bytes)
+    return PlannedOrder(order, window_bytes)
 
 
-def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) -> Plan:
+def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) -> PlannedOrder:
     """The order of a mixture. A source's windows are scaled by its share of the rows."""
     sources, streams = [part.records for part in mixed.records.parts], sizes.streams
     if streams is None:
@@ -111,7 +111,7 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     digest = blake2b(repr(settings).encode(), digest_size=8).hexdigest()
     first_ids = mixed.records.info.source_starts[:-1].tolist()
     order = MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest)
-    return Plan(order, total)
+    return PlannedOrder(order, total)
 
 
 def _most_streams(source: RecordsInfo) -> int:
@@ -154,7 +154,9 @@ def check_hosts(records: RecordsInfo, hosts: Hosts, streams: int) -> None:
     if hosts.count > streams:
         log.info(
             "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
-            *(hosts.count, streams, hosts.count),
+            hosts.count,
+            streams,
+            hosts.count,
         )
 
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import logs
-from pipeline.describing.records import ShownRecord
+from pipeline.describing.shown_records import ShownRecord
 from pipeline.errors import CheckpointError, OptionError, printable
 from pipeline.pages.page import Block, Cell, Note, Page, Pictures, Section, check_page, write_page
 from pipeline.pages.page import Table as PageTable

@@ -14,7 +14,7 @@ from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import Reference, References, column
 from pipeline.errors import RawDataError, SchemaError
 from pipeline.shards.example_decoding import example_layout
-from pipeline.shards.frames import Place, payload_of_frame, walk_frames
+from pipeline.shards.frames import FramePlace, payload_of_frame, walk_frames
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES
 from pipeline.shards.schema import Labels, Schema
@@ -81,7 +81,7 @@ class TfrecordConverter:
         return Converted(payload)
 
 
-def _references(source: Source, batch: Sequence[tuple[int, Place]]) -> References:
+def _references(source: Source, batch: Sequence[tuple[int, FramePlace]]) -> References:
     numbers, places = zip(*batch, strict=True)
     return References.in_file(
         source.file,
@@ -93,7 +93,7 @@ def _references(source: Source, batch: Sequence[tuple[int, Place]]) -> Reference
     )
 
 
-def _too_large(place: Place) -> str:
+def _too_large(place: FramePlace) -> str:
     if place.length <= _MAX_RECORD_BYTES:
         return ""
     return f"a record of {place.length:,} bytes; allowed are up to {_MAX_RECORD_BYTES:,}"

@@ -8,7 +8,7 @@ import numpy as np
 from pipeline.describing import origin, reading
 from pipeline.describing.facts import SEGMENTS, Facts, shard_sizes
 from pipeline.describing.labels import label_rows, label_text, occurring, outside
-from pipeline.describing.records import OF_FILES, ShownRecord
+from pipeline.describing.shown_records import OF_FILES, ShownRecord
 from pipeline.describing.splits import SplitFacts, fitting
 from pipeline.describing.values import Values
 from pipeline.pages.charts import histogram

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.describing.facts import Facts, damage, gathered, looked_at, spread
 from pipeline.describing.origin import Conversion, read_conversion
-from pipeline.describing.records import ShownRecord, show_records
+from pipeline.describing.shown_records import ShownRecord, show_records
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import rejects_file
 from pipeline.sizes import MB
@@ -60,7 +60,7 @@ class SplitFacts:
 
 
 def split_facts(
-    manifest: Manifest, split: str, text: TextInfo | None, samples: int, every: bool, progress: Any = None
+    manifest: Manifest, split: str, text: TextInfo | None, *, samples: int, every: bool, progress: Any = None
 ) -> SplitFacts:
     """Reads the facts and samples of a split. every: of all records, not of a sample. progress: see gathered.
 

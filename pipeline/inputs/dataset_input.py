@@ -1,7 +1,6 @@
 """What train_dataset and eval_dataset return: a host's batches, in an order that can be resumed and proven.
 
-The trainer and all other consumers use only this. Below it, batches reads in one thread and decodes in others, with
-threads."""
+The trainer and all other consumers use only this. Below it, batches reads in one thread and decodes in others."""
 
 import itertools
 import warnings

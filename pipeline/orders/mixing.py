@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from pipeline.errors import OptionError
-from pipeline.orders.hashing import MIXES, permutation
+from pipeline.orders.hashing import MIXES, hash_key, permutation
 from pipeline.orders.order import Position, Rows, check_sizes, check_streams, stream_rows
 from pipeline.orders.shuffle import Shuffle
 
@@ -137,4 +137,4 @@ class MixOrder:
     def _mixed_round(self, stream: int, number: int) -> np.ndarray:
         counts = self._rounds.of_round(number)
         sources = np.repeat(np.arange(len(counts), dtype=np.int16), counts)
-        return sources[permutation(SLOTS, self._seed, MIXES, stream, number)]
+        return sources[permutation(SLOTS, hash_key(self._seed, MIXES, stream, number))]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pipeline.errors import OptionError
-from pipeline.orders.hashing import BLOCKS, WINDOWS, permutation
+from pipeline.orders.hashing import BLOCKS, WINDOWS, hash_key, permutation
 
 __all__ = ["Shuffle", "default_block_records", "default_window_records"]
 
@@ -89,9 +89,9 @@ class Shuffle:
         stops[-1] -= ends[last] - (first + count)
         sizes = stops - lows
         ids = np.repeat(lows - (np.cumsum(sizes) - sizes), sizes) + np.arange(count)
-        return ids[permutation(count, self.seed, WINDOWS, epoch, stream, window)]
+        return ids[permutation(count, hash_key(self.seed, WINDOWS, epoch, stream, window))]
 
     def _permuted_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The blocks in the order of an epoch, and where in its sequence each one ends."""
-        blocks = permutation(len(self._starts) - 1, self.seed, BLOCKS, epoch)
+        blocks = permutation(len(self._starts) - 1, hash_key(self.seed, BLOCKS, epoch))
         return blocks, np.cumsum(np.diff(self._starts)[blocks])

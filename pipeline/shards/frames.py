@@ -17,7 +17,7 @@ __all__ = [
     "MAX_INDEXED_BYTES",
     "Compression",
     "Frame",
-    "Place",
+    "FramePlace",
     "compression_of",
     "payload_of_frame",
     "read_frames",
@@ -55,7 +55,7 @@ def compression_of(head: bytes) -> Compression | None:
     return "zlib" if head[:1] == b"\x78" and int.from_bytes(head[:2], "big") % 31 == 0 else None
 
 
-class Place(NamedTuple):
+class FramePlace(NamedTuple):
     """The place of one record of a TFRecord file, and the checksum in its frame."""
 
     offset: int  # of the frame
@@ -64,7 +64,7 @@ class Place(NamedTuple):
     problem: str = ""  # why this record and all later ones cannot be read
 
 
-def walk_frames(file: BinaryIO, size: int) -> Iterator[Place]:
+def walk_frames(file: BinaryIO, size: int) -> Iterator[FramePlace]:
     """The records of a TFRecord file of `size` bytes, without their payloads: reads about 16 bytes per record.
 
     If a header is damaged or the file ends inside a record, the last place has the problem and the bytes left."""
@@ -76,15 +76,15 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[Place]:
         if not problem and end > size:
             problem = f"the file ends at byte {size}, inside its {length} bytes"
         if problem:
-            yield Place(offset, 0, 0, f"{problem}; the {size - offset} bytes from here on are unreadable")
+            yield FramePlace(offset, 0, 0, f"{problem}; the {size - offset} bytes from here on are unreadable")
             return
         file.seek(end - FOOTER_BYTES)
         following = file.read(FOOTER_BYTES + HEADER_BYTES)
-        yield Place(offset, length, _CRC.unpack_from(following)[0])
+        yield FramePlace(offset, length, _CRC.unpack_from(following)[0])
         offset, header = end, following[FOOTER_BYTES:]
 
 
-def walk_pieces(pieces: Iterable[bytes]) -> Iterator[Place]:
+def walk_pieces(pieces: Iterable[bytes]) -> Iterator[FramePlace]:
     """Like walk_frames, for a file in pieces of any size. Never assembles a payload."""
     stream = _Stream(pieces)
     while True:
@@ -97,10 +97,10 @@ def walk_pieces(pieces: Iterable[bytes]) -> Iterator[Place]:
             stream.skip(length)
             footer = stream.take(FOOTER_BYTES)
             if len(footer) == FOOTER_BYTES:
-                yield Place(offset, length, _CRC.unpack(footer)[0])
+                yield FramePlace(offset, length, _CRC.unpack(footer)[0])
                 continue
             problem = f"the file ends at byte {stream.offset}, inside its {length} bytes"
-        yield Place(offset, 0, 0, f"{problem}; the rest is unreadable")
+        yield FramePlace(offset, 0, 0, f"{problem}; the rest is unreadable")
         return
 
 

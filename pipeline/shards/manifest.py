@@ -159,7 +159,7 @@ def _decoded(encoded: bytes, directory: str) -> Manifest:
         if name.endswith(".json"):
             text_file = dataclasses.replace(file, path=f"{file.path}: the text of schema.tfds[{name!r}]")
             text_file.read(text, dict[str, Any])
-    return Manifest(fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory)
+    return Manifest(fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory=directory)
 
 
 def _instead(storage: Storage, directory: str) -> str:

@@ -13,7 +13,7 @@ from pipeline.formats import FixedLength
 from pipeline.shards.record import crc32c
 from pipeline.shards.split_index import Location
 from pipeline.sources.indexed_reading import IndexedReading
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place, RecordsInfo
+from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, RecordsInfo
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage
 
@@ -67,10 +67,10 @@ class FixedLengthRecords:
         """See Records. The only damage detected here is a file that has become shorter, as a StorageError."""
         return _FixedLengthReading(self._storage, self._paths, self, groups, ahead_bytes)
 
-    def place_of(self, record_id: int) -> Place:
+    def place_of(self, record_id: int) -> ByteRange:
         """Where a payload is, for reading a single one."""
         place = self.locate(np.array([record_id]))
-        return Place(self._paths[place.shard.item()], place.offset.item(), self._format.record_bytes, None)
+        return ByteRange(self._paths[place.shard.item()], place.offset.item(), self._format.record_bytes, None)
 
     def where(self, record_id: int) -> str:
         place = self.locate(np.array([record_id]))

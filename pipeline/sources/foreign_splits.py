@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pipeline.errors import OptionError, RawDataError, ShardError, StorageError
 from pipeline.formats import TFRecords
 from pipeline.shards.schema import Schema
-from pipeline.sources.front_records import FrontRecords, open_tfrecords
 from pipeline.sources.named_splits import files_by_name, first_names
 from pipeline.sources.records import Records
+from pipeline.sources.sequential_records import SequentialRecords, open_tfrecords
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.sources.tfds_files import tfds_classes, tfds_files
 from pipeline.storage.storage import Stat, Storage, join
@@ -58,7 +58,7 @@ def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) ->
     schema, splits = described_by_tfds(directory, tfds, trust_features)
     labels = tfds_classes(tfds)
 
-    def opened(split: str, counts: Mapping[str, int]) -> FrontRecords:
+    def opened(split: str, counts: Mapping[str, int]) -> SequentialRecords:
         missing = [name for name in counts if name not in listed]
         if missing:
             raise ShardError(
@@ -68,7 +68,9 @@ def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) ->
         files = {join(directory, name): listed[name] for name in counts}
         counted_by = f"{join(directory, 'dataset_info.json')} says"
         name = f"{directory}, split {split!r}"
-        return open_tfrecords(name, files, storage, schema, list(counts.values()), counted_by, labels)
+        return open_tfrecords(
+            name, files, storage, schema, counts=list(counts.values()), counted_by=counted_by, labels=labels
+        )
 
     return {split: functools.partial(opened, split, counts) for split, counts in splits.items()}
 

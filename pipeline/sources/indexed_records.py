@@ -14,7 +14,7 @@ from pipeline.shards.manifest import Manifest
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.split_index import load_index
 from pipeline.sources.indexed_reading import IndexedReading
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place, RecordsInfo, fetch, intact
+from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, RecordsInfo, fetch, intact
 from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Stat, Storage, join
 
@@ -73,10 +73,10 @@ class IndexedRecords:
         """See Records. A damaged record is returned as a CorruptRecordError naming shard, record and offset."""
         return IndexedReading(self._storage, self._paths, self.index, groups, ahead_bytes)
 
-    def place_of(self, record_id: int) -> Place:
+    def place_of(self, record_id: int) -> ByteRange:
         """Where a payload is, for reading a single one."""
         shard, offset, length, crc = self.index.locate_one(record_id)
-        return Place(self._paths[shard], offset + HEADER_BYTES, length, crc)
+        return ByteRange(self._paths[shard], offset + HEADER_BYTES, length, crc)
 
     def where(self, record_id: int) -> str:
         """The location of a record, for messages: shard, record within it, offset, and its key if it is known."""

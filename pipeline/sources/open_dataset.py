@@ -18,9 +18,9 @@ from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.foreign_splits import Splits, foreign_splits, is_directory, matching_files
-from pipeline.sources.front_records import open_lines, open_tfrecords
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import Records, as_records
+from pipeline.sources.sequential_records import open_lines, open_tfrecords
 from pipeline.storage.schemes import open_storage
 
 __all__ = ["Data", "Selection", "open_dataset", "parse_selections"]

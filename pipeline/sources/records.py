@@ -15,8 +15,8 @@ from pipeline.spec import Layout
 
 __all__ = [
     "RECORD_OBJECT_BYTES",
+    "ByteRange",
     "Group",
-    "Place",
     "Proven",
     "ReadWhenDue",
     "Reading",
@@ -51,7 +51,7 @@ class Group(NamedTuple):
     num_bytes: int  # of everything requested at that time; these records may be a part of it
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """Where the bytes of a payload are."""
 
     path: str

@@ -105,7 +105,7 @@ class IndexBuilder:
         try:
             if not stat.bytes:  # dangling links and pipes are listed as empty, too; stat raises for them
                 self.storage.stat(path)
-            pieces = pieces_of(self.storage, path, stat.bytes, PIECE_BYTES, checksum, self.read)
+            pieces = pieces_of(self.storage, path, stat.bytes, PIECE_BYTES, checksum, read=self.read)
             for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
                 problem = frame.problem or self._problem_inside(frame.payload, guess)
                 if problem:

@@ -11,10 +11,10 @@ from pipeline.tools.split_verifier import Cause, Problem
 
 __all__ = ["repairs"]
 
-Found = Mapping[str, Sequence[Problem]]
+ProblemsBySplit = Mapping[str, Sequence[Problem]]
 
 
-def repairs(manifest: Manifest, found: Found, sidecars: Sequence[Problem]) -> Iterator[str]:
+def repairs(manifest: Manifest, found: ProblemsBySplit, sidecars: Sequence[Problem]) -> Iterator[str]:
     """One line per repair. found: the problems of each split. sidecars: those of the files for TFDS."""
     changed, wrong = _splits(found, "changed"), _splits(found, "as converted")
     if manifest.writer.startswith(INDEX_WRITER):
@@ -31,7 +31,7 @@ def repairs(manifest: Manifest, found: Found, sidecars: Sequence[Problem]) -> It
         yield f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then verifies everything)."
 
 
-def _splits(found: Found, cause: Cause) -> str:
+def _splits(found: ProblemsBySplit, cause: Cause) -> str:
     return ",".join(split for split, problems in found.items() if any(p.cause == cause for p in problems))
 
 

@@ -160,7 +160,7 @@ class SplitVerifier:
             return verifier
         checksum = google_crc32c.Checksum()
         try:
-            pieces = pieces_of(self.storage, path, there.bytes, PIECE_BYTES, checksum, self.read)
+            pieces = pieces_of(self.storage, path, there.bytes, PIECE_BYTES, checksum, read=self.read)
             for frame in read_frames(pieces, self._rows(number)):
                 self._look_into(verifier, path, frame)
             for _ in pieces:  # the bytes after the last record

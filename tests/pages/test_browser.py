@@ -13,7 +13,7 @@ from PIL import Image
 
 from pipeline import describe
 from pipeline.datasets import train_dataset
-from pipeline.describing.records import show_records
+from pipeline.describing.shown_records import show_records
 from pipeline.pages.page import Page, Pictures, Section, Table, write_page
 from pipeline.pages.thumbnails import thumbnail_of_array
 from pipeline.shards.schema import Labels

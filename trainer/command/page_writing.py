@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from pipeline.describing.records import ShownRecord, show_records
+from pipeline.describing.shown_records import ShownRecord, show_records
 from pipeline.pages.page import write_page
 from pipeline.sources.records import Records
 from pipeline.storage.storage import join

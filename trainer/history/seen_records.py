@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.describing.records import ShownRecord, show_records
+from pipeline.describing.shown_records import ShownRecord, show_records
 from pipeline.errors import InfeedError, printable
 from pipeline.inputs.provenance import Origin, reopened
 from pipeline.logs import logger

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.describing.records import ShownRecord
+from pipeline.describing.shown_records import ShownRecord
 from pipeline.pages.charts import histogram
 from pipeline.pages.page import Block, Cell, Note, Page, Pictures, Section, Table
 from pipeline.shards.schema import Labels

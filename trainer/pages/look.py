@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.describing.labels import label_text, shortened
-from pipeline.describing.records import MOST_TEXT, ShownRecord, TextOf
+from pipeline.describing.shown_records import MOST_TEXT, ShownRecord, TextOf
 from pipeline.pages.page import Cell, Note, Page, Picture, Section, Shown, Table
 from pipeline.pages.thumbnails import is_picture, thumbnail_of_array
 from pipeline.shards.schema import Labels

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pipeline.describing.records import show_records
+from pipeline.describing.shown_records import show_records
 from pipeline.pages.page import Matrix, Note, Pictures, Table
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset

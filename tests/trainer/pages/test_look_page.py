@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.describing.records import ShownRecord
+from pipeline.describing.shown_records import ShownRecord
 from pipeline.pages.page import Note, Table
 from pipeline.shards.schema import Labels
 from trainer.pages.look import LookedAt, look_page

@@ -1,6 +1,6 @@
 """Reading files from their fronts, with their records in any order: records passed on the way are kept if in sight.
 
-Returned by FrontRecords.read. A record that was passed before it came into sight costs another pass over its file,
+Returned by SequentialRecords.read. A record that was passed before it came into sight costs another pass over its file,
 from the front."""
 
 import itertools
@@ -12,12 +12,12 @@ import numpy as np
 
 from pipeline.errors import CorruptRecordError, ShardError
 from pipeline.shards.frames import Frame
-from pipeline.sources.front_file import Content, FrontFile, frames_of
 from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
+from pipeline.sources.sequential_file import Content, SequentialFile, frames_of
 from pipeline.storage.storage import Storage
 
-__all__ = ["CountedFile", "FrontReading"]
+__all__ = ["CountedFile", "SequentialReading"]
 
 MAX_CURSORS = 128  # 64 streams, each moving from one file to the next
 LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20, 1 << 24  # read from a file at a time
@@ -26,13 +26,13 @@ LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20,
 class CountedFile(NamedTuple):
     """A file, its content, and the number of its first record."""
 
-    file: FrontFile
+    file: SequentialFile
     content: Content
     first: int
     counted_by: str  # in errors, before the expected number of records
 
 
-class FrontReading(Iterable[list[Record]]):
+class SequentialReading(Iterable[list[Record]]):
     """See Reading: the records of groups, from files that can only be read from their fronts."""
 
     def __init__(
@@ -113,7 +113,7 @@ class _Cursor:
         self.frames, self.next = frames, 0
 
 
-def _record(file: FrontFile, frame: Frame) -> Record:
+def _record(file: SequentialFile, frame: Frame) -> Record:
     if not frame.problem:
         return Proven(frame.payload, frame.crc)
     return CorruptRecordError(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.errors import ShardError
-from pipeline.shards.frames import Compression, Frame, Place, read_frames, walk_frames, walk_pieces
+from pipeline.shards.frames import Compression, Frame, FramePlace, read_frames, walk_frames, walk_pieces
 from pipeline.shards.record import crc32c
-from pipeline.storage.storage import Storage
+from pipeline.storage.storage import Stat, Storage
 
-__all__ = ["Content", "FrontFile", "Kind", "content_of", "frames_of", "inflated"]
+__all__ = ["Content", "Kind", "SequentialFile", "content_of", "frames_of", "inflated"]
 
 REQUEST_BYTES = 1 << 20
 
@@ -20,13 +20,18 @@ Kind = Literal["tfrecord", "text"]
 
 
 @dataclass(frozen=True)
-class FrontFile:
+class SequentialFile:
     """A file as listed by the storage."""
 
     path: str
-    bytes: int
+    stat: Stat
     kind: Kind
     compression: Compression | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.stat.bytes
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Content:
     bytes: int  # of the records, uncompressed
 
 
-def content_of(storage: Storage, file: FrontFile) -> Content:
+def content_of(storage: Storage, file: SequentialFile) -> Content:
     """Counts the records without checking payloads. Of a plain TFRecord file on a disk, only the headers are read.
 
     Raises ShardError naming the file and the record where it is damaged; StorageError."""
@@ -50,7 +55,9 @@ def content_of(storage: Storage, file: FrontFile) -> Content:
     return _counted_lines(file, pieces) if file.kind == "text" else _counted_frames(file, walk_pieces(pieces))
 
 
-def frames_of(storage: Storage, file: FrontFile, batch_bytes: Callable[[], int], max_bytes: int) -> Iterator[Frame]:
+def frames_of(
+    storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int], max_bytes: int
+) -> Iterator[Frame]:
     """The records in order, each with its problem, if any.
 
     batch_bytes: how much to read at a time. max_bytes: of the largest record.
@@ -66,12 +73,12 @@ def frames_of(storage: Storage, file: FrontFile, batch_bytes: Callable[[], int],
         raise _damaged(file, record, f" or a later one: {e}") from e
 
 
-def _pieces(storage: Storage, file: FrontFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
+def _pieces(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
     stored = _stored(storage, file, batch_bytes)
     return inflated(stored, file.compression) if file.compression else stored
 
 
-def _stored(storage: Storage, file: FrontFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
+def _stored(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
     at = 0
     while at < file.bytes:
         end = min(file.bytes, at + batch_bytes())
@@ -80,7 +87,7 @@ def _stored(storage: Storage, file: FrontFile, batch_bytes: Callable[[], int]) -
         at = end
 
 
-def _counted_frames(file: FrontFile, places: Iterable[Place]) -> Content:
+def _counted_frames(file: SequentialFile, places: Iterable[FramePlace]) -> Content:
     records = size = 0
     try:
         for place in places:
@@ -92,7 +99,7 @@ def _counted_frames(file: FrontFile, places: Iterable[Place]) -> Content:
     return Content(records, size)
 
 
-def _counted_lines(file: FrontFile, pieces: Iterable[bytes]) -> Content:
+def _counted_lines(file: SequentialFile, pieces: Iterable[bytes]) -> Content:
     records = size = 0
     begun = False  # whether a line that is not empty has started and not ended
     try:
@@ -105,7 +112,7 @@ def _counted_lines(file: FrontFile, pieces: Iterable[bytes]) -> Content:
     return Content(records + begun, size)
 
 
-def _damaged(file: FrontFile, record: int, problem: str) -> ShardError:
+def _damaged(file: SequentialFile, record: int, problem: str) -> ShardError:
     return ShardError(
         f"{file.path}, record {record}{problem}. The rest of the file cannot be read. Copy the file again"
         + (", or convert without it: python -m converters.tfrecord_to_gcs." if file.kind == "tfrecord" else ".")

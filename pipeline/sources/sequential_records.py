@@ -17,14 +17,14 @@ from pipeline.shards.frames import Compression, compression_of
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import Labels
 from pipeline.sizes import format_bytes
-from pipeline.sources.front_file import Content, FrontFile, Kind, content_of, frames_of
-from pipeline.sources.front_reading import CountedFile, FrontReading
 from pipeline.sources.merged_schemas import SchemaGuess
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, RecordsInfo
+from pipeline.sources.sequential_file import Content, Kind, SequentialFile, content_of, frames_of
+from pipeline.sources.sequential_reading import CountedFile, SequentialReading
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage, files_at_once, in_parallel
 
-__all__ = ["FrontRecords", "open_lines", "open_tfrecords"]
+__all__ = ["SequentialRecords", "open_lines", "open_tfrecords"]
 
 SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # evenly spaced files, and the first records of each
 SAMPLE_READ_BYTES = 1 << 20
@@ -41,7 +41,7 @@ def open_tfrecords(
     counts: Sequence[int] | None = None,
     counted_by: str = _COUNTED,
     labels: Labels | None = None,
-) -> "FrontRecords":
+) -> "SequentialRecords":
     """The records of TFRecord files, plain, GZIP or ZLIB, detected from their content. files: path -> stat, in order.
 
     layout: None infers it from a sample. counts: records per file; None counts them. counted_by: "X says", for counts.
@@ -53,17 +53,16 @@ def open_tfrecords(
         if counts is None
         else [Content(count, file.bytes) for count, file in zip(counts, found, strict=True)]
     )
-    return FrontRecords(name, found, contents, list(files.values()), storage, layout, counted_by, labels)
+    return SequentialRecords(name, found, contents, storage, layout=layout, counted_by=counted_by, labels=labels)
 
 
-def open_lines(name: str, files: Mapping[str, Stat], storage: Storage, key: str) -> "FrontRecords":
+def open_lines(name: str, files: Mapping[str, Stat], storage: Storage, key: str) -> "SequentialRecords":
     """The lines of text files, plain or GZIP, split like TextLineDataset. Raises like open_tfrecords."""
     found = _files(files, storage, "text")
-    contents = _counted(name, found, storage)
-    return FrontRecords(name, found, contents, list(files.values()), storage, Opaque(key), _COUNTED)
+    return SequentialRecords(name, found, _counted(name, found, storage), storage, layout=Opaque(key))
 
 
-class FrontRecords:
+class SequentialRecords:
     """The records of consecutive files: see Records. A file can only be read from its front.
 
     fingerprint: of names, sizes, counts, and the checksums that a bucket stores. On a disk, files with different
@@ -72,12 +71,12 @@ class FrontRecords:
     def __init__(
         self,
         name: str,
-        files: Sequence[FrontFile],
+        files: Sequence[SequentialFile],
         contents: Sequence[Content],
-        stats: Sequence[Stat],
         storage: Storage,
+        *,
         layout: Layout | None,
-        counted_by: str,
+        counted_by: str = _COUNTED,
         labels: Labels | None = None,
     ) -> None:
         self._storage = storage
@@ -92,8 +91,8 @@ class FrontRecords:
         self._firsts = np.array([file.first for file in self._files])
         self._mean_bytes = np.array([RECORD_OBJECT_BYTES + f.content.bytes / f.content.records for f in self._files])
         lines = [
-            f"{file.kind} {file.path.rpartition('/')[2]} {stat} {content.records}\n"
-            for file, stat, content in zip(files, stats, contents, strict=True)
+            f"{file.kind} {file.path.rpartition('/')[2]} {file.stat} {content.records}\n"
+            for file, content in zip(files, contents, strict=True)
         ]
         self.info = RecordsInfo(  # a TFRecord's checksum is checked as it is read; it is not known before
             name=name,
@@ -115,9 +114,9 @@ class FrontRecords:
         """See Records: estimated from the mean size in each record's file."""
         return int(self._mean_bytes[self._owners(record_ids)].sum())
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> FrontReading:
+    def read(self, groups: Iterable[Group], ahead_bytes: int) -> SequentialReading:
         """See Records. Iterating raises ShardError, naming file and record, if the rest of a file cannot be read."""
-        return FrontReading(self._storage, self._files, groups, ahead_bytes)
+        return SequentialReading(self._storage, self._files, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
         """The location of a record, for messages: file, and record within it."""
@@ -128,7 +127,7 @@ class FrontRecords:
         return np.searchsorted(self._firsts, record_ids, side="right") - 1
 
 
-def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[FrontFile]:
+def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[SequentialFile]:
     """The files, with the compression that the first bytes show."""
     filled = [path for path, stat in files.items() if stat.bytes]
     heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
@@ -137,10 +136,10 @@ def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[Fron
         form = compression_of(head)
         if form and (form == "gzip" or kind == "tfrecord"):  # text can start like a zlib stream: "x^2"
             forms[path] = form
-    return [FrontFile(path, stat.bytes, kind, forms.get(path)) for path, stat in files.items()]
+    return [SequentialFile(path, stat, kind, forms.get(path)) for path, stat in files.items()]
 
 
-def _counted(name: str, files: Sequence[FrontFile], storage: Storage) -> list[Content]:
+def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[Content]:
     size, began = format_bytes(sum(file.bytes for file in files)), time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
     with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
@@ -150,7 +149,7 @@ def _counted(name: str, files: Sequence[FrontFile], storage: Storage) -> list[Co
     return contents
 
 
-def _once_for_all(files: Sequence[FrontFile]) -> str:
+def _once_for_all(files: Sequence[SequentialFile]) -> str:
     if any(file.kind == "text" for file in files):
         return ""
     tool = "converters.tfrecord_to_gcs" if any(file.compression for file in files) else "pipeline.index"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CorruptRecordError, ShardError, StorageError
 from pipeline.shards.record import crc32c, frame
-from pipeline.sources import front_reading
-from pipeline.sources.front_records import open_lines, open_tfrecords
+from pipeline.sources import sequential_reading
 from pipeline.sources.records import Group, fetch, weighed
+from pipeline.sources.sequential_records import open_lines, open_tfrecords
 from pipeline.spec import Opaque
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Stat
@@ -60,7 +60,7 @@ def test_any_records_come_in_any_order_with_any_sight_and_few_open_files(opened,
     assert records.info.num_records == N
     wanted = [np.array(group, np.int64) for group in groups]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front_reading, "MAX_CURSORS", cursors)
+        patch.setattr(sequential_reading, "MAX_CURSORS", cursors)
         reading = records.read(weighed(records, wanted), ahead)
         found = []
         for group in reading:

@@ -3,7 +3,7 @@
 The pages of datasets, evaluations and training steps use it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from pipeline.pages.thumbnails import PIXELS, is_picture, thumbnail, thumbnail_o
 from pipeline.shards.schema import Content, Feature, Labels, Schema
 from pipeline.sources.examples import ExampleParser
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
-from pipeline.sources.records import Records, fetch, intact
+from pipeline.sources.records import Records, RecordsInfo, fetch, intact
 
 __all__ = ["ShownRecord", "TextOf", "show_records"]
 
@@ -67,27 +67,35 @@ def show_records(
         except InfeedError as e:
             shown.append(ShownRecord(number, where, problem=str(e)))
         else:
-            shown.append(_shown(records, number, where, values, text_of, pixels))
+            shown.append(_shown(records.info, ShownRecord(number, where), values, text_of, pixels))
     return shown
 
 
 def _shown(
-    records: Records, number: int, where: str, values: Mapping[str, Any], text_of: TextOf | None, pixels: int
+    source: RecordsInfo, record: ShownRecord, values: Mapping[str, Any], text_of: TextOf | None, pixels: int
 ) -> ShownRecord:
-    features = records.info.layout.features if isinstance(records.info.layout, Schema) else {}
-    label = _label(records.info.labels, values)
-    alt = f"record {number:,}{f', label {label}' if label else ''}"
+    """The record with what is shown of these values."""
+    features = source.layout.features if isinstance(source.layout, Schema) else {}
+    label = _label(source.labels, values)
+    alt = f"record {record.number:,}{f', label {label}' if label else ''}"
     name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
     pictures, texts = _pictures(features, values, alt, pixels)
     texts += _texts(features, values, label)
     text = text_of(values) if text_of else None
     if text:
         texts.append(_on_one_line(text))
-    told = {key for key, _ in pictures} | ({records.info.labels.key} if records.info.labels else set())
+    told = {key for key, _ in pictures} | ({source.labels.key} if source.labels else set())
     rest = {key: value for key, value in values.items() if key not in told and not (text and _is_long(value))}
     numbers = dict(_values(features, rest))
-    made = [picture for _, picture in pictures]
-    return ShownRecord(number, where, name, label, made, texts, numbers, pictured=[key for key, _ in pictures])
+    return replace(
+        record,
+        name=name,
+        label=label,
+        pictures=[picture for _, picture in pictures],
+        texts=texts,
+        values=numbers,
+        pictured=[key for key, _ in pictures],
+    )
 
 
 def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
