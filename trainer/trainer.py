@@ -16,6 +16,7 @@ from trainer.config import Model, TrainerConfig, check_positive_int
 from trainer.exporting.options import PLATFORMS, ExportOptions
 from trainer.history.segments import Command
 from trainer.inputs import InputFn
+from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.modes.evaluate import evaluate
 from trainer.modes.evaluate_continuously import Waits, evaluate_continuously
@@ -25,7 +26,6 @@ from trainer.modes.replay import replay
 from trainer.modes.train import goal_of, train
 from trainer.modes.train_and_evaluate import check_name, named_inputs
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, ReplayedStep, TrainResult
-from trainer.setup import Setup
 from trainer.task import Task
 from trainer.user_code import ShortErrors
 from trainer.warm_start.config import WarmStart
@@ -60,11 +60,11 @@ class Trainer:
         if config.compilation_cache_dir:
             _use_compilation_cache(config.compilation_cache_dir)
         placement = Placement.of(devices, config.model_parallelism, BatchAxes(config.batch_axis))
-        self._setup = Setup(task, config, placement, tuple(callbacks), command)
+        self._job = Job(task, config, placement, tuple(callbacks), command)
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
-            self._setup.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
-        self._setup.check_microbatches()
+            self._job.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
+        self._job.check_microbatches()
         if config.fast_dev_run:
             log.warning(
                 "fast_dev_run: trains %d steps; evaluates and predicts one batch with an untrained model; writes no "
@@ -81,7 +81,7 @@ class Trainer:
         for an input that ends early or changes its shapes; OwnerError, before anything is written, if another training
         run owns the work directory."""
         with ShortErrors():
-            return train(self._setup, input_fn, goal_of(steps, max_steps, self.config), self._warm_start)
+            return train(self._job, input_fn, goal_of(steps, max_steps, self.config), self._warm_start)
 
     def train_and_evaluate(
         self,
@@ -106,14 +106,14 @@ class Trainer:
         with ShortErrors():
             goal = goal_of(steps, max_steps, self.config)
             evaluations = {"eval_inputs": inputs, "eval_every_steps": every}
-            return train(self._setup, train_input_fn, goal, self._warm_start, **evaluations)
+            return train(self._job, train_input_fn, goal, self._warm_start, **evaluations)
 
     def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> shape, dtype and sharding of each array of the training's state; computes nothing.
 
         The parameters are "variables/params/...", as in checkpoints. input_fn: of the training."""
         with ShortErrors():
-            return named_leaves(self._setup.abstract_state(self._setup.open("train", input_fn)))
+            return named_leaves(self._job.abstract_state(self._job.open("train", input_fn)))
 
     def evaluate(
         self,
@@ -137,7 +137,7 @@ class Trainer:
         check_name(name)
         with ShortErrors():
             return evaluate(
-                self._setup,
+                self._job,
                 input_fn,
                 name=name,
                 step=step,
@@ -162,7 +162,7 @@ class Trainer:
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
-        return evaluate_continuously(self._setup, input_fn, name, waits)
+        return evaluate_continuously(self._job, input_fn, name, waits)
 
     def predict(
         self,
@@ -183,8 +183,8 @@ class Trainer:
         host_timeout_seconds; if they continue, all end with a HostError. A single process may stop at any time.
         Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever
         evaluate raises."""
-        check_predict(self._setup.task, keys)
-        return predict(self._setup, input_fn, keys=keys, step=step, checkpoint_path=checkpoint_path, gather=gather)
+        check_predict(self._job.task, keys)
+        return predict(self._job, input_fn, keys=keys, step=step, checkpoint_path=checkpoint_path, gather=gather)
 
     def replay(self, input_fn: InputFn, *, step: int, to: int | None = None) -> Iterator[ReplayedStep]:
         """Computes the training steps `step` to `to` (default: only this one) again, with the loss of each record.
@@ -196,7 +196,7 @@ class Trainer:
         were not trained, or that belong to several runs, in a run of several processes, and for an input without
         positions."""
         with ShortErrors():
-            yield from replay(self._setup, input_fn, range(step, (to or step) + 1), self._warm_start)
+            yield from replay(self._job, input_fn, range(step, (to or step) + 1), self._warm_start)
 
     def look(self, input_fn: InputFn, *, records: int = 16, draws: int = 4) -> Look:
         """Returns training records as the model sees them: after the input's ops and Task.augment, in `draws` epochs.
@@ -204,7 +204,7 @@ class Trainer:
         The records are spread over the data, at most a batch of them. An input other than pipeline's, which cannot draw
         a record again, shows its first batch once. Trains nothing and needs no checkpoint. Call it on one host."""
         with ShortErrors():
-            return look(self._setup, input_fn, records, draws)
+            return look(self._job, input_fn, records, draws)
 
     def export(
         self,
@@ -230,12 +230,12 @@ class Trainer:
         `predict` returns, as a share of the largest value. keep: how many exports to keep in `path`; default: all.
         assets_extra: name -> path, local or gs://, of files to copy into the export's directory assets.extra.
         Raises ExportError, before anything is published; and whatever predict raises."""
-        check_export(self._setup, keys)
+        check_export(self._job, keys)
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
         from trainer.modes.export import export_checkpoint  # loads TensorFlow
 
         with ShortErrors():
-            return export_checkpoint(self._setup, input_fn, options, step, checkpoint_path)
+            return export_checkpoint(self._job, input_fn, options, step, checkpoint_path)
 
 
 def _use_compilation_cache(directory: str) -> None:

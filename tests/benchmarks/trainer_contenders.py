@@ -22,11 +22,11 @@ from trainer_work import Work, losses, new_params, update
 from trainer.callbacks import Callback, LoopEnd
 from trainer.config import OnNan, TrainerConfig
 from trainer.inputs import InputContext, InputInfo
+from trainer.job import Job
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import DispatchResult, run
 from trainer.mesh import Placement
 from trainer.modes.session import open_session
-from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.step_functions import train_step
 from trainer.task import Task, Variables
@@ -109,7 +109,7 @@ def ours_unchecked(work: Work, mark: Marks, directory: Path, steps: int) -> None
 
 def our_loop(work: Work, mark: Marks, directory: Path, steps: int) -> None:
     """What is inside of it: the same step, fed in the same way; nothing is reported, nothing can pause it."""
-    job = Setup(_task(work), _config(work, directory), Placement.of())
+    job = Job(_task(work), _config(work, directory), Placement.of())
     opened = job.open("train", lambda context: MemoryInput(work))
     state = job.fresh_state(opened)
     program = job.program(train_step(job.task), state, opened, work.k)
@@ -152,7 +152,7 @@ def bare_scan(work: Work, mark: Marks, directory: Path, steps: int) -> None:
 
 def bare_scan_of_our_step(work: Work, mark: Marks, directory: Path, steps: int) -> None:
     """The same around our step: mask, key, norm of the gradient, the look for what is not finite."""
-    job = Setup(_task(work), _config(work, directory), Placement.of())
+    job = Job(_task(work), _config(work, directory), Placement.of())
     opened = job.open("train", lambda context: MemoryInput(work))
     state: TrainState = job.fresh_state(opened)
     _scan(train_step(job.task), state, opened.source.batches(0), work, mark)

@@ -14,10 +14,10 @@ from trainer.batch_spec import BatchAxes
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.exporter import Exporter
+from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.modes.preflight import facts_of
 from trainer.modes.train import training_step
-from trainer.setup import Setup
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 
@@ -147,30 +147,30 @@ def test_a_look_shows_records_not_slices_of_the_batch(ran, input_of):
 
 
 @pytest.fixture
-def setup_of(input_of, settings):
-    """setup_of("HWCN"): the Setup of a training, and its input."""
+def job_of(input_of, settings):
+    """job_of("HWCN"): the Job of a training, and its input."""
 
     def made(layout):
-        setup = Setup(conv_task(layout), settings(layout), Placement.of(axes=BatchAxes(AXES[layout])))
-        return setup, setup.open("train", input_of(layout))
+        job = Job(conv_task(layout), settings(layout), Placement.of(axes=BatchAxes(AXES[layout])))
+        return job, job.open("train", input_of(layout))
 
     return made
 
 
-def test_the_lowered_step_transposes_nothing(setup_of):
-    setup, opened = setup_of("HWCN")
-    text = jax.jit(training_step(setup)).lower(setup.abstract_state(opened), setup.spec(opened)).as_text()
+def test_the_lowered_step_transposes_nothing(job_of):
+    job, opened = job_of("HWCN")
+    text = jax.jit(training_step(job)).lower(job.abstract_state(opened), job.spec(opened)).as_text()
     assert "tensor<6x5x2x8xf32>" in text
     assert "stablehlo.transpose" not in text
 
 
-def test_each_device_holds_its_records_of_one_batch_and_of_several(setup_of):
-    setup, opened = setup_of("HWCN")
+def test_each_device_holds_its_records_of_one_batch_and_of_several(job_of):
+    job, opened = job_of("HWCN")
     batch = next(opened.source.batches(0))
     for k in (None, 3):
-        struct = setup.placement.global_struct(opened.struct, opened.global_batch, k)
+        struct = job.placement.global_struct(opened.struct, opened.global_batch, k)
         host = batch if k is None else jax.tree.map(lambda leaf: np.stack([leaf] * 3), batch)
-        placed = setup.placement.place(host, struct)
+        placed = job.placement.place(host, struct)
         pixels, labels = placed["photo"]["pixels"], placed["label"]
         for image, label in zip(pixels.addressable_shards, labels.addressable_shards, strict=True):
             assert image.data.shape[-1] == label.data.shape[-1] == 2
@@ -178,14 +178,14 @@ def test_each_device_holds_its_records_of_one_batch_and_of_several(setup_of):
             np.testing.assert_array_equal(image.data, host["photo"]["pixels"][image.index])
 
 
-def test_super_batches_have_as_many_bytes_as_with_rows_first(setup_of):
-    expected, found = (setup.steps_per_dispatch(opened, [], 10**6) for setup, opened in map(setup_of, AXES))
+def test_super_batches_have_as_many_bytes_as_with_rows_first(job_of):
+    expected, found = (job.steps_per_dispatch(opened, [], 10**6) for job, opened in map(job_of, AXES))
     assert found == expected
 
 
-def test_hosts_compare_records_not_the_rows_of_each(setup_of):
-    setup, opened = setup_of("HWCN")
-    facts = facts_of(setup, [opened], 0, 1)
+def test_hosts_compare_records_not_the_rows_of_each(job_of):
+    job, opened = job_of("HWCN")
+    facts = facts_of(job, [opened], 0, 1)
     assert facts["the batch's photo/pixels"] == "float32 [6, 5, 2] per row"
     assert facts["batch_axis"] == {"photo/pixels": 3}
 
@@ -197,8 +197,8 @@ def test_plain_batches_get_a_mask_of_their_rows(settings):
     only_images = {"photo": {"pixels": images}}
     for settled in (settings("HWCN"), settings("HWCN", overfit_batches=1)):
         for given in (batch, only_images):
-            setup = Setup(conv_task("HWCN"), settled, Placement.of(axes=BatchAxes(AXES["HWCN"])))
-            opened = setup.open("train", lambda _, given=given: [given])
+            job = Job(conv_task("HWCN"), settled, Placement.of(axes=BatchAxes(AXES["HWCN"])))
+            opened = job.open("train", lambda _, given=given: [given])
             assert next(opened.source.batches(opened.source.start))["_mask"].tolist() == [1] * 8
 
 
@@ -233,8 +233,8 @@ def test_arrays_that_do_not_fit_are_named_with_their_shape_and_axis(settings, sh
 
 
 def test_an_evaluation_may_lack_an_array_of_the_training(settings):
-    setup = Setup(conv_task("HWCN"), settings("HWCN"), Placement.of(axes=BatchAxes({"teacher": 1})))
-    assert setup.open("eval", lambda _: [{"label": np.zeros(16, np.int32)}]).struct.keys() == {"label", "_mask"}
+    job = Job(conv_task("HWCN"), settings("HWCN"), Placement.of(axes=BatchAxes({"teacher": 1})))
+    assert job.open("eval", lambda _: [{"label": np.zeros(16, np.int32)}]).struct.keys() == {"label", "_mask"}
 
 
 def test_an_augmentation_is_refused_before_any_input_is_opened(settings):

@@ -24,8 +24,8 @@ from trainer.exporting.saved_model import ARRAYS, CLASS_NAME, FEATURES, SERVING_
 from trainer.exporting.served_model import ServedModel
 from trainer.exporting.verification import BATCH_SIZES, verify
 from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_function, as_input
+from trainer.job import Job
 from trainer.results import ExportResult
-from trainer.setup import Setup
 
 __all__ = ["Description", "Examples", "Making", "Origin", "write_description"]
 
@@ -75,9 +75,9 @@ class Examples:
     serving: Serving | None
 
     @classmethod
-    def first_of(cls, setup: Setup, input_fn: InputFn, needed: Collection[str], count: int) -> "Examples":
+    def first_of(cls, job: Job, input_fn: InputFn, needed: Collection[str], count: int) -> "Examples":
         """Up to `count` records, read by this host alone. needed: the arrays that the model takes."""
-        hosts, config = replace(ONE_HOST, rows=(range(count),)), setup.config
+        hosts, config = replace(ONE_HOST, rows=(range(count),)), job.config
         context = InputContext(
             mode="predict",
             global_batch_size=count,

@@ -17,13 +17,13 @@ from trainer.exact_epoch import OnRecords
 from trainer.exporting.options import ExportOptions
 from trainer.exporting.publishing import DESCRIPTION, EXTRA, Exports
 from trainer.inputs import InputFn
+from trainer.job import Job
 from trainer.metrics.masking import PADDINGS
 from trainer.modes.evaluation import Evaluation
 from trainer.modes.predict import check_export
 from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
 from trainer.results import EvalResult, ExportResult
-from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.workdir import eval_directory
 
@@ -33,7 +33,7 @@ log = logger("trainer")
 
 
 def evaluate(
-    setup: Setup,
+    job: Job,
     input_fn: InputFn,
     *,
     name: str | None,
@@ -43,13 +43,13 @@ def evaluate(
     on_records: OnRecords | None,
 ) -> EvalResult:
     """See Trainer.evaluate."""
-    with open_session(setup) as session:
+    with open_session(job) as session:
         given = "given" if on_records else "not given"
         start = restore(session, "eval", input_fn, step, checkpoint_path, check_padding=check_padding, on_records=given)
         with session.preemption.leavable():
             evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
         due = start.opened.source.info.num_records
-        due = due and due * len(setup.config.evaluated_models)
+        due = due and due * len(job.config.evaluated_models)
         with RecordsLine("evaluated", due, shown=jax.process_index() == 0) as line:
             result = evaluation.epoch(on_counted=line.add)
         if check_padding:
@@ -73,9 +73,9 @@ class FinishedEvaluation:
 
     def report(self, name: str | None, stop: Callable[[str], None] = lambda _: None) -> None:
         """Writes the result to <workdir>/eval_<name>, or to eval, and calls the callbacks."""
-        with Reports(self._session.setup.config, eval_directory(name)) as reports:
+        with Reports(self._session.job.config, eval_directory(name)) as reports:
             reports.scalars(self._result.step, self._result.metrics)
-            for callback in self._session.setup.callbacks:
+            for callback in self._session.job.callbacks:
                 callback.on_evaluation_end(EvaluationEnd(name, self._result, self._final, self._export, reports, stop))
 
     def _export(
@@ -91,15 +91,15 @@ class FinishedEvaluation:
         from trainer.exporting.making import Origin  # loads TensorFlow, as what follows
         from trainer.modes.export import export
 
-        session, setup, result = self._session, self._session.setup, self._result
-        check_export(setup, options.get("keys"))
-        if setup.config.fast_dev_run:
+        session, job, result = self._session, self._session.job, self._result
+        check_export(job, options.get("keys"))
+        if job.config.fast_dev_run:
             log.info("fast_dev_run: nothing is exported to %s", path)
             return None
         if better is not None and not self._is_better(path, metric, better):
             return None
-        opened = setup.open("predict", input_fn)
-        origin = Origin(result.step, setup.config.workdir, result.metrics)
+        opened = job.open("predict", input_fn)
+        origin = Origin(result.step, job.config.workdir, result.metrics)
         session.checkpoints.settle(wait=True)
         return export(
             session, opened, self.state, origin, ExportOptions(path, **options), continue_with=self._continue_with

@@ -12,12 +12,12 @@ from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.host_registry import poll
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
+from trainer.job import Job
 from trainer.modes.evaluate import FinishedEvaluation
 from trainer.modes.evaluation import Evaluation
 from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
 from trainer.results import EvalResult
-from trainer.setup import Setup
 from trainer.user_code import ShortErrors
 
 __all__ = ["Waits", "evaluate_continuously"]
@@ -41,24 +41,24 @@ class Waits:
                 raise OptionError(f"{name}={seconds} must be above 0.")
 
 
-def evaluate_continuously(setup: Setup, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
+def evaluate_continuously(job: Job, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
     """See Trainer.evaluate_continuously. No session is open between two results."""
     with ShortErrors():
-        yield from _results(setup, input_fn, name, waits)
+        yield from _results(job, input_fn, name, waits)
 
 
-def _results(setup: Setup, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
-    end, last = setup.config.max_steps, None
+def _results(job: Job, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
+    end, last = job.config.max_steps, None
     evaluation: Evaluation | None = None
     while end is None or last is None or last < end:
-        with open_session(setup) as session:
+        with open_session(job) as session:
             checkpoints = session.checkpoints
             step = _next_step(session, last, waits)
         if step is None:
             _say_timeout(checkpoints.directory, last, waits.timeout_seconds)
             return
         try:
-            with open_session(setup) as session:
+            with open_session(job) as session:
                 start = restore(session, "eval", input_fn, step, None)
                 begin = evaluation.again if evaluation else Evaluation
                 evaluation = begin(session, start.opened, start.state, step)

@@ -12,12 +12,12 @@ from pipeline.errors import InputError
 from pipeline.logs import logger
 from trainer.config import PARAMS, Model
 from trainer.exact_epoch import EpochTotals, OnCounted, OnRecords
+from trainer.job import Job, OpenedInput
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import run
 from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
 from trainer.modes.session import Session
 from trainer.results import EvalResult
-from trainer.setup import Opened, Setup
 from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import EvalState, eval_step, no_tallies
 from trainer.task import Variables
@@ -37,26 +37,26 @@ class Evaluation:
     def __init__(
         self,
         session: Session,
-        opened: Opened,
+        opened: OpenedInput,
         state: TrainState,
         step: int,
         on_records: OnRecords | None = None,
     ) -> None:
-        setup = session.setup
-        self._session, self._setup, self.state, self._step = session, setup, state, step
+        job = session.job
+        self._session, self._job, self.state, self._step = session, job, state, step
         self._given = self._opened = opened
         self._on_records, self._exhausted, self.padding_rows = on_records, False, 0
         epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
-        k = setup.steps_per_dispatch(opened, [epoch] if epoch else [])
+        k = job.steps_per_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
-        self._tallies = _maker_of_tallies(setup, opened, state.variables)
-        carry = EvalState(state.variables, setup.placement.scalar(np.int32(0)), self._tallies())
+        self._tallies = _maker_of_tallies(job, opened, state.variables)
+        carry = EvalState(state.variables, job.placement.scalar(np.int32(0)), self._tallies())
         rows = on_records is not None  # a few bytes per record: dispatches are as long as without them
-        one_step = eval_step(setup.task, with_rows=rows, axes=setup.placement.axes)
-        self._program = setup.program(one_step, carry, opened, k)
+        one_step = eval_step(job.task, with_rows=rows, axes=job.placement.axes)
+        self._program = job.program(one_step, carry, opened, k)
 
-    def again(self, session: Session, opened: Opened, state: TrainState, step: int) -> "Evaluation":
+    def again(self, session: Session, opened: OpenedInput, state: TrainState, step: int) -> "Evaluation":
         """The evaluation of another state: this one, with its program, if the input has its shapes, or a new one."""
         if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
             return Evaluation(session, opened, state, step)
@@ -71,7 +71,7 @@ class Evaluation:
 
         The first epoch of all passes its records to on_records. on_counted: called after each dispatch.
         EvaluationError unless every record counted exactly once, or was left out as bad."""
-        first, *others = [self._epoch(model, padding, on_counted) for model in self._setup.config.evaluated_models]
+        first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
         for other in others:
             metrics, arrays = (_prefixed(values) for values in (other.metrics, other.arrays))
             first = replace(
@@ -84,7 +84,7 @@ class Evaluation:
 
     def _epoch(self, model: Model, padding: int, on_counted: OnCounted) -> EvalResult:
         opened = self._source()
-        padding_kind = self._setup.placement.scalar(np.int32(padding))
+        padding_kind = self._job.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
         with self._session.feeding(self._program, opened, opened.source.info.start, self._steps) as feeder:
@@ -97,8 +97,8 @@ class Evaluation:
             log.warning("evaluation: left out %d bad records; the means are over %d", epoch.masked, epoch.records)
         self.padding_rows = sums.steps * opened.global_batch - epoch.records
         tallies = jax.device_get(carry.tallies)
-        epoch.check_totals(totals := totals_counted(tallies, self._setup.task.metrics), NOT_THE_SPLITS)
-        scalars, arrays = computed(tallies, self._setup.task.metrics)
+        epoch.check_totals(totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS)
+        scalars, arrays = computed(tallies, self._job.task.metrics)
         return EvalResult(
             step=self._step,
             metrics={name: total / epoch.records for name, total in sums.sums.items()} | scalars,
@@ -112,9 +112,9 @@ class Evaluation:
             totals={name: total for each in totals.values() for name, total in each.items()},
         )
 
-    def _source(self) -> Opened:
+    def _source(self) -> OpenedInput:
         if self._exhausted and not self._opened.resumable:  # a plain iterable: input_fn makes the next
-            self._opened = self._setup.open("eval", self._opened.input_fn)
+            self._opened = self._job.open("eval", self._opened.input_fn)
         self._exhausted = True
         return self._opened
 
@@ -123,20 +123,20 @@ def _prefixed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{PARAMS}{name}": value for name, value in values.items()}
 
 
-def _maker_of_tallies(setup: Setup, opened: Opened, variables: Variables) -> Callable[[], dict[str, Tally]]:
+def _maker_of_tallies(job: Job, opened: OpenedInput, variables: Variables) -> Callable[[], dict[str, Tally]]:
     """Makes the initial tallies of an epoch; every epoch donates its own."""
-    if not mergeable(setup.task.metrics):
+    if not mergeable(job.task.metrics):
         return dict
-    spec = setup.spec(opened)
+    spec = job.spec(opened)
     model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
     make = jax.jit(
-        lambda: no_tallies(setup.task, model, spec),
-        out_shardings=setup.placement.replicated,
-        compiler_options=setup.placement.runs_once,
+        lambda: no_tallies(job.task, model, spec),
+        out_shardings=job.placement.replicated,
+        compiler_options=job.placement.runs_once,
     )
 
     def made() -> dict[str, Tally]:
-        with setup.naming_batch(opened):
+        with job.naming_batch(opened):
             tallies, neutral = make()
         for name, is_neutral in jax.device_get(neutral).items():
             if not is_neutral:

@@ -23,11 +23,11 @@ from trainer.exporting.served_model import ServedModel, serve
 from trainer.exporting.verification import BATCH_SIZES
 from trainer.first_batches import FirstBatches
 from trainer.inputs import InputFn
+from trainer.job import Job, OpenedInput
 from trainer.modes.predict import Prediction
 from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
 from trainer.results import ExportResult
-from trainer.setup import Opened, Setup
 from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import predict_step
 from trainer.task import Variables
@@ -38,22 +38,22 @@ RECORDS = math.lcm(*BATCH_SIZES)  # 21, so that every batch is full
 
 
 def export_checkpoint(
-    setup: Setup, input_fn: InputFn, options: ExportOptions, step: WhichStep | None, checkpoint_path: str | None
+    job: Job, input_fn: InputFn, options: ExportOptions, step: WhichStep | None, checkpoint_path: str | None
 ) -> ExportResult:
     """See Trainer.export."""
-    if setup.config.fast_dev_run:
+    if job.config.fast_dev_run:
         raise OptionError("fast_dev_run writes nothing, so it cannot export. Leave it out.")
-    with open_session(setup) as session:
+    with open_session(job) as session:
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
         with session.preemption.leavable():
-            workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else setup.config.workdir
+            workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else job.config.workdir
             origin = Origin(start.step, workdir, start.checkpoints.metrics(start.step))
             return export(session, start.opened, start.state, origin, options)
 
 
 def export(
     session: Session,
-    opened: Opened,
+    opened: OpenedInput,
     state: TrainState,
     origin: Origin,
     options: ExportOptions,
@@ -64,22 +64,22 @@ def export(
     anything that can fail without harm to a training.
 
     opened: in the mode predict. Raises an error of host 0 on every host."""
-    setup = session.setup
-    model = options.model or setup.config.evaluated_models[0]
-    if model == "ema" and not setup.config.averages:
+    job = session.job
+    model = options.model or job.config.evaluated_models[0]
+    if model == "ema" and not job.config.averages:
         raise OptionError("model='ema', but the training averages no parameters. Set ema_decay, or export 'params'.")
     variables = model_of(state, model)
-    with setup.naming_batch(opened):
-        spec = setup.spec(opened)
-        jax.eval_shape(predict_step(setup.task, options.keys), variables, spec)  # checks what predict_fn returns
-        served = serve(setup.task, variables, spec, options.keys)
+    with job.naming_batch(opened):
+        spec = job.spec(opened)
+        jax.eval_shape(predict_step(job.task, options.keys), variables, spec)  # checks what predict_fn returns
+        served = serve(job.task, variables, spec, options.keys)
     labels = _checked_labels(options.labels or {}, served)
     predicted, variables = _predicted(session, opened, variables, served)
     continue_with(with_model(state, model, variables))
     arrays = _gathered(variables)
 
     def make() -> ExportResult:
-        examples = Examples.first_of(setup, opened.input_fn, served.arrays, RECORDS)
+        examples = Examples.first_of(job, opened.input_fn, served.arrays, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
         making = Making(options, served, labels, facts)
         return making(arrays, predicted, examples, session.check)
@@ -88,7 +88,7 @@ def export(
 
 
 def _predicted(
-    session: Session, opened: Opened, variables: Variables, served: ServedModel
+    session: Session, opened: OpenedInput, variables: Variables, served: ServedModel
 ) -> tuple[list[dict[str, Any]], Variables]:
     """The served predictions of the first records, on every host; and the same variables in other arrays."""
     batches = math.ceil(RECORDS / opened.global_batch)

@@ -8,8 +8,8 @@ import numpy as np
 
 from trainer.batch_spec import named_leaves
 from trainer.inputs import INDEX, MASK, InputFn
+from trainer.job import Job, OpenedInput
 from trainer.results import Look
-from trainer.setup import Opened, Setup
 from trainer.step_functions import augmented
 
 __all__ = ["look"]
@@ -17,13 +17,13 @@ __all__ = ["look"]
 Seen = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
 
 
-def look(setup: Setup, input_fn: InputFn, records: int, draws: int) -> Look:
+def look(job: Job, input_fn: InputFn, records: int, draws: int) -> Look:
     """See Trainer.look."""
-    opened, axes = setup.open("train", input_fn), setup.placement.axes
-    augment = jax.jit(lambda batch: augmented(setup.task, batch, axes))
+    opened, axes = job.open("train", input_fn), job.placement.axes
+    augment = jax.jit(lambda batch: augmented(job.task, batch, axes))
 
     def seen(batch: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
-        with setup.naming_batch(opened):
+        with job.naming_batch(opened):
             made = jax.device_get(augment(dict(batch)))
         return named_leaves(axes.map(lambda leaf, axis: np.moveaxis(leaf, axis, 0), made))
 
@@ -33,7 +33,7 @@ def look(setup: Setup, input_fn: InputFn, records: int, draws: int) -> Look:
     return _first_batch(opened, seen, records)
 
 
-def _drawn(opened: Opened, seen: Seen, records: int, draws: int) -> Look:
+def _drawn(opened: OpenedInput, seen: Seen, records: int, draws: int) -> Look:
     source: Any = opened.source
     # A complete batch: augmentation may mix its records.
     ids = _spread(source.info.num_records, opened.struct[MASK].shape[0])
@@ -44,7 +44,7 @@ def _drawn(opened: Opened, seen: Seen, records: int, draws: int) -> Look:
     return Look(looks[0][INDEX].astype(np.int64), looks, _counting(first))
 
 
-def _first_batch(opened: Opened, seen: Seen, records: int) -> Look:
+def _first_batch(opened: OpenedInput, seen: Seen, records: int) -> Look:
     """Of an input that cannot draw a record again."""
     batches = opened.source.batches(opened.source.info.start)
     try:

@@ -13,11 +13,11 @@ from pipeline.logs import logger
 from trainer.checkpointing.manager import WhichStep
 from trainer.exact_epoch import ExactEpoch
 from trainer.inputs import MASK, InputFn
+from trainer.job import Job, OpenedInput
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.feed import Chunk, Feeder
 from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
-from trainer.setup import Opened, Setup
 from trainer.state import model_of
 from trainer.step_functions import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
@@ -39,14 +39,14 @@ def check_predict(task: Task, keys: Sequence[str] | None) -> None:
         raise OptionError(f"keys={keys!r} is one str. Give a list of names: keys=[{keys!r}].")
 
 
-def check_export(setup: Setup, keys: Sequence[str] | None) -> None:
+def check_export(job: Job, keys: Sequence[str] | None) -> None:
     """OptionError if the task cannot be exported: it must predict, from arrays with rows first."""
-    check_predict(setup.task, keys)
-    setup.check_rows_first("an export", "Export with a Trainer without batch_axis, whose predict_fn takes them.")
+    check_predict(job.task, keys)
+    job.check_rows_first("an export", "Export with a Trainer without batch_axis, whose predict_fn takes them.")
 
 
 def predict(
-    setup: Setup,
+    job: Job,
     input_fn: InputFn,
     *,
     keys: Sequence[str] | None,
@@ -55,12 +55,12 @@ def predict(
     gather: bool,
 ) -> Iterator[dict[str, Any]]:
     """See Trainer.predict."""
-    with ShortErrors(), open_session(setup) as session:
+    with ShortErrors(), open_session(job) as session:
         # Closed before the records: a host that stops early must not wait here for others.
         with session.checkpoints:
             start = restore(session, "predict", input_fn, step, checkpoint_path, keys=keys, gather=gather)
             with session.preemption.leavable():
-                variables = model_of(start.state, setup.config.evaluated_models[0])
+                variables = model_of(start.state, job.config.evaluated_models[0])
                 prediction = Prediction(session, start.opened, variables, keys, gather=gather)
         yield from prediction.records()
 
@@ -73,30 +73,30 @@ class Prediction:
     def __init__(
         self,
         session: Session,
-        opened: Opened,
+        opened: OpenedInput,
         variables: Variables,
         keys: Sequence[str] | None = None,
         *,
         gather: bool,
     ) -> None:
-        setup = session.setup
+        job = session.job
         self.variables, self._session, self._opened = variables, session, opened
         self._epoch = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
-        place = setup.placement
-        step = predict_step(setup.task, keys, place.axes)
+        place = job.placement
+        step = predict_step(job.task, keys, place.axes)
         batch = place.global_struct(opened.struct, opened.global_batch)
         rows = jax.eval_shape(step, variables, batch)[1][ROWS]
         bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
         bytes_ = bytes_ if gather else bytes_ // place.replicas
         epoch = opened.source.info.steps_per_epoch
-        k = setup.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
+        k = job.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:
             return {PROOF: place.replicated, ROWS: place.replicated if gather else place.rows(stacked)}
 
-        self._program = setup.program(step, variables, opened, k, outs)
+        self._program = job.program(step, variables, opened, k, outs)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The predictions of every record that counts, with its `_index` if the input has one.

@@ -17,9 +17,9 @@ from pipeline.storage.storage import join
 from trainer.batch_spec import named_leaves, path_name
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_registry import poll
+from trainer.job import Job, OpenedInput
 from trainer.modes.session import Session
 from trainer.ownership.claim import claim, make_mark
-from trainer.setup import Opened, Setup
 
 __all__ = ["agree", "agree_on", "difference", "facts_of"]
 
@@ -28,17 +28,17 @@ SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another hos
 PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different paths
 
 
-def agree_on(session: Session, inputs: Sequence[Opened], start: int, end: int | None, **others: Any) -> None:
+def agree_on(session: Session, inputs: Sequence[OpenedInput], start: int, end: int | None, **others: Any) -> None:
     """Once per call: returns when all hosts are about to do the same, as `agree`. others: arguments of the call."""
 
-    exchange, setup = session.exchange, session.setup
+    exchange, job = session.exchange, session.job
 
     def facts() -> dict[str, Any]:
-        return facts_of(setup, inputs, start, end) | others
+        return facts_of(job, inputs, start, end) | others
 
-    if exchange.index == 0 and not setup.config.fast_dev_run:
-        claim(str(setup.config.workdir))
-    agree(exchange, facts, setup.config.workdir, setup.config.stall_seconds)
+    if exchange.index == 0 and not job.config.fast_dev_run:
+        claim(str(job.config.workdir))
+    agree(exchange, facts, job.config.workdir, job.config.stall_seconds)
 
 
 def agree(exchange: Exchange, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
@@ -88,30 +88,30 @@ def _problem(facts: Mapping[int, Mapping[str, Any]], count: int, seconds: float)
     return f"the hosts do not agree: {differs} Start the same command on every host, on the same data."
 
 
-def facts_of(setup: Setup, inputs: Sequence[Opened], start: int, end: int | None) -> dict[str, Any]:
+def facts_of(job: Job, inputs: Sequence[OpenedInput], start: int, end: int | None) -> dict[str, Any]:
     """What must be equal on all hosts, as JSON: settings, devices and steps; data, sizes and order of the inputs."""
-    devices = setup.placement.mesh.devices
-    settings = {name: value for name, value in setup.config.to_json().items() if name not in PER_HOST}
+    devices = job.placement.mesh.devices
+    settings = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
     facts = settings | {
         "jax": jax.__version__,
-        "mesh": f"{dict(setup.placement.mesh.shape)}, devices {[device.id for device in devices.flat]}",
+        "mesh": f"{dict(job.placement.mesh.shape)}, devices {[device.id for device in devices.flat]}",
         "start step": start,
         "end step": end,
     }
     for opened in inputs:
         which = f"{opened.mode}: " if len(inputs) > 1 else ""
-        facts |= {f"{which}{name}": value for name, value in _facts_of_input(setup, opened).items()}
+        facts |= {f"{which}{name}": value for name, value in _facts_of_input(job, opened).items()}
     return facts
 
 
-def _facts_of_input(setup: Setup, opened: Opened) -> dict[str, Any]:
+def _facts_of_input(job: Job, opened: OpenedInput) -> dict[str, Any]:
     source = opened.source
-    axes = setup.placement.axes
+    axes = job.placement.axes
     # Without the axis of the batch: hosts may have different numbers of rows.
     rows = axes.map(lambda x, axis: f"{x.dtype} {[*x.shape[:axis], *x.shape[axis + 1 :]]} per row", opened.struct)
     spec = {f"the batch's {name}": row for name, row in named_leaves(rows).items()}
     order = {f"the input's {name}": value for name, value in source.state(source.info.start).items()}
-    model = jax.tree_util.tree_leaves_with_path(setup.abstract_state(opened))
+    model = jax.tree_util.tree_leaves_with_path(job.abstract_state(opened))
     listing = "".join(f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for path, leaf in model)
     facts = {
         "mode": opened.mode,

@@ -12,13 +12,13 @@ from pipeline.logs import logger
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.history.segments import Start, read_history, segment_of_all
 from trainer.inputs import INDEX, MASK, InputFn
+from trainer.job import Job, OpenedInput
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
 from trainer.modes.restoring import Begun, begin
 from trainer.modes.session import Session, open_session
 from trainer.modes.train import training_step
 from trainer.results import ReplayedStep
-from trainer.setup import Opened, Setup
 from trainer.step_functions import record_losses
 from trainer.warm_start.config import WarmStart
 
@@ -27,16 +27,16 @@ __all__ = ["replay"]
 log = logger("trainer")
 
 
-def replay(setup: Setup, input_fn: InputFn, steps: range, warm_start: WarmStart) -> Iterator[ReplayedStep]:
+def replay(job: Job, input_fn: InputFn, steps: range, warm_start: WarmStart) -> Iterator[ReplayedStep]:
     """Replays these steps; see Trainer.replay for the errors."""
     if jax.process_count() > 1:
         raise OptionError("a replay runs in one process, on the devices that it has. Start it without a coordinator.")
-    workdir = setup.config.workdir
+    workdir = job.config.workdir
     start = segment_of_all(read_history(workdir), steps, workdir).start
-    with open_session(setup) as session:
-        step = _first_step(session.checkpoints, steps, start, setup.config.checkpoint_every_steps)
+    with open_session(job) as session:
+        step = _first_step(session.checkpoints, steps, start, job.config.checkpoint_every_steps)
         log.info("replaying from %s", f"the checkpoint of step {step}" if step else "the new model")
-        opened = setup.open("train", input_fn, step)
+        opened = job.open("train", input_fn, step)
         if not opened.resumable:
             raise OptionError("a plain iterable has no positions, so its batches cannot be read again.")
         if opened.is_program:
@@ -61,27 +61,27 @@ def _first_step(checkpoints: CheckpointManager, steps: range, start: Start, ever
     )
 
 
-def _advanced(session: Session, opened: Opened, begun: Begun, to: int) -> Begun:
+def _advanced(session: Session, opened: OpenedInput, begun: Begun, to: int) -> Begun:
     """After the step `to`, computed by the program of training."""
     if begun.step == to:
         return begun
-    setup = session.setup
-    every = [n for n in (setup.config.checkpoint_every_steps,) if n]
-    k = setup.steps_per_dispatch(opened, every)
-    program = setup.program(training_step(setup), begun.state, opened, k)
+    job = session.job
+    every = [n for n in (job.config.checkpoint_every_steps,) if n]
+    k = job.steps_per_dispatch(opened, every)
+    program = job.program(training_step(job), begun.state, opened, k)
     planned = Steps.planned(begun.step, to, k, Marks(every))
     with session.feeding(program, opened, begun.position, planned) as feeder:
         state, _ = run(begun.state, begun.step, feeder, program, lambda _: None, session)
     return Begun(to, state, opened.source.advance(begun.position, to - begun.step))
 
 
-def _observed(session: Session, opened: Opened, begun: Begun, steps: range) -> Iterator[ReplayedStep]:
-    setup, state = session.setup, begun.state
-    program = setup.program(training_step(setup), state, opened, 1)
+def _observed(session: Session, opened: OpenedInput, begun: Begun, steps: range) -> Iterator[ReplayedStep]:
+    job, state = session.job, begun.state
+    program = job.program(training_step(job), state, opened, 1)
     losses_of = jax.jit(
-        partial(record_losses, setup.task, accumulate=setup.config.accumulate, axes=setup.placement.axes),
-        out_shardings=setup.placement.replicated,
-        compiler_options=setup.placement.runs_once,
+        partial(record_losses, job.task, accumulate=job.config.accumulate, axes=job.placement.axes),
+        out_shardings=job.placement.replicated,
+        compiler_options=job.placement.runs_once,
     )
     planned = Steps.planned(steps.start - 1, steps.stop - 1, 1)
     with session.feeding(program, opened, begun.position, planned) as feeder:

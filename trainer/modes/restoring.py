@@ -8,9 +8,9 @@ from pipeline.errors import FingerprintError
 from pipeline.logs import logger
 from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
 from trainer.inputs import Input, InputFn
+from trainer.job import Mode, OpenedInput
 from trainer.modes.preflight import agree_on
 from trainer.modes.session import Session
-from trainer.setup import Mode, Opened
 from trainer.state import TrainState
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.loading import plan_loading
@@ -36,14 +36,14 @@ class Begun:
     changes: tuple[str, ...] = ()
 
 
-def begin(session: Session, opened: Opened, step: int, warm_start: WarmStart) -> Begun:
+def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStart) -> Begun:
     """Of a new model if `step` is 0, else of the checkpoint of that step."""
-    setup = session.setup
+    job = session.job
     if step == 0:
-        plan = plan_loading(warm_start, setup.abstract_state(opened)) if warm_start.init_from else None
-        state = setup.fresh_state(opened, session.check)
-        return Begun(0, plan.into(state, setup.task, setup.placement) if plan else state, opened.source.info.start)
-    saved, config = session.checkpoints.restore(step, setup.abstract_state(opened)), setup.config.to_json()
+        plan = plan_loading(warm_start, job.abstract_state(opened)) if warm_start.init_from else None
+        state = job.fresh_state(opened, session.check)
+        return Begun(0, plan.into(state, job.task, job.placement) if plan else state, opened.source.info.start)
+    saved, config = session.checkpoints.restore(step, job.abstract_state(opened)), job.config.to_json()
     position = resumed_position(opened.source, saved, config)
     return Begun(step, saved.state, position, saved.productive_seconds, saved.run, tuple(saved.changes(config)))
 
@@ -73,7 +73,7 @@ def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> 
 class Restored(NamedTuple):
     """What a call that trains nothing begins with: an input, a state, and the checkpoints that have it."""
 
-    opened: Opened
+    opened: OpenedInput
     state: TrainState
     step: int
     checkpoints: CheckpointManager
@@ -90,13 +90,13 @@ def restore(
     """The input, and the state of a checkpoint, once all hosts agree on both. arguments: others of the call.
 
     step, checkpoint_path: see Trainer.evaluate. In a fast_dev_run the state is an untrained one."""
-    setup = session.setup
+    job = session.job
     with session.preemption.leavable():
         checkpoints, step = session.checkpoints_of(step, checkpoint_path)
-        opened = setup.open(mode, input_fn)
+        opened = job.open(mode, input_fn)
     agree_on(session, [opened], step, step, checkpoint_path=checkpoint_path, **arguments)
     with session.preemption.leavable():
-        if setup.config.fast_dev_run:
-            return Restored(opened, setup.fresh_state(opened, session.check), step, checkpoints)
-        state = checkpoints.restore(step, setup.abstract_state(opened)).state
+        if job.config.fast_dev_run:
+            return Restored(opened, job.fresh_state(opened, session.check), step, checkpoints)
+        state = checkpoints.restore(step, job.abstract_state(opened)).state
         return Restored(opened, state, step, checkpoints)

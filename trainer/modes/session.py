@@ -18,13 +18,13 @@ from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.exits import ending
 from trainer.interrupts import Check
+from trainer.job import Job, OpenedInput
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
 from trainer.ownership.claim import claim
 from trainer.ownership.owner_files import OwnerProcess
 from trainer.ownership.ownership import Ownership
-from trainer.setup import Opened, Setup
 from trainer.workdir import CHECKPOINTS, TRAIN, is_event_file
 
 __all__ = ["Session", "open_session"]
@@ -36,7 +36,7 @@ OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so
 class Session:
     """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted."""
 
-    setup: Setup
+    job: Job
     watchdog: HostWatchdog
     preemption: Preemption
     decisions: SharedDecisions
@@ -59,7 +59,7 @@ class Session:
 
         OwnerError if another training run owns it; OptionError or CheckpointError if it has something that no run made
         and that this one would replace or remove; on the other hosts, a HostError with that failure."""
-        config, workdir = self.setup.config, str(self.setup.config.workdir)
+        config, workdir = self.job.config, str(self.job.config.workdir)
         if config.fast_dev_run:
             return
 
@@ -75,14 +75,14 @@ class Session:
         """The checkpoints to read one from, and its step: of the work directory, or of another; in a fast_dev_run 0.
 
         Raises CheckpointError if there is no such checkpoint."""
-        if self.setup.config.fast_dev_run:
+        if self.job.config.fast_dev_run:
             return self.checkpoints, 0
         if checkpoint_path is None:
             return self.checkpoints, self.checkpoints.require(step)
         found = find_elsewhere(checkpoint_path, step if step != "best" else None)
         if step == "best" and str(checkpoint_path).rstrip("/").endswith(f"/{CHECKPOINTS}/{found.step}"):
             raise CheckpointError(f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'.")
-        there = CheckpointManager(replace(self.setup.config, workdir=found.workdir))
+        there = CheckpointManager(replace(self.job.config, workdir=found.workdir))
         return there, there.require("best") if step == "best" else found.step
 
     def check_late(self) -> None:
@@ -96,7 +96,7 @@ class Session:
     def feeding(
         self,
         program: Program,
-        opened: Opened,
+        opened: OpenedInput,
         position: Any,
         steps: Steps,
         *,
@@ -108,7 +108,7 @@ class Session:
         late: called while a chunk is waited for; may raise (default: check). ends: whether the input may end before."""
         # Hosts compare what a program delivers, which each of them runs completely.
         common = self.exchange.common_end() if ends or opened.is_program else None
-        bound = self.setup.config.stall_seconds + OWN_BOUND_SECONDS
+        bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
         batches = opened.source.batches(position)
         chunks = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program=program, common=common)
         with closing(Feeder(chunks, bound, late or self.check)) as feeder:
@@ -128,9 +128,9 @@ class Session:
 
 
 @contextmanager
-def open_session(setup: Setup, saves: bool = False) -> Iterator[Session]:
+def open_session(job: Job, saves: bool = False) -> Iterator[Session]:
     """The session of a call. saves: whether a preemption finds progress to save."""
-    config = setup.config
+    config = job.config
     ownership = Ownership(config.workdir)
     checkpoints = CheckpointManager(config, ownership.fence)
     # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
@@ -144,7 +144,7 @@ def open_session(setup: Setup, saves: bool = False) -> Iterator[Session]:
         preemption.within(watchdog.exchange)
         decisions = SharedDecisions(watchdog.exchange, preemption)
         yield Session(
-            setup=setup,
+            job=job,
             watchdog=watchdog,
             preemption=preemption,
             decisions=decisions,

@@ -16,6 +16,7 @@ from trainer.events.profile import Profile
 from trainer.events.progress import StepSize
 from trainer.exits import ending
 from trainer.inputs import InputFn
+from trainer.job import Job, OpenedInput
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
 from trainer.loop.feed import Feeder
@@ -28,7 +29,6 @@ from trainer.modes.train_and_evaluate import PeriodicEvaluations
 from trainer.modes.train_loop import Pace, TrainLoop
 from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.results import TrainResult
-from trainer.setup import Opened, Setup
 from trainer.step_functions import train_step
 from trainer.task import Step
 from trainer.warm_start.config import WarmStart
@@ -53,7 +53,7 @@ def goal_of(steps: int | None, max_steps: int | None, config: TrainerConfig) -> 
 
 
 def train(
-    setup: Setup,
+    job: Job,
     input_fn: InputFn,
     goal: Callable[[int], int | None],
     warm_start: WarmStart,
@@ -62,13 +62,13 @@ def train(
     eval_every_steps: int | None = None,
 ) -> TrainResult:
     """See Trainer.train and Trainer.train_and_evaluate. goal: see goal_of."""
-    config = setup.config
-    with open_session(setup, saves=not config.fast_dev_run) as session:
+    config = job.config
+    with open_session(job, saves=not config.fast_dev_run) as session:
         with session.preemption.leavable():
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
             end = config.fast_dev_run or goal(start)
-            opened = setup.open("train", input_fn, start) if end is None or start < end else None
+            opened = job.open("train", input_fn, start) if end is None or start < end else None
             if opened and opened.source.info.endless and end is None:
                 raise OptionError(
                     "no end is given, and the input never ends. Give steps or max_steps to train, or max_steps in the "
@@ -90,7 +90,7 @@ def train(
         return replace(result, evaluations=tuple(evaluations.results)) if evaluations else result
 
 
-def _begin(session: Session, opened: Opened, start: int, warm_start: WarmStart) -> Begun:
+def _begin(session: Session, opened: OpenedInput, start: int, warm_start: WarmStart) -> Begun:
     if not opened.resumable:
         (log.warning if start else log.info)(
             "the input is a plain iterable, which has no position: a resumed run starts it from its beginning, unless "
@@ -106,10 +106,10 @@ def _begin(session: Session, opened: Opened, start: int, warm_start: WarmStart) 
 
 
 def _train_steps(
-    session: Session, opened: Opened, begun: Begun, end: int | None, evaluations: PeriodicEvaluations | None
+    session: Session, opened: OpenedInput, begun: Begun, end: int | None, evaluations: PeriodicEvaluations | None
 ) -> TrainResult:
     """Trains up to step `end`; None: to the end of the input. Raises an Ending, with all progress saved."""
-    config, start = session.setup.config, begun.step
+    config, start = session.job.config, begun.step
     records_time = jax.process_index() == 0 and not config.fast_dev_run
     began = first_began(config.workdir, time.time()) if records_time else None
     spent = TimeSpent(began, begun.productive_seconds)
@@ -133,7 +133,7 @@ def _train_steps(
 @contextmanager
 def _open_loop(
     session: Session,
-    opened: Opened,
+    opened: OpenedInput,
     begun: Begun,
     end: int | None,
     *,
@@ -141,18 +141,18 @@ def _open_loop(
     evaluations: PeriodicEvaluations | None,
 ) -> Iterator[tuple[TrainLoop, Feeder]]:
     """The loop, with its program compiled, and the chunks to train on."""
-    setup, config, start = session.setup, session.setup.config, begun.step
+    job, config, start = session.job, session.job.config, begun.step
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n]
     marks = Marks(every, profile.stops)
-    pace = Pace(config.loop_seconds, partial(setup.steps_per_dispatch, opened, every)) if config.loop_seconds else None
-    k = 1 if pace else setup.steps_per_dispatch(opened, every)
-    program = setup.program(training_step(setup), begun.state, opened, k)
+    pace = Pace(config.loop_seconds, partial(job.steps_per_dispatch, opened, every)) if config.loop_seconds else None
+    k = 1 if pace else job.steps_per_dispatch(opened, every)
+    program = job.program(training_step(job), begun.state, opened, k)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
-    size = _step_size(setup, program)  # before the log line: tracing may fail
-    _say_beginning(setup, begun, end, f"{config.iterations_per_loop} of" if pace else k, program.scans)
+    size = _step_size(job, program)  # before the log line: tracing may fail
+    _say_beginning(job, begun, end, f"{config.iterations_per_loop} of" if pace else k, program.scans)
     with ExitStack() as stack:
-        recorder = stack.enter_context(Recorder(setup, opened.source, session.ownership.fence))
+        recorder = stack.enter_context(Recorder(job, opened.source, session.ownership.fence))
         recorder.start(start, begun.position, begun.run)
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
@@ -164,11 +164,11 @@ def _open_loop(
         yield TrainLoop(session, opened, begun, end, pace=pace, evaluations=evaluations, **parts), feeder
 
 
-def training_step(setup: Setup) -> Step:
+def training_step(job: Job) -> Step:
     """The step function, as configured."""
-    config, placement = setup.config, setup.placement
+    config, placement = job.config, job.placement
     return train_step(
-        setup.task,
+        job.task,
         config.on_nan,
         accumulate=config.accumulate,
         unroll=placement.on_cpu,
@@ -177,15 +177,15 @@ def training_step(setup: Setup) -> Step:
     )
 
 
-def _step_size(setup: Setup, program: Program) -> StepSize:
-    devices = setup.placement.mesh.devices
-    peak = setup.config.peak_tflops or peak_tflops(devices.flat[0])
-    flops = setup.task.flops or program.flops() or None
-    return StepSize(setup.config.global_batch_size, flops, peak and peak * devices.size)
+def _step_size(job: Job, program: Program) -> StepSize:
+    devices = job.placement.mesh.devices
+    peak = job.config.peak_tflops or peak_tflops(devices.flat[0])
+    flops = job.task.flops or program.flops() or None
+    return StepSize(job.config.global_batch_size, flops, peak and peak * devices.size)
 
 
-def _say_beginning(setup: Setup, begun: Begun, end: int | None, length: object, scans: bool) -> None:
-    devices = setup.placement.mesh.size
+def _say_beginning(job: Job, begun: Begun, end: int | None, length: object, scans: bool) -> None:
+    devices = job.placement.mesh.size
     on = f"{devices} {jax.default_backend()} {'device' if devices == 1 else 'devices'}"
     parameters = sum(leaf.size for leaf in jax.tree.leaves(begun.state.variables.params))
     log.info(
@@ -193,7 +193,7 @@ def _say_beginning(setup: Setup, begun: Begun, end: int | None, length: object, 
         begun.step,
         "the end of the input" if end is None else end,
         f"{parameters:,}",
-        setup.config.global_batch_size,
+        job.config.global_batch_size,
         on,
         length,
         " in one program" if scans else "",
@@ -202,7 +202,7 @@ def _say_beginning(setup: Setup, begun: Begun, end: int | None, length: object, 
 
 def _say_end(loop: TrainLoop, step: int) -> None:
     """Logs how training ended. Raises an Ending if it was preempted."""
-    config, source, stopped = loop.session.setup.config, loop.opened.source, loop.stopped
+    config, source, stopped = loop.session.job.config, loop.opened.source, loop.stopped
     if bad := source.info.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), source.info.on_error)
     saved = step and not config.fast_dev_run

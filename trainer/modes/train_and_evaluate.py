@@ -19,7 +19,7 @@ class PeriodicEvaluations:
     """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""
 
     def __init__(self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None) -> None:
-        self.opened = {name: session.setup.open("eval", input_fn) for name, input_fn in inputs.items()}
+        self.opened = {name: session.job.open("eval", input_fn) for name, input_fn in inputs.items()}
         self.every_steps, self.results = every_steps, list[EvalResult]()
         self._session, self._evaluations = session, dict[str | None, Evaluation]()
 
@@ -45,7 +45,7 @@ class PeriodicEvaluations:
         ends, checkpoints = end is not None and start >= end, self._session.checkpoints
         due = ends or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not checkpoints.was_evaluated(start):
-            like = self._session.setup.abstract_state(next(iter(self.opened.values())))
+            like = self._session.job.abstract_state(next(iter(self.opened.values())))
             self(start, checkpoints.restore(start, like).state, lambda _: None, final=ends)
 
 

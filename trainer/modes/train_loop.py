@@ -16,6 +16,7 @@ from trainer.cluster.exchange import Exchange
 from trainer.config import seconds_of
 from trainer.events.goodput import TimeSpent
 from trainer.events.profile import Profile
+from trainer.job import OpenedInput
 from trainer.loop.dispatch_plan import MEASURED_STEPS
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.program import Program
@@ -23,7 +24,6 @@ from trainer.modes.restoring import Begun
 from trainer.modes.session import Session
 from trainer.modes.train_and_evaluate import PeriodicEvaluations
 from trainer.modes.train_monitor import Recorder, TrainMonitor
-from trainer.setup import Opened
 from trainer.state import TrainState
 
 __all__ = ["Pace", "TrainLoop"]
@@ -79,7 +79,7 @@ class TrainLoop:
     spent: the time before it. evaluations: those in between. stopped: what ended it early, if anything."""
 
     session: Session
-    opened: Opened
+    opened: OpenedInput
     begun: Begun
     end: int | None
     _: KW_ONLY
@@ -111,7 +111,7 @@ class TrainLoop:
         end = result.start + result.length
         self.recorder.reached(end)
         speed = self.monitor.observe(result)
-        for callback in self.session.setup.callbacks:
+        for callback in self.session.job.callbacks:
             callback.on_loop_end(LoopEnd(end, result.scalars, self.monitor.reports, self.stop, speed))
         if self.pace:
             self.pace.observe()
@@ -121,7 +121,7 @@ class TrainLoop:
         self.session.checkpoints.settle()
         if ended and self.end is not None:  # asked before, at its last step
             return False
-        config, evaluations = self.session.setup.config, self.evaluations
+        config, evaluations = self.session.job.config, self.evaluations
         decision = self.session.decisions.poll(self._decide)
         if decision.stop:
             self.stopped = decision
@@ -155,7 +155,7 @@ class TrainLoop:
     def _decide(self) -> Decision:
         if self._why:
             return Decision(True, self._why)
-        now, config = self.clock(), self.session.setup.config
+        now, config = self.clock(), self.session.job.config
         if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):
             return Decision(True, f"max_time={config.max_time} is over")
         every = config.checkpoint_every
@@ -163,8 +163,8 @@ class TrainLoop:
 
     def _save(self, step: int, state: TrainState) -> None:
         """Starts to write a checkpoint; a fast_dev_run writes none."""
-        setup, source = self.session.setup, self.opened.source
-        if setup.config.fast_dev_run:
+        job, source = self.session.job, self.opened.source
+        if job.config.fast_dev_run:
             return
         with self.monitor.saving():
             self.monitor.check.before_save(step, state)
@@ -175,22 +175,22 @@ class TrainLoop:
                     step,
                     state,
                     source.state(position),
-                    setup.config.to_json(),
+                    job.config.to_json(),
                     productive_seconds=self.spent.productive(self.monitor.productive_seconds),
                     run=self.recorder.run,
                 )
             )
-            for callback in setup.callbacks:
+            for callback in job.callbacks:
                 callback.on_checkpoint(CheckpointEnd(step, state, self.monitor.reports, self.stop))
 
     def _completed(self, step: int) -> None:
         path = join(self.session.checkpoints.directory, str(step))
-        for callback in self.session.setup.callbacks:
+        for callback in self.session.job.callbacks:
             callback.on_checkpoint_complete(CheckpointComplete(step, path, self.monitor.reports))
 
     def _set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
-        config = self.session.setup.config
+        config = self.session.job.config
         k = pace.agree(self.session.exchange, config.stall_seconds)
         log.info("%d steps per dispatch, for %s", k, config.iterations_per_loop)
         with self.monitor.away():

@@ -21,11 +21,11 @@ from trainer.events.reports import Reports
 from trainer.exits import Interrupted, Preempted
 from trainer.history.segments import BadRecords, End, Hint, HistoryLine, Start, append, hint_of, no_hint
 from trainer.inputs import Input
+from trainer.job import Job
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.modes.restoring import Begun
 from trainer.modes.session import Session
-from trainer.setup import Setup
 from trainer.step_functions import BAD_LEAF
 from trainer.workdir import TRAIN
 
@@ -43,8 +43,8 @@ class TrainMonitor(AbstractContextManager):
     def __init__(
         self, session: Session, feeder: Feeder, size: StepSize, begun: Begun, end: int | None, *, hint: Hint
     ) -> None:
-        config, start = session.setup.config, begun.step
-        self.check = FiniteCheck(config.on_nan, begun.state, session.setup.placement, hint)
+        config, start = session.job.config, begun.step
+        self.check = FiniteCheck(config.on_nan, begun.state, session.job.placement, hint)
         self.reports = Reports(config, TRAIN, start, session.ownership.fence)
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
@@ -114,9 +114,9 @@ class Recorder(AbstractContextManager):
     Host 0 writes start and end; every host writes the bad records that it met. A fast_dev_run writes nothing.
     fence: raises if another run owns the work directory by now; then nothing is written."""
 
-    def __init__(self, setup: Setup, source: Input, fence: Callable[[], None]) -> None:
-        self._setup, self._source, self._fence = setup, source, fence
-        self._workdir = None if setup.config.fast_dev_run else str(setup.config.workdir)
+    def __init__(self, job: Job, source: Input, fence: Callable[[], None]) -> None:
+        self._job, self._source, self._fence = job, source, fence
+        self._workdir = None if job.config.fast_dev_run else str(job.config.workdir)
         self._provenance, self._known = source.info.provenance, set[int]()
         self.run, self._step = secrets.token_hex(8), 0
 
@@ -125,20 +125,20 @@ class Recorder(AbstractContextManager):
         """Names the command that shows the records of a step of this run."""
         if self._workdir is None or self._provenance is None:
             return no_hint
-        return hint_of(self._workdir, by_loss=self._setup.command is not None)
+        return hint_of(self._workdir, by_loss=self._job.command is not None)
 
     def start(self, step: int, position: Any, parent: str | None) -> None:
         """Writes the start of the run after this step, from this position of its input. parent: see Start."""
-        self._step, setup = step, self._setup
-        mesh, count = setup.placement.mesh, jax.process_count()
+        self._step, job = step, self._job
+        mesh, count = job.placement.mesh, jax.process_count()
         self._write(
             Start(
                 step,
                 _now(),
                 self._source.state(position),
                 self._provenance,
-                setup.config.to_json(),
-                command=setup.command,
+                job.config.to_json(),
+                command=job.command,
                 versions=versions(),
                 devices=f"{mesh.size} x {mesh.devices.flat[0].device_kind}, {count} process{'es' * (count > 1)}",
                 run=self.run,

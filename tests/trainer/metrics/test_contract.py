@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.config import TrainerConfig
+from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
@@ -22,7 +23,6 @@ from trainer.metrics.tokens import BitsPerByte, TokenAccuracy
 from trainer.modes.evaluate import compare_paddings
 from trainer.modes.evaluation import Evaluation
 from trainer.modes.session import open_session
-from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.task import Metric, Task, Variables
 
@@ -139,10 +139,10 @@ def evaluation_of(stack, input_fn, devices, k):
 
     task = Task(lambda *_: Variables(()), loss_fn, optax.sgd(1), {name: row[0] for name, row in METRICS.items()})
     config = TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=k)
-    setup = Setup(task, config, Placement.of(jax.devices()[:devices]))
-    session = stack.enter_context(open_session(setup))
+    job = Job(task, config, Placement.of(jax.devices()[:devices]))
+    session = stack.enter_context(open_session(job))
     state = TrainState(jnp.int32(0), Variables(()), (), jnp.zeros(2, jnp.uint32))
-    return Evaluation(session, setup.open("eval", input_fn), state, 0)
+    return Evaluation(session, job.open("eval", input_fn), state, 0)
 
 
 @pytest.fixture(scope="module")

@@ -101,10 +101,10 @@ def evaluation(dense_task, vector_input, config):
 
         def make(**metrics):
             trainer = Trainer(replace(dense_task, metrics=metrics), config(iterations_per_loop=3))
-            setup = trainer._setup
-            session = stack.enter_context(open_session(setup))
-            opened = setup.open("eval", vector_input)
-            return Evaluation(session, opened, setup.fresh_state(opened, session.check), 0)
+            job = trainer._job
+            session = stack.enter_context(open_session(job))
+            opened = job.open("eval", vector_input)
+            return Evaluation(session, opened, job.fresh_state(opened, session.check), 0)
 
         yield make
 

@@ -15,12 +15,12 @@ from pipeline.errors import EvaluationError, InputError
 from pipeline.hosts import Hosts
 from pipeline.tokenizers import ByteTokenizer, TextInfo
 from trainer.config import TrainerConfig
+from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.metrics.tally import computed, counted, empty_tallies, totals_counted
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
 from trainer.modes.evaluation import Evaluation
 from trainer.modes.session import open_session
-from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.task import Task, Variables
 
@@ -95,11 +95,11 @@ def evaluated(make_input, packing, batch, devices, totals=None):
 
     task = Task(lambda *_: Variables(()), loss_fn, optax.sgd(1), METRICS)
     config = TrainerConfig(workdir="unused", global_batch_size=batch, iterations_per_loop=1)
-    setup = Setup(task, config, Placement.of(jax.devices()[:devices]))
+    job = Job(task, config, Placement.of(jax.devices()[:devices]))
     with ExitStack() as stack:
-        session = stack.enter_context(open_session(setup))
+        session = stack.enter_context(open_session(job))
         state = TrainState(jnp.int32(0), Variables(()), (), jnp.zeros(2, jnp.uint32))
-        return Evaluation(session, setup.open("eval", input_fn), state, 0).epoch()
+        return Evaluation(session, job.open("eval", input_fn), state, 0).epoch()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from trainer.trainer import Trainer
 @pytest.fixture
 def trained(trainer):
     """trained(task): a Trainer of it with a model that has learnt; 16 records a step, up to 3 steps a dispatch."""
-    return lambda task=trainer._setup.task: Trainer(task, trainer.config, jax.devices()[:1])
+    return lambda task=trainer._job.task: Trainer(task, trainer.config, jax.devices()[:1])
 
 
 def seeing(task: Task, change) -> Task:

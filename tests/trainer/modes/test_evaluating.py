@@ -206,7 +206,7 @@ def call_of(store, config):
     with HostWatchdog(20.0, store=store) as watchdog:
         preemption = Preemption(store=store)
         yield Session(
-            setup=SimpleNamespace(config=config),
+            job=SimpleNamespace(config=config),
             watchdog=watchdog,
             preemption=preemption,
             decisions=SharedDecisions(watchdog.exchange, preemption),

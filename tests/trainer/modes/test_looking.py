@@ -47,8 +47,8 @@ def test_a_record_has_the_same_bits_as_in_the_batch_of_training_of_that_epoch(lo
     look = looking.look(image_input, records=BATCH, draws=3)
     assert look.numbers.tolist() == list(range(0, RECORDS, 3))
     assert not look.first_batch
-    source = looking._setup.open("train", image_input).source
-    program = jax.jit(lambda batch: augmented(looking._setup.task, batch))
+    source = looking._job.open("train", image_input).source
+    program = jax.jit(lambda batch: augmented(looking._job.task, batch))
     found = 0
     for epoch, draw in enumerate(look.draws):
         batches = source.batches(source.advance(source.start, epoch * RECORDS // BATCH))

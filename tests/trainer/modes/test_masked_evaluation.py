@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EvaluationError
+from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.modes.preflight import difference, facts_of
-from trainer.setup import Setup
 from trainer.trainer import Trainer
 
 BAD = [0, 17, 18, 99]
@@ -117,7 +117,7 @@ def test_training_goes_on_over_masked_records_and_says_at_its_end_how_many_they_
 
 
 def test_hosts_that_would_do_different_things_about_bad_records_do_not_begin(dense_task, config, masking):
-    setup = Setup(dense_task, config(), Placement.of(None, 1))
-    mine, theirs = (facts_of(setup, [setup.open("eval", masking(on_error=how))], 0, 0) for how in ("mask", "raise"))
+    job = Job(dense_task, config(), Placement.of(None, 1))
+    mine, theirs = (facts_of(job, [job.open("eval", masking(on_error=how))], 0, 0) for how in ("mask", "raise"))
     assert difference([mine, mine]) is None
     assert difference([mine, theirs]) == "on_error is mask on host 0 and raise on host 1."

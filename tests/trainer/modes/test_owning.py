@@ -34,7 +34,7 @@ def outcomes(config, monkeypatch):
                 with HostWatchdog(2.0, store=view) as watchdog, ownership, watchdog.reporting():
                     decisions = SharedDecisions(watchdog.exchange, preemption)
                     Session(
-                        setup=SimpleNamespace(config=settings),
+                        job=SimpleNamespace(config=settings),
                         watchdog=watchdog,
                         preemption=preemption,
                         decisions=decisions,

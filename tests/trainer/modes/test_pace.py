@@ -88,7 +88,7 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config, every, tic
     store, settings = LocalStore(), config(checkpoint_every_steps=None, **every)
     with Preemption(store=store) as preemption, HostWatchdog(10.0, store=store) as watchdog:
         session = SimpleNamespace(
-            setup=SimpleNamespace(config=settings),
+            job=SimpleNamespace(config=settings),
             decisions=SharedDecisions(watchdog.exchange, preemption),
             checkpoints=SimpleNamespace(settle=lambda: None),
         )

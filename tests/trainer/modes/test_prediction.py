@@ -49,7 +49,7 @@ def predicting(trainer):
     """predicting(predict_fn, **settings): the same trainer, but for these."""
 
     def make(predict_fn=scores, **settings):
-        task = dataclasses.replace(trainer._setup.task, predict_fn=predict_fn)
+        task = dataclasses.replace(trainer._job.task, predict_fn=predict_fn)
         return Trainer(task, dataclasses.replace(trainer.config, **settings))
 
     return make

@@ -11,9 +11,9 @@ import pytest
 from pipeline.errors import HostError, InputError, OptionError
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
+from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.modes.preflight import agree, difference, facts_of
-from trainer.setup import Setup
 
 
 @pytest.fixture(autouse=True)
@@ -104,8 +104,8 @@ def test_a_fact_that_only_some_have_is_a_difference():
 
 
 def test_the_facts_hold_all_that_decides_what_the_devices_run(dense_task, vector_input, config):
-    setup = Setup(dense_task, config(seed=5), Placement.of(jax.devices(), 2))
-    facts = facts_of(setup, [setup.open("train", vector_input)], 10, 20)
+    job = Job(dense_task, config(seed=5), Placement.of(jax.devices(), 2))
+    facts = facts_of(job, [job.open("train", vector_input)], 10, 20)
     assert {"workdir"} & facts.keys() == set()
     assert (facts["seed"], facts["start step"], facts["end step"], facts["mode"]) == (5, 10, 20, "train")
     assert (facts["fingerprint"], facts["num_records"], facts["global batch"]) == ("array100", 100, 16)
@@ -117,8 +117,8 @@ def test_the_facts_hold_all_that_decides_what_the_devices_run(dense_task, vector
 
 def test_the_facts_tell_another_model_optimizer_and_mesh(dense_task, vector_input, vectors, make_input, config):
     def facts(task=dense_task, devices=None, input_fn=vector_input):
-        setup = Setup(task, config(), Placement.of(devices))
-        return facts_of(setup, [setup.open("train", input_fn)], 0, 1)
+        job = Job(task, config(), Placement.of(devices))
+        return facts_of(job, [job.open("train", input_fn)], 0, 1)
 
     narrow = {key: array[:, :5] if array.ndim > 1 else array for key, array in vectors.items()}
     assert difference([facts(), facts()]) is None

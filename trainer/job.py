@@ -22,7 +22,7 @@ from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task, kind_of
 
-__all__ = ["Mode", "Opened", "Setup"]
+__all__ = ["Job", "Mode", "OpenedInput"]
 
 log = logger("trainer")
 
@@ -30,7 +30,7 @@ Mode = Literal["train", "eval", "predict"]
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedInput:
     """An input, the spec of its host batches as jax sees it, the size of a global batch, and what made the input."""
 
     mode: Mode
@@ -51,7 +51,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Setup:
+class Job:
     """A task, how to run it, and where. command: what started the process, for the history of the work directory."""
 
     task: Task
@@ -95,7 +95,7 @@ class Setup:
                 f"{self.config.global_batch_size}). Allowed: {fitting}."
             )
 
-    def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> Opened:
+    def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> OpenedInput:
         """Calls input_fn and checks its spec against the batch size."""
         config = self.config
         sizes = {"eval": config.resolved_eval_batch_size, "predict": config.resolved_predict_batch_size}
@@ -130,7 +130,7 @@ class Setup:
             )
         return opened
 
-    def _checked(self, mode: Mode, source: Input, batch: int, host_batch: int, input_fn: InputFn) -> Opened:
+    def _checked(self, mode: Mode, source: Input, batch: int, host_batch: int, input_fn: InputFn) -> OpenedInput:
         if (given := source.info.global_batch) not in (None, batch):
             raise InputError(
                 f"the input has global_batch={given}, the trainer {batch} ({mode}). Give both in an input_fn: "
@@ -146,25 +146,25 @@ class Setup:
         if mode == "train":  # the batches of an evaluation may have fewer arrays
             self.placement.axes.check_names(struct)
         self.placement.axes.check_rows(struct, host_batch)
-        return Opened(mode, source, struct, batch, input_fn)
+        return OpenedInput(mode, source, struct, batch, input_fn)
 
-    def abstract_state(self, opened: Opened) -> TrainState:
+    def abstract_state(self, opened: OpenedInput) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
         with self.naming_batch(opened):
             return abstract_state(self.task, self.spec(opened), self.placement, self.config.averages)
 
-    def fresh_state(self, opened: Opened, check: Check = lambda: None) -> TrainState:
+    def fresh_state(self, opened: OpenedInput, check: Check = lambda: None) -> TrainState:
         """The initial state of a run. check: called during its compilation; may raise."""
         with self.naming_batch(opened):
             spec, averages = self.spec(opened), self.config.averages
             return init_state(self.task, self.config.seed, spec, self.placement, check, ema=averages)
 
-    def spec(self, opened: Opened) -> Any:
+    def spec(self, opened: OpenedInput) -> Any:
         """The global batch as a jax.ShapeDtypeStruct for each array."""
         return self.placement.global_struct(opened.struct, opened.global_batch)
 
     @contextmanager
-    def naming_batch(self, opened: Opened) -> Iterator[None]:
+    def naming_batch(self, opened: OpenedInput) -> Iterator[None]:
         """Adds what the batch contains to an error in the task, which is traced inside."""
         try:
             yield
@@ -177,7 +177,7 @@ class Setup:
             raise
 
     def steps_per_dispatch(
-        self, opened: Opened, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
+        self, opened: OpenedInput, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
     ) -> int:
         """`wanted` (default: the config's), reduced so that dispatches end at the marks and super-batches fit a device.
 
@@ -192,7 +192,7 @@ class Setup:
         return steps_that_fit(k, marks, step_bytes, cap)
 
     def program(
-        self, step: Step, carry: Any, opened: Opened, k: int, outs: Callable[[bool], Any] | None = None
+        self, step: Step, carry: Any, opened: OpenedInput, k: int, outs: Callable[[bool], Any] | None = None
     ) -> Program:
         """`step` as a program for this input, which `feeding` compiles. outs: see Program."""
         with self.naming_batch(opened):
