@@ -20,7 +20,7 @@ KILLED_AND_PREEMPTED = (
     start(0, 0),
     End(100, at(60), "SIGTERM on host 1 of 2"),
     start(100, 300),
-    start(200, 600),
+    start(200, 600, reported=220),
     BadRecords("f", {"7": "its JPEG is truncated"}),
     End(300, at(660), "finished"),
 )

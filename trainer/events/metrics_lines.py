@@ -78,6 +78,16 @@ def metrics_lines(
                 yield step, values
 
 
+def last_step(directory: str) -> int | None:
+    """The last step in a directory's metrics.jsonl; None if there is none. Reads only the end of the file."""
+    for name, size in reversed(_files(directory).items()):
+        path, start = join(directory, name), max(0, size - PIECE_BYTES)
+        end = b"".join(open_storage(path).read_ranges([(path, start, size - start)]))
+        if found := re.findall(rb"^" + _STEP.pattern, end, re.MULTILINE):
+            return int(found[-1])
+    return None
+
+
 def read_columns(directory: str, progress: Progress = ignored) -> dict[str, Column]:
     """Name -> column of the metrics.jsonl in a directory, the names sorted; {} if there is none.
 

@@ -54,7 +54,8 @@ class Start:
     position: of the input, as checkpoints have it. input: its provenance, see DatasetInput; None if the input has none.
     settings: of the TrainerConfig. command: None for a program that uses the Trainer. devices: number and kind.
     run: identifies this run; its checkpoints name it. parent: the run that saved the state; None for a new model, and
-    for a checkpoint that does not tell."""
+    for a checkpoint that does not tell. reported: the last step in metrics.jsonl, from which the run removes those
+    after its first; None if it has none."""
 
     step: int
     time: str
@@ -66,6 +67,7 @@ class Start:
     devices: str
     run: str = ""
     parent: str | None = None
+    reported: int | None = None
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ import jax
 import numpy as np
 
 from pipeline.errors import InfeedError
+from pipeline.storage.storage import join
 from trainer.checked import FiniteCheck, LossSpikes
 from trainer.checkpointing.contents import versions
 from trainer.cluster.decisions import Decision
+from trainer.events.metrics_lines import last_step
 from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
 from trainer.exits import Interrupted, Preempted
@@ -131,6 +133,7 @@ class Recorder(AbstractContextManager):
         """Writes the start of the run after this step, from this position of its input. parent: see Start."""
         self._step, job = step, self._job
         mesh, count = job.placement.mesh, jax.process_count()
+        writes = self._workdir is not None and jax.process_index() == 0
         self._write(
             Start(
                 step,
@@ -143,6 +146,7 @@ class Recorder(AbstractContextManager):
                 devices=f"{mesh.size} x {mesh.devices.flat[0].device_kind}, {count} process{'es' * (count > 1)}",
                 run=self.run,
                 parent=parent,
+                reported=last_step(join(job.config.workdir, TRAIN)) if writes else None,
             )
         )
 

@@ -165,6 +165,8 @@ def attempts_of(history: History, times: Column) -> Iterator[Attempt]:
         reached, ended = (max(times.steps[own]), max(times.values[own])) if own.any() else (line.step, None)
         if following is not None and line.run and following.parent == line.run:
             reached = max(reached, following.step)  # it saved that
+        if following is not None:  # it may have gone beyond the step that the next one began with
+            reached = max(reached, following.reported or 0)
         yield Attempt(line, began, int(reached), ended, "killed" if following else "no end recorded")
 
 

@@ -43,6 +43,7 @@ def test_a_start_states_the_position_the_settings_the_command_and_the_devices(de
     first, second = read_history(trainer.config.workdir).starts
     assert (first.step, second.step) == (0, 4)
     assert (first.position["position"], second.position["position"]) == (0, 4)
+    assert (first.reported, second.reported) == (None, 4)
     assert (first.settings["seed"], first.command, first.devices) == (3, command, "4 x cpu, 1 process")
     assert first.input is None  # this input does not tell where its records come from
     assert first.versions["jax"]

@@ -63,7 +63,7 @@ def test_restarts_are_marked_at_their_steps_and_times_and_said_in_words(make_run
     assert 5.4 < float(marks["killed"]) < 6
     assert marks["resumed"] == "5, 10"
     (processes,) = [block for block in page.sections[5].blocks if block.title == "Processes"]
-    assert [row[1:3] for row in processes.rows] == [("0", "100"), ("100", "200"), ("200", "300")]
+    assert [row[1:3] for row in processes.rows] == [("0", "100"), ("100", "220"), ("200 (20 steps lost)", "300")]
 
 
 def test_over_time_the_line_has_a_gap_wherever_nothing_was_trained(make_run):

@@ -78,8 +78,8 @@ def test_every_process_is_a_row(make_run):
     assert [*table.columns] == ["began", "after step", "reached step", "ended", "how", "changed"]
     assert [tuple(row) for row in table.rows] == [
         ("2026-09-23 12:00:00", "0", "100", "2026-09-23 12:01:00", "preempted: SIGTERM on host 1 of 2", ""),
-        ("2026-09-23 12:05:00", "100", "200", "2026-09-23 12:05:49", "killed", ""),
-        ("2026-09-23 12:10:00", "200", "300", "2026-09-23 12:11:00", "finished", ""),
+        ("2026-09-23 12:05:00", "100", "220", "2026-09-23 12:05:49", "killed", ""),
+        ("2026-09-23 12:10:00", "200 (20 steps lost)", "300", "2026-09-23 12:11:00", "finished", ""),
     ]
 
 
