@@ -15,17 +15,8 @@ from beam_jobs.merging import check_mergeable
 from beam_jobs.receipts import first_change, parse_receipt
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
-from pipeline.shards.manifest import Manifest, find_manifest, read_manifest, update_manifest
-from pipeline.shards.naming import (
-    MANIFEST_FILE,
-    index_file,
-    plan_file,
-    receipt_file,
-    rejects_file,
-    shard_file,
-    shard_files,
-    summary_file,
-)
+from pipeline.shards import naming
+from pipeline.shards.manifest import Manifest, find_manifest, update_manifest
 from pipeline.shards.schema import SHARD_FILES, ShardFiles
 from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidecars
 from pipeline.shards.typed_json import Count, JsonFile, sealed_line, unsealed
@@ -83,9 +74,8 @@ def _encoded(claim: Claim) -> bytes:
 
 def claim(storage: Storage, plan: SplitPlan) -> None:
     """Claims the split for this plan. Raises ConversionError if another plan owns it and may not be overwritten."""
-    job, path, mine = plan.job, join(plan.job.output_dir, plan_file(plan.split)), Claim.of(plan)
-    if storage.exists(join(job.output_dir, MANIFEST_FILE)):
-        check_mergeable(read_manifest(job.output_dir, storage), job)
+    job, path, mine = plan.job, join(plan.job.output_dir, naming.plan_file(plan.split)), Claim.of(plan)
+    check_mergeable(find_manifest(job.output_dir, storage), job)
     if not storage.exists(path):
         _check_vacant(storage, plan)
     if storage.create(path, _encoded(mine)):
@@ -126,12 +116,12 @@ def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
             "directory, or replace the split with --overwrite."
         )
     if there.has_checksum:
-        _publish(storage, join(job.output_dir, plan_file(plan.split)), mine)
+        _publish(storage, join(job.output_dir, naming.plan_file(plan.split)), mine)
 
 
 def renew_claim(storage: Storage, plan: SplitPlan) -> None:
     """Updates the claim, once all shards are proven to match the current raw data."""
-    path, mine = join(plan.job.output_dir, plan_file(plan.split)), Claim.of(plan)
+    path, mine = join(plan.job.output_dir, naming.plan_file(plan.split)), Claim.of(plan)
     there = _read(storage, path, plan)
     if not there.has_checksum or there.raw_checksum != mine.raw_checksum:
         _publish(storage, path, mine)
@@ -151,12 +141,12 @@ def _publish(storage: Storage, path: str, mine: Claim) -> None:
 def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
     """Raises ConversionError if a split of this name exists without a claim, so something else wrote it."""
     output_dir, split = plan.job.output_dir, plan.split
-    shards = shard_files(split, None, plan.job.converter.schema.files)
+    shards = naming.shard_files(split, None, plan.job.converter.schema.files)
     found = [name for name in _names(storage, output_dir) if fnmatchcase(name, shards)]
-    indexed = storage.exists(join(output_dir, MANIFEST_FILE)) and split in read_manifest(output_dir, storage).splits
-    if not found and not indexed:
+    manifest = find_manifest(output_dir, storage)
+    if not found and not (manifest and split in manifest.splits):
         _check_free(storage, plan)
-    elif not storage.exists(join(output_dir, plan_file(split))):  # or a concurrent worker has just claimed it
+    elif not storage.exists(join(output_dir, naming.plan_file(split))):  # or a concurrent worker has just claimed it
         what = f"{found[0]} ({len(found)} such files in total)" if found else "a manifest that lists it"
         raise ConversionError(
             f"{output_dir} already holds split {split!r}, which no conversion into this directory wrote: found {what}. "
@@ -168,7 +158,7 @@ def _check_free(storage: Storage, plan: SplitPlan) -> None:
     """Raises ConversionError if something else has a name that the commit needs. All conversions into this directory
     share the files for TFDS, so only the first one can find somebody else's."""
     output_dir, converter = plan.job.output_dir, plan.job.converter
-    names = [index_file(plan.split), rejects_file(plan.split), summary_file(plan.split)]
+    names = [naming.index_file(plan.split), naming.rejects_file(plan.split), naming.summary_file(plan.split)]
     if not any(fnmatchcase(name, "*.plan.json") for name in storage.list(join(output_dir, "_shards"))):
         names += sidecar_names(converter.schema, converter.labels)
         names += converter.files() if isinstance(converter, Packer) else ()
@@ -208,7 +198,7 @@ def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:
 def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
     """This plan's claim if intact receipts and the manifest agree that it owns the split, or if nothing was written."""
     output_dir, split = plan.job.output_dir, plan.split
-    receipts = f"{shard_files(split, None)}.json"
+    receipts = f"{naming.shard_files(split, None)}.json"
     names = [name for name in storage.list(join(output_dir, "_shards")) if fnmatchcase(name, receipts)]
     found = in_parallel(lambda name: parse_receipt(storage.read(join(output_dir, f"_shards/{name}"))), names)
     intact = [receipt for receipt in found if receipt and receipt.has_checksum]
@@ -216,7 +206,7 @@ def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
     manifest = find_manifest(output_dir, storage)
     if manifest and split in manifest.splits:
         plans.add(manifest.splits[split].plan_digest)
-    shards = shard_files(split, None, plan.job.converter.schema.files)
+    shards = naming.shard_files(split, None, plan.job.converter.schema.files)
     vacant = not names and not any(fnmatchcase(name, shards) for name in storage.list(output_dir))
     if plans != {plan.digest} and not (vacant and not plans):
         return None
@@ -226,20 +216,19 @@ def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
 
 def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> None:
     """Removes the split from the manifest and sidecars, then exactly the old plan's files. Idempotent."""
-    if storage.exists(join(output_dir, MANIFEST_FILE)):
-        manifest = read_manifest(output_dir, storage)
+    if manifest := find_manifest(output_dir, storage):
         if set(manifest.splits) - {split}:
             update_manifest(storage, output_dir, lambda there: _without(storage, there or manifest, split))
         else:
-            storage.delete(join(output_dir, MANIFEST_FILE))
+            storage.delete(join(output_dir, naming.MANIFEST_FILE))
             remove_sidecars(storage, output_dir, manifest)
     # Receipts before shards: a receipt states that its shard exists.
     numbers = range(old.num_shards)
-    receipts = [receipt_file(split, shard, old.num_shards) for shard in numbers]
-    shards = [shard_file(split, shard, old.num_shards, old.files) for shard in numbers]
+    receipts = [naming.receipt_file(split, shard, old.num_shards) for shard in numbers]
+    shards = [naming.shard_file(split, shard, old.num_shards, old.files) for shard in numbers]
     for files in (receipts, shards):
         in_parallel(storage.delete, [join(output_dir, file) for file in files])
-    for file in (index_file(split), rejects_file(split), summary_file(split)):
+    for file in (naming.index_file(split), naming.rejects_file(split), naming.summary_file(split)):
         storage.delete(join(output_dir, file))
 
 

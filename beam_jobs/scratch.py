@@ -54,6 +54,10 @@ class Scratch:
         """Keeps the files for a job that runs elsewhere. Its commit removes them."""
         self._kept = True
 
+    def limit(self, compressed_bytes: int) -> int:
+        """The limit for the uncompressed size of a file with this compressed size."""
+        return self.max_bytes or max(_LEAST_BYTES, _RATIO * compressed_bytes)
+
     def uncompressed(self, raw: Storage, uri: str, compression: Compression = "gzip") -> str:
         """The path of the uncompressed file. Raises RawDataError if the compressed file is damaged or too large."""
         output, stat = open_storage(self.output_dir), raw.stat(uri)
@@ -80,7 +84,7 @@ class Scratch:
         return path
 
     def _bounded(self, pieces: Iterator[bytes], uri: str, compressed_bytes: int) -> Iterator[bytes]:
-        written, limit = 0, self.max_bytes or max(_LEAST_BYTES, _RATIO * compressed_bytes)
+        written, limit = 0, self.limit(compressed_bytes)
         for piece in pieces:
             written += len(piece)
             if self._failure:

@@ -18,19 +18,33 @@ from pipeline.errors import OptionError, did_you_mean, printable
 from pipeline.sizes import parse_bytes
 from pipeline.tools.command import Console, Parser
 
-__all__ = ["add_output_option", "chosen_splits", "conversion_parser", "run", "scratch_of"]
+__all__ = ["chosen_splits", "conversion_parser", "run", "scratch_of"]
 
 
 def conversion_parser(
-    command: str, doc: str | None, examples: Sequence[str], splits: Sequence[str], raw_data: str, fraction: str = ""
+    command: str,
+    doc: str | None,
+    examples: Sequence[str],
+    splits: Sequence[str],
+    raw_data: str,
+    *,
+    raw_option: str = "--raw_data_dir DIR",
+    fraction: str = "",
 ) -> argparse.ArgumentParser:
     """The parser of a command, with the options that all commands share. doc and examples: as for Parser.
 
-    raw_data: help for --raw_data_dir. fraction: what --validation_fraction does, if there is one."""
-    usage = "%(prog)s --raw_data_dir DIR --output DIR [options]"
-    parser = Parser(f"converters.{command}", doc, examples, usage=usage)
-    parser.add_argument("--raw_data_dir", required=True, metavar="DIR", help=raw_data)
-    add_output_option(parser)
+    raw_data: help for the raw_option. fraction: what --validation_fraction does, if there is one."""
+    parser = Parser(f"converters.{command}", doc, examples, usage=f"%(prog)s {raw_option} --output DIR [options]")
+    option, metavar = raw_option.split()
+    parser.add_argument(option, required=True, metavar=metavar, help=raw_data)
+    parser.add_argument(
+        "--output",
+        "--gcs_output_path",  # as in tensorflow/tpu
+        dest="gcs_output_path",
+        required=True,
+        metavar="DIR",
+        help="directory for the shards: local, or gs://bucket/dir",
+    )
     known = f" subset of {', '.join(splits)}" if splits else ""
     parser.add_argument("--splits", help=f"comma-separated{known} (default: all that are found)")
     for split in splits:
@@ -40,18 +54,6 @@ def conversion_parser(
         parser.add_argument("--validation_fraction", type=float, help=help_text)
     add_options(parser)
     return parser
-
-
-def add_output_option(parser: argparse.ArgumentParser) -> None:
-    """Adds --output, which is also called --gcs_output_path as in tensorflow/tpu."""
-    parser.add_argument(
-        "--output",
-        "--gcs_output_path",
-        dest="gcs_output_path",
-        required=True,
-        metavar="DIR",
-        help="directory for the shards: local, or gs://bucket/dir",
-    )
 
 
 def chosen_splits(args: argparse.Namespace, known: Sequence[str] = ()) -> list[str]:

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beam_jobs.launch import exit_with
-from beam_jobs.options import add_options
 from beam_jobs.scratch import Scratch
-from converters.command_line import add_output_option, chosen_splits, run, scratch_of
+from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
 from converters.tfrecord.converter import TfrecordConverter
 from converters.tfrecord.layouts import RawTfrecords, chosen_files, sources_of
 from converters.tfrecord_to_gcs import add_record_options, set_num_shards
@@ -33,7 +32,6 @@ from pipeline.sources.tfds_features import described_by_tfds, load_tfds
 from pipeline.sources.tfds_files import tfds_files, tfds_labels
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
-from pipeline.tools.command import Parser
 
 __all__ = ["EXAMPLES", "DatasetName", "find_tfds", "main", "prepare"]
 
@@ -59,11 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    usage = "%(prog)s --dataset NAME --output DIR [options]"
-    parser = Parser("converters.tfds_to_gcs", __doc__, EXAMPLES, usage=usage)
-    parser.add_argument(
-        "--dataset", required=True, metavar="NAME", help="name, name/config, name:1.0.0 or name/config:1.0.0"
-    )
+    known = "name, name/config, name:1.0.0 or name/config:1.0.0"
+    parser = conversion_parser("tfds_to_gcs", __doc__, EXAMPLES, (), known, raw_option="--dataset NAME")
     parser.add_argument("--data_dir", help="where TFDS prepared it (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)")
     parser.add_argument("--download", action="store_true", help="let TFDS download and prepare it first, if necessary")
     parser.add_argument(
@@ -73,10 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODULE",
         help="let TFDS import this module, in which you wrote features of your own; may be repeated",
     )
-    add_output_option(parser)
-    parser.add_argument("--splits", help="comma-separated (default: all)")
     add_record_options(parser)
-    add_options(parser)
     return parser
 
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Cells", "class_cells", "number_cell", "text_cell"]
+__all__ = ["Cells", "class_cells", "document_cell", "number_cell", "text_cell"]
 
 Cells = Mapping[str, Any]
 
@@ -63,6 +63,15 @@ def text_cell(cells: Cells, column: str) -> str:
         raise ValueError(f"{column!r} is {cell!r:.60}; it must be text, without zero bytes and not empty")
     _check_unicode(column, cell, text)
     return text
+
+
+def document_cell(cells: Cells, column: str) -> bytes:
+    """The text in a row, which may be empty, as UTF-8. Raises ValueError for anything else."""
+    cell = _cell(cells, column)
+    if not isinstance(cell, str):
+        raise ValueError(f"{column!r} is {cell!r:.60}; it must be text")
+    _check_unicode(column, cell, cell)
+    return cell.encode()
 
 
 def _text(cell: Any) -> str:

@@ -14,7 +14,7 @@ from beam_jobs.packed_files import CRC32C
 from beam_jobs.references import File, Reference, References
 from converters.raw.splits import is_of
 from converters.text.documents import Document, DocumentFormat, documents
-from converters.text.packing import EncodedDocuments, Piece, packed_rows
+from converters.text.packing import EncodedDocuments, Piece, batches, packed_rows
 from pipeline.errors import RawDataError
 from pipeline.shards.example import encode_integer_examples
 from pipeline.shards.record import crc32c
@@ -84,15 +84,7 @@ class TextConverter:
         return self.info.files()
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_KeyedDocument]]:
-        window, size = list[_KeyedDocument](), 0
-        for found in self._documents(storage, source):
-            window.append(found)
-            size += len(found.document.raw)
-            if size >= _WINDOW_BYTES:
-                yield window
-                window, size = [], 0
-        if window:
-            yield window
+        return batches(self._documents(storage, source), lambda found: len(found.document.raw), _WINDOW_BYTES)
 
     def _documents(self, storage: Storage, source: Source) -> Iterator[_KeyedDocument]:
         """Those of the source's split."""

@@ -5,10 +5,10 @@ are part of plan digests."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 from converters.raw.compressed import uncompressed
-from converters.table.cells import Cells
+from converters.table.cells import document_cell
 from converters.table.rows import TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.storage import Storage
 
@@ -95,22 +95,9 @@ def _of_table(file: BinaryIO, name: str, reading: DocumentFormat, begin: int, en
             yield Document(row.offset, row.error.encode(), row.error)
             continue
         try:
-            yield _document(row.offset, _cell(row.cells, reading.column), reading.max_bytes)
+            yield _document(row.offset, document_cell(row.cells, reading.column), reading.max_bytes)
         except ValueError as e:
             yield Document(row.offset, str(e).encode(), str(e))
-
-
-def _cell(cells: Cells, column: str) -> bytes:
-    """The text in a row. Raises ValueError for anything else."""
-    if column not in cells:
-        raise ValueError(f"no {column!r} in it")
-    cell: Any = cells[column]
-    if not isinstance(cell, str):
-        raise ValueError(f"{column!r} is {cell!r:.60}; it must be text")
-    try:
-        return cell.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{column!r} is {cell!r:.60}, which is not Unicode text") from None
 
 
 def _next_line(file: BinaryIO, offset: int) -> int:

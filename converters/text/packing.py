@@ -4,15 +4,16 @@ A segment is a document or a piece of one: the start token, then text tokens, th
 there. A document is cut only if it is longer than a row or, with "concat", where the row is full."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from pipeline.tokenizers import Packing, TextInfo
 
-__all__ = ["EncodedDocuments", "Piece", "packed_rows"]
+__all__ = ["EncodedDocuments", "Piece", "batches", "packed_rows"]
 
+_Item = TypeVar("_Item")
 _BATCH_BYTES = 1 << 20  # of text encoded together: enough to use all cores
 
 
@@ -88,6 +89,19 @@ def _best_fit(pieces: Iterator[Piece], row_length: int) -> list[list[Piece]]:
     return rows
 
 
+def batches(items: Iterable[_Item], size: Callable[[_Item], int], enough: int) -> Iterator[Sequence[_Item]]:
+    """The items in groups, each of which ends with the item that makes it large enough."""
+    batch, total = list[_Item](), 0
+    for item in items:
+        batch.append(item)
+        total += size(item)
+        if total >= enough:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
 class EncodedDocuments:
     """The tokens of documents, each with an end token. texts: UTF-8.
 
@@ -107,26 +121,19 @@ class EncodedDocuments:
         tokenizer, row = self._info.tokenizer, self._info.sequence_length
         encoded = [np.zeros(0, np.int32)] * len(self._texts)
         is_long = [len(text) > row for text in self._texts]  # no token represents less than a byte
-        for group in self._batches([number for number, long in enumerate(is_long) if not long]):
+        short = (number for number, long in enumerate(is_long) if not long)
+        for group in batches(short, self._size, _BATCH_BYTES):
             for number, tokens in zip(group, tokenizer.encode_batch(self._decoded(group)), strict=True):
                 encoded[number] = tokens
-        for group in self._batches([number for number, long in enumerate(is_long) if long]):
+        for group in batches(itertools.compress(itertools.count(), is_long), self._size, _BATCH_BYTES):
             for number, found in zip(group, tokenizer.encode_with_ends(self._decoded(group)), strict=True):
                 encoded[number], ends = found
                 if len(ends) >= row:
                     self._ends[number] = ends
         return encoded
 
-    def _batches(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        batch, size = list[int](), 0
-        for number in numbers:
-            batch.append(number)
-            size += len(self._texts[number])
-            if size >= _BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+    def _size(self, number: int) -> int:
+        return len(self._texts[number])
 
     def _decoded(self, numbers: Sequence[int]) -> list[str]:
         return [self._texts[number].decode() for number in numbers]

@@ -57,6 +57,17 @@ def test_shards_that_no_conversion_wrote_are_never_replaced(raw_imagenet, out, t
     assert shard_digests(foreign) == before
 
 
+def test_a_split_of_a_foreign_manifest_is_refused_even_without_its_shards(raw_imagenet, out, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "manifest.json").write_bytes((out / "manifest.json").read_bytes())
+    with pytest.raises(
+        ConversionError, match="no conversion into this directory wrote: found a manifest that lists it"
+    ):
+        raw_imagenet.convert(foreign, "--splits=train", "--overwrite")
+    assert [path.name for path in foreign.iterdir() if path.is_file()] == ["manifest.json"]
+
+
 def test_another_label_file_is_refused(raw_imagenet, out):
     raw_imagenet.synsets.append("n99999999")
     with pytest.raises(ConversionError, match="of another plan"):

@@ -51,6 +51,15 @@ def test_every_member_is_a_range_that_ends_before_the_next(path, data):
     assert all(a.offset + a.span <= b.offset for a, b in itertools.pairwise(members))
 
 
+def test_a_member_that_overlaps_the_next_is_an_error(path):
+    data = bytearray(zip_of({"a": b"a" * 300, "b": b"b" * 300}, zipfile.ZIP_STORED))
+    second = data.rindex(b"PK\1\2")  # its entry in the directory, which ends with its offset before the name
+    struct.pack_into("<I", data, second + 42, 10)
+    path.write_bytes(data)
+    with pytest.raises(ZipError, match="member 'a' overlaps what follows it"):
+        scan(path)
+
+
 def test_a_comment_that_looks_like_an_end_does_no_harm(path):
     with zipfile.ZipFile(path, "w") as packed:
         packed.writestr("a.jpg", b"a" * 300)
