@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.inputs.provenance import recorded_order, restored_order
+from pipeline.inputs.provenance import recorded_order, restored_order, stand_ins
 from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import Position, TrainOrder
 from pipeline.orders.shuffle import Shuffle
@@ -58,3 +58,9 @@ def test_an_order_from_json_has_the_same_settings_positions_and_batches(order, b
 def test_a_large_order_takes_little_text():
     order = TrainOrder(1_281_167, 1024, seed=0, block_records=79)
     assert len(json.dumps(recorded_order(order))) < 300
+
+
+def test_stand_ins_are_the_other_records_of_the_same_source_from_the_next_one_on():
+    assert list(stand_ins([0, 4, 10], 8)) == [9, 4, 5, 6, 7]
+    assert list(stand_ins([0, 4, 10], 0)) == [1, 2, 3]
+    assert list(stand_ins([0, 1], 0)) == []

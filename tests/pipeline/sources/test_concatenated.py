@@ -45,6 +45,7 @@ def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbe
     assert reading.held_bytes == 0
     everything = fetch(records, np.arange(len(expected)))
     assert [record.crc for record in everything] == records.info.crcs.tolist()
+    assert [len(intact(record).payload) for record in everything] == records.info.lengths.tolist()
     # A part's size is its share of the source: as good as records are alike, and rounded down.
     payloads = records.weigh(np.arange(len(expected))) - RECORD_OBJECT_BYTES * len(expected)
     on_disk = records.info.num_bytes - FRAME_BYTES * len(expected)

@@ -218,3 +218,14 @@ def traced(history, step):
 def test_a_step_that_cannot_be_traced_is_an_error_that_says_why(starts, step, error, problem):
     with pytest.raises(error, match=problem):
         traced(History(starts), step)
+
+
+def test_a_skipped_record_was_replaced_by_the_next_good_one_of_its_own_source():
+    halves = [SOURCE | {"stop": 4}, SOURCE | {"stop": 5, "fingerprint": "g"}]
+    start = replace(START, input=GIVEN | {"sources": halves, "source_starts": [0, 4, 9], "on_error": "skip"})
+    history = History([start, BadRecords("f", {"3": "truncated", "8": "truncated", "0": "short"})])
+    seen = [batch for step in range(1, 5) for batch in traced(history, step)]
+    pairs = {int(bad): int(good) for batch in seen for bad, good in zip(batch.replaced, batch.record_ids, strict=True)}
+    pairs.pop(-1)
+    assert pairs
+    assert pairs.items() <= {3: 1, 8: 4, 0: 1}.items()
