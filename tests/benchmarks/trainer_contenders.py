@@ -22,8 +22,7 @@ from trainer_work import Work, losses, new_params, update
 from trainer.callbacks import Callback, LoopEnd
 from trainer.config import OnNan, TrainerConfig
 from trainer.inputs import InputContext, InputInfo
-from trainer.loop.dispatch_plan import Steps
-from trainer.loop.dispatching import DispatchResult, run
+from trainer.loop.dispatching import DispatchResult, Steps, run
 from trainer.mesh import Placement
 from trainer.modes.session import open_session
 from trainer.setup import Setup

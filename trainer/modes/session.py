@@ -18,7 +18,7 @@ from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.exits import ending
 from trainer.interrupts import Check
-from trainer.loop.dispatch_plan import Steps
+from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
 from trainer.ownership.claim import claim

@@ -14,10 +14,9 @@ from trainer.checkpointing.manager import Saved
 from trainer.cluster.decisions import Decision
 from trainer.cluster.exchange import Exchange
 from trainer.config import seconds_of
-from trainer.events.goodput import TimeSpent
 from trainer.events.profile import Profile
-from trainer.loop.dispatch_plan import MEASURED_STEPS
-from trainer.loop.dispatching import DispatchResult
+from trainer.events.progress import TimeSpent
+from trainer.loop.dispatching import MEASURED_STEPS, DispatchResult
 from trainer.loop.program import Program
 from trainer.modes.recording import Recorder
 from trainer.modes.restoring import Begun

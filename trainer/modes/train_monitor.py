@@ -12,10 +12,10 @@ import numpy as np
 
 from pipeline.errors import NanError
 from pipeline.logs import logger
-from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
 from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
+from trainer.gradients import LOSS, checked_names, finder_of_broken
 from trainer.history.segments import Hint, no_hint
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
