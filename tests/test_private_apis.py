@@ -242,7 +242,7 @@ def calls() -> Mapping[str, set[str]]:
     }
 
 
-NAMING = ("trainer/loop/step_flops.py", "trainer/loop/program.py", "trainer/exporting/served_model.py")
+NAMING = ("trainer/loop/program.py", "trainer/exporting/served_model.py")
 
 
 def test_a_primitive_that_we_name_has_this_name_in_jax():

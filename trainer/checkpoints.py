@@ -24,6 +24,9 @@ from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import (
+    Evaluations,
+    Metrics,
+    best_step,
     checkpoint_bytes,
     checkpoints_directory,
     find_elsewhere,
@@ -31,7 +34,6 @@ from trainer.checkpointing.listing import (
     required_step,
 )
 from trainer.checkpointing.numbers import read_array
-from trainer.checkpointing.retention import Evaluations, Metrics, best_step
 
 __all__ = ["EXAMPLES", "get_variable_names", "get_variable_value", "latest_checkpoint", "main"]
 

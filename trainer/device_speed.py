@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         raise OptionError(f"{error}. Install what training needs: {how_to_install('train')}.") from error
     from trainer.cluster.distributed import Devices
-    from trainer.loop.step_flops import peak_tflops
+    from trainer.loop.program import peak_tflops
 
     (devices := Devices(platform=args.platform)).choose()
     devices.check()

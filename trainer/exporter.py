@@ -4,7 +4,7 @@ from typing import Any, Literal, get_args
 
 from pipeline.errors import OptionError
 from trainer.callbacks import Callback, EvaluationEnd
-from trainer.exporting.options import ExportOptions
+from trainer.exporting.publishing import ExportOptions
 from trainer.inputs import InputFn
 
 __all__ = ["Exporter", "When"]

@@ -16,7 +16,7 @@ from trainer.first_batches import first_batches
 from trainer.history.segments import Command
 from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, TfDataset, as_function, as_input
 from trainer.interrupts import Check
-from trainer.loop.dispatch_plan import steps_that_fit
+from trainer.loop.dispatching import steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state

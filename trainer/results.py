@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainer.events.goodput import Goodput
-from trainer.events.progress import Speed
+from trainer.events.progress import Goodput, Speed
 from trainer.state import TrainState
 
 __all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Look", "ReplayedStep", "Speed", "TrainResult"]

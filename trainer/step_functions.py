@@ -9,12 +9,21 @@ import optax
 
 from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
-from trainer.checked import first_bad, squares
 from trainer.config import OnNan
-from trainer.gradients import accumulated, accumulated_losses, called, gradients, microbatches
+from trainer.gradients import accumulated, accumulated_losses, called, first_bad, gradients, microbatches, squares
 from trainer.inputs import INDEX, MASK
-from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_sum, records
-from trainer.metrics.tally import LOSSES, Tally, counted, empty_tallies, per_record
+from trainer.metrics.tally import (
+    LOSSES,
+    Tally,
+    bad_rows,
+    blank_padding,
+    counted,
+    due_crc,
+    empty_tallies,
+    masked_sum,
+    per_record,
+    records,
+)
 from trainer.state import TrainState, averaged
 from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
 

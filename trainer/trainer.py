@@ -13,7 +13,7 @@ from trainer.batch_spec import BatchAxes, named_leaves
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep
 from trainer.config import Model, TrainerConfig, check_positive_int
-from trainer.exporting.options import PLATFORMS, ExportOptions
+from trainer.exporting.publishing import PLATFORMS, ExportOptions
 from trainer.history.segments import Command
 from trainer.inputs import InputFn
 from trainer.job import Job

@@ -23,8 +23,7 @@ from trainer.callbacks import Callback, LoopEnd
 from trainer.config import OnNan, TrainerConfig
 from trainer.inputs import InputContext, InputInfo
 from trainer.job import Job
-from trainer.loop.dispatch_plan import Steps
-from trainer.loop.dispatching import DispatchResult, run
+from trainer.loop.dispatching import DispatchResult, Steps, run
 from trainer.mesh import Placement
 from trainer.modes.session import open_session
 from trainer.state import TrainState

@@ -82,7 +82,7 @@ def restored() -> None:
 
 def warm_started() -> None:
     """The arrays of `saved`, as a warm start and the list of checkpoints read them."""
-    from trainer.warm_start.weights import open_weights
+    from trainer.warm_start.loading import open_weights
 
     weights = open_weights("saved")
     print([(name, weights.read(name).tolist()) for name in sorted(weights.arrays)])
@@ -90,7 +90,7 @@ def warm_started() -> None:
 
 def foreign() -> None:
     """The arrays of a checkpoint of Orbax alone."""
-    from trainer.warm_start.weights import open_weights
+    from trainer.warm_start.loading import open_weights
 
     weights = open_weights("foreign")
     print([(name, weights.read(name).tolist()) for name in sorted(weights.arrays)])
@@ -429,7 +429,7 @@ def _import_all() -> None:
     graph.pipeline_of = Stages  # conversions without Beam
     names = ("trainer.trainer", "trainer.__main__", "trainer.report", "trainer.seen", "trainer.checkpoints")
     names += ("pipeline.verify", "pipeline.describe", "pipeline.datasets", "trainer.checkpointing.manager", "optax")
-    names += ("trainer.warm_start.weights", "tokenizers", "jinja2")
+    names += ("trainer.warm_start.loading", "tokenizers", "jinja2")
     for name in (*names, "matplotlib.figure", "tensorflow_datasets", "converters.tfds_to_gcs"):
         import_module(name)
 

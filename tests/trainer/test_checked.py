@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trainer.checked import squares
+from trainer.gradients import squares
 
 
 def norm(tree):

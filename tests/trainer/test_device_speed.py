@@ -13,7 +13,7 @@ import pytest
 from pipeline.sizes import MiB
 from pipeline.tools.command import exit_with
 from trainer import device_speed
-from trainer.loop.step_flops import flops
+from trainer.loop.program import flops
 
 SMALL = ["--sizes", "32", "--array", "64KiB", "--seconds", "1", "--platform", "cpu"]
 VALUES = {"matmul": "tflops_per_second", "dispatch": "microseconds_per_dispatch"}

@@ -16,7 +16,7 @@ from pipeline.errors import InfeedError
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import read_text_info
 from trainer.checkpointing.contents import check_tree, read_contents, sealed
-from trainer.checkpointing.retention import Evaluations
+from trainer.checkpointing.listing import Evaluations
 from trainer.history.segments import BadRecords, Command, End, Start, append, read_history
 from trainer.modes.evaluate import measured
 

@@ -17,10 +17,16 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.arrays import Saved, check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.contents import CONTENTS, check_tree, read_contents, sealed, versions
-from trainer.checkpointing.failures import as_checkpoint_error
-from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps, required_step
-from trainer.checkpointing.orbax_paths import fenced_path, orbax_path, remove_unfinished
-from trainer.checkpointing.retention import Evaluations, Keep, best_step
+from trainer.checkpointing.listing import (
+    Evaluations,
+    Keep,
+    best_step,
+    check_files,
+    checkpoints_directory,
+    finished_steps,
+    required_step,
+)
+from trainer.checkpointing.orbax_paths import as_checkpoint_error, fenced_path, orbax_path, remove_unfinished
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState

@@ -10,9 +10,8 @@ import numpy as np
 from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
-from trainer.checkpointing.failures import reason
 from trainer.checkpointing.listing import check_files
-from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls
+from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls, reason
 
 __all__ = ["part_crc", "read_array"]
 

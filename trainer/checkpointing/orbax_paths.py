@@ -2,33 +2,39 @@
 
 Orbax accesses gs:// in two ways: arrays through tensorstore, everything else through etils.epath. The latter would use
 TensorFlow (1.8 GB) if installed and gcsfs otherwise, each with its own waits, retries and errors. It gets paths of this
-class instead, so that these requests behave like all our others. The waits of its array store are bounded."""
-
-# ruff: noqa: D102 (the methods are those of epath.Path)
+class instead, so that these requests behave like all our others. The waits of its array store are bounded, and its
+errors become one line."""
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
 from etils import epath
 
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, InfeedError
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, advice_for, join
 from trainer.checkpointing.listing import METADATA, checkpoints_directory, kinds
 
 __all__ = [
     "TENSORSTORE_RETRIES",
     "BucketPath",
+    "as_checkpoint_error",
     "bound_stalls",
     "check_directory",
     "fenced_path",
     "orbax_path",
+    "reason",
     "remove_unfinished",
 ]
+
+# ruff: noqa: D102 (the methods are those of epath.Path)
+
 
 # After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's default, 32, is 15 minutes.
 TENSORSTORE_RETRIES = {"max_retries": 7}
@@ -169,3 +175,35 @@ class BucketPath(epath.Path):
     def unlink(self, missing_ok: bool = False) -> None:
         del missing_ok
         self._storage.delete(str(self))
+
+
+def reason(error: BaseException, advice: str = "") -> str:
+    """The first line of the original error, without the settings that tensorstore appends.
+
+    Ends with the HTTP status if there is one, which is not a sign of damage, else with `advice`; by default that for
+    the operating system's error."""
+    while error.__cause__:  # Orbax's own text is a page of tensorstore's settings
+        error = error.__cause__
+    text = str(error).strip() or type(error).__name__
+    line = re.split(r" \[\w+(?:\[\d+\])?='", text.split("\n", 1)[0], maxsplit=1)[0][:500]
+    status = re.search(r"\[http_response_code='(\d+)'\]", text)
+    if status:
+        return f"status {status[1]}: {line}"
+    advice = advice or f" {advice_for(line)}".rstrip()
+    return f"{line.removesuffix('.')}.{advice}" if advice else line
+
+
+@contextmanager
+def as_checkpoint_error(action: str, path: str, save_seconds: float, advice: str = "") -> Iterator[None]:
+    """Raises CheckpointError("cannot <action> <path>: <reason>") for errors of the block that are not ours."""
+    import jax  # tools that only read checkpoints do without it
+
+    try:
+        yield
+    except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective: the watchdog names the host to blame
+        raise
+    except TimeoutError as error:  # Orbax raises it for its AsyncOptions
+        late = f"it has not finished after {save_seconds:g} s (save_seconds)."
+        raise CheckpointError(f"cannot {action} {path}: {late}") from error
+    except Exception as error:  # OSError, ValueError, errors of tensorstore
+        raise CheckpointError(f"cannot {action} {path}: {reason(error, advice)}") from error

@@ -1,28 +1,35 @@
-"""The modes of a recipe, the files that they write, and how predictions agree with labels."""
+"""The modes of a recipe, the files that they write, how predictions agree with labels, and what --show-state prints."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import jax
+from rich.table import Table
 
+from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 from trainer.command.page_writing import Report, write_look
-from trainer.command.shown_state import show_state
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
+from trainer.optimizers.build import ParameterGroup, groups_of
+from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, Goodput, Speed
 from trainer.trainer import Trainer
 from trainer.workdir import EVAL_RESULT, PREDICTIONS, TRAIN_RESULT
 
-__all__ = ["Agreement", "run"]
+__all__ = ["Agreement", "run", "show_state"]
 
 CONFUSIONS_NAMED = 3
+
+PARAMS = "variables/params/"
+WIDTH = 200  # names of arrays are long, and a line that wraps cannot be searched
 
 
 def run(recipe: Recipe, command: Command | None = None) -> None:
@@ -204,3 +211,37 @@ def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
     with open_storage(workdir).publish(path) as sink:
         sink.write(json.dumps(report, indent=2).encode() + b"\n")
     return path
+
+
+def show_state(trainer: Trainer, recipe: Recipe) -> None:
+    """Prints a table on host 0. Opens the training's input and computes nothing."""
+    arrays = trainer.state_arrays(recipe.train_input)
+    params = {name.removeprefix(PARAMS): leaf for name, leaf in arrays.items() if name.startswith(PARAMS)}
+    treated = _treated(recipe, params)
+    table = Table("array", "dtype", "shape", "split", "learning rate", "weight decay", box=None, pad_edge=False)
+    for name, leaf in arrays.items():
+        spec = getattr(leaf.sharding, "spec", ())
+        split = ", ".join(map(str, spec)) if any(spec) else ""
+        table.add_row(name, str(leaf.dtype), str(list(leaf.shape)), split, *treated.get(name, ("", "")))
+    if jax.process_index() > 0:
+        return
+    console = Console(width=WIDTH)
+    console.print(table)
+    count = sum(math.prod(leaf.shape) for leaf in params.values())
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in arrays.values())
+    say(console, f"{count:,} parameters in {len(params)} arrays; the state takes {format_bytes(size)}")
+
+
+def _treated(recipe: Recipe, params: dict[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[str, str]]:
+    """Learning rate and weight decay by the name of the array, if the recipe has its optimizer from flags."""
+    config = getattr(recipe, "optimizer", None)
+    if not isinstance(config, OptimizerConfig):
+        return {}
+    groups = groups_of(config, {name: leaf.shape for name, leaf in params.items()})
+    return {f"{PARAMS}{name}": _told(config, group) for name, group in groups.items()}
+
+
+def _told(config: OptimizerConfig, group: ParameterGroup) -> tuple[str, str]:
+    if not group.rate:
+        return "frozen", ""
+    return f"x {group.rate:g}", f"{config.weight_decay:g}" if group.decays else ""

@@ -1,11 +1,22 @@
-"""Records a run's scalars, images, histograms and texts. Training, evaluation and callbacks write only through it.
+"""Records a run's scalars, images, histograms and texts. Training, evaluation and callbacks write only through Reports.
 
 Each directory, <workdir>/train or <workdir>/eval, is a run in TensorBoard and has the same scalars in its
 metrics.jsonl. Only the owner of the work directory writes to that of training; concurrent evaluations append to
-theirs, and none replaces what another wrote."""
+theirs, and none replaces what another wrote.
 
+TensorBoard's event files are tensorboard's protos in the record framing of the shards: other writers import tensorflow
+if it is installed, and have no fence. Images, histograms and texts are tensors tagged with the plugin that shows them,
+as tf.summary writes them."""
+
+# The modules of the protos define their classes at import.
+# pyright: reportAttributeAccessIssue=false
+
+import functools
+import io
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -13,18 +24,180 @@ from typing import Any
 
 import jax
 import numpy as np
+from PIL import Image
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from pipeline.errors import OptionError, OwnerError, StorageError
 from pipeline.logs import logger
+from pipeline.shards.example import varint
+from pipeline.shards.record import frame
 from pipeline.storage.storage import explained, join
 from trainer.config import TrainerConfig
 from trainer.events.metrics_file import MetricsFile
-from trainer.events.sinks import Fence, open_sink, unfenced
-from trainer.events.writer import EventWriter
+from trainer.events.sinks import Fence, Sink, open_sink, unfenced
+from trainer.workdir import event_file
 
-__all__ = ["Reports"]
+__all__ = ["EventWriter", "Reports", "image_summary", "scalar_events", "scalar_summary"]
+
+MOST_IMAGES = 16  # per point; an event file is no place for a complete batch
+BUCKETS = 30  # TensorBoard's own default
+CHANNELS = (1, 3, 4)
+
+_STEP = b"\x10"  # the tag of Event.step: field 2, a varint
 
 log = logger("trainer")
+
+
+class EventWriter:
+    """Writes points to a new event file in `directory`; TensorBoard shows each directory as one run.
+
+    resumed_at: the first step after a resume; TensorBoard drops points from there on that an interrupted run left.
+    open_sink: (directory, name, first record) -> the sink of the events; the default writes to the directory."""
+
+    def __init__(
+        self,
+        directory: str,
+        resumed_at: int | None = None,
+        clock: Callable[[], float] = time.time,
+        open_sink: Callable[[str, str, bytes], Sink] = open_sink,
+    ) -> None:
+        self._clock = clock
+        self._sink = open_sink(
+            directory, event_file(clock()), _record(Event(wall_time=clock(), file_version="brain.Event:2"))
+        )
+        if resumed_at is not None:
+            restart = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=clock(), step=resumed_at, session_log=restart))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes all `values` of a step as one event."""
+        self._point(step, scalar_summary(values))
+
+    def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
+        """Writes an event per step first, first + 1, ...; `columns` has the values of each name, [steps]."""
+        self._sink.write(b"".join(map(frame, scalar_events(self._clock(), first, columns))))
+
+    def image(self, step: int, tag: str, images: Any) -> None:
+        """Writes an image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or floats in 0..1; c is 1, 3 or 4.
+
+        Raises OptionError, which names the tag, for any other shape, dtype or range."""
+        self._point(step, image_summary(tag, images))
+
+    def histogram(self, step: int, tag: str, values: Any) -> None:
+        """Writes the distribution of the finite values, an array of any shape, in 30 buckets."""
+        self._point(step, histogram_summary(tag, values))
+
+    def text(self, step: int, tag: str, text: str) -> None:
+        """Writes a text, which TensorBoard renders as Markdown."""
+        self._point(step, text_summary(tag, text))
+
+    def flush(self, now: bool = False) -> None:
+        """Makes the points visible to TensorBoard; in a bucket only at intervals, unless `now`."""
+        self._sink.flush(now)
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self._sink.close()
+
+    def _point(self, step: int, summary: Summary) -> None:
+        self._write(Event(wall_time=self._clock(), step=step, summary=summary))
+
+    def _write(self, event: Event) -> None:
+        self._sink.write(_record(event))
+
+
+def _record(event: Event) -> bytes:
+    return frame(event.SerializeToString())
+
+
+def scalar_events(wall_time: float, first: int, columns: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+    """The serialized events of the steps first, first + 1, ...: `columns` has the values of each name, [steps].
+
+    Training writes one for every step. Serializing each with protobuf takes several times as long, about as long as a
+    step of a small model. Here protobuf makes a template once per set of names, and NumPy copies the values into it."""
+    template, ends = _template(tuple(columns))
+    rows = np.repeat(template, len(next(iter(columns.values()))), axis=0)
+    for end, column in zip(ends, columns.values(), strict=True):
+        rows[:, end - 4 : end] = column.astype("<f4")[:, None].view(np.uint8)
+    start, packed, size = Event(wall_time=wall_time).SerializeToString() + _STEP, rows.tobytes(), rows.shape[1]
+    for i in range(len(rows)):
+        yield b"".join((start, varint(first + i), packed[i * size : i * size + size]))
+
+
+@functools.lru_cache(maxsize=64)
+def _template(names: tuple[str, ...]) -> tuple[np.ndarray, list[int]]:
+    """The bytes of an event's summary, uint8 [1, size], and where the float32 of each name ends in them."""
+    data = Event(summary=scalar_summary(dict.fromkeys(names, 0.0))).SerializeToString()
+    sizes = [scalar_summary({name: 0.0}).ByteSize() for name in names]
+    return np.frombuffer(data, np.uint8)[None], list(itertools.accumulate(sizes, initial=len(data) - sum(sizes)))[1:]
+
+
+def scalar_summary(values: Mapping[str, float]) -> Summary:
+    """One scalar per tag."""
+    return Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+
+
+def image_summary(tag: str, images: Any) -> Summary:
+    """One image, or the first 16 of several, as PNG; see EventWriter.image."""
+    images = _pixels(tag, images)[:MOST_IMAGES]
+    _, height, width, _ = images.shape
+    sizes = [str(width).encode(), str(height).encode()]
+    return _tensor(tag, "images", [*sizes, *map(_png, images)])
+
+
+def text_summary(tag: str, text: str) -> Summary:
+    """A Markdown text."""
+    return _tensor(tag, "text", [text.encode()])
+
+
+def histogram_summary(tag: str, values: Any) -> Summary:
+    """The finite values in 30 buckets of equal width: rows of left edge, right edge, count."""
+    numbers = np.asarray(values, np.float64).ravel()
+    numbers = numbers[np.isfinite(numbers)]
+    table = np.zeros((BUCKETS, 3))
+    if numbers.size and numbers.min() == numbers.max():
+        # NumPy would widen the range to 1. TensorBoard writes a single value this way.
+        table[:, :2], table[-1, 2] = numbers[0], numbers.size
+    elif numbers.size:
+        counts, edges = np.histogram(numbers, BUCKETS)
+        table = np.stack([edges[:-1], edges[1:], counts], axis=1)
+    return _tensor(tag, "histograms", table)
+
+
+def _pixels(tag: str, images: Any) -> np.ndarray:
+    """uint8 [n, h, w, c]."""
+    array = np.asarray(images)
+    array = array[None] if array.ndim == 3 else array
+    if array.ndim != 4 or array.shape[3] not in CHANNELS or 0 in array.shape:
+        raise OptionError(
+            f"the image {tag!r} has the shape {list(np.shape(images))}. Give [h, w, c] or [n, h, w, c] with 1 (grey), "
+            "3 (RGB) or 4 (RGBA) channels."
+        )
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype.kind not in "fV":  # V: bfloat16
+        raise OptionError(f"the image {tag!r} is {array.dtype}. Give uint8 in 0..255 or floats in 0..1.")
+    array = array.astype(np.float32)
+    low, high = float(array.min()), float(array.max())
+    if not (low >= 0 and high <= 1):
+        raise OptionError(
+            f"the image {tag!r} has values in {low:.4g}..{high:.4g}. Float images must be in 0..1: undo the "
+            "normalization, for example (x - x.min()) / (x.max() - x.min())."
+        )
+    return np.rint(array * 255).astype(np.uint8)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def _tensor(tag: str, plugin: str, values: list[bytes] | np.ndarray) -> Summary:
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(values))])
 
 
 class Reports:

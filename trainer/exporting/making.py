@@ -18,8 +18,7 @@ from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import versions
 from trainer.config import Model
-from trainer.exporting.options import ExportOptions
-from trainer.exporting.publishing import DESCRIPTION, EXTRA, Exports, copy_file
+from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, Exports, copy_file
 from trainer.exporting.saved_model import ARRAYS, CLASS_NAME, FEATURES, SERVING_DEFAULT, Signature, write_saved_model
 from trainer.exporting.served_model import ServedModel
 from trainer.exporting.verification import BATCH_SIZES, verify

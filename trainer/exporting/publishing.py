@@ -2,29 +2,44 @@
 
 An export is a directory with a saved_model.pb: on a disk it appears by a rename, in a bucket saved_model.pb comes last.
 Its description, assets.extra/infeed.json, states its number. Only directories that prove in this way that an export
-made them are ever removed."""
+made them are ever removed. What to export is checked here without TensorFlow, so that a mistake shows before a training
+rather than after it."""
 
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import OptionError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.naming import MANIFEST_FILE
+from pipeline.shards.schema import Labels
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import explained, join
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
+from trainer.config import Model, check_positive_int
 from trainer.workdir import CHECKPOINTS, OWNERS
 
-__all__ = ["DESCRIPTION", "EXTRA", "GRAPH", "Exports", "check_asset", "check_place", "copy_file"]
+__all__ = [
+    "DESCRIPTION",
+    "EXTRA",
+    "GRAPH",
+    "PLATFORMS",
+    "ExportOptions",
+    "Exports",
+    "check_asset",
+    "check_place",
+    "copy_file",
+]
 
 log = logger("trainer")
 
@@ -37,6 +52,8 @@ _VARIABLES = ("variables/variables.index", "variables/variables.data-00000-of-00
 _FILES = (GRAPH, "fingerprint.pb", *_VARIABLES, f"{EXTRA}/{DESCRIPTION}")
 _CHUNK = 8 * 1024**2
 UNFINISHED_SECONDS = 24 * 3600.0  # no upload takes longer
+
+PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 class Exports:
@@ -224,3 +241,34 @@ def _can_be_asset(name: Any) -> bool:
     """Also of names that a description lists, which may be anyone's."""
     valid = isinstance(name, str) and name.isprintable() and "/" not in name and len(name.encode()) < 256
     return valid and name.lower() not in ("", ".", "..", DESCRIPTION)
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """path: of the directory of exports. The others: see Trainer.export."""
+
+    path: str
+    model: Model | None = None
+    keys: Sequence[str] | None = None
+    labels: Mapping[str, Labels] | None = None
+    tolerance: float = 1e-5
+    keep: int | None = None
+    platforms: Sequence[str] = PLATFORMS
+    assets_extra: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for values that are not allowed."""
+        check_place(self.path)
+        if not 0 <= self.tolerance < math.inf:
+            raise OptionError(f"tolerance={self.tolerance} must be at least 0 and finite.")
+        if self.keep is not None:
+            check_positive_int("keep", self.keep)
+        if unknown := [name for name in self.platforms if name not in PLATFORMS]:
+            raise OptionError(f"platforms has {unknown[0]!r}. Allowed: one or more of {', '.join(PLATFORMS)}.")
+        if not self.platforms:
+            raise OptionError(f"platforms is empty. Allowed: one or more of {', '.join(PLATFORMS)}.")
+        for name, path in (self.assets_extra or {}).items():
+            check_asset(name, path)
+        for key, found in (self.labels or {}).items():
+            if any(not isinstance(name, str) for name in found.names):
+                raise OptionError(f"labels[{key!r}] has a name that is not a str: {found.names!r}.")

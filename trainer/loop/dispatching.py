@@ -1,8 +1,10 @@
-"""The loop: launches dispatches, and reads their scalars one dispatch late.
+"""The loop: plans which steps go into which dispatch, launches dispatches, and reads their scalars one dispatch late.
 
 Generic over the carry: training carries a TrainState, evaluation an EvalState."""
 
-from collections.abc import Callable, Iterable
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +15,93 @@ from trainer.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
-__all__ = ["Between", "DispatchResult", "run"]
+__all__ = [
+    "MEASURED_STEPS",
+    "Between",
+    "DispatchResult",
+    "Marks",
+    "Steps",
+    "plan",
+    "run",
+    "steps_that_fit",
+    "timed_plan",
+]
+
+MEASURED_STEPS = 10  # single-step dispatches, which determine the length of all others
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Steps that no dispatch crosses: the multiples of each of `every`, and the steps in `once`."""
+
+    every: Collection[int] = ()
+    once: Collection[int] = ()
+
+    def last(self, step: int) -> int:
+        """The last mark at or before this step; 0 if there is none."""
+        return max([0, *(step // each * each for each in self.every), *(one for one in self.once if one <= step)])
+
+    def following(self, step: int, end: float) -> float:
+        """The first mark after this step, or the end."""
+        return min([end, *(step // each * each + each for each in self.every), *(o for o in self.once if o > step)])
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The dispatches of one loop: from step `start` to `end` (None: until the input ends), of these lengths.
+
+    compiled: the lengths to compile before the first dispatch."""
+
+    start: int
+    end: int | None
+    lengths: Iterable[int]
+    compiled: frozenset[int]
+
+    @classmethod
+    def planned(cls, start: int, end: int | None, k: int, marks: Marks = Marks()) -> "Steps":
+        """See `plan`."""
+        if end is None:
+            return cls(start, None, plan(start, math.inf, k, marks), frozenset([1, k]))
+        lengths = list(plan(start, end, k, marks))
+        return cls(start, end, lengths, frozenset(lengths))
+
+    @classmethod
+    def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
+        """See `timed_plan`."""
+        return cls(start, end, timed_plan(start, math.inf if end is None else end, k, marks), frozenset([1]))
+
+    @classmethod
+    def of_input(cls) -> "Steps":
+        """Single steps until the input ends."""
+        return cls(0, None, itertools.repeat(1), frozenset([1]))
+
+
+def plan(start: int, end: float, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:
+    """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a mark.
+
+    The k-step dispatches are on a grid that starts at `origin` and after every mark: they depend only on the absolute
+    step, so a run that stops anywhere and resumes makes the same ones."""
+    step = start
+    while step < end:
+        begin = max(origin, marks.last(step))
+        length = k if (step - begin) % k == 0 and step + k <= marks.following(step, end) else 1
+        yield length
+        step += length
+
+
+def timed_plan(start: int, end: float, k: Callable[[], int], marks: Marks = Marks()) -> Iterator[int]:
+    """MEASURED_STEPS single steps, then the plan for k(), which may wait until they are measured.
+
+    The positions of the k-step dispatches depend on the clock; their results do not."""
+    measured = int(min(start + MEASURED_STEPS, end))
+    yield from plan(start, measured, 1, marks)
+    if measured < end:
+        yield from plan(measured, end, k(), marks, origin=measured)
+
+
+def steps_that_fit(k: int, marks: Iterable[int], step_bytes: int, cap_bytes: int) -> int:
+    """The steps of one dispatch: k, or fewer if a super-batch would exceed the cap or cross the first mark."""
+    return max(1, min(k, cap_bytes // max(1, step_bytes), *marks))
 
 
 @dataclass(frozen=True)

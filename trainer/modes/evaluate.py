@@ -14,11 +14,10 @@ from trainer.checkpointing.manager import WhichStep
 from trainer.events.progress import RecordsLine
 from trainer.events.reports import Reports
 from trainer.exact_epoch import OnRecords
-from trainer.exporting.options import ExportOptions
-from trainer.exporting.publishing import DESCRIPTION, EXTRA, Exports
+from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, Exports
 from trainer.inputs import InputFn
 from trainer.job import Job
-from trainer.metrics.masking import PADDINGS
+from trainer.metrics.tally import PADDINGS
 from trainer.modes.evaluation import Evaluation
 from trainer.modes.predict import check_export
 from trainer.modes.restoring import restore

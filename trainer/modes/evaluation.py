@@ -13,8 +13,7 @@ from pipeline.logs import logger
 from trainer.config import PARAMS, Model
 from trainer.exact_epoch import EpochTotals, OnCounted, OnRecords
 from trainer.job import Job, OpenedInput
-from trainer.loop.dispatch_plan import Steps
-from trainer.loop.dispatching import run
+from trainer.loop.dispatching import Steps, run
 from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
 from trainer.modes.session import Session
 from trainer.results import EvalResult

@@ -17,7 +17,7 @@ from trainer.batch_spec import named_leaves
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import WhichStep
 from trainer.exporting.making import Examples, Making, Origin
-from trainer.exporting.options import ExportOptions
+from trainer.exporting.publishing import ExportOptions
 from trainer.exporting.saved_model import CLASS_NAME
 from trainer.exporting.served_model import ServedModel, serve
 from trainer.exporting.verification import BATCH_SIZES

@@ -14,7 +14,7 @@ from trainer.checkpointing.manager import WhichStep
 from trainer.exact_epoch import ExactEpoch
 from trainer.inputs import MASK, InputFn
 from trainer.job import Job, OpenedInput
-from trainer.loop.dispatch_plan import Steps
+from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunk, Feeder
 from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session

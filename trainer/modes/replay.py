@@ -13,8 +13,7 @@ from trainer.checkpointing.manager import CheckpointManager
 from trainer.history.segments import Start, read_history, segment_of_all
 from trainer.inputs import INDEX, MASK, InputFn
 from trainer.job import Job, OpenedInput
-from trainer.loop.dispatch_plan import Marks, Steps
-from trainer.loop.dispatching import run
+from trainer.loop.dispatching import Marks, Steps, run
 from trainer.modes.restoring import Begun, begin
 from trainer.modes.session import Session, open_session
 from trainer.modes.train import training_step

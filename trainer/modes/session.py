@@ -19,7 +19,7 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.exits import ending
 from trainer.interrupts import Check
 from trainer.job import Job, OpenedInput
-from trainer.loop.dispatch_plan import Steps
+from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
 from trainer.ownership.claim import claim

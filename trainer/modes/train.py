@@ -11,17 +11,14 @@ import jax
 from pipeline.errors import OptionError
 from pipeline.logs import logger
 from trainer.config import TrainerConfig, check_positive_int
-from trainer.events.goodput import TimeSpent, first_began
 from trainer.events.profile import Profile
-from trainer.events.progress import StepSize
+from trainer.events.progress import StepSize, TimeSpent, first_began
 from trainer.exits import ending
 from trainer.inputs import InputFn
 from trainer.job import Job, OpenedInput
-from trainer.loop.dispatch_plan import Marks, Steps
-from trainer.loop.dispatching import run
+from trainer.loop.dispatching import Marks, Steps, run
 from trainer.loop.feed import Feeder
-from trainer.loop.program import Program
-from trainer.loop.step_flops import peak_tflops
+from trainer.loop.program import Program, peak_tflops
 from trainer.modes.preflight import agree_on
 from trainer.modes.restoring import Begun, begin
 from trainer.modes.session import Session, open_session

@@ -14,11 +14,10 @@ from trainer.checkpointing.manager import Saved
 from trainer.cluster.decisions import Decision
 from trainer.cluster.exchange import Exchange
 from trainer.config import seconds_of
-from trainer.events.goodput import TimeSpent
 from trainer.events.profile import Profile
+from trainer.events.progress import TimeSpent
 from trainer.job import OpenedInput
-from trainer.loop.dispatch_plan import MEASURED_STEPS
-from trainer.loop.dispatching import DispatchResult
+from trainer.loop.dispatching import MEASURED_STEPS, DispatchResult
 from trainer.loop.program import Program
 from trainer.modes.restoring import Begun
 from trainer.modes.session import Session

@@ -15,8 +15,7 @@ from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from trainer.checkpointing.contents import read_contents
-from trainer.checkpointing.listing import checkpoints_directory, finished_steps
-from trainer.checkpointing.retention import Evaluations, Metrics
+from trainer.checkpointing.listing import Evaluations, Metrics, checkpoints_directory, finished_steps
 from trainer.events.metrics_lines import Column, Progress, ignored, metrics_bytes, read_columns
 from trainer.history.segments import Command, End, History, Start, read_history
 from trainer.workdir import EVAL_RESULT, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name

@@ -1,22 +1,210 @@
-"""Begins a run with the arrays of a checkpoint: checks them against the model, then replaces its fresh ones."""
+"""Begins a run with the arrays of a checkpoint: checks them against the model, then replaces its fresh ones.
 
+Whatever wrote it, infeed, Orbax, safetensors or TensorFlow: its arrays have names here."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 
+from pipeline.errors import CheckpointError
+from pipeline.installing import how_to_install
 from pipeline.logs import logger
+from pipeline.storage.schemes import open_storage
 from trainer.batch_spec import named_leaves
+from trainer.checkpointing.contents import check_tree, read_contents
+from trainer.checkpointing.numbers import read_array
+from trainer.checkpointing.orbax_paths import orbax_path, reason
 from trainer.mesh import Placement
 from trainer.state import TrainState
 from trainer.task import Task
 from trainer.warm_start.config import WarmStart
+from trainer.warm_start.finding import find_checkpoint
 from trainer.warm_start.matching import Array, check_rows, described_rows, from_torch, match, model_names
-from trainer.warm_start.weights import Weights, open_weights
 
-__all__ = ["Loading", "plan_loading"]
+__all__ = ["Loading", "Weights", "open_weights", "plan_loading"]
+
+TOPS = ("variables/params", "variables/extra", "ema")  # of a checkpoint of infeed
+OF_NNX = "/value"  # ends the name of each array in a saved nnx.State
+# The format's names: https://github.com/huggingface/safetensors#format. Others are kept as they are.
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"} | {
+    f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
+}
+
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in a checkpoint of TensorFlow
+NOT_THE_MODELS = ("optimizer", "save_counter", "global_step")
 
 log = logger("trainer")
+
+
+class Weights(NamedTuple):
+    """The arrays of a checkpoint, and how to read one of them."""
+
+    path: str
+    arrays: Mapping[str, Array]
+    read: Callable[[str], np.ndarray]
+
+
+def open_weights(path: str, ema: bool = True) -> Weights:
+    """Lists the arrays of the checkpoint at a path. Reads none of them yet. ema: see WarmStart.init_ema.
+
+    Raises OptionError for a path without a checkpoint, CheckpointError for one that cannot be read."""
+    found = find_checkpoint(path)
+    if found.format == "infeed":
+        return _of_infeed(found.path, ema)
+    if found.format == "orbax":
+        return _of_orbax(found.path)
+    if found.format == "safetensors":
+        return _of_safetensors(found.path, found.files)
+    return _of_tensorflow(found.path)
+
+
+def _of_infeed(path: str, ema: bool) -> Weights:
+    """The arrays of Variables, by the names that a model has; each is compared with its checksum when it is read.
+
+    path: the directory of a step. ema: take the averaged parameters if there are any."""
+    directory, _, step = path.rpartition("/")
+    listed = read_contents(open_storage(path), directory or ".", int(step))["arrays"]
+    params, extra, averages = ({_below(name, top): name for name in listed if _is_below(name, top)} for top in TOPS)
+    if ema and averages:
+        params = averages
+    names = model_names(params, extra)
+
+    def read(name: str) -> np.ndarray:
+        return read_array(path, names[name], listed[names[name]])
+
+    arrays = {name: Array(tuple(listed[each]["shape"]), listed[each]["dtype"]) for name, each in names.items()}
+    return Weights(path, arrays, read)
+
+
+def _is_below(name: str, top: str) -> bool:
+    return name == top or name.startswith(f"{top}/")
+
+
+def _below(name: str, top: str) -> str:
+    return name.removeprefix(top).removeprefix("/")
+
+
+def _of_orbax(path: str) -> Weights:
+    """Of any checkpoint that Orbax's StandardCheckpointer or PyTreeCheckpointer wrote.
+
+    Names are paths joined with "/", without the "value" that ends each path of an nnx.State."""
+    check_tree(open_storage(path), path)
+    handler = ocp.PyTreeCheckpointHandler()
+    where = orbax_path(path)
+    try:
+        with ocp.Checkpointer(handler) as reader:
+            tree: Any = reader.metadata(where).item_metadata.tree  # pyright: ignore
+    except Exception as error:  # Orbax raises many kinds
+        raise CheckpointError(f"cannot read the checkpoint {path}: {reason(error)}") from error
+    described = {name: leaf for name, leaf in named_leaves(tree).items() if hasattr(leaf, "shape")}
+    suffix = OF_NNX if described and all(name.endswith(OF_NNX) for name in described) else ""
+    originals = {name.removesuffix(suffix): name for name in described}
+    leaves, structure = jax.tree.flatten(tree)
+    order = list(named_leaves(tree))
+    as_numpy = structure.unflatten([ocp.RestoreArgs(restore_type=np.ndarray)] * len(leaves))
+
+    def read(name: str) -> np.ndarray:
+        chosen = order.index(originals[name])
+        item = structure.unflatten([leaf if n == chosen else ocp.PLACEHOLDER for n, leaf in enumerate(leaves)])
+        args: Any = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy)  # pyright: ignore[reportCallIssue]
+        try:
+            with ocp.Checkpointer(handler) as reader:
+                return jax.tree.leaves(reader.restore(where, args=args))[chosen]
+        except Exception as error:
+            raise CheckpointError(f"cannot read {name} of {path}: {reason(error)}") from error
+
+    arrays = {
+        name: Array(tuple(described[each].shape), str(np.dtype(described[each].dtype)))
+        for name, each in originals.items()
+    }
+    return Weights(path, arrays, read)
+
+
+def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
+    """The arrays of all files. Raises CheckpointError for a damaged file, and for a name that two of them have."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise CheckpointError(f"{path} needs the package safetensors: {how_to_install('train')}") from error
+    arrays: dict[str, Array] = {}
+    places: dict[str, str] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="np") as opened:
+                names = list(opened.keys())
+                parts = {name: opened.get_slice(name) for name in names}
+                kinds = {name: DTYPES.get(part.get_dtype()) or part.get_dtype() for name, part in parts.items()}
+                found = {name: Array(tuple(part.get_shape()), kinds[name]) for name, part in parts.items()}
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"cannot read {file}: {error}") from error
+        for name in found:
+            if name in places:
+                raise CheckpointError(f"both {places[name]} and {file} have an array {name!r}. Give one of the files.")
+            places[name] = file
+        arrays |= found
+
+    def read(name: str) -> np.ndarray:
+        try:
+            with safe_open(places[name], framework="np") as opened:
+                return opened.get_tensor(name)
+        except (SafetensorError, OSError, TypeError) as error:
+            raise CheckpointError(f"cannot read {name} of {places[name]}: {error}") from error
+
+    return Weights(path, arrays, read)
+
+
+def _of_tensorflow(path: str) -> Weights:
+    """The variables without those of the optimizer, by their own names, such as "sequential/dense/kernel" in Keras.
+
+    If two names are equal, all are named by the attributes that lead to them: "model/_operations/1/_kernel".
+    path: as tf.train.Checkpoint.save returns it, or a directory, for its newest checkpoint."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise CheckpointError(f"{path} is a TensorFlow checkpoint: {how_to_install('read')}") from error
+    try:
+        reader = tf.train.load_checkpoint(path)
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        keys = _of_objects(reader.get_tensor(GRAPH)) if GRAPH in shapes else {name: name for name in shapes}
+    except Exception as error:  # of TensorFlow
+        raise CheckpointError(f"cannot read the TensorFlow checkpoint {path}: {reason(error)}") from error
+    keys = {name: key for name, key in keys.items() if name not in NOT_THE_MODELS}
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return reader.get_tensor(keys[name])
+        except Exception as error:
+            raise CheckpointError(f"cannot read {name} of {path}: {reason(error)}") from error
+
+    arrays = {name: Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
+    return Weights(path, arrays, read)
+
+
+def _of_objects(serialized: bytes) -> dict[str, str]:
+    """The name of each variable that a path leads to without an optimizer -> its key in the checkpoint.
+
+    The keys themselves will not do: a compiled Keras model has its weights under optimizer/_trainable_variables."""
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    nodes: Any = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes  # pyright: ignore
+    variables: dict[str, Any] = {}
+    seen, ahead = {0}, deque([(0, "")])
+    while ahead:
+        node, path = ahead.popleft()
+        for attribute in nodes[node].attributes:
+            if attribute.name == "VARIABLE_VALUE":
+                variables[path] = attribute
+        for child in nodes[node].children:
+            if child.node_id not in seen and child.local_name not in NOT_THE_MODELS:
+                seen.add(child.node_id)
+                ahead.append((child.node_id, f"{path}/{child.local_name}".lstrip("/")))
+    names = [each.full_name for each in variables.values()]
+    distinct = all(names) and len(set(names)) == len(names)
+    return {each.full_name if distinct else path: each.checkpoint_key for path, each in variables.items()}
 
 
 class Loading(NamedTuple):

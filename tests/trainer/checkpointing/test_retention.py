@@ -6,8 +6,8 @@ import optax
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
+from trainer.checkpointing.listing import Evaluations, Keep, best_step
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.checkpointing.retention import Evaluations, Keep, best_step
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.errors import CheckpointError
-from trainer.events.goodput import Goodput, TimeSpent, first_began
+from trainer.events.progress import Goodput, TimeSpent, first_began
 
 
 def test_the_time_of_earlier_runs_counts():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event
 
-from trainer.events.writer import scalar_events, scalar_summary
+from trainer.events.reports import scalar_events, scalar_summary
 
 names = st.lists(st.text(min_size=1, max_size=200), min_size=1, max_size=5, unique=True)
 

@@ -8,7 +8,7 @@ from PIL import Image
 from tensorboard.util.tensor_util import make_ndarray
 
 from pipeline.errors import OptionError
-from trainer.events.writer import EventWriter, image_summary
+from trainer.events.reports import EventWriter, image_summary
 
 
 def written(events_in, directory, write):

@@ -19,7 +19,7 @@ from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from trainer.exporting import saved_model, verification
 from trainer.exporting.making import Examples, Making
-from trainer.exporting.options import ExportOptions
+from trainer.exporting.publishing import ExportOptions
 from trainer.exporting.serving_process import Requests, answer
 from trainer.exporting.verification import BATCH_SIZES, served
 from trainer.modes import export as exporting

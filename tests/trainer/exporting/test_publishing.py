@@ -10,8 +10,7 @@ import pytest
 from pipeline.errors import OptionError, StorageError
 from pipeline.storage.schemes import open_storage
 from trainer.exporting import publishing
-from trainer.exporting.options import ExportOptions
-from trainer.exporting.publishing import Exports, check_place
+from trainer.exporting.publishing import ExportOptions, Exports, check_place
 
 NOW = 1_800_000_000
 ABOUT = {"origin": {}, "signatures": {}, "verified": {}}
@@ -88,7 +87,7 @@ def test_in_a_bucket_the_graph_comes_last_and_an_upload_that_fails_leaves_nothin
 
 UNFINISHED = """
 import sys, time
-from trainer.exporting.options import ExportOptions
+from trainer.exporting.publishing import ExportOptions
 from trainer.exporting.publishing import Exports, check_place
 
 with Exports(sys.argv[1]).unpublished() as directory:

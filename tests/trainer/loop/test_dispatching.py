@@ -5,8 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.loop.dispatch_plan import Marks, plan, steps_that_fit
-from trainer.loop.dispatching import run
+from trainer.loop.dispatching import Marks, plan, run, steps_that_fit
 from trainer.loop.feed import Chunk
 
 counts = st.integers(1, 60)

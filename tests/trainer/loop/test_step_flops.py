@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from trainer.loop.step_flops import flops, peak_tflops
+from trainer.loop.program import flops, peak_tflops
 
 ROWS, WIDTH = 8, 16
 PRODUCT = 2 * ROWS * WIDTH * WIDTH

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.metrics.masking import blank_padding, due_crc, masked_mean, masked_sum, records
+from trainer.metrics.tally import blank_padding, due_crc, masked_mean, masked_sum, records
 
 MASK = jnp.array([1.0, 0.0, 1.0, 0.0])
 

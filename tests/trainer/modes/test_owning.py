@@ -11,7 +11,7 @@ from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
-from trainer.events.writer import EventWriter
+from trainer.events.reports import EventWriter
 from trainer.modes.session import Session
 from trainer.ownership.lease import Times
 from trainer.ownership.owner_files import this_process

@@ -10,7 +10,7 @@ from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
-from trainer.loop.dispatch_plan import MEASURED_STEPS, Marks, timed_plan
+from trainer.loop.dispatching import MEASURED_STEPS, Marks, timed_plan
 from trainer.modes.restoring import Begun
 from trainer.modes.train_loop import Pace, TrainLoop
 from trainer.trainer import Trainer

@@ -20,8 +20,7 @@ from trainer.state import abstract_state, init_state
 from trainer.task import Task
 from trainer.trainer import Trainer
 from trainer.warm_start.config import WarmStart
-from trainer.warm_start.loading import plan_loading
-from trainer.warm_start.weights import open_weights
+from trainer.warm_start.loading import open_weights, plan_loading
 
 SPEC = {"x": jax.ShapeDtypeStruct((16, 8), jnp.float32)}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckpointError
-from trainer.warm_start.weights import open_weights
+from trainer.warm_start.loading import open_weights
 
 # Imported by the tests, as Keras takes seconds and other files of this process do without it.
 LEAVES = ["dense/kernel", "dense/bias", "norm/gamma", "norm/beta", "norm/moving_mean", "norm/moving_variance"]
