@@ -61,9 +61,7 @@ def test_a_split_of_a_foreign_manifest_is_refused_even_without_its_shards(raw_im
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "manifest.json").write_bytes((out / "manifest.json").read_bytes())
-    with pytest.raises(
-        ConversionError, match="no conversion into this directory wrote: found a manifest that lists it"
-    ):
+    with pytest.raises(ConversionError, match="no conversion into this directory wrote: found a manifest"):
         raw_imagenet.convert(foreign, "--splits=train", "--overwrite")
     assert [path.name for path in foreign.iterdir() if path.is_file()] == ["manifest.json"]
 
