@@ -23,7 +23,7 @@ __all__ = [
     "METADATA",
     "Elsewhere",
     "Evaluations",
-    "Keep",
+    "KeepPolicy",
     "Metrics",
     "best_step",
     "check_checkpoint",
@@ -148,7 +148,7 @@ def find_elsewhere(checkpoint_path: str, step: int | None = None) -> Elsewhere:
 
 
 @dataclass(frozen=True)
-class Keep:
+class KeepPolicy:
     """An Orbax preservation policy: the newest `last`, multiples of `every`, and the step that `best` chooses; also
     what is `held`, such as links."""
 

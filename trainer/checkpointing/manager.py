@@ -19,7 +19,7 @@ from trainer.checkpointing.arrays import Saved, check_model, check_numbers, list
 from trainer.checkpointing.contents import CONTENTS, check_tree, read_contents, sealed, versions
 from trainer.checkpointing.listing import (
     Evaluations,
-    Keep,
+    KeepPolicy,
     best_step,
     check_files,
     checkpoints_directory,
@@ -65,7 +65,7 @@ class CheckpointManager:
             if jax.process_index() == 0:
                 remove_unfinished(self._workdir)
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=Keep(
+                preservation_policy=KeepPolicy(
                     self._config.keep_max, self._config.keep_every_steps, self.best, self._is_link
                 ),
                 enable_async_checkpointing=True,
@@ -107,13 +107,9 @@ class CheckpointManager:
         newer = [step for step in steps if step > wanted]
         if newer and self._resumed_from(wanted, newer):
             log.warning(
-                "a run has already gone back to restore_step=%d, so this one resumes from step %d. To start at step %d "
-                "again, remove these from %s: %s",
-                wanted,
-                newer[-1],
-                wanted,
-                self.directory,
-                newer,
+                "a run has already gone back to restore_step=%(wanted)d, so this one resumes from step %(newest)d. To "
+                "start at step %(wanted)d again, remove these from %(directory)s: %(newer)s",
+                {"wanted": wanted, "newest": newer[-1], "directory": self.directory, "newer": newer},
             )
             return newer[-1]
         self.require(wanted)

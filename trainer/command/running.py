@@ -29,6 +29,7 @@ __all__ = ["Agreement", "run", "show_state"]
 CONFUSIONS_NAMED = 3
 
 PARAMS = "variables/params/"
+COLUMNS = ("array", "dtype", "shape", "split", "learning rate", "weight decay")
 WIDTH = 200  # names of arrays are long, and a line that wraps cannot be searched
 
 
@@ -218,7 +219,7 @@ def show_state(trainer: Trainer, recipe: Recipe) -> None:
     arrays = trainer.state_arrays(recipe.train_input)
     params = {name.removeprefix(PARAMS): leaf for name, leaf in arrays.items() if name.startswith(PARAMS)}
     treated = _treated(recipe, params)
-    table = Table("array", "dtype", "shape", "split", "learning rate", "weight decay", box=None, pad_edge=False)
+    table = Table(*COLUMNS, box=None, pad_edge=False)
     for name, leaf in arrays.items():
         spec = getattr(leaf.sharding, "spec", ())
         split = ", ".join(map(str, spec)) if any(spec) else ""

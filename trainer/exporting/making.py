@@ -26,7 +26,7 @@ from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_function, as_i
 from trainer.job import Job
 from trainer.results import ExportResult
 
-__all__ = ["Description", "Examples", "Making", "Origin", "write_description"]
+__all__ = ["Description", "ExportOrigin", "Making", "ServedExamples", "write_description"]
 
 log = logger("trainer")
 
@@ -35,7 +35,7 @@ Predicted = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Origin:
+class ExportOrigin:
     """The model that is exported. step, workdir: of which checkpoint of which training. metrics: of its evaluation, if
     they are known. model: which of its parameters. fingerprint: of the data that it was verified on."""
 
@@ -50,11 +50,11 @@ class Origin:
 class Description:
     """What an export says of itself.
 
-    origin: see Origin. signatures: see _signature_facts. labels: prediction -> the class names of its numbers.
+    origin: see ExportOrigin. signatures: see _signature_facts. labels: prediction -> the class names of its numbers.
     versions: of the libraries that made it. verified: with how many records, in which batch sizes, with which tolerance
     and which largest difference. assets_extra: the names of the files copied into the same directory."""
 
-    origin: Origin
+    origin: ExportOrigin
     signatures: Mapping[str, Any]
     labels: Mapping[str, Labels]
     versions: Mapping[str, str]
@@ -63,7 +63,7 @@ class Description:
 
 
 @dataclass(frozen=True)
-class Examples:
+class ServedExamples:
     """The first records of an input, in every form in which a served model takes them.
 
     arrays: name -> [count, ...], of a batch. serving: None for an input that does not know how its records are
@@ -74,7 +74,7 @@ class Examples:
     serving: Serving | None
 
     @classmethod
-    def first_of(cls, job: Job, input_fn: InputFn, needed: Collection[str], count: int) -> "Examples":
+    def first_of(cls, job: Job, input_fn: InputFn, needed: Collection[str], count: int) -> "ServedExamples":
         """Up to `count` records, read by this host alone. needed: the arrays that the model takes."""
         hosts, config = replace(ONE_HOST, rows=(range(count),)), job.config
         context = InputContext(
@@ -113,13 +113,13 @@ class Making:
     options: ExportOptions
     served: ServedModel
     labels: Mapping[str, Labels]
-    origin: Origin
+    origin: ExportOrigin
 
     def __call__(
         self,
         arrays: Iterable[tuple[str, np.ndarray]],
         predicted: Predicted,
-        examples: Examples,
+        examples: ServedExamples,
         check: Callable[[], None],
     ) -> ExportResult:
         """arrays: of the model, by name. predicted: of these examples. check: called now and then; may raise."""
@@ -139,13 +139,9 @@ class Making:
             inputs = _inputs(signatures, examples, count)
             apart = verify(str(directory), str(scratch), inputs, expected, tolerance=options.tolerance, check=check)
             log.info(
-                "export: a process without JAX predicts %d records as predict does, through %s, in batches of %s; "
-                "largest difference: %.2g (tolerance %g)",
-                count,
-                ", ".join(signatures),
-                ", ".join(map(str, BATCH_SIZES)),
-                apart,
-                options.tolerance,
+                "export: a process without JAX predicts %(count)d records as predict does, through %(signatures)s, in "
+                f"batches of {', '.join(map(str, BATCH_SIZES))}; largest difference: %(apart).2g (tolerance %(most)g)",
+                {"count": count, "signatures": ", ".join(signatures), "apart": apart, "most": options.tolerance},
             )
             verified = {
                 "records": count,
@@ -179,7 +175,7 @@ class Making:
         return expected
 
 
-def _inputs(signatures: Mapping[str, Signature], examples: Examples, count: int) -> dict[str, dict[str, Any]]:
+def _inputs(signatures: Mapping[str, Signature], examples: ServedExamples, count: int) -> dict[str, dict[str, Any]]:
     """signature -> argument -> the values of the first `count` records."""
     values = examples.inputs()
     return {

@@ -72,7 +72,7 @@ class Exports:
         return sorted(int(name) for name in names if re.fullmatch(r"0|[1-9][0-9]{0,18}", name))
 
     def origin(self, number: int) -> dict[str, Any]:
-        """What an export says of the model in it, see Origin; {} if it says nothing."""
+        """What an export says of the model in it, see ExportOrigin; {} if it says nothing."""
         path = self._description(number)
         return json.loads(self._storage.read(path))["origin"] if self._storage.exists(path) else {}
 

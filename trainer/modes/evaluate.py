@@ -87,7 +87,7 @@ class FinishedEvaluation:
         **options: Any,
     ) -> ExportResult | None:
         """See Export."""
-        from trainer.exporting.making import Origin  # loads TensorFlow, as what follows
+        from trainer.exporting.making import ExportOrigin  # loads TensorFlow, as what follows
         from trainer.modes.export import export
 
         session, job, result = self._session, self._session.job, self._result
@@ -98,7 +98,7 @@ class FinishedEvaluation:
         if better is not None and not self._is_better(path, metric, better):
             return None
         opened = job.open("predict", input_fn)
-        origin = Origin(result.step, job.config.workdir, result.metrics)
+        origin = ExportOrigin(result.step, job.config.workdir, result.metrics)
         session.checkpoints.settle(wait=True)
         return export(
             session, opened, self.state, origin, ExportOptions(path, **options), continue_with=self._continue_with

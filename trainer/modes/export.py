@@ -16,7 +16,7 @@ from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import WhichStep
-from trainer.exporting.making import Examples, Making, Origin
+from trainer.exporting.making import ExportOrigin, Making, ServedExamples
 from trainer.exporting.publishing import ExportOptions
 from trainer.exporting.saved_model import CLASS_NAME
 from trainer.exporting.served_model import ServedModel, serve
@@ -47,7 +47,7 @@ def export_checkpoint(
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
         with session.preemption.leavable():
             workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else job.config.workdir
-            origin = Origin(start.step, workdir, start.checkpoints.metrics(start.step))
+            origin = ExportOrigin(start.step, workdir, start.checkpoints.metrics(start.step))
             return export(session, start.opened, start.state, origin, options)
 
 
@@ -55,7 +55,7 @@ def export(
     session: Session,
     opened: OpenedInput,
     state: TrainState,
-    origin: Origin,
+    origin: ExportOrigin,
     options: ExportOptions,
     *,
     continue_with: Callable[[TrainState], None] = lambda _: None,
@@ -79,7 +79,7 @@ def export(
     arrays = _gathered(variables)
 
     def make() -> ExportResult:
-        examples = Examples.first_of(job, opened.input_fn, served.arrays, RECORDS)
+        examples = ServedExamples.first_of(job, opened.input_fn, served.arrays, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
         making = Making(options, served, labels, facts)
         return making(arrays, predicted, examples, session.check)

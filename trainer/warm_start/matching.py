@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeVar
 from pipeline.errors import CheckpointError, OptionError, did_you_mean
 from trainer.warm_start.config import WarmStart
 
-__all__ = ["Array", "Row", "Status", "check_rows", "described_rows", "from_torch", "match", "model_names"]
+__all__ = ["Array", "MatchedArray", "Status", "check_rows", "described_rows", "from_torch", "match", "model_names"]
 
 T = TypeVar("T")
 Status = Literal["loaded", "missing", "unexpected", "mismatched", "excluded"]
@@ -30,7 +30,7 @@ class Array(NamedTuple):
         return f"{self.dtype} {list(self.shape)}"
 
 
-class Row(NamedTuple):
+class MatchedArray(NamedTuple):
     """An array of the model, the checkpoint or both. name: the model's. theirs: its name in the checkpoint."""
 
     name: str
@@ -43,7 +43,7 @@ class Row(NamedTuple):
         return f"{self.status}: {self.name}{origin}{': ' * bool(self.note)}{self.note}"
 
 
-def match(model: Mapping[str, Array], saved: Mapping[str, Array], config: WarmStart) -> list[Row]:
+def match(model: Mapping[str, Array], saved: Mapping[str, Array], config: WarmStart) -> list[MatchedArray]:
     """A row for each array of the model, then for each array that only the checkpoint has.
 
     Raises OptionError for a pattern without a match, and if two arrays of the checkpoint get the same name."""
@@ -54,7 +54,7 @@ def match(model: Mapping[str, Array], saved: Mapping[str, Array], config: WarmSt
     for name in (*model, *(name for name in theirs if name not in model)):
         other = theirs.get(name)
         status, note = _status(model.get(name), None if other is None else saved[other], name, config)
-        rows.append(Row(name, other, status, note))
+        rows.append(MatchedArray(name, other, status, note))
     return rows
 
 
@@ -63,7 +63,7 @@ def from_torch(name: str, shape: tuple[int, ...], config: WarmStart) -> bool:
     return len(shape) > 1 and _matches(name, config.init_torch)
 
 
-def check_rows(path: str, rows: Collection[Row], config: WarmStart) -> None:
+def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> None:
     """Raises CheckpointError, which names arrays and the remedy, unless the rows are what `config` allows."""
     problems = []
     for status, meaning in MEANING.items():
@@ -82,7 +82,7 @@ def check_rows(path: str, rows: Collection[Row], config: WarmStart) -> None:
         )
 
 
-def described_rows(rows: Collection[Row]) -> list[str]:
+def described_rows(rows: Collection[MatchedArray]) -> list[str]:
     """The number of arrays by status, then a line for each array that is not loaded, up to a limit."""
     counts = Counter(row.status for row in rows)
     others = [str(row) for row in rows if row.status != "loaded"]
@@ -148,11 +148,11 @@ def _is_allowed(status: Status, config: WarmStart) -> bool:
     return config.init_mismatch == "skip" if status == "mismatched" else not config.init_strict
 
 
-def _counted(rows: Collection[Row]) -> str:
+def _counted(rows: Collection[MatchedArray]) -> str:
     return f"{len(rows)} arrays are" if len(rows) > 1 else "1 array is"
 
 
-def _named(rows: Collection[Row]) -> str:
+def _named(rows: Collection[MatchedArray]) -> str:
     shown = [f"{row.name}: {row.note}" for row in list(rows)[:NAMED]]
     return ", ".join(shown) + (f" and {len(rows) - NAMED} more" if len(rows) > NAMED else "")
 

@@ -6,14 +6,14 @@ import optax
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
-from trainer.checkpointing.listing import Evaluations, Keep, best_step
+from trainer.checkpointing.listing import Evaluations, KeepPolicy, best_step
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 
 
 def kept(steps, **keep):
-    policy = Keep(**{"last": 1, "every": None, "best": lambda steps: None} | keep)
+    policy = KeepPolicy(**{"last": 1, "every": None, "best": lambda steps: None} | keep)
     stay = policy.should_preserve([SimpleNamespace(step=step) for step in steps], context=None)
     return [step for step, stays in zip(steps, stay, strict=True) if stays]
 

@@ -18,7 +18,7 @@ from pipeline.ops import DecodeCentralCrop, RandomFlip
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from trainer.exporting import saved_model, verification
-from trainer.exporting.making import Examples, Making
+from trainer.exporting.making import Making, ServedExamples
 from trainer.exporting.publishing import ExportOptions
 from trainer.exporting.serving_process import Requests, answer
 from trainer.exporting.verification import BATCH_SIZES, served
@@ -278,5 +278,5 @@ def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
 def test_a_split_that_begins_with_bad_records_only_is_one_error(tmp_path):
     making: Any = Making
     with pytest.raises(ExportError, match="begins without a good record to verify the export with"):
-        making(ExportOptions(str(tmp_path)), None, {}, None)(iter(()), [], Examples({}, 0, None), lambda: None)
+        making(ExportOptions(str(tmp_path)), None, {}, None)(iter(()), [], ServedExamples({}, 0, None), lambda: None)
     assert list(tmp_path.iterdir()) == []
