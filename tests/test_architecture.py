@@ -27,7 +27,7 @@ def test_every_file_and_package_that_the_page_names_exists():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_package_has_its_line(package):
+def test_architecture_lists_every_package(package):
     named = re.findall(r"^\| (`[^|]+`) \|", PAGE, re.M)
     lines = " ".join(named).replace("`", "")
     for folder in (path.parent for path in (ROOT / package).glob("*/__init__.py")):
@@ -57,7 +57,7 @@ def test_every_link_leads_to_a_page():
         assert (ROOT / page).exists(), page
 
 
-def test_readme_says_in_few_words_what_the_guides_ask_for():
+def test_readme_names_the_key_features_in_at_most_750_words():
     text = (ROOT / "README.md").read_text()
     for word in ("imagenet_to_gcs", "TPU", "tf.data", "padded", "_mask", "Task", "optax", "iterations_per_loop"):
         assert word in text.partition("## Try it")[0], word

@@ -68,7 +68,7 @@ def test_every_place_that_removes_or_replaces_has_a_row(found):
     assert not missing, f"{missing}: how does it know that what it touches is ours? Add a row to deletion_places.py."
 
 
-def test_every_row_has_its_place(found):
+def test_every_row_names_a_place_that_exists(found):
     assert sorted((PLACES.keys() | OTHERS.keys()) - found) == []
 
 

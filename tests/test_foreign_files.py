@@ -173,7 +173,7 @@ def test_digits_do_not_replace_imagenet(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["ILSVRC2012_img_val.tar"]
 
 
-def test_digits_may_be_written_again(digits):
+def test_writing_the_same_digits_again_changes_no_file(digits):
     raw, _ = digits
     before = seen(sorted(raw.iterdir()))
     digits_raw.write_raw(raw)
@@ -254,7 +254,7 @@ def test_a_page_that_appeared_during_the_run_is_not_replaced(tmp_path):
     assert (tmp_path / "page.html").read_text() == "my thesis"
 
 
-def test_packed_files_of_another_split_stay(made, tmp_path):
+def test_packed_files_of_another_split_are_not_removed(made, tmp_path):
     """A second conversion may be writing them."""
     other = tmp_path / "out/_scratch/validation.0123456789abcdef-0"
     other.parent.mkdir(parents=True)

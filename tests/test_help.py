@@ -219,5 +219,5 @@ def test_flags_of_recipes_are_described_in_sentences_that_only_the_width_breaks(
 @pytest.mark.parametrize(
     "words", [["--help"], ["train", "--help"], ["train", "digits", "--help"], ["verify", "--help"], ["describe", "."]]
 )
-def test_output_that_nobody_reads_any_more_ends_a_command_with_141_and_no_traceback(run_forked, shards, words):
+def test_a_command_whose_output_is_closed_exits_with_141_and_no_traceback(run_forked, shards, words):
     assert run_forked(["-c", NOT_READ + IN, str(shards / "shards"), *words], timeout=60) == (141, "")

@@ -38,7 +38,7 @@ def test_everything_public_exists_and_is_documented(name):
     assert reference.undocumented(module) == []
 
 
-def test_what_is_not_documented_is_found(tmp_path, monkeypatch):
+def test_undocumented_public_names_are_found(tmp_path, monkeypatch):
     (tmp_path / "made_up.py").write_text(MADE_UP)
     monkeypatch.syspath_prepend(tmp_path)
     found = reference.undocumented(importlib.import_module("made_up"))

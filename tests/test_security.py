@@ -352,7 +352,7 @@ def test_only_the_process_that_verifies_an_export_loads_a_saved_model():
     assert loading == ["serving_process.py"]
 
 
-def test_the_page_says_what_is_tested_here_and_nothing_else():
+def test_every_statement_of_the_security_page_has_a_test():
     text = " ".join(PAGE.split())
     assert not {said for said in SAID if said not in text}
     parts = re.split(r"\n\n|\n(?=- |\| )", PAGE)

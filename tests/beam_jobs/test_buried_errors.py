@@ -50,9 +50,7 @@ def test_a_worker_that_can_write_no_verdict_still_names_its_error(raw_mnist, tmp
     assert str(raised.value) == "cannot write shard: No space left on device"
 
 
-def test_ctrl_c_in_a_worker_in_this_process_looks_for_no_verdict_which_may_take_minutes(
-    raw_mnist, tmp_path, monkeypatch
-):
+def test_ctrl_c_in_a_local_worker_raises_without_waiting_for_a_verdict(raw_mnist, tmp_path, monkeypatch):
     def interrupted(*_args):
         raise KeyboardInterrupt
 

@@ -50,7 +50,7 @@ def test_a_run_that_finds_its_raw_data_changed_names_the_file_and_writes_nothing
 
 
 @pytest.mark.parametrize("data", ["folders", "a zip", "a .tar.gz"], indirect=True)
-def test_a_copy_with_new_times_goes_on_once_its_bytes_are_read(data, tmp_path, shard_digests):
+def test_copied_raw_data_with_new_times_resume_after_verify_existing(data, tmp_path, shard_digests):
     out = tmp_path / "out"
     data.raw.convert(out, *data.flags)
     good = shard_digests(out)
@@ -105,7 +105,7 @@ def test_a_change_that_concerns_no_finished_shard_is_converted(raw_image_folder,
 
 
 @pytest.mark.parametrize("flags", [(), ("--verify_existing",)], ids=["same version", "copy"])
-def test_what_came_after_a_change_is_written_anew_when_the_old_is_put_back(
+def test_shards_of_changed_raw_data_are_rewritten_after_the_old_data_are_restored(
     raw_image_folder, tmp_path, shard_digests, monkeypatch, flags
 ):
     """A run with --verify_existing writes shards of the new data before another one finds the old."""
@@ -131,7 +131,7 @@ def test_what_came_after_a_change_is_written_anew_when_the_old_is_put_back(
     assert shard_digests(out) == good
 
 
-def test_another_size_or_another_set_of_files_is_named_as_well(raw_image_folder, tmp_path):
+def test_changed_sizes_and_added_or_removed_raw_files_are_named(raw_image_folder, tmp_path):
     data, out = Folders(raw_image_folder), tmp_path / "out"
     data.raw.convert(out, *data.flags)
     image = data.raw.directory / "train/cat/0.jpeg"
@@ -182,7 +182,7 @@ def test_a_compressed_file_that_was_uncompressed_again_is_the_same(raw_image_fol
     assert shard_digests(out) == good
 
 
-def test_a_stamp_is_of_the_times_of_a_file_and_its_text_is_of_its_size_alone(tmp_path):
+def test_a_stamp_depends_on_file_times_but_its_text_only_on_the_size(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"data")
     storage = LocalStorage()

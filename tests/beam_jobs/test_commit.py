@@ -79,7 +79,7 @@ def test_a_whole_split_is_committed_with_its_verdict(gather, tmp_path):
     assert entry.sources["inputs"] == 3
 
 
-def test_a_verdict_is_of_one_run_and_gone_when_its_launcher_has_fetched_it(gather, tmp_path):
+def test_a_verdict_belongs_to_one_run_and_is_removed_once_fetched(gather, tmp_path):
     verdict, failed = gather().commit(), Verdict("another run", "train", False, "refused")
     failed.write(STORAGE, f"{tmp_path}/out")
     assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) == verdict
@@ -128,7 +128,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_runner_that_loses_or_repeats_is_found_out(gather, tmp_path, loss):
+def test_a_commit_fails_if_the_runner_lost_or_repeated_data(gather, tmp_path, loss):
     gathered = gather()
     lose, message = LOSSES[loss]
     lose(gathered)
@@ -216,7 +216,7 @@ def test_another_plan_for_the_same_split_is_refused_with_both_digests(gather, ra
     claim(STORAGE, first)
 
 
-def test_a_finished_shard_is_not_written_again_and_a_damaged_one_is(gather, tmp_path):
+def test_a_finished_shard_is_reused_and_a_damaged_one_rewritten(gather, tmp_path):
     gathered = gather()
     path = tmp_path / "out/train-00000-of-00003"
     inode = path.stat().st_ino

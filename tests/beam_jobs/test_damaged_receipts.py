@@ -80,7 +80,7 @@ def test_a_receipt_without_a_checksum_is_believed_once_its_shard_is_read(raw_ima
     assert rewritten == ({"train-00001-of-00003"} if damage else set())
 
 
-def test_what_version_0_1_finished_verifies_and_its_damaged_shard_is_found(raw_imagenet, out, shard_digests):
+def test_shards_of_version_0_1_verify_and_a_damaged_one_is_rewritten(raw_imagenet, out, shard_digests):
     good = shard_digests(out)
     as_version_0_1(out)
     assert verify.main([str(out)]) == 0
@@ -100,7 +100,7 @@ def test_a_damaged_claim_is_rebuilt_where_intact_receipts_agree_on_it(raw_imagen
         assert shard_digests(out) == good
 
 
-def test_a_damaged_claim_that_nothing_agrees_with_is_one_line_that_says_what_to_do(raw_imagenet, out):
+def test_a_damaged_claim_that_no_receipt_confirms_is_a_one_line_error_with_the_remedy(raw_imagenet, out):
     (out / CLAIM).write_text("{")
     line = r"train\.plan\.json.* It is damaged.*Repeat the options that .* or give another directory"
     with pytest.raises(ConversionError, match=line):

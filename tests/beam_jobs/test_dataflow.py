@@ -54,7 +54,7 @@ def test_without_googles_client_the_extra_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["detach", "cancel_on_interrupt"])
-def test_a_local_job_cannot_be_left(flag):
+def test_detaching_and_cancelling_are_refused_for_local_jobs(flag):
     args = Namespace(runner="local", local_processes=1, **{flag: True})
     with pytest.raises(OptionError, match=f"--{flag}: with --runner=local, a job ends with this command"):
         beam_options(args, [])
@@ -64,7 +64,7 @@ def test_a_local_job_cannot_be_left(flag):
     ("machine_type", "threads"),
     [("n2-standard-4", 2), ("n1-highmem-16", 2), ("c2-highcpu-8", 1), ("n2-custom-4-16384", 1), ("odd", 1)],
 )
-def test_threads_follow_what_a_process_can_hold_in_flight(machine_type, threads):
+def test_the_default_number_of_threads_follows_the_machine_memory(machine_type, threads):
     assert threads_of(machine_type) == threads
 
 
@@ -81,17 +81,17 @@ def test_threads_follow_what_a_process_can_hold_in_flight(machine_type, threads)
         (144, ["--autoscaling_algorithm=NONE"], None),
     ],
 )
-def test_no_more_workers_than_have_shards_to_write(gigabytes, flags, workers):
+def test_the_default_number_of_workers_is_bounded_by_the_number_of_shards(gigabytes, flags, workers):
     assert defaults(*flags, gigabytes=gigabytes).view_as(WorkerOptions).max_num_workers == workers
 
 
-def test_shards_that_were_asked_for_by_number_count_as_many():
+def test_a_requested_number_of_shards_bounds_the_default_number_of_workers():
     options = options_of(*PLACE)
     set_defaults(job_of(num_shards={"train": 320}), options)
     assert options.view_as(WorkerOptions).max_num_workers == 3
 
 
-def test_every_default_stands_back_for_beams_own_flag():
+def test_an_explicit_beam_flag_overrides_each_default():
     options = defaults(
         *["--job_name=mine", "--temp_location=gs://t/x", "--label=infeed=mine", "--machine_type=n1-highmem-8"],
         *["--disk_size_gb=99", "--number_of_worker_harness_threads=5", "--experiments=shuffle_mode=appliance"],

@@ -52,7 +52,7 @@ def test_tables_of_boxes_that_workers_read_must_be_in_a_bucket_too(bucket):
         submit(job)
 
 
-def test_no_credentials_are_told_before_the_service_is_asked(bucket, monkeypatch):
+def test_missing_credentials_are_reported_before_the_service_is_called(bucket, monkeypatch):
     def none():
         raise DefaultCredentialsError("none here")
 
@@ -98,7 +98,7 @@ def test_a_refusal_is_one_line_and_nothing_is_staged_or_submitted(
     assert caplog.records == []
 
 
-def test_a_refusal_of_the_job_itself_is_told_alike(bucket, service):
+def test_a_refused_job_is_reported_with_the_exhausted_quota(bucket, service):
     service.order(refusals={"POST": [400, "Quota exceeded"]})
     with pytest.raises(ConversionError, match="a quota of project my-project in us-central1 is exhausted"):
         submit(job_of(output=f"{bucket}/out"), *service.flags)
@@ -115,7 +115,7 @@ def test_a_staging_bucket_that_is_not_there_is_named_at_once(bucket, service):
 
 
 @pytest.mark.timeout(60)
-def test_a_staging_bucket_that_beam_may_not_look_at_is_told_at_once(bucket, service, gcs_server):
+def test_a_staging_bucket_without_read_permission_is_reported_immediately(bucket, service, gcs_server):
     service.order()
     gcs_server.fail(r"GET /storage/v1/b/[^/]+\?", Status(403), times=None)
     with pytest.raises(ConversionError, match=r"get bucket 'bucket-\w+', .*\(403\).* Storage Legacy Bucket Reader"):
@@ -150,7 +150,7 @@ def test_an_end_without_a_complete_split_is_an_error_that_says_why(bucket, servi
         submit(job_of(output=f"{bucket}/out"), *service.flags, waiting=Waiting())
 
 
-def test_of_all_complaints_the_traceback_counts_and_its_remedy_is_told():
+def test_a_traceback_is_preferred_as_the_reason_and_reported_with_its_remedy():
     missing = "Traceback ...\nModuleNotFoundError: No module named 'birds'"
     assert reason_of(["started slowly", missing, "A work item was attempted 4 times without success"]) == missing
     assert "add it with --extra_package" in advice(missing)
@@ -159,7 +159,7 @@ def test_of_all_complaints_the_traceback_counts_and_its_remedy_is_told():
     assert advice("something else") == ""
 
 
-def test_the_page_says_what_is_true():
+def test_the_dataflow_page_states_the_defaults_and_commands_that_exist():
     page = (ROOT / "beam_jobs/DATAFLOW.md").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     install = re.search(r"FROM apache/beam_python.*\nRUN pip install --no-cache-dir (.*)", page)

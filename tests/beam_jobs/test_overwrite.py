@@ -117,7 +117,7 @@ def test_an_overwrite_that_breaks_off_leaves_no_manifest_and_can_be_repeated(
     assert len(list(out.glob("train-*-of-00005"))) == 5
 
 
-def test_other_labels_beside_a_split_that_stays_are_refused_before_anything_is_removed(
+def test_new_labels_are_refused_before_overwriting_if_another_split_keeps_the_old_ones(
     raw_imagenet, out, shard_digests
 ):
     raw_imagenet.convert(out, "--splits=validation")

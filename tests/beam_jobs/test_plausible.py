@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 
 @pytest.mark.parametrize(("target", "meant"), [("100", "100MB"), ("1KB", "1GB"), ("1", "1MB")])
 @pytest.mark.parametrize("flags", [["--dry_run"], []], ids=["dry", "run"])
-def test_shards_smaller_than_records_are_refused_with_what_was_probably_meant(
+def test_a_target_smaller_than_a_record_is_refused_with_the_likely_intended_size(
     raw_imagenet, tmp_path, target, meant, flags
 ):
     message = r"--target_shard_bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
@@ -24,7 +24,7 @@ def test_shards_smaller_than_records_are_refused_with_what_was_probably_meant(
     assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
 
 
-def test_a_shard_for_each_record_is_the_least_that_a_target_may_ask_for(raw_imagenet, tmp_path):
+def test_the_smallest_allowed_target_is_the_mean_record_size(raw_imagenet, tmp_path):
     raw_imagenet.convert(tmp_path / "one", "--num_train_shards=1", "--splits=train")
     claim = json.loads((tmp_path / "one" / plan_file("train")).read_text())
     mean = -(-claim["bytes"] // claim["records"])
@@ -34,7 +34,7 @@ def test_a_shard_for_each_record_is_the_least_that_a_target_may_ask_for(raw_imag
         raw_imagenet.convert(tmp_path / "other", f"--target_shard_bytes={mean - 1}", "--splits=train")
 
 
-def test_what_was_begun_with_too_small_shards_goes_on_but_not_by_replacing_it(raw_imagenet, tmp_path):
+def test_a_conversion_begun_with_tiny_shards_may_resume_but_not_overwrite(raw_imagenet, tmp_path):
     out = tmp_path / "out"
     raw_imagenet.convert(out, "--num_train_shards=95", "--splits=train")
     (out / "manifest.json").unlink()
@@ -78,26 +78,26 @@ def test_an_output_that_shares_a_place_with_the_raw_data_is_refused(tmp_path, ra
 
 
 @pytest.mark.parametrize(("raw", "out", "message"), PLACES)
-def test_places_in_a_bucket_are_compared_too(bucket, raw, out, message):
+def test_overlapping_output_and_raw_data_are_refused_in_a_bucket_too(bucket, raw, out, message):
     with pytest.raises(OptionError, match=message):
         check_places(f"{bucket}/{raw}", f"{bucket}/{out}")
 
 
 @pytest.mark.parametrize("out", ["raw_shards", "ra", "out/raw", "../raw2"])
-def test_names_that_only_begin_alike_are_no_place_in_common(tmp_path, out):
+def test_output_and_raw_data_may_share_a_name_prefix(tmp_path, out):
     (tmp_path / "raw").mkdir()
     check_places(f"{tmp_path}/raw", f"{tmp_path}/{out}")
     check_places("gs://bucket/raw", f"gs://bucket/{out}")
     check_places(f"{tmp_path}/raw", "gs://bucket/raw")
 
 
-def test_an_archive_beside_which_shards_are_written_is_no_directory_that_they_mix_with(tmp_path):
+def test_shards_may_be_written_next_to_a_raw_archive(tmp_path):
     (tmp_path / "images.zip").write_bytes(b"")
     check_places(f"{tmp_path}/images.zip", str(tmp_path))
 
 
 @pytest.mark.parametrize("inner", ["", "shards"])
-def test_an_output_inside_the_raw_data_is_refused_by_commands_and_goes_on_where_it_was_begun(
+def test_an_output_inside_the_raw_data_is_refused_unless_it_resumes_a_conversion(
     raw_imagenet, tmp_path, inner, shard_digests
 ):
     out, flags = raw_imagenet.directory / inner, ["--splits=train", "--num_train_shards=3"]

@@ -32,12 +32,12 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_a_batch_gives_its_rows_back_also_through_pickle(rows):
+def test_a_batch_returns_its_rows_after_pickling(rows):
     assert list(pickle.loads(pickle.dumps(References.of(rows)))) == rows
 
 
 @given(ROWS, st.integers(0, 12))
-def test_pieces_put_together_are_the_whole(rows, cut):
+def test_concatenated_pieces_have_the_rows_of_the_original(rows, cut):
     whole = concat([References.of(rows[:cut]), References.of([]), References.of(rows[cut:])])
     assert list(whole) == rows
 
@@ -50,7 +50,7 @@ def test_taking_rows_keeps_only_the_files_they_need(rows, random):
     assert set(taken.files) == {rows[i].file for i in numbers}
 
 
-def test_values_leave_out_the_place_and_nothing_else():
+def test_values_depend_on_everything_but_file_and_offset():
     row = Reference("k", File("a", Stat(1)), 5, 7, "", {"label": 3})
 
     def values(**changes):
@@ -74,7 +74,7 @@ def test_a_row_with_a_huge_name_is_rejected_under_a_short_one_and_makes_no_other
     assert told.error == f"no label {letter * 247}..."
 
 
-def test_a_name_as_long_as_storages_allow_is_as_any_other():
+def test_the_longest_name_that_storages_allow_is_kept():
     row = Reference("ä" * 2048, File("a", Stat(1)), 0, 1, "", {})
     assert list(References.of([row])) == [row]
 

@@ -86,7 +86,7 @@ def make_large(raw_imagenet):
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_an_overwrite_that_fails_leaves_no_summary_of_what_is_gone(raw_imagenet, tmp_path):
+def test_a_failed_overwrite_leaves_no_summary_of_the_removed_split(raw_imagenet, tmp_path):
     raw_imagenet.convert(tmp_path / "out", "--splits=train")
     assert read_summary(tmp_path / "out")["records"] == 18
     raw_imagenet.train["n00000001"]["n00000001_0.JPEG"] = b"no image"
@@ -97,7 +97,7 @@ def test_an_overwrite_that_fails_leaves_no_summary_of_what_is_gone(raw_imagenet,
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_overwriting_shards_with_names_of_their_own_leaves_none_of_them(raw_imagenet, tmp_path):
+def test_overwriting_a_tfds_conversion_removes_all_of_its_old_shards(raw_imagenet, tmp_path):
     flags = ("--schema=tfds", "--splits=train", "--overwrite")
     raw_imagenet.convert(tmp_path, *flags, "--num_train_shards=4")
     raw_imagenet.convert(tmp_path, *flags, "--num_train_shards=2")
@@ -114,7 +114,7 @@ def test_a_name_that_would_move_the_cursor_is_printed_as_an_escape(raw_imagenet,
     assert "\x1b" not in printed
 
 
-def test_the_bar_begins_again_when_an_overwrite_replaces_the_claim_and_bears_a_damaged_one(tmp_path):
+def test_the_bar_restarts_when_the_claim_is_replaced_and_tolerates_a_damaged_one(tmp_path):
     job = bar_job(tmp_path)
     with Progress() as progress:
         bar = _Bar(job, "train", progress)
@@ -148,7 +148,7 @@ BAD_CLAIMS = [{"num_shards": 0}, {"num_shards": "2"}, {"num_shards": None}, {"by
 
 
 @pytest.mark.parametrize("wrong", BAD_CLAIMS, ids=str)
-def test_the_bar_of_a_damaged_claim_stands_still_and_the_others_go_on(tmp_path, wrong):
+def test_a_damaged_claim_stops_the_bar_of_its_split_only(tmp_path, wrong):
     job = bar_job(tmp_path, splits=("train", "validation"))
     write_claim(tmp_path, "train", **wrong)
     write_claim(tmp_path, "validation")
@@ -161,7 +161,7 @@ def test_the_bar_of_a_damaged_claim_stands_still_and_the_others_go_on(tmp_path, 
         assert progress.tasks[0].description == "train: shards"
 
 
-def test_the_bar_shows_nothing_for_a_damaged_receipt_until_it_is_mended(tmp_path):
+def test_the_bar_does_not_count_a_damaged_receipt(tmp_path):
     job = bar_job(tmp_path)
     write_claim(tmp_path)
     with Progress() as progress:
@@ -178,7 +178,7 @@ def test_the_bar_shows_nothing_for_a_damaged_receipt_until_it_is_mended(tmp_path
         assert task.completed == 2
 
 
-def test_counts_that_are_damaged_are_left_out(tmp_path):
+def test_damaged_progress_counts_are_ignored(tmp_path):
     for name, text in {"1": '{"train": {"records": 3}}', "2": "{", "3": '{"train": {"recrods": 5}}'}.items():
         (tmp_path / f"{name}.json").write_text(text)
     assert read_counts(str(tmp_path)) == {"train": Counts(records=3)}
@@ -244,7 +244,7 @@ def test_the_bar_moves_with_what_workers_count_in_a_scan_and_within_a_shard(tmp_
         assert progress.tasks[0].description == "train: shards"
 
 
-def test_workers_of_this_machine_add_up_what_they_do_and_others_count_nowhere(tmp_path, monkeypatch):
+def test_local_workers_add_up_their_counts_and_remote_workers_write_none(tmp_path, monkeypatch):
     first, nowhere = counts_of(str(tmp_path)), counts_of(str(tmp_path / "elsewhere"))
     for counts in (first, nowhere, counts_of("")):
         counts.add("train", scanned=5)

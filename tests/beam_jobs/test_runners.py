@@ -52,17 +52,17 @@ def runner_of(runner):
     "name",
     ["local", "DirectRunner", "direct", "FnApiRunner", "apache_beam.runners.direct.direct_runner.DirectRunner"],
 )
-def test_what_runs_here_is_always_the_runner_that_downloads_nothing(name):
+def test_every_name_of_the_local_runner_selects_the_runner_that_downloads_nothing(name):
     assert runner_of(name) == RUNNERS["local"].runner
     assert options_of(name, processes=3).view_as(DirectOptions).direct_num_workers == 3
 
 
-def test_a_runner_of_beam_and_a_class_of_ones_own_go_through_as_they_are():
+def test_names_of_beam_runners_and_user_classes_are_passed_to_beam_unchanged():
     assert runner_of("FlinkRunner") == "FlinkRunner"
     assert runner_of(f"{__name__}.OwnRunner") == f"{__name__}.OwnRunner"
 
 
-def test_where_nothing_is_missing_nobody_asks_how_to_install_it(monkeypatch):
+def test_install_instructions_are_not_looked_up_if_nothing_is_missing(monkeypatch):
     monkeypatch.setattr("beam_jobs.runners.how_to_install", None)
     assert runner_of("local") == RUNNERS["local"].runner
 
@@ -118,7 +118,7 @@ def test_a_flag_of_beam_wins_over_what_a_preset_adds():
         ("FlinkRunner", 2, r"--local_processes=2: --runner=FlinkRunner starts no processes here. Leave it out"),
     ],
 )
-def test_what_cannot_run_is_refused(runner, processes, message):
+def test_an_unusable_runner_is_refused_with_the_reason(runner, processes, message):
     with pytest.raises(OptionError, match=message):
         options_of(runner, processes=processes)
 
@@ -157,6 +157,6 @@ def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
         ),
     ],
 )
-def test_what_a_portable_job_lacks_is_said_before_anything_is_read(flags, message):
+def test_a_portable_job_without_its_endpoint_is_refused_before_reading_data(flags, message):
     with pytest.raises(InfeedError, match=message):
         options_of("portable", *flags)

@@ -71,7 +71,7 @@ def test_the_sample_does_not_depend_on_how_the_scan_was_cut_or_ordered(job):
     assert convert_sample(job, whole).written < convert_sample(job, whole).predicted
 
 
-def test_nothing_is_sampled_where_sizes_are_known_or_the_number_of_shards_is(job):
+def test_nothing_is_sampled_if_record_sizes_or_the_shard_count_are_known(job):
     class Known(ImageFolderConverter):
         transforms = False
 
@@ -83,7 +83,7 @@ def test_nothing_is_sampled_where_sizes_are_known_or_the_number_of_shards_is(job
     assert Sampled().scaled(123) == 123
 
 
-def test_a_sample_of_which_nothing_is_an_image_changes_nothing(job, tmp_path):
+def test_a_sample_without_a_valid_image_does_not_change_the_estimate(job, tmp_path):
     (tmp_path / "raw/noise").mkdir(parents=True)
     for i in range(50):
         (tmp_path / f"raw/noise/{i}.png").write_bytes(b"no image")
@@ -93,7 +93,7 @@ def test_a_sample_of_which_nothing_is_an_image_changes_nothing(job, tmp_path):
     assert convert_sample(bad, sample) == Sampled()
 
 
-def test_of_a_few_records_some_are_sampled_whatever_their_ranks(job):
+def test_a_small_split_is_sampled_whatever_the_ranks_of_its_records(job):
     few = rows(job).take(np.arange(1, 13))
     for seed in range(20):
         seeded = dataclasses.replace(job, seed=seed)
@@ -104,14 +104,14 @@ def test_of_a_few_records_some_are_sampled_whatever_their_ranks(job):
     assert len(lowest([candidates(job, "train", rows(job).take(np.arange(1, 41)))])) == 16
 
 
-def test_of_rows_of_one_name_the_sample_takes_the_same_whatever_came_first(job):
+def test_which_of_two_rows_with_one_key_is_sampled_does_not_depend_on_their_order(job):
     ref = next(iter(rows(job)))
     twice = [dataclasses.replace(ref, columns={**ref.columns, "label": label}) for label in (2, 1)]
     offered = [[Candidate(5, "same", 10, each)] for each in twice]
     assert lowest(offered) == lowest(offered[::-1])
 
 
-def test_of_many_records_those_of_lowest_rank_are_taken_whatever_their_size(job):
+def test_the_sample_takes_the_records_of_lowest_rank_whatever_their_size(job):
     ref = next(iter(rows(job)))
     offered = [Candidate(rank, f"{rank}", 5000 - rank, ref) for rank in range(1000)]
     assert [each.rank for each in lowest([offered[::2], offered[1::2]])] == list(range(256))

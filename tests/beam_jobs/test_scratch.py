@@ -42,7 +42,7 @@ def test_a_repaired_file_of_the_same_size_is_uncompressed_anew(tmp_path, compres
 
 
 @given(st.integers(0, 1 << 45))
-def test_a_file_may_become_a_hundred_times_as_large_and_at_least_a_gigabyte_unless_an_option_says_otherwise(size):
+def test_the_default_limit_of_uncompressed_bytes_is_a_hundred_times_the_size_or_a_gigabyte(size):
     assert Scratch("out").limit(size) == max(GIB, 100 * size)
     assert Scratch("out", 7).limit(size) == 7
 
@@ -91,14 +91,14 @@ def test_the_option_bounds_what_a_command_uncompresses(raw_mnist, tmp_path):
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_nothing_stays_of_a_conversion_that_fails_after_its_raw_data_was_uncompressed(raw_mnist, tmp_path):
+def test_a_failed_conversion_leaves_no_uncompressed_files(raw_mnist, tmp_path):
     with pytest.raises(InfeedError, match="target_shard_bytes=1 "):
         convert_idx(raw_mnist.write().directory, tmp_path / "out", "--target_shard_bytes=1")
     assert (tmp_path / "out/_scratch").exists()
     assert left(tmp_path / "out") == []
 
 
-def test_of_several_files_one_bomb_ends_all_and_is_named(tmp_path):
+def test_one_compression_bomb_among_several_files_ends_the_command_and_is_named(tmp_path):
     (tmp_path / "raw").mkdir()
     record = gzip.compress(bytes(8 * MB))
     for name in "ab":
@@ -155,7 +155,7 @@ with scratch.Scratch(out) as files:
         (signal.SIGTERM, "nothing"),
     ],
 )
-def test_ctrl_c_and_sigterm_leave_nothing_and_end_the_process_as_without_files(tmp_path, number, moment):
+def test_ctrl_c_and_sigterm_remove_uncompressed_files_and_end_the_process_by_the_signal(tmp_path, number, moment):
     (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(1000)))
     command = [sys.executable, "-c", WAITING, str(tmp_path / "raw.gz"), str(tmp_path / "out"), moment]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

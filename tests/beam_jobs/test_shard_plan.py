@@ -136,7 +136,7 @@ def test_the_number_of_buckets_changes_no_shard_and_no_digest():
     assert shards_of(*plan_of(small, refs)) == shards_of(*plan_of(large, refs))
 
 
-def test_of_equal_keys_the_first_is_kept_and_the_others_say_why():
+def test_the_first_of_duplicate_keys_is_kept_and_the_others_are_rejected():
     rows = [Reference("same", File(uri, Stat(9)), 0, 10, "", {}) for uri in ("b.tar", "a.tar", "c.tar")]
     plan, pieces = plan_of(make_job(), References.of(rows))
     ((_, refs),) = [found for bucket, batch in pieces.items() for found in plan.assign(bucket, batch)]
@@ -144,7 +144,7 @@ def test_of_equal_keys_the_first_is_kept_and_the_others_say_why():
     assert "duplicate key" in next(row.error for row in refs if row.error)
 
 
-def test_of_rows_that_differ_in_nothing_but_a_column_the_same_one_is_kept_whatever_came_first():
+def test_which_duplicate_is_kept_does_not_depend_on_the_order_of_rows():
     file = File("a.jpg", Stat(9))
     rows = [Reference("same", file, 0, 10, "", {"label": label, "name": name}) for label in (3, 1, 2) for name in b"ba"]
     rows = [dataclasses.replace(row, columns={**row.columns, "name": bytes([row.columns["name"]])}) for row in rows]
@@ -170,7 +170,7 @@ def test_the_digest_covers_what_decides_bytes_and_nothing_else():
     assert digest() == digest(run_id="x", max_bad_records=5, target_shard_bytes=4001)
 
 
-def test_the_checksum_of_the_raw_files_changes_with_each_of_them_and_is_none_on_a_disk():
+def test_the_raw_checksum_depends_on_every_file_and_is_none_without_checksums():
     def checksum(*crcs):
         files = [File(f"{i}.JPEG", Stat(9, crc)) for i, crc in enumerate(crcs)]
         rows = [dataclasses.replace(row, file=file) for row, file in zip(make_refs([9, 9]), files, strict=True)]

@@ -56,14 +56,14 @@ def name_of(kill):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kill", [kill for kill in KILLS if kill.in_ci], ids=name_of)
-def test_a_killed_conversion_goes_on_to_the_same_bytes_and_does_nothing_twice(strike_one, reference, capsys, kill):
+def test_a_killed_conversion_resumes_to_the_same_bytes_and_repeats_no_work(strike_one, reference, capsys, kill):
     outcome = strike_one(kill)
     assert outcome.problems(digests(reference)) == []
     with capsys.disabled():
         print(f"\n{name_of(kill)}: {len(outcome.finished)} of {NUM_SHARDS} shards kept", end=" ")
 
 
-def test_the_thirty_kills_are_placed_in_every_stage_on_disk_and_in_a_bucket_with_one_process_and_two():
+def test_the_thirty_kills_cover_every_stage_both_storages_and_both_process_counts():
     assert len(KILLS) == len(set(KILLS)) == 30
     for kills in (KILLS, [kill for kill in KILLS if kill.in_ci]):
         places = {(kill.stage, kill.on) for kill in kills}
@@ -72,7 +72,7 @@ def test_the_thirty_kills_are_placed_in_every_stage_on_disk_and_in_a_bucket_with
         assert {kill.processes for kill in kills} == {1, 2}
 
 
-def test_every_moment_of_a_file_is_one_that_a_conversion_passes(reference):
+def test_every_kill_pattern_matches_a_file_that_a_conversion_writes(reference):
     """A pattern that matches nothing would kill nothing; the SIGKILL above says so only once it is run."""
     names = [name.rpartition("/")[2] for name in [*reference.files(), verdict_file("train", "of-a-run")]]
     for kill in KILLS:

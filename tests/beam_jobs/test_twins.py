@@ -75,7 +75,9 @@ def disturbed(raw_mnist, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("moment", ["_Scan", "_Assign", "_Gather", "_Commit"])
-def test_a_twin_that_takes_the_temporary_file_away_has_converted_everything(disturbed, tmp_path, shard_digests, moment):
+def test_a_conversion_whose_temporary_file_a_twin_removed_finds_the_twins_shards(
+    disturbed, tmp_path, shard_digests, moment
+):
     first, second = disturbed(moment, "--num_train_shards=3")
     assert second == ""
     assert "\n" not in first
@@ -93,7 +95,7 @@ def test_a_twin_that_takes_the_temporary_file_away_has_converted_everything(dist
         ("_Commit", "--seed=5", "another plan"),
     ],
 )
-def test_a_command_that_is_refused_leaves_the_temporary_file_of_a_running_one(
+def test_a_refused_command_keeps_the_temporary_file_of_a_running_conversion(
     disturbed, tmp_path, shard_digests, moment, flag, refusal
 ):
     first, second = disturbed(moment, flag)

@@ -49,7 +49,7 @@ def test_a_checkouts_wheel_holds_our_four_packages_and_no_caches(built):
         assert names[f"{name}/__init__.py"] == (ROOT / name / "__init__.py").read_bytes()
 
 
-def test_its_metadata_are_those_of_the_project(built):
+def test_the_wheel_metadata_match_pyproject(built):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     metadata = contents(built)[f"infeed-{project['version']}.dist-info/METADATA"].decode()
     required = re.findall("Requires-Dist: (.*)", metadata)
@@ -66,7 +66,7 @@ def test_its_metadata_are_those_of_the_project(built):
         ("apache_beam.options", r"conversion needs Apache Beam \(.*\). Install it: pip install 'apache-beam>=2.77'."),
     ],
 )
-def test_what_is_missing_where_the_wheel_is_installed_is_named_with_the_remedy(installed, tmp_path, missing, message):
+def test_an_installed_wheel_names_a_missing_package_and_how_to_install_it(installed, tmp_path, missing, message):
     """A process that imports infeed from the installed wheel, and cannot import the package."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "train.txt").write_text("a text")
@@ -92,7 +92,7 @@ def test_the_same_code_gives_the_same_bytes(built, tmp_path):
         assert {entry.date_time for entry in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_pip_takes_it_and_what_is_installed_gives_the_same_wheel(built, installed, tmp_path):
+def test_pip_installs_the_wheel_and_rebuilding_from_the_installation_is_identical(built, installed, tmp_path):
     assert (installed / "beam_jobs/__pycache__").exists()
     again = build_wheel(tmp_path, root=installed)
     assert again.name == built.name
@@ -104,7 +104,7 @@ def test_a_pyproject_of_others_beside_an_installed_package_is_not_ours(built, in
     assert contents(build_wheel(tmp_path, root=installed)).keys() == contents(built).keys()
 
 
-def test_nothing_that_pip_noted_of_this_machine_is_in_it(installed, tmp_path):
+def test_a_wheel_rebuilt_from_an_installation_omits_the_files_that_pip_added(installed, tmp_path):
     info = next(installed.glob("*.dist-info"))
     (info / "direct_url.json").write_text('{"url": "file:///home/me/infeed"}')
     with (info / "RECORD").open("a") as record:
@@ -116,7 +116,7 @@ def test_nothing_that_pip_noted_of_this_machine_is_in_it(installed, tmp_path):
     assert not [name for name in names if name.startswith("..")]
 
 
-def test_code_that_is_neither_says_so(tmp_path, monkeypatch):
+def test_code_neither_checked_out_nor_installed_cannot_be_built_into_a_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(wheel, "_NAME", "infeed-that-nobody-installed")
     with pytest.raises(InfeedError, match=r"is neither a checkout of .* nor installed by pip.* pip install"):
         build_wheel(tmp_path, root=tmp_path)

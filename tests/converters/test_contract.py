@@ -87,13 +87,13 @@ def records_of(path):
         at += size + FRAME_BYTES
 
 
-def test_it_pickles_and_is_the_same_afterwards(converted):
+def test_a_converter_and_its_sources_are_equal_after_pickling(converted):
     row, raw, _ = converted
     converter, sources = row.find(str(raw))
     assert pickle.loads(pickle.dumps((converter, sources))) == (converter, sources)
 
 
-def test_a_second_scan_finds_the_same(converted):
+def test_a_second_scan_finds_the_same_references(converted):
     row, raw, _ = converted
     first, second = (scanned(*row.find(str(raw))) for _ in range(2))
     assert [list(refs) for refs in first] == [list(refs) for refs in second]
@@ -144,7 +144,7 @@ def test_every_record_has_exactly_the_features_of_the_schema(converted):
             assert 0 <= label - converter.labels.base < len(converter.labels.names)
 
 
-def test_written_and_rejected_are_what_was_scanned(converted):
+def test_every_scanned_record_is_either_written_or_rejected(converted):
     row, raw, out = converted
     converter, sources = row.find(str(raw))
     manifest = read_manifest(str(out))
@@ -169,7 +169,7 @@ def test_the_digest_changes_with_whatever_changes_bytes(converted):
 
 
 @without_beam
-def test_raw_data_of_another_place_and_time_with_other_files_beside_are_the_same_plan(converted, tmp_path):
+def test_the_plan_does_not_depend_on_place_times_or_unrelated_files(converted, tmp_path):
     row, raw, out = converted
     moved = shutil.copytree(raw, tmp_path / "moved")
     for name in (".DS_Store", *row.beside):

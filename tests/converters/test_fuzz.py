@@ -105,7 +105,7 @@ def test_damaged_data_are_written_or_listed_and_nothing_crashes_or_hangs(whole, 
             assert (ended.refused, ended.written >= least) == ("", True), (number, target, ended)
 
 
-def test_all_of_them_are_five_hundred():
+def test_there_are_at_least_500_damaged_inputs():
     assert sum(row.inputs * len(row.mutations) for row in SOURCES.values()) >= 500
 
 
@@ -147,7 +147,7 @@ def odd_folder(raw: Path, jpeg: bytes) -> int:
 
 
 @pytest.mark.parametrize("name", ["images in folders", "JPEG files"])
-def test_whatever_lies_in_a_folder_is_written_or_listed(whole, tmp_path, name):
+def test_every_entry_of_a_class_folder_is_written_or_listed(whole, tmp_path, name):
     source, raw = SOURCES[name], tmp_path / "a/raw"
     for path, data in whole(source.kind).items():
         (raw / path).parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def test_whatever_lies_in_a_folder_is_written_or_listed(whole, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["twice", "not UTF-8"])
-def test_the_real_command_ends_as_the_steps_do(whole, tmp_path, shard_digests, name):
+def test_the_command_has_the_results_of_its_steps(whole, tmp_path, shard_digests, name):
     raw, files = tmp_path / "raw", {**whole("imagenet tars"), VALIDATION_TAR: among_good(HOSTILE[name])}
     raw.mkdir()
     for path, data in files.items():

@@ -145,7 +145,7 @@ def harmless(printed: str, on_terminal: bool) -> bool:
 @pytest.mark.parametrize(
     ("source", "on_terminal"), [(source, number % 2 == 0) for number, source in enumerate(SOURCES)]
 )
-def test_no_name_in_raw_data_is_an_order_to_a_terminal(source, on_terminal, tmp_path, monkeypatch):
+def test_names_in_raw_data_never_control_the_terminal(source, on_terminal, tmp_path, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     main, flags = source(tmp_path / "raw")
     out = tmp_path / "out"

@@ -14,7 +14,7 @@ from pipeline.shards.manifest import read_manifest
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 
-def test_what_a_user_should_know_of_the_images_is_counted_in_the_summary(raw_image_folder, tmp_path, capsys):
+def test_the_summary_counts_exif_rotations_and_animated_gifs(raw_image_folder, tmp_path, capsys):
     exif = Image.Exif()
     exif[0x0112] = 6
     cats = raw_image_folder.files["cat"]

@@ -61,7 +61,7 @@ def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tm
 
 
 @without_beam
-def test_more_shards_than_records_gives_empty_shards_that_count(raw_imagenet, tmp_path):
+def test_more_shards_than_records_make_empty_shards_in_the_manifest(raw_imagenet, tmp_path):
     raw_imagenet.convert(tmp_path / "out", "--num_train_shards=40", "--splits=train")
     entry = read_manifest(str(tmp_path / "out")).split("train")
     assert len(entry.shards) == 40

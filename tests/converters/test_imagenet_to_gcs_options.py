@@ -78,7 +78,7 @@ def test_errors_on_the_command_line_are_one_message_without_a_traceback(raw_imag
 
 
 @without_beam
-def test_flags_of_the_ancestor_are_accepted_with_a_word_on_each(raw_imagenet, tmp_path, capsys):
+def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(raw_imagenet, tmp_path, capsys):
     old = ["--project=p", "--local_scratch_dir=/nowhere", "--nogcs_upload"]
     raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
     notes = capsys.readouterr().err
@@ -111,5 +111,5 @@ def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imag
     assert "Install it: pip install 'apache-beam>=" in done.stderr
 
 
-def test_every_error_of_the_command_line_is_in_the_one_tree():
+def test_every_error_of_the_command_line_is_an_infeed_error():
     assert all(issubclass(error, InfeedError) for _, error, _ in BAD_OPTIONS)

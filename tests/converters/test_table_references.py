@@ -15,7 +15,7 @@ from pipeline.storage.schemes import open_storage
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 
-def test_what_no_bucket_can_hold_is_listed(bucket, gcs_server):
+def test_paths_that_no_object_of_a_bucket_can_have_are_listed(bucket, gcs_server):
     names = ["gs://bucket", "gs://bucket/", "gs://B?/x", "gs://bucket/..", "../../..", "../..", "x\ty", "x" * 1025]
     rows = "".join(json.dumps({"f": name}) + "\n" for name in [*names, "two\nlines"])
     gcs_server.write(bucket.removeprefix("gs://"), "raw/train.jsonl", rows.encode())
@@ -43,7 +43,7 @@ def test_a_cell_too_long_for_a_path_is_listed_and_makes_no_other_row_wide(table,
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 0.99])
-def test_of_one_set_every_long_key_is_in_one_split(table, raw_tables, fraction):
+def test_rows_with_long_keys_are_each_assigned_to_exactly_one_split(table, raw_tables, fraction):
     table("all.csv", "text,id\n" + "".join(f"a,{i}{'x' * 5000}\n" for i in range(20)))
     sources = find_tables(str(raw_tables.directory), [], fraction).sources
     converter = TextTableConverter("text", Unlabelled(), "id", validation_fraction=fraction)
@@ -82,7 +82,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
-def test_sizes_are_predicted_within_a_few_bytes_whatever_is_said_of_a_record(table, raw_tables, target):
+def test_sizes_of_table_records_are_predicted_within_a_few_bytes_for_any_target(table, raw_tables, target):
     """What is encoded as it stands is not sampled: shards are as large as this says."""
     numbers = {f"n{i}": i / 7 for i in range(100)}
     rows = [

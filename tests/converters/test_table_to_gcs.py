@@ -56,7 +56,7 @@ def test_a_layout_that_is_not_quite_right_is_one_clear_error(table, raw_tables, 
         raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
 
 
-def test_a_table_of_no_split_is_named_with_what_it_may_be_for(table, raw_tables, tmp_path, capsys):
+def test_a_table_without_a_split_is_noted_with_its_likely_purpose(table, raw_tables, tmp_path, capsys):
     table("train.csv", "text,label\nsome,b\n")
     table("labels.csv", "a\nb\n")
     flags = ("--text_column=text", "--label_column=label")
@@ -69,7 +69,7 @@ def test_a_table_of_no_split_is_named_with_what_it_may_be_for(table, raw_tables,
     assert "labels.csv" not in capsys.readouterr().out
 
 
-def test_a_column_of_too_many_classes_is_taken_for_none(table, raw_tables, tmp_path):
+def test_a_label_column_with_over_100000_classes_is_refused(table, raw_tables, tmp_path):
     table("train.csv", "text,label\n" + "".join(f"a,{i}\n" for i in range(100_001)))
     with pytest.raises(LabelError, match=r"over 100,000 different values by line 100002\. Is it a label\?"):
         raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
@@ -77,7 +77,7 @@ def test_a_column_of_too_many_classes_is_taken_for_none(table, raw_tables, tmp_p
 
 @pytest.mark.parametrize("target", [SingleLabel("a", ("x", "y")), MultiLabel("a", ("x", "y")), Numbers(("a",))])
 @pytest.mark.parametrize("cell", ["z", True, {"x": 1}, "1\n2", 10**400, [1.5], "\ud800"])
-def test_a_target_says_what_it_cannot_take(target, cell):
+def test_a_target_names_the_value_that_it_cannot_convert(target, cell):
     with pytest.raises(ValueError, match=r"^('a' is .*; (it must be a finite number within float32|a label is a text)|"
                        r"'a' is .*, which is not Unicode text|unknown label '.*Known: x, y)"):  # fmt: skip
         target.numbers({"a": cell})

@@ -67,7 +67,7 @@ def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(raw_tables, 
     assert {name: a[name] for name in a if "-of-" in name} == {name: b[name] for name in b if "-of-" in name}
 
 
-def test_paths_may_be_absolute_or_go_up_and_odd_ones_are_listed(raw_tables, table, tmp_path):
+def test_paths_may_be_absolute_or_contain_dots_and_invalid_ones_are_listed(raw_tables, table, tmp_path):
     raw_tables.write_images()
     outside = tmp_path / "elsewhere.jpg"
     outside.write_bytes(raw_tables.images["img/1.jpg"])
@@ -114,7 +114,7 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
     ]
 
 
-def test_a_key_column_lets_an_image_stand_twice(raw_tables, table, tmp_path):
+def test_a_key_column_allows_one_image_in_several_rows(raw_tables, table, tmp_path):
     raw_tables.write_images()
     rows = [{"id": i, "file": f"img/{i // 2}.jpg", "animal": "cat"} for i in range(8)]
     table("train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -135,7 +135,7 @@ def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, tmp_path):
     assert 2 <= len(names["validation"]) <= 16
 
 
-def test_numbers_arrive_as_float32_and_what_is_none_is_listed(table, tmp_path, raw_tables):
+def test_targets_arrive_as_float32_and_invalid_numbers_are_listed(table, tmp_path, raw_tables):
     texts = ["1.5,-2e3", "0.1,7", ",1", "nan,1", "1,inf", "1e39,1", "1_000,1", "x,1", " 3 ,4"]
     table("train.csv", "text,a,b\n" + "".join(f'"row {i}",{text}\n' for i, text in enumerate(texts)))
     flags = ("--text_column=text", "--target_columns=b,a", "--max_bad_records=6")
@@ -172,7 +172,7 @@ def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(table, 
     assert read_manifest(str(tmp_path / "out")).labels.names == ("0", "1", "2", "3", "4")
 
 
-def test_several_labels_a_row_and_tfds_reads_them(table, tmp_path, raw_tables):
+def test_rows_may_have_several_labels_which_tfds_reads(table, tmp_path, raw_tables):
     table("train.csv", "text,tags\na,x|y\nb,\nc,y\nd,x|x\ne,x||y\n")
     raw_tables.convert(tmp_path / "out", "--text_column=text", "--labels_column=tags", "--max_bad_records=2")
     found = {record["text"][0]: record["labels"] for record in records_of(tmp_path / "out", "train")}
@@ -195,7 +195,7 @@ def test_the_first_object_of_a_json_table_may_lack_a_column(table, raw_tables, t
     assert ledger_of(tmp_path / "out", "train") == {"train/train.jsonl:1": "line 1: no 'tags' in it"}
 
 
-def test_blanks_around_a_label_are_no_part_of_it(table, raw_tables, tmp_path):
+def test_blanks_around_a_label_are_stripped(table, raw_tables, tmp_path):
     table("train.csv", 'text,label,tags\na,cat,cat | dog\nb,cat ,dog|cat\nc, dog," "\nd, ,cat| cat\n')
     (tmp_path / "classes").write_text("cat\n dog\n")
     for flags in ((), (f"--label_file={tmp_path}/classes",)):

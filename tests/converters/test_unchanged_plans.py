@@ -102,7 +102,7 @@ UNCHANGED = {
 
 
 @pytest.mark.parametrize("write_raw", UNCHANGED, ids=lambda function: function.__name__)
-def test_what_was_begun_before_goes_on_with_the_same_bytes(tmp_path, write_raw):
+def test_plans_and_shards_are_unchanged_since_earlier_versions(tmp_path, write_raw):
     plans, shards = UNCHANGED[write_raw]
     main, flags = write_raw(tmp_path / "raw")
     main([f"--raw_data_dir={tmp_path / 'raw'}", f"--gcs_output_path={tmp_path / 'out'}", *flags])

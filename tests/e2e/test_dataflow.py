@@ -168,7 +168,7 @@ def test_a_job_has_a_name_labels_and_workers_that_fit_it(story):
     assert "save_main_session" not in story.options or story.options["save_main_session"] is False
 
 
-def test_it_is_staged_beside_the_output_under_its_own_name(story):
+def test_a_job_is_staged_next_to_its_output_under_its_own_name(story):
     prefix = f"storage.googleapis.com/{BUCKET}/infeed-dataflow"
     assert story.job["environment"]["tempStoragePrefix"].startswith(f"{prefix}/temp/{story.job['name']}")
     for package in story.pool["packages"]:
@@ -248,7 +248,7 @@ def detached(service, start, tmp_path_factory):
     return Detached(launcher.printed, status, {method: service.requests(method) for method in ("GET", "POST", "PUT")})
 
 
-def test_a_detached_job_is_left_to_itself_and_says_how_to_cancel_it(detached):
+def test_a_detached_command_exits_and_prints_how_to_cancel_the_job(detached):
     assert detached.status == 0, detached.printed
     assert "it is complete when gs://dataflow/detached/manifest.json exists" in detached.printed
     cancel = "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678 --project=my-project --region=us-central1"

@@ -84,7 +84,7 @@ def test_a_second_run_finds_everything_done_and_uploads_no_shard(raw, bucket, gc
     assert gcs_server.objects(bucket.removeprefix("gs://"), "out/train-") == before
 
 
-def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_sends_no_finished_shard_again(
+def test_a_conversion_killed_before_a_receipt_resumes_without_sending_finished_shards(
     fork_server, raw, bucket, gcs_server, expected, shard_digests, tmp_path
 ):
     receipt = r"upload.*_shards/train-00007"
@@ -118,7 +118,7 @@ def test_two_conversions_of_the_same_data_at_once_both_succeed(
     assert not [name for name in gcs_server.objects(bucket.removeprefix("gs://"), "out/") if "verdict" in name]
 
 
-def test_with_every_request_failing_it_ends_with_object_status_and_attempts(raw, bucket, gcs_server, monkeypatch):
+def test_a_conversion_whose_requests_all_fail_names_object_status_and_attempts(raw, bucket, gcs_server, monkeypatch):
     monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)
     gcs_server.fail("GET.*alt=media", Status(503), times=None)
     with pytest.raises(InfeedError, match=r"cannot read gs://\S+/raw/\S+: status 503 \(\d+ attempts in 1 s\)"):
@@ -181,7 +181,7 @@ def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(raw, b
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_a_conversion_from_a_disk_goes_on_from_a_bucket_once_the_bytes_are_compared(
+def test_a_conversion_from_a_disk_resumes_from_a_bucket_after_comparing_the_bytes(
     raw, bucket, photos, gcs_server, expected, shard_digests
 ):
     imagenet_to_gcs.main(flags(photos[0], f"{bucket}/out"))

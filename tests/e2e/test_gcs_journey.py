@@ -83,7 +83,7 @@ def there(journey):
     return journey[0]
 
 
-def test_with_one_request_in_twenty_failing_it_ends_as_on_a_disk(
+def test_the_journey_with_failing_requests_ends_with_the_results_on_disk(
     journey, digits, tmp_path, shard_digests, downloaded, saved
 ):
     bucket, requests = journey
@@ -141,7 +141,7 @@ REFUSED = {  # what fails, its every request -> what the command's one line says
 # Tensorstore tells the arrays of a restore that has failed to an event loop that Orbax has closed by then.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("pattern", REFUSED)
-def test_what_fails_every_time_is_one_line_that_names_it_within_seconds(
+def test_a_permanently_failing_request_is_a_one_line_error_within_seconds(
     pattern, there, gcs_server, monkeypatch, capsys
 ):
     monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)

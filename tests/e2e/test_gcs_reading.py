@@ -52,7 +52,7 @@ def test_opening_takes_a_handful_of_requests_and_an_epoch_one_for_many_records(s
     assert sum(request.response_bytes for request in reading) < 1.1 * 385_000
 
 
-def test_training_takes_one_request_for_a_block_and_none_for_what_it_has(shards, gcs_server):
+def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, gcs_server):
     order = {"global_batch": 64, "streams": 8, "block_records": 8, "window_records": 32}
     source = train_dataset(shards, keys=KEYS, read_ahead_bytes=600_000, **order)
     gcs_server.reset()
@@ -70,7 +70,7 @@ def test_training_takes_one_request_for_a_block_and_none_for_what_it_has(shards,
     assert len(gcs_server.requests("-of-.*alt=media")) == 15
 
 
-def test_with_one_request_in_ten_failing_every_record_comes_once(shards, gcs_server, monkeypatch):
+def test_every_record_is_read_once_while_requests_fail(shards, gcs_server, monkeypatch):
     monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.02, 0.1))
     expected = numbers(eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches())
     for seed, fault in enumerate([Status(503), Status(429), Reset(), Short()]):
@@ -104,7 +104,7 @@ def test_a_stalled_get_ends_in_an_error_with_all_stacks_within_the_bound(shards,
 
 
 @pytest.mark.long
-def test_the_command_says_in_one_line_that_its_input_stalls_beside_the_stacks(shards, gcs_server, run_forked, tmp_path):
+def test_the_command_reports_a_stalled_input_in_one_line_after_the_stacks(shards, gcs_server, run_forked, tmp_path):
     gcs_server.fail("GET.*validation-.*-of-.*alt=media", Stall(), times=None)
     command = ["-m", "trainer", "digits", f"--data-dir={shards}", f"--workdir={tmp_path}/model"]
     code, printed = run_forked([*command, "--max-steps=2", "--iterations-per-loop=1", "--stall-seconds=8"], timeout=240)

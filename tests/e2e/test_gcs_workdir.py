@@ -95,7 +95,7 @@ def test_a_second_ctrl_c_ends_a_command_at_once_while_a_save_stalls(journey):
     assert "terminate called" not in interrupted
 
 
-def test_cut_off_and_resumed_in_a_bucket_ends_with_the_bits_of_a_straight_local_run(journey, saved):
+def test_a_run_interrupted_in_a_bucket_resumes_to_the_bits_of_a_straight_local_run(journey, saved):
     local, copy, _, printed = journey
     assert "resuming from the checkpoint of step 20" in printed
     for step in (20, 40):

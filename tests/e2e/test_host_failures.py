@@ -127,7 +127,7 @@ def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(brok
 
 
 @pytest.mark.parametrize(("how", "host", "count"), RAISED)
-def test_an_input_that_dies_on_one_host_ends_all_within_the_bound_with_its_message(death, how, host, count):
+def test_an_input_error_on_one_host_ends_all_hosts_in_time_with_its_message(death, how, host, count):
     ended, died = death(how, host, count)
     for index, process in enumerate(ended):
         assert process.at - died < BOUND + SLACK
@@ -158,7 +158,7 @@ def test_an_input_that_ends_or_changes_on_one_host_ends_all_with_what_came_and_w
 
 
 @pytest.mark.parametrize(("how", "host", "count"), SILENT)
-def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(death, how, host, count):
+def test_a_host_that_dies_silently_is_named_by_the_others_within_the_bound(death, how, host, count):
     ended, died = death(how, host, count)
     for index, process in enumerate(ended):
         if index != host:

@@ -46,18 +46,18 @@ def trained(imagenet, tmp_path_factory):
     return config
 
 
-def test_it_trains_in_bfloat16_and_ends_with_an_exact_evaluation(trained):
+def test_the_imagenet_recipe_trains_in_bfloat16_and_evaluates_exactly(trained):
     result = json.loads((Path(trained.trainer.workdir) / "eval_result.json").read_text())
     assert (result["records"], result["proven"], result["step"]) == (5, True, 2)
 
 
-def test_its_evaluation_is_of_the_central_seven_eighths_resized_by_cubic_interpolation(trained):
+def test_evaluation_crops_the_central_seven_eighths_and_resizes_bicubically(trained):
     options = {"into": "image", "size": (16, 16), "border": 2, "method": "bicubic"}
     assert trained.central_crop() == DecodeCentralCrop("image/encoded", **options)
     assert replace(trained, size=224).central_crop().border == 32
 
 
-def test_its_model_is_fine_tuned_with_a_new_head_by_the_images_recipe(trained, imagenet, tmp_path, caplog):
+def test_the_images_recipe_fine_tunes_the_model_with_a_new_head(trained, imagenet, tmp_path, caplog):
     start = ("--model", "resnet50", "--init-from", trained.trainer.workdir, "--init-exclude", "head/*")
     flags = ["--data-dir", str(imagenet), "--workdir", str(tmp_path), "--num-classes", "7", *SMALL, *start]
     with caplog.at_level("INFO", "trainer"):

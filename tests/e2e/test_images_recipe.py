@@ -89,7 +89,7 @@ def test_the_page_of_an_evaluation_agrees_with_the_predictions(trained, tmp_path
     assert html.count("<img ") == 48  # the worst records, and the most confident mistakes
 
 
-def test_an_evaluation_of_another_part_is_of_the_model_as_it_is(trained, capsys):
+def test_a_trained_model_can_be_evaluated_on_another_part_of_the_data(trained, capsys):
     run(replace(trained, mode="evaluate", eval_split="train[:40]", check_padding=True))
     result = result_of(trained)
     assert (result["records"], result["proven"], result["split"]) == (40, True, "train[:40]")

@@ -60,7 +60,7 @@ def runs(run_hosts, digits, tmp_path_factory):
     return seen | ran(1, 4, alone)
 
 
-def test_over_any_mesh_each_device_holds_its_rows_of_the_whole_batch(runs):
+def test_each_device_holds_its_rows_of_the_global_batch_on_any_mesh(runs):
     for number, (devices, model) in enumerate(MESHES):
         size = ROWS * model // len(devices)
         hosts, held = [host[number] for host in runs["placed"]], {}
@@ -75,7 +75,7 @@ def test_over_any_mesh_each_device_holds_its_rows_of_the_whole_batch(runs):
         }
 
 
-def test_half_of_a_hosts_rows_is_never_taken_for_a_smaller_batch(runs):
+def test_a_host_that_delivers_half_of_its_rows_is_refused(runs):
     for host in runs["placed"]:
         assert [mesh["half"] for mesh in host] == ["refused"] * len(MESHES)
 
@@ -136,7 +136,7 @@ def test_a_restart_on_any_hosts_continues_with_the_very_next_records(runs, name)
     assert global_batches(runs[name], "trained") == straight[start:]
 
 
-def test_host_0_alone_is_told_once_of_each_checkpoint_that_is_complete(runs):
+def test_only_host_0_calls_back_once_per_complete_checkpoint(runs):
     assert [host["complete"] for host in runs["data"]] == [[STOP, STEPS], []]
     assert [host["complete"] for host in runs["2x2"]] == [[STEPS], []]
 
@@ -153,13 +153,13 @@ def test_a_warm_start_on_two_hosts_begins_where_the_other_training_ended(runs):
     assert warm["metrics"]["loss"] < trained["metrics"]["loss"]
 
 
-def test_a_model_across_the_hosts_is_exported_once_and_whole(runs):
+def test_a_model_sharded_over_hosts_is_exported_once_and_completely(runs):
     # It was verified with what all hosts predict. No host went on before it was there.
     (export,) = runs[CUT][0]["exported"]
     assert [host["exported"] for host in runs[CUT]] == [[export]] * 2
 
 
-def test_a_cut_model_is_cut(runs):
+def test_hosts_hold_different_parts_of_a_sharded_model(runs):
     # Each device's part is another one; a copy has the same checksum everywhere.
     assert runs[CUT][0]["checksums"] != runs[CUT][1]["checksums"]
     assert runs["data"][0]["checksums"] == runs["data"][1]["checksums"]

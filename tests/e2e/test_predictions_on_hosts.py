@@ -29,17 +29,17 @@ def test_every_host_has_its_own_rows_in_order_and_gathered_all_have_all(ended, l
         assert own[0] == own[1] == everything  # both hold a copy of each row
 
 
-def test_hosts_that_drop_it_one_dispatch_apart_go_on_together(ended):
+def test_hosts_that_close_predictions_one_dispatch_apart_continue(ended):
     for process in ended:
         assert process.report["after"] == RECORDS
 
 
-def test_an_evaluation_passes_the_records_of_all_hosts_on_to_each(ended):
+def test_on_records_receives_the_records_of_all_hosts_on_each(ended):
     for process in ended:
         assert process.report["evaluated"] == [[index, float(index)] for index in range(RECORDS)]
 
 
-def test_a_host_that_drops_it_alone_ends_the_others_in_bounded_time_with_the_reason(ended):
+def test_a_host_that_alone_closes_its_predictions_ends_the_others_with_the_reason(ended):
     dropped = float((ended[0].out / "died").read_text())
     assert "all" not in ended[0].report
     for process in ended:

@@ -71,7 +71,7 @@ def test_a_dense_model_has_the_same_bits_for_any_steps_per_dispatch_on_two_hosts
 
 
 @pytest.mark.parametrize(("where", "k"), ROWS)
-def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_told(preempted, where, k):
+def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_reported(preempted, where, k):
     number = number_of((where, k))
     for index, process in enumerate(preempted[where, k]):
         assert process.code == CODE[number], process.printed
@@ -90,7 +90,7 @@ def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_told(preempted, where
 
 
 @pytest.mark.parametrize(("where", "k"), ROWS)
-def test_what_was_preempted_resumes_there_and_ends_with_the_bits_of_the_straight_run(reports, where, k):
+def test_a_preempted_run_resumes_and_ends_with_the_bits_of_the_straight_run(reports, where, k):
     starts = {"train": range(AT, AT + 1 + (LATE + 1) * k), "evaluate": [EVERY], "compile": [0]}[where]
     for report in reports:
         mine, expected = report[f"{where} {k}"], report["straight"]

@@ -147,7 +147,7 @@ def test_a_dask_cluster_without_our_packages_is_named(converted, dask_workers, m
         converted("--runner=dask", f"--dask_client_address={dask_workers[0]}")
 
 
-def test_no_dask_scheduler_is_one_clear_error(converted, free_port):
+def test_an_unreachable_dask_scheduler_is_one_clear_error(converted, free_port):
     address = f"tcp://127.0.0.1:{free_port}"
     message = f"no Dask scheduler answers at {address}: .*--local_processes=N starts a cluster here"
     with pytest.raises(ConversionError, match=message):

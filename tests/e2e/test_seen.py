@@ -67,7 +67,7 @@ def run(damaged, tmp_path_factory):
 
 @pytest.mark.parametrize("make", [a_mixture, across_epochs], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("devices", [1, 4])
-def test_any_step_saw_the_records_that_were_recorded_while_it_was_trained(damaged, run, tmp_path, make, devices):
+def test_seen_lists_the_records_that_each_step_was_trained_on(damaged, run, tmp_path, make, devices):
     workdir, truth = (
         run if (make, devices) == (a_mixture, 1) else (str(tmp_path), trained(damaged, make, tmp_path, devices))
     )
@@ -168,7 +168,7 @@ def test_steps_of_two_runs_or_of_a_program_of_ones_own_have_no_common_replay(run
     assert "warning: the losses are not known: the run was started by a program of its own" in printed.err
 
 
-def test_of_a_mixture_each_source_is_found_where_it_is_now(damaged, tmp_path, capsys):
+def test_data_dir_locates_a_moved_source_of_a_mixture(damaged, tmp_path, capsys):
     here, there = (str(shutil.copytree(damaged, tmp_path / name)) for name in ("here", "there"))
     sources = [open_dataset(here, "train[5:]"), open_dataset(there, "validation")]
     recorded = Recorded(lambda given: train_dataset(mixture(sources, [1, 1]), streams=16, on_error="skip", **given))
@@ -197,7 +197,7 @@ def test_bad_options_are_one_line(run, options, message):
         seen.main([run[0], *options])
 
 
-def test_it_reads_a_bucket(run, bucket, gcs_server, capsys):
+def test_seen_reads_a_work_directory_in_a_bucket(run, bucket, gcs_server, capsys):
     for name in ("segments.jsonl", "train/metrics.jsonl"):
         gcs_server.write(bucket.removeprefix("gs://"), f"run/{name}", Path(run[0], name).read_bytes())
     assert [line["index"] for line in lines_of(capsys, f"{bucket}/run", "--step=20")] == run[1][20]

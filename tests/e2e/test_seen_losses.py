@@ -108,7 +108,7 @@ def test_the_record_with_the_wrong_label_comes_first_in_its_step(there, capsys):
     assert printed.endswith(", bit-identical to metrics.jsonl")
 
 
-def test_without_the_checkpoint_it_says_so_and_still_names_the_records(there, tmp_path, capsys):
+def test_seen_still_names_the_records_if_the_checkpoint_is_gone(there, tmp_path, capsys):
     model = shutil.copytree(there / "model", tmp_path / "model")
     for step in (40, 80):
         shutil.rmtree(model / "checkpoints" / str(step))

@@ -104,8 +104,8 @@ EXPORT = Proof(
     shown_by=(
         RANDOM_TREES,
         f"{PUBLISHING}test_directories_with_a_number_for_their_name_that_no_export_made_are_never_removed",
-        f"{PUBLISHING}test_files_that_a_user_put_into_an_export_stay",
-        f"{PUBLISHING}test_the_users_assets_go_with_their_export_and_nothing_else_that_a_description_names",
+        f"{PUBLISHING}test_user_files_inside_an_export_are_never_removed",
+        f"{PUBLISHING}test_only_assets_inside_an_export_are_removed_with_it",
         f"{PUBLISHING}test_links_are_never_followed",
         f"{PUBLISHING}test_a_hidden_directory_without_our_mark_stays",
     ),

@@ -29,7 +29,7 @@ def test_items_come_in_order_and_once():
     assert list(Background(range(1000), limit=3)) == list(range(1000))
 
 
-def test_it_works_ahead_by_no_more_than_its_limit():
+def test_the_background_thread_works_ahead_no_more_than_its_limit():
     made = []
 
     def source():
@@ -46,7 +46,7 @@ def test_it_works_ahead_by_no_more_than_its_limit():
     ahead.close()
 
 
-def test_an_item_over_the_limit_passes_alone():
+def test_an_item_larger_than_the_limit_is_delivered():
     seen = []
     waiting = threading.Thread(target=lambda: seen.extend(Background([7, 8], limit=1, cost=lambda _: 100)), daemon=True)
     waiting.start()
@@ -92,7 +92,7 @@ def test_closing_does_not_wait_for_a_stalled_source_and_leaves_no_thread_behind(
     assert left.is_set()
 
 
-def test_a_wait_can_be_left_by_its_check_and_nothing_is_lost():
+def test_an_exception_of_the_check_ends_the_wait_without_losing_items():
     source, asked = Stall(1), []
 
     def check():
@@ -111,7 +111,7 @@ def test_a_wait_can_be_left_by_its_check_and_nothing_is_lost():
     assert next(ahead) == -1
 
 
-def test_a_sign_of_life_begins_the_bound_anew():
+def test_a_sign_of_life_restarts_the_stall_timer():
     source, life = Stall(1), iter([True] * 5)
     ahead = Background(source, limit=5, stall_seconds=STALL_SECONDS, check=lambda: next(life, False))
     next(ahead)
@@ -123,7 +123,7 @@ def test_a_sign_of_life_begins_the_bound_anew():
     assert ahead.join(SOON)  # other tests of this process count threads
 
 
-def test_dropping_it_ends_its_thread():
+def test_dropping_the_iterator_ends_its_thread():
     ahead = Background(iter(range(10**9)), limit=2, name="infeed-dropped")
     next(ahead)
     del ahead
@@ -192,7 +192,7 @@ def test_a_wait_that_is_too_long_is_one_error_and_one_dump_of_all_threads_by_nam
     other.join()
 
 
-def test_what_the_consumer_takes_between_two_calls_does_not_count(caplog):
+def test_time_between_two_calls_of_the_consumer_is_not_a_stall(caplog):
     source = Stall(1)
     ahead = Background(source, limit=5, stall_seconds=STALL_SECONDS)
     assert next(ahead) == 1
@@ -202,7 +202,7 @@ def test_what_the_consumer_takes_between_two_calls_does_not_count(caplog):
     assert not caplog.records
 
 
-def test_a_slow_source_is_no_stall_each_wait_counts_anew(caplog):
+def test_the_stall_timer_restarts_with_each_item_of_a_slow_source(caplog):
     def source():
         for i in range(6):
             time.sleep(0.2)
@@ -212,7 +212,7 @@ def test_a_slow_source_is_no_stall_each_wait_counts_anew(caplog):
     assert not caplog.records
 
 
-def test_a_time_out_of_the_source_itself_passes_as_it_is(caplog):
+def test_a_timeout_error_of_the_source_is_raised_unchanged(caplog):
     def source():
         yield 1
         raise TimeoutError("the server did not answer")
@@ -223,7 +223,7 @@ def test_a_time_out_of_the_source_itself_passes_as_it_is(caplog):
     assert not caplog.records
 
 
-def test_whoever_waits_is_let_go_by_close_without_an_error(caplog):
+def test_close_releases_a_waiting_thread_without_an_error(caplog):
     source, seen = Stall(), []
     ahead = Background(source, limit=5, stall_seconds=2 * SOON)
     waiting = threading.Thread(target=lambda: seen.extend(ahead))
@@ -236,7 +236,7 @@ def test_whoever_waits_is_let_go_by_close_without_an_error(caplog):
 
 
 @pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])
-def test_a_bound_that_is_none_is_refused(seconds):
+def test_an_invalid_stall_timeout_is_refused(seconds):
     with pytest.raises(OptionError, match=rf"stall_seconds={seconds} must be .* than 0.* float\('inf'\) waits forever"):
         Background([1], limit=1, stall_seconds=seconds)
     assert list(Background([1, 2], limit=1, stall_seconds=float("inf"))) == [1, 2]

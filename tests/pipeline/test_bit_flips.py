@@ -152,7 +152,7 @@ def test_a_flip_in_an_index_is_named_before_any_record_is_read(flips, capsys):
         assert verified(directory, capsys, split)[1][0].startswith(f"damaged: {flip.path}: has crc32c "), flip
 
 
-def test_a_flip_in_a_manifest_is_named_or_changes_nothing_that_it_says(flips, converted):
+def test_a_flipped_bit_in_a_manifest_is_found_or_has_no_effect(flips, converted):
     whole = read_manifest(str(converted))
     for flip in flips("manifest.json"):
         directory = str(flip.path.parent)

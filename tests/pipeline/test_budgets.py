@@ -6,7 +6,7 @@ from pipeline.formats import TFRecords
 from pipeline.hosts import Hosts
 
 
-def test_more_hosts_than_streams_are_told_of_the_option_that_helps(numbers_of, caplog):
+def test_more_hosts_than_streams_are_warned_with_the_option_to_set(numbers_of, caplog):
     caplog.set_level("INFO", "pipeline")
     directory = numbers_of(40, 40)
     for streams in (8, 4):
@@ -15,7 +15,7 @@ def test_more_hosts_than_streams_are_told_of_the_option_that_helps(numbers_of, c
     assert line.startswith("8 hosts share 4 streams, so some read the same blocks. With streams=8 on all hosts")
 
 
-def test_more_hosts_than_files_that_are_read_whole_are_told_to_index_them(numbers_of):
+def test_more_hosts_than_unindexed_files_are_refused_with_the_index_command(numbers_of):
     files = open_dataset(numbers_of(40, 40) + "/train-*", format=TFRecords())
     train_dataset(files, global_batch=8, hosts=Hosts(1, 2), keys=())
     text = r"train-\*: 4 hosts cannot share 2 files that have no index, .* An index .*: python -m pipeline\.index"

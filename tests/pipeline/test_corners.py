@@ -120,7 +120,7 @@ def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(numbers_of, 
 
 
 @corners
-def test_training_goes_on_at_any_position_on_another_number_of_hosts(numbers_of, corner):
+def test_training_resumes_at_any_position_on_another_number_of_hosts(numbers_of, corner):
     directory = numbers_of(*corner.shards)
     random = np.random.default_rng(zlib.crc32(corner.name.encode()))
     others = [count for count in divisors(corner.global_batch) if count != corner.hosts] or [corner.hosts]

@@ -61,7 +61,7 @@ def test_shards_do_not_change_an_evaluation(numbers_of):
     assert_same(whole, many)
 
 
-def test_pad_values_fill_the_rows_behind_the_end_and_nothing_else(numbers_of):
+def test_pad_values_fill_only_the_padding_of_the_last_batch(numbers_of):
     plain = taken(eval_dataset(numbers_of(5), global_batch=4))
     pads = {"number": 2**31 - 1, "half": np.nan}
     padded = taken(eval_dataset(numbers_of(5), global_batch=4, pad_values=pads))
@@ -125,7 +125,7 @@ def test_an_epoch_of_training_has_every_record_with_its_own_features(images):
 
 
 @pytest.mark.parametrize("steps", [0, 2, 5, 11])
-def test_going_on_from_a_saved_state_gives_the_batches_of_the_straight_run(images, steps):
+def test_resuming_from_a_saved_state_delivers_the_batches_of_the_straight_run(images, steps):
     options = {"global_batch": 8, "ops": OPS, "keys": KEYS, "seed": 1}
     straight = train_dataset(images, **options)
     saved = json.dumps(straight.state(straight.advance(straight.start, steps)))
@@ -166,7 +166,7 @@ def test_a_saved_position_of_another_order_is_refused(images, other, text):
         train_dataset(images, **(options | other)).restore(source.state(source.start))
 
 
-def test_a_copied_dataset_goes_on_and_a_state_without_its_fields_does_not(images, tmp_path):
+def test_a_copied_dataset_restores_a_state_but_an_incomplete_state_is_refused(images, tmp_path):
     source = train_dataset(images, global_batch=8)
     copied = train_dataset(str(shutil.copytree(images, tmp_path / "copy")), global_batch=8)
     state = source.state(Position(2, 1))
@@ -175,7 +175,7 @@ def test_a_copied_dataset_goes_on_and_a_state_without_its_fields_does_not(images
         source.restore({key: value for key, value in state.items() if key != "streams"})
 
 
-def test_positions_of_training_and_of_evaluation_are_told_apart(images):
+def test_a_position_of_training_is_refused_by_an_evaluation_and_vice_versa(images):
     train, evaluation = train_dataset(images, global_batch=8), eval_dataset(images, "train", global_batch=8)
     with pytest.raises(FingerprintError, match="no seed: it is not from training on one source, as this input is"):
         train.restore(evaluation.state(evaluation.start))
@@ -184,12 +184,12 @@ def test_positions_of_training_and_of_evaluation_are_told_apart(images):
 
 
 @pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
-def test_less_than_nothing_is_not_read_ahead(images, recipe):
+def test_a_negative_read_ahead_is_refused(images, recipe):
     with pytest.raises(OptionError, match="read_ahead_bytes=-1 must be at least 0"):
         recipe(images, global_batch=8, read_ahead_bytes=-1)
 
 
-def test_no_streams_are_refused_for_one_source_and_for_a_mixture(images):
+def test_zero_streams_are_refused_for_one_source_and_for_a_mixture(images):
     for data in (images, mixture([images], [1.0])):
         with pytest.raises(OptionError, match=r"streams=0 must divide global_batch=8 .* Nearest that do: 1, 2\."):
             train_dataset(data, global_batch=8, streams=0)
@@ -234,7 +234,7 @@ def test_an_empty_split_is_refused(write_dataset, tmp_path, recipe):
 
 
 @pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
-def test_what_does_not_fit_is_refused_with_a_way_out(images, recipe):
+def test_wrong_batch_sizes_keys_and_splits_are_refused_with_a_suggestion(images, recipe):
     with pytest.raises(BatchSizeError, match=r"global_batch=6 is not divisible by 4 .* 4, 8"):
         recipe(images, global_batch=6, hosts=Hosts(0, 4))
     with pytest.raises(OptionError, match=r"keys has 'imgae', .* Did you mean 'image'\?"):

@@ -57,7 +57,7 @@ def named(label, **more):
     return {"label": label, "name": b"a", **more}
 
 
-def test_schema_and_splits_are_told(animals, describe):
+def test_describe_prints_schema_and_splits(animals, describe):
     directory = animals([[named(1)] * 3, [named(2)]])
     entry = read_manifest(directory).splits["train"]
     printed = describe(directory)
@@ -101,7 +101,7 @@ def test_damaged_records_are_counted_apart_from_the_labels(animals, describe):
     assert "1 animal1 48 █" in printed
 
 
-def test_of_many_classes_the_most_and_the_least_frequent_are_shown(animals, describe):
+def test_only_the_most_and_least_frequent_classes_are_printed(animals, describe):
     records = [named(label) for label in range(1, 41) for _ in range(label)]
     printed = describe(animals([records], classes=39), "--all")
     assert "39 of 39 classes occur. 40 labels are outside 1..39. Only the 10 most frequent and the 10 least " in printed
@@ -135,7 +135,7 @@ def test_an_empty_split_and_one_without_labels_are_described_too(write_dataset, 
     assert "\nnumber 5\n" in printed
 
 
-def test_what_cannot_be_described_is_one_line_and_exit_code_2(animals, tmp_path):
+def test_a_dataset_that_cannot_be_described_is_one_line_and_exit_code_2(animals, tmp_path):
     with pytest.raises(ManifestError, match="there is no such directory"):
         main([str(tmp_path / "nowhere")])
     directory = animals([[named(1)]])

@@ -7,7 +7,7 @@ TESTS = Path(__file__).parents[1]
 LIST = TESTS.parent / "pipeline" / "EXACT_EVALUATION.md"
 
 
-def test_every_promise_of_an_exact_evaluation_names_tests_that_there_are():
+def test_every_promise_of_an_exact_evaluation_names_existing_tests():
     defined = {
         name for path in TESTS.rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }

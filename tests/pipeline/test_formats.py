@@ -55,7 +55,7 @@ def test_lines_are_those_of_text_line_dataset(tmp_path, text, compression):
 
 
 @pytest.mark.parametrize("text", [b"", b"\r", b"\r\r"])
-def test_text_without_a_line_is_refused_where_text_line_dataset_has_none(tmp_path, text):
+def test_a_text_file_without_lines_is_refused(tmp_path, text):
     (tmp_path / "lines").write_bytes(text)
     assert not list(tf.data.TextLineDataset(str(tmp_path / "lines")))
     with pytest.raises(EmptySplitError, match="lines: 1 files without a record, so there is nothing to read"):
@@ -103,7 +103,7 @@ def numbers_in(directory, split=None, **options):
     return [int(batch["number"][0]) for batch in batches]
 
 
-def test_a_directory_has_the_splits_that_names_tell(foreign):
+def test_splits_of_a_directory_follow_from_its_file_names(foreign):
     assert numbers_in(foreign) == list(range(7))
     assert numbers_in(foreign, "validation") == [7, 8]
     assert numbers_in(foreign, "validation+train[1:3]") == [7, 8, 1, 2]
@@ -129,7 +129,7 @@ def test_a_pattern_or_a_file_has_no_splits(foreign):
     assert len(eval_dataset(f"{foreign}/train*", global_batch=2).spec) == 5
 
 
-def test_where_there_is_nothing_to_read_the_error_says_so(tmp_path):
+def test_a_directory_without_readable_files_is_refused_with_the_reason(tmp_path):
     with pytest.raises(ManifestError, match="no such directory"):
         open_dataset(tmp_path / "nowhere")
     (tmp_path / "README.md").write_text("no record")
@@ -146,7 +146,7 @@ def test_an_unfinished_conversion_is_not_taken_for_foreign_files(foreign):
         open_dataset(foreign)
 
 
-def test_a_manifest_goes_before_names_unless_the_format_is_given(numbers_of):
+def test_a_manifest_is_preferred_to_file_names_unless_a_format_is_given(numbers_of):
     directory = numbers_of(5, 3)
     indexed, foreign = open_dataset(directory), open_dataset(directory, format=TFRecords())
     assert (indexed.info.whole_files, foreign.info.whole_files) == (None, 2)
@@ -170,7 +170,7 @@ def test_the_schema_is_that_of_a_sample_or_as_given(foreign, caplog):
         open_dataset(foreign)
 
 
-def test_the_log_says_what_was_counted_and_what_saves_it(foreign, caplog):
+def test_the_log_states_what_was_counted_and_how_to_avoid_counting(foreign, caplog):
     caplog.set_level(logging.INFO, "pipeline")
     open_dataset(foreign)
     assert "'train': counting the records of 3 files" in caplog.text
@@ -179,7 +179,7 @@ def test_the_log_says_what_was_counted_and_what_saves_it(foreign, caplog):
     assert "2 records, counted in 0.0 s; to avoid counting: python -m converters.tfrecord_to_gcs" in caplog.text
 
 
-def test_what_is_no_file_is_not_taken_for_an_empty_one(foreign):
+def test_a_broken_link_is_not_taken_for_an_empty_file(foreign):
     (foreign / "train-1-of-3").unlink()
     (foreign / "train-1-of-3").symlink_to("nowhere")
     for format in (TFRecords(), TextLines()):

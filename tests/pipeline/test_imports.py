@@ -33,7 +33,7 @@ except SchemaError as e:
 """
 
 
-def test_only_what_runs_tensorflow_needs_it_and_says_how_to_get_it():
+def test_without_tensorflow_only_reading_and_exporting_fail_with_the_install_command():
     done = subprocess.run([sys.executable, "-c", BLOCKED], check=False, capture_output=True, text=True, timeout=60)
     assert (
         done.stdout == "Reading shards and exporting models need TensorFlow, which is not installed. "

@@ -52,7 +52,7 @@ def rows_of(directory, split, key="i"):
     return [int(i) for batch in batches for i, mask in zip(batch[key], batch["_mask"], strict=True) if mask]
 
 
-def test_our_reader_reads_them_in_tensorflows_order_and_proves_it(foreign, capsys):
+def test_indexed_tfrecords_are_read_in_the_order_of_tensorflow_and_left_unchanged(foreign, capsys):
     before = contents(foreign)
     assert main([str(foreign)]) == 0
     assert "train: 30 records" in capsys.readouterr().out
@@ -187,7 +187,7 @@ def test_a_schema_file_is_what_every_record_must_fit(foreign, tmp_path, capsys):
     assert "record 0 at byte 0: 'pair' is not in schema 'tfrecord'" in capsys.readouterr().out
 
 
-def test_names_that_tell_no_split_need_one(tmp_path):
+def test_files_whose_names_tell_no_split_need_the_split_option(tmp_path):
     write(tmp_path / "part-0", range(3))
     write(tmp_path / "part-1", range(3, 5))
     with pytest.raises(OptionError, match=r"none of 2 files \(part-0, part-1, ...\) has a name like a TFRecord of a"):
@@ -199,7 +199,7 @@ def test_names_that_tell_no_split_need_one(tmp_path):
     assert rows_of(tmp_path, "train") == list(range(5))
 
 
-def test_what_is_not_there_or_empty_is_said(tmp_path):
+def test_missing_and_empty_files_are_refused(tmp_path):
     with pytest.raises(OptionError, match=r"/x-\* matches no file"):
         main([f"{tmp_path}/x-*"])
     with pytest.raises(OptionError, match=r"/nowhere matches no file"):
@@ -218,7 +218,7 @@ def test_a_feature_of_two_kinds_is_named_with_the_way_out(foreign):
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 13, 1000])
-def test_the_size_of_reads_changes_nothing(foreign, monkeypatch, piece_bytes):
+def test_the_size_of_reads_does_not_change_the_index(foreign, monkeypatch, piece_bytes):
     main([str(foreign)])
     before = contents(foreign)
     monkeypatch.setattr(index_builder, "PIECE_BYTES", piece_bytes)
@@ -226,7 +226,7 @@ def test_the_size_of_reads_changes_nothing(foreign, monkeypatch, piece_bytes):
     assert contents(foreign) == before
 
 
-def test_in_a_bucket_it_gives_the_same_bytes(foreign, bucket, gcs_server):
+def test_an_index_made_in_a_bucket_has_the_same_bytes(foreign, bucket, gcs_server):
     main([str(foreign)])
     for name, data in contents(foreign).items():
         if name.startswith("ds-"):
@@ -248,7 +248,7 @@ def test_the_command_needs_no_tensorflow_and_exits_with_two_on_an_error(foreign)
     assert done.stderr.startswith("error: ")
 
 
-def test_its_digests_are_those_that_the_format_defines(foreign):
+def test_the_digests_of_an_index_follow_the_format(foreign):
     main([str(foreign)])
     entry = read_manifest(str(foreign)).splits["train"]
     keys = [f"train/ds-train.tfrecord-{f:05d}-of-00003:{i:09d}" for f, n in ((0, 17), (2, 13)) for i in range(n)]

@@ -153,7 +153,7 @@ def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(ima
     wait_until_ended("infeed")
 
 
-def test_it_reads_ahead_by_no_more_than_its_budget(images, monkeypatch):
+def test_an_input_reads_ahead_no_more_than_its_budget(images, monkeypatch):
     read_ranges, sizes = LocalStorage.read_ranges, []
 
     def counting(self, ranges):

@@ -19,7 +19,7 @@ def root_with(monkeypatch):
     return make
 
 
-def test_lines_are_shown_once_however_often_it_is_asked_and_others_stay_silent(root_with, capsys):
+def test_showing_logs_twice_prints_lines_once_and_no_other_loggers(root_with, capsys):
     root_with()
     logs.show()
     logs.show()

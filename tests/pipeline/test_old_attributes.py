@@ -52,14 +52,14 @@ def test_a_source_with_attributes_in_place_of_an_info_is_adapted_with_a_warning(
         assert cached(OldSource(), "ram").info.name == "mine"
 
 
-def test_what_lacks_an_attribute_that_a_description_needs_is_no_source():
+def test_an_old_source_without_a_required_attribute_is_refused():
     lacking = OldSource()
     del lacking.fingerprint
     with pytest.raises(OptionError, match="OldSource is not a dataset"):
         open_dataset(lacking)
 
 
-def test_what_is_in_info_can_be_read_as_an_attribute_with_a_warning():
+def test_values_of_info_are_readable_as_attributes_with_a_deprecation_warning():
     records = open_dataset({"number": np.arange(10)})
     for thing in (records, cached(records, "ram"), train_dataset(records, global_batch=2)):
         with pytest.warns(DeprecationWarning, match=rf"{type(thing).__name__}\.fingerprint .* use \.info\.fingerprint"):

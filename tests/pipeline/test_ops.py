@@ -122,7 +122,7 @@ def test_an_op_prints_compares_hashes_and_pickles(op):
 
 
 @contract
-def test_an_op_says_what_it_misses(op):
+def test_an_op_names_a_missing_feature(op):
     (key, *_) = op.keys if isinstance(op, Drop) else op.reads
     with pytest.raises(OptionError, match=rf"reads '{key}', which is neither in the records nor set by an earlier op"):
         op.output_spec({"other": SPECS["label"]})
@@ -183,7 +183,7 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
         (lambda: DecodePng("png", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
     ],
 )
-def test_an_op_that_cannot_be_is_refused_when_it_is_made(make, text):
+def test_an_op_with_invalid_options_is_refused_when_it_is_created(make, text):
     with pytest.raises(OptionError, match=text):
         make()
 
@@ -203,7 +203,7 @@ class Dropping:
 
 
 @pytest.mark.parametrize(("made", "text"), [(None, "returned None"), ({}, r"returned \[\]"), ({"kept": 1}, "'kept'")])
-def test_an_op_that_leaves_a_record_or_a_feature_out_is_told_to_weigh_it(numbers_of, made, text):
+def test_an_op_that_drops_a_record_is_an_error_that_suggests_a_weight_of_zero(numbers_of, made, text):
     source = eval_dataset(numbers_of(5), global_batch=4, ops=[Dropping(made)], keys=("number",))
     told = rf"{text}.* for a record; its output_spec promises \['kept', 'number'\]\. .* give them a weight of 0"
     with pytest.raises(OptionError, match=told):

@@ -24,7 +24,7 @@ ESCAPED = r"\x1b]0;owned\x07 \x9b31m \x85\r\n\u202e\x7f\udc80"
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 
 
-def test_what_orders_a_terminal_about_is_escaped_and_all_else_stays():
+def test_control_characters_are_escaped_and_other_text_is_unchanged():
     assert printable(BAD) == ESCAPED
     assert printable(ESCAPED) == ESCAPED
     assert all(printable(chr(c)).isprintable() for c in (*range(0xA0), *range(0xD800, 0xE000)))

@@ -48,7 +48,7 @@ def inputs(opened):
 
 
 @sources
-def test_a_tf_dataset_of_it_has_the_bits_of_its_batches(opened, source):
+def test_the_tf_dataset_of_a_source_has_the_bits_of_its_batches(opened, source):
     options = {"global_batch": B, "keys": ()}
     made = tf_data.train_dataset(opened(source), seed=SEED, epochs="span", start_step=3, **options)
     assert_same(list(made.take(3).as_numpy_iterator()), taken(made.infeed_input, count=3))
@@ -81,7 +81,7 @@ def trained(data: Records | Mixture, count: int, state: dict | None, steps: int,
     return joined([taken(s, s.restore(json.loads(json.dumps(state))) if state else s.start, steps) for s in inputs])
 
 
-def test_what_a_source_cannot_do_is_known_and_has_a_reason():
+def test_every_missing_ability_of_a_source_has_a_reason():
     assert len({source.name for source in SOURCES}) == len(SOURCES)
     for source in SOURCES:
         assert source.cannot.keys() <= ABILITIES.keys()
@@ -179,7 +179,7 @@ def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(source, open
 
 
 @sources
-def test_a_run_goes_on_at_any_place_on_other_hosts_and_with_another_batch(source, opened, written):
+def test_a_run_resumes_at_any_position_on_other_hosts_and_with_another_batch_size(source, opened, written):
     data, random = opened(source), np.random.default_rng(zlib.crc32(source.name.encode()))
     first = train_dataset(data, global_batch=B, seed=SEED, epochs="span", keys=())
     streams = first.state(first.start)["streams"]

@@ -89,7 +89,7 @@ def assert_ends_in_one_stall(batches: Iterator, caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
 @pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])
-def test_a_bound_that_is_none_is_refused(images, recipe, seconds):
+def test_an_invalid_stall_timeout_is_refused(images, recipe, seconds):
     with pytest.raises(OptionError, match=rf"stall_seconds={seconds} must be more than 0"):
         recipe(images, global_batch=4, stall_seconds=seconds)
 
@@ -130,7 +130,9 @@ def test_a_stall_counts_from_the_call_that_waits(stalling, tmp_path, caplog):
 
 
 @recipes
-def test_batches_close_at_once_during_a_stall_and_let_go_whoever_waits(stalling, tmp_path, caplog, recipe, shard):
+def test_closing_batches_during_a_stall_returns_immediately_and_releases_waiters(
+    stalling, tmp_path, caplog, recipe, shard
+):
     batches = stalling(recipe, shard, stall_seconds=2 * SOON).batches()
     waiting = threading.Thread(target=lambda: list(batches))
     waiting.start()
@@ -222,7 +224,7 @@ for batch in source.batches():
 """
 
 
-def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_child(images, tmp_path, fork_server):
+def test_a_process_with_a_stalled_disk_reports_the_stall_and_exits_without_children(images, tmp_path, fork_server):
     # It also holds, to its end, batches and an iterator of a tf.data dataset over the same disk.
     directory = shutil.copytree(images, tmp_path / "stalled")
     process = fork_server.start(["-c", UNCAUGHT, str(directory), str(directory / RECIPES[1][1])], tmp_path / "printed")

@@ -59,7 +59,7 @@ def test_an_evaluation_has_the_bits_of_datasets_and_its_length(images, hosts):
     assert all(leaf.shape.is_fully_defined() for leaf in dataset.element_spec.values())
 
 
-def test_they_take_what_datasets_takes_and_carry_their_input_until_they_are_mapped(images):
+def test_the_tf_datasets_check_their_options_and_carry_their_input_until_mapped(images):
     with pytest.raises(TypeError, match="global_bacth"):
         tf_data.train_dataset(images, global_bacth=8)
     with pytest.raises(OptionError, match="start_step=-1 must be at least 0"):
@@ -70,7 +70,7 @@ def test_they_take_what_datasets_takes_and_carry_their_input_until_they_are_mapp
     assert "ceil(N / global_batch) batches" in tf_data.eval_dataset.__doc__
 
 
-def test_a_dataset_of_an_input_carries_it_from_its_start_and_states_what_it_returns(images):
+def test_a_dataset_of_an_input_carries_the_input_only_from_its_start(images):
     source = eval_dataset(images, global_batch=8, keys=())
     assert tf_data.dataset_of(source).infeed_input is source
     assert not hasattr(tf_data.dataset_of(source, source.advance(source.start, 1)), "infeed_input")
@@ -157,7 +157,7 @@ def test_a_program_that_cannot_be_batched_exactly_is_refused(make, error, text):
         tf_data.evaluation_batches(make(), 4)
 
 
-def test_what_does_not_fit_is_refused():
+def test_batch_sizes_and_elements_that_do_not_fit_are_refused():
     for make in (tf_data.training_batches, tf_data.evaluation_batches):
         for size, hosts in ((5, Hosts(0, 2)), (0, Hosts()), (-4, Hosts())):
             with pytest.raises(BatchSizeError, match=f"global_batch={size} is not divisible"):
@@ -222,7 +222,7 @@ def test_a_dataset_that_reshuffles_each_iteration_is_not_resumed_by_its_own_obje
     assert len(resumed(lambda: kept, 20)) == 4
 
 
-def test_a_position_of_something_else_is_refused(images):
+def test_the_position_of_another_input_is_refused(images):
     of_ours = train_dataset(images, global_batch=4, keys=())
     program = tf_data.training_batches(numbers(9), 4).infeed_input
     with pytest.raises(
@@ -234,7 +234,7 @@ def test_a_position_of_something_else_is_refused(images):
 
 
 @pytest.mark.parametrize("damaged", [-1, "7", 2.0, None])
-def test_a_saved_position_that_is_no_number_of_batches_is_refused(damaged):
+def test_a_saved_position_that_is_not_a_number_of_batches_is_refused(damaged):
     program = tf_data.training_batches(numbers(9), 4).infeed_input
     with pytest.raises(FingerprintError, match=f"The saved position, {damaged!r}, is not a number of batches"):
         program.restore(program.state(0) | {"batches": damaged})

@@ -36,7 +36,7 @@ def edit_info(directory, change):
 
 
 @pytest.mark.parametrize(("split", "count"), [("train", 23), ("validation", 6)])
-def test_its_records_are_those_of_tfds(tiny_tfds, split, count):
+def test_a_tfds_source_has_the_records_that_tfds_reads(tiny_tfds, split, count):
     directory = tiny_tfds / "tiny/1.2.0"
     records = open_dataset(directory, split)
     assert (records.num_records, records.info.whole_files, records.info.crcs) == (count, 1, None)
@@ -72,7 +72,7 @@ def test_a_file_of_another_count_than_it_says_is_an_error(tiny, count, found):
         fetch(records, np.arange(count))
 
 
-def test_what_cannot_be_read_is_refused_with_what_to_do(tiny, monkeypatch):
+def test_an_unreadable_tfds_directory_is_refused_with_the_remedy(tiny, monkeypatch):
     (tiny / "tiny-validation.tfrecord-00000-of-00001").unlink()
     with pytest.raises(ShardError, match="1 of 1 files of 'validation' are missing, such as tiny-validation.*Copy the"):
         open_dataset(tiny, "validation")
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_refused_with_what_to_do(tiny, monkeypatch):
     assert open_dataset(f"{tiny}/tiny-train*").num_records == 23
 
 
-def test_several_files_and_none_that_are_empty(tmp_path):
+def test_empty_files_are_skipped_and_a_split_of_empty_files_is_refused(tmp_path):
     payloads = [encode_example(NUMBER, {"number": i}) for i in range(9)]
     write_tfds_by_hand(tmp_path / "some", [payloads[:4], [], payloads[4:]], {"number": "int64"})
     records = open_dataset(tmp_path / "some")
@@ -175,7 +175,7 @@ def test_a_module_that_is_trusted_is_imported(stranger):
     assert open_dataset(stranger, trust_features=["trusted"]).num_records == 1
 
 
-def test_features_may_have_the_names_of_fields_and_other_things_a_type(stranger):
+def test_features_may_be_named_like_fields_of_the_description(stranger):
     write_tfds_by_hand(stranger, [[b""]], {"type": "int64", "pythonClassName": "int64", "json": "float32"})
     assert {*open_dataset(stranger).layout.features} == {"type", "pythonClassName", "json"}
     statistics = {"features": [{"name": "number", "type": "INT"}], "numExamples": "1"}

@@ -60,13 +60,13 @@ def test_all_frames_and_the_cause_are_shown_to_those_who_ask(error, shown, monke
     assert cause is error.__cause__
 
 
-def test_an_interrupt_is_as_short(shown):
+def test_the_traceback_of_an_interrupt_shows_only_user_frames(shown):
     with pytest.raises(KeyboardInterrupt) as caught:
         raise Interrupted("all progress is saved")
-    assert shown(caught.value) == (["test_an_interrupt_is_as_short"], None)
+    assert shown(caught.value) == (["test_the_traceback_of_an_interrupt_shows_only_user_frames"], None)
 
 
-def test_an_error_without_a_frame_of_the_user_keeps_its_own(shown, tmp_path):
+def test_an_error_without_user_frames_keeps_all_frames(shown, tmp_path):
     code = compile("from pipeline.records import open_dataset\nopen_dataset(path, 'train')", "<unknown>", "exec")
     with pytest.raises(Exception, match=r"manifest\.json does not exist") as caught:
         exec(code, {"path": tmp_path})

@@ -53,7 +53,7 @@ def edit_manifest(directory, change) -> None:
     path.write_text(json.dumps(data))
 
 
-def test_what_is_intact_is_said_to_be_and_what_was_not_proven_too(directory, verify):
+def test_verify_reports_intact_data_and_what_it_could_not_prove(directory, verify):
     status, printed, damage = verify(directory)
     assert (status, damage) == (0, [])
     assert "13 of 13" in printed
@@ -110,7 +110,7 @@ def test_a_truncated_shard_names_the_record_that_is_cut_and_counts_those_after_i
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 29, 10**6])
-def test_bytes_behind_the_last_record_are_damage_however_it_is_read(directory, verify, monkeypatch, piece_bytes):
+def test_bytes_after_the_last_record_are_damage_whatever_the_read_size(directory, verify, monkeypatch, piece_bytes):
     monkeypatch.setattr(split_verifier, "PIECE_BYTES", piece_bytes)
     assert verify(directory)[::2] == (0, [])
     with (directory / SHARD).open("ab") as file:
@@ -125,7 +125,7 @@ def test_bytes_behind_the_last_record_are_damage_however_it_is_read(directory, v
     assert "13 of 13" in printed
 
 
-def test_a_missing_shard_a_replaced_one_and_one_too_many_are_named(directory, verify):
+def test_missing_replaced_and_extra_shards_are_named(directory, verify):
     (directory / "train-00000-of-00004").unlink()
     shutil.copy(directory / "train-00003-of-00004", directory / SHARD)
     shutil.copy(directory / SHARD, directory / "train-00000-of-00009")
@@ -166,7 +166,7 @@ MANIFEST = {
 
 
 @pytest.mark.parametrize("field", MANIFEST)
-def test_a_damaged_manifest_does_not_agree_with_what_is_there(directory, verify, field):
+def test_an_edited_manifest_is_reported_to_disagree_with_the_shards(directory, verify, field):
     edit_manifest(directory, lambda data: MANIFEST[field](data["splits"]["train"]))
     status, printed, damage = verify(directory)
     assert status == 1
@@ -175,7 +175,7 @@ def test_a_damaged_manifest_does_not_agree_with_what_is_there(directory, verify,
     assert all("/train" in line for line in damage)
 
 
-def test_what_cannot_be_verified_is_one_line_and_exit_code_2(directory, tmp_path):
+def test_a_dataset_that_cannot_be_verified_is_one_line_and_exit_code_2(directory, tmp_path):
     with pytest.raises(ManifestError, match=r"manifest\.json does not exist: there is no such directory"):
         main([str(tmp_path / "nowhere")])
     with pytest.raises(OptionError, match=r"has no split 'trian'\. Did you mean 'train'\?"):
@@ -204,7 +204,7 @@ def test_memory_does_not_grow_with_the_shard(write_dataset, tmp_path, verify):
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_the_command_that_it_prints_repairs(raw_imagenet, tmp_path, verify):
+def test_the_command_that_verify_prints_repairs_the_dataset(raw_imagenet, tmp_path, verify):
     out = tmp_path / "out"
     raw_imagenet.convert(out, "--num_train_shards=3")
     status, printed, _ = verify(out, "--decode")

@@ -38,7 +38,7 @@ def test_tensorflow_reads_writes_lists_and_renames(heavy):
     assert seen["exists"] == [True, False]
 
 
-def test_tensorflow_comes_through_the_proxy_and_tries_again(heavy):
+def test_tensorflow_uses_the_proxy_and_retries(heavy):
     seen, requests = heavy
     assert seen["tensorflow"]["faulty"] == "read at last"
     assert [(r.host, r.status) for r in requests if r.path == "/things/faulty"] == [
@@ -56,7 +56,7 @@ def test_orbax_saves_keeps_two_and_restores(heavy, running_server):
     assert steps == {"", "2", "3"}  # "": TensorFlow's mark of a directory
 
 
-def test_the_light_clients_need_nothing_but_the_variables(server):
+def test_tensorstore_beam_and_google_clients_need_only_the_environment_variables(server):
     started = time.monotonic()
     names = ("tensorstore", "beam", "credentials", "storage_as_in_production")
     command = [sys.executable, "-W", "ignore", str(PROGRAMS), *names]

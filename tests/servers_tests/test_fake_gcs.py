@@ -59,14 +59,14 @@ def test_generation_0_is_for_the_first_writer_only(server, bucket, size):
     assert {r.if_generation_match for r in server.requests("POST /upload.*name=first/")} == {0}
 
 
-def test_of_twins_that_began_together_one_ends(server, bucket):
+def test_only_the_first_of_two_resumable_uploads_of_generation_0_succeeds(server, bucket):
     sessions = [bucket.blob("twin").create_resumable_upload_session(if_generation_match=0) for _ in range(2)]
     assert put(sessions[0], b"one") == 200
     assert put(sessions[1], b"two") == 412
     assert server.read("things", "twin") == b"one"
 
 
-def test_of_many_at_the_same_instant_one_is_first(server, bucket):
+def test_only_one_of_eight_simultaneous_uploads_of_generation_0_succeeds(server, bucket):
     url = f"{server.url}/upload/storage/v1/b/things/o?uploadType=media&ifGenerationMatch=0&name=crowd"
     for attempt in range(5):
         with ThreadPoolExecutor(8) as pool:
@@ -116,7 +116,7 @@ def test_a_chunk_whose_answer_is_lost_is_sent_again_and_counted_once(server, buc
     assert server.read("things", "chunks") == data
 
 
-def test_lists_by_prefix_and_delimiter_over_pages(server, bucket):
+def test_objects_are_listed_by_prefix_and_delimiter_over_pages(server, bucket):
     for name in ("list/a", "list/b", "list/c/d", "list/c/e", "other"):
         server.write("things", name, b"")
     pages = bucket.list_blobs(prefix="list/", delimiter="/", page_size=1)
@@ -125,7 +125,7 @@ def test_lists_by_prefix_and_delimiter_over_pages(server, bucket):
     assert list(server.objects("things", "list/c")) == ["list/c/d", "list/c/e"]
 
 
-def test_a_batch_deletes(server, bucket):
+def test_a_batch_request_deletes_objects(server, bucket):
     for name in ("batch/1", "batch/2", "batch/3"):
         server.write("things", name, b"")
     with bucket.client.batch():
@@ -134,7 +134,7 @@ def test_a_batch_deletes(server, bucket):
     assert list(server.objects("things", "batch/")) == ["batch/2"]
 
 
-def test_what_the_server_would_ignore_is_refused(bucket):
+def test_parameters_that_the_emulator_ignores_are_refused(bucket):
     with pytest.raises(exceptions.GoogleAPICallError, match="501 .*ignores matchGlob"):
         list(bucket.list_blobs(match_glob="*"))
     with pytest.raises(exceptions.GoogleAPICallError, match="ifGenerationMatch"), bucket.client.batch():
@@ -155,14 +155,14 @@ def test_another_host_is_refused(server, url):
     assert request.status == 403
 
 
-def test_nothing_is_left_after_the_block(tmp_path):
+def test_both_server_processes_end_with_the_block(tmp_path):
     with start(tmp_path) as server:
         pids = (server.gateway_pid, server.backend_pid)
         assert [running(pid) for pid in pids] == [True, True]
     assert [running(pid) for pid in pids] == [False, False]
 
 
-def test_the_server_ends_with_its_gateway(tmp_path):
+def test_the_backend_ends_when_its_gateway_is_killed(tmp_path):
     with start(tmp_path) as server:
         os.kill(server.gateway_pid, signal.SIGKILL)
         wait_until_gone(server.backend_pid)

@@ -64,7 +64,7 @@ def test_a_reset_breaks_the_connection_before_any_answer(server, blob):
     assert [request.status for request in server.requests("/o/data")] == [None, None, 200]
 
 
-def test_short_is_half_of_the_body_under_its_full_length(server, blob):
+def test_a_short_answer_has_half_the_body_and_the_full_content_length(server, blob):
     server.fail("alt=media", Short())
     with socket.create_connection(("127.0.0.1", int(server.url.rsplit(":")[-1]))) as client:
         client.sendall(b"GET /storage/v1/b/things/o/data?alt=media HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -75,14 +75,14 @@ def test_short_is_half_of_the_body_under_its_full_length(server, blob):
     assert blob.download_as_bytes(retry=SOON) == DATA
 
 
-def test_a_stall_for_so_many_seconds_ends_well(server, blob):
+def test_a_stall_of_a_given_time_ends_with_the_answer(server, blob):
     server.fail("alt=media", Stall(0.3))
     started = time.monotonic()
     assert blob.download_as_bytes(retry=None) == DATA
     assert 0.3 <= time.monotonic() - started < 5
 
 
-def test_a_stall_for_ever_ends_with_the_client_or_the_reset(server, blob):
+def test_an_endless_stall_ends_when_the_client_gives_up_or_the_server_is_reset(server, blob):
     server.fail("alt=media", Stall(), times=None)
     with pytest.raises(requests.exceptions.ReadTimeout):
         blob.download_as_bytes(retry=None, timeout=0.2)
@@ -97,7 +97,7 @@ def test_a_stall_for_ever_ends_with_the_client_or_the_reset(server, blob):
 
 
 @pytest.mark.parametrize("action", [Status(503, when="after"), Reset(when="after"), Stall(when="after")], ids=repr)
-def test_after_means_that_the_server_has_done_it(server, blob, action):
+def test_a_fault_after_a_request_leaves_its_effect(server, blob, action):
     server.fail("POST /upload/.*name=lost/after", action)
     server.fail("POST /upload/.*name=lost/before", type(action)(**{**vars(action), "when": "before"}))
     for when in ("before", "after"):
@@ -122,7 +122,7 @@ def test_skip_and_times_count_the_matches(server, blob):
     assert seen == [200, 503, 503, 200, 200]
 
 
-def test_a_share_strikes_the_same_requests_for_the_same_seed(server):
+def test_a_failing_share_strikes_the_same_requests_for_the_same_seed(server):
     def statuses(seed):
         server.reset()
         server.fail_share("GET", Status(500), 0.3, seed=seed)
@@ -134,7 +134,7 @@ def test_a_share_strikes_the_same_requests_for_the_same_seed(server):
     assert 30 < first.count(500) < 90
 
 
-def test_downloads_can_be_as_far_away_as_a_test_wants(server, blob):
+def test_slow_down_delays_downloads_only(server, blob):
     server.slow_down(first_byte_seconds=0.1, bytes_per_second=4e6)
     started = time.monotonic()
     assert blob.download_as_bytes() == DATA
@@ -144,7 +144,7 @@ def test_downloads_can_be_as_far_away_as_a_test_wants(server, blob):
     assert time.monotonic() - started < 0.1
 
 
-def test_an_action_that_is_none_names_those_that_are(server):
+def test_an_invalid_action_is_refused_with_the_allowed_ones(server):
     with pytest.raises(TypeError, match=r"action='503' .* Allowed: Status, Reset, Short, Stall"):
         server.fail("GET", "503")
 

@@ -71,7 +71,7 @@ def test_a_record_is_augmented_once():
     assert train_step(task)(state, batch)[1]["loss"] == 9
 
 
-def test_what_it_makes_of_reserved_keys_is_ignored_and_new_keys_reach_the_loss(dense_task):
+def test_augment_cannot_change_reserved_keys_but_may_add_others(dense_task):
     def loss_fn(variables, batch, rng, train):
         assert batch["labels"].shape == (4, 3)
         return batch["x"].sum(1), variables, None
@@ -101,18 +101,20 @@ def test_what_it_makes_of_reserved_keys_is_ignored_and_new_keys_reach_the_loss(d
         (lambda batch: noisy({k: v for k, v in batch.items() if k != "_seed"}), "noise draws from _seed, which the ba"),
     ],
 )
-def test_what_is_no_batch_is_an_error_before_any_step(dense_task, vector_input, config, augment, text):
+def test_an_augment_function_that_returns_no_batch_is_refused_before_any_step(
+    dense_task, vector_input, config, augment, text
+):
     with pytest.raises(InputError, match=text):
         Trainer(replace(dense_task, augment=augment), config()).train(vector_input, steps=1)
 
 
-def test_an_iterable_without_seeds_is_told_what_to_deliver(augmented, vectors, config):
+def test_augmenting_an_iterable_without_seeds_is_an_error_with_the_remedy(augmented, vectors, config):
     batches = ({key: value[:16] for key, value in vectors.items()} for _ in range(2))
     with pytest.raises(InputError, match=r"let your iterable deliver _seed: uint32 \[b, 2\]"):
         Trainer(augmented, config()).train(lambda ctx: batches, steps=1)
 
 
-def test_a_module_has_one_too(dense_task):
+def test_nnx_task_accepts_an_augment_function(dense_task):
     from flax import nnx
 
     made = nnx_task(lambda rngs: nnx.Linear(8, 3, rngs=rngs), lambda m, b: (b["x"], None), dense_task.optimizer,

@@ -137,7 +137,7 @@ def test_a_replay_has_the_bits_of_the_run_with_the_losses_of_its_records(ran, na
         assert step.losses.mean() == pytest.approx(step.loss, rel=1e-6)
 
 
-def test_a_look_shows_records_not_slices_of_the_batch(ran, input_of):
+def test_a_look_shows_the_same_records_for_either_batch_axis(ran, input_of):
     rows_first, rows_last = (ran["scan", layout][3].look(input_of(layout), records=3) for layout in AXES)
     for expected, found in ((rows_first.draws[0], rows_last.draws[0]), (rows_first.batch, rows_last.batch)):
         assert found.keys() == expected.keys()

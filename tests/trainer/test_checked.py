@@ -27,10 +27,10 @@ def test_squares_beyond_a_half_float_do_not_make_the_norm_infinite():
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
-def test_one_number_that_is_not_finite_makes_the_norm_so(broken):
+def test_one_non_finite_number_makes_the_norm_non_finite(broken):
     array = jnp.zeros((17, 33)).at[16, 32].set(broken)
     assert not np.isfinite(norm([jnp.ones(3), array]))
 
 
-def test_nothing_has_the_norm_0():
+def test_the_norm_of_no_arrays_is_zero():
     assert float(norm({})) == 0.0

@@ -96,7 +96,7 @@ def test_an_array_is_printed_cut_short_and_as_json_in_full(printed):
         (["--tree", "--print=key"], OptionError, r"--tree and --print are both given\. Give one"),
     ],
 )
-def test_what_cannot_be_shown_is_one_clear_error(printed, options, error, text):
+def test_an_array_or_step_that_does_not_exist_is_one_clear_error(printed, options, error, text):
     with pytest.raises(error, match=text):
         printed(*options)
 
@@ -122,7 +122,7 @@ def test_python_reads_no_array_but_the_one_that_it_was_asked_for(tmp_path):
         get_variable_value(workdir, "a/b/w")
 
 
-def test_what_python_cannot_find_is_one_clear_error(workdir, tmp_path):
+def test_a_missing_array_step_or_checkpoint_is_one_clear_error_in_python(workdir, tmp_path):
     with pytest.raises(
         OptionError,
         match=r"/20 has no parameter \(all_arrays=True has other arrays\) 'a/w'\. It has 1; nearest are: a/b/w\.$",
@@ -149,7 +149,7 @@ def test_damage_is_shown_in_the_list_and_never_printed_as_numbers(tmp_path, caps
     assert "is not JSON" in json.loads(capsys.readouterr().out)[0]["damage"]
 
 
-def test_it_needs_no_jax_and_ends_with_one_line_and_code_2_where_there_is_nothing(tmp_path):
+def test_the_checkpoints_command_needs_no_jax_and_exits_with_2_without_a_checkpoint(tmp_path):
     program = (
         "import runpy, sys; sys.modules['jax'] = sys.modules['orbax'] = None;"
         "runpy.run_module('trainer.checkpoints', run_name='__main__')"

@@ -165,7 +165,7 @@ def test_a_skipped_measurement_has_its_reason_in_the_table(command, measured):
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_measured_is_one_line_and_exit_code_2(command, options, error):
+def test_invalid_measurement_options_are_one_line_and_exit_code_2(command, options, error):
     status, printed, failed = command(*options)
     assert (status, printed, failed.count("\n")) == (2, "", 1)
     assert failed.startswith(f"error: {error}")
@@ -316,9 +316,7 @@ def test_an_array_that_does_not_fit_is_a_row_that_says_so():
     assert "RESOURCE_EXHAUSTED" in device_speed.memory(jax.devices()[0], 10**15, 1.0)["skipped"]
 
 
-def test_what_goes_to_the_device_is_not_shared_with_the_host_and_goes_to_the_one_that_was_asked_for(
-    second_per_repetition, monkeypatch
-):
+def test_measurements_copy_their_arrays_to_the_requested_device(second_per_repetition, monkeypatch):
     device, given, put = jax.devices()[-1], [], jax.device_put
 
     def watched(array, *args):

@@ -23,7 +23,7 @@ def process(monkeypatch):
     return exits.ProcessEnd(), done
 
 
-def test_a_process_whose_run_has_broken_apart_says_its_first_last_words_and_waits_for_nothing(process):
+def test_a_process_of_a_broken_cluster_prints_its_first_message_and_exits_without_waiting(process):
     end, done = process
     end.break_apart(lambda: done.append("gone"), 3)
     end.break_apart(lambda: done.append("never said"))
@@ -33,7 +33,7 @@ def test_a_process_whose_run_has_broken_apart_says_its_first_last_words_and_wait
     assert done == [("at exit", 3), "gone", 1]
 
 
-def test_a_process_that_has_abandoned_its_threads_leaves_at_once_and_is_not_apart(process):
+def test_a_process_with_abandoned_threads_exits_immediately(process):
     end, done = process
     end.abandon_threads()
     with pytest.raises(LeftError):

@@ -20,7 +20,7 @@ def taken(source, position, count):
     return [int(batch["x"][0, 0]) for batch in itertools.islice(source.batches(position), count)]
 
 
-def test_the_first_batches_come_again_and_again_from_any_position():
+def test_first_batches_repeats_from_any_position():
     source = FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True)
     assert taken(source, source.info.start, 8) == [0, 1, 2, 0, 1, 2, 0, 1]
     position = source.restore(source.state(source.advance(source.info.start, 5)))
@@ -28,7 +28,7 @@ def test_the_first_batches_come_again_and_again_from_any_position():
     assert taken(FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True), position, 2) == [2, 0]
 
 
-def test_the_source_is_read_once_and_ended():
+def test_first_batches_reads_its_source_once_and_closes_it():
     read, ended = [], []
 
     def batches():
@@ -55,7 +55,7 @@ def test_the_checkpoint_of_another_number_of_batches_is_refused():
             three.restore(state)
 
 
-def test_overfit_batches_trains_on_them_alone_and_evaluates_all(dense_task, vectors, make_input, vector_input, config):
+def test_overfit_batches_limits_training_but_not_evaluation(dense_task, vectors, make_input, vector_input, config):
     read = []
 
     def input_fn(ctx):

@@ -52,7 +52,7 @@ def computed(noiseless, variables):
 
 @given(counts=st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), count=st.sampled_from([3, 4]))
 @settings(deadline=None, max_examples=20)
-def test_they_are_those_of_the_batch_whichever_rows_count(computed, vectors, counts, count):
+def test_accumulated_gradients_equal_those_of_the_batch_for_any_mask(computed, vectors, counts, count):
     whole, parts = computed(batch_of(vectors, counts), count)
     for of_whole, of_parts in zip(leaves(whole), leaves(parts), strict=True):
         np.testing.assert_allclose(of_parts, of_whole, rtol=1e-5, atol=1e-6)
@@ -64,7 +64,7 @@ def test_a_microbatch_of_padding_changes_nothing(computed, vectors):
         np.testing.assert_allclose(of_parts, of_whole, rtol=1e-5, atol=1e-6)
 
 
-def test_each_microbatch_has_its_own_key_and_hands_on_the_other_arrays(dense_task, vectors):
+def test_each_microbatch_has_its_own_key_and_passes_extra_arrays_to_the_next(dense_task, vectors):
     def loss_fn(variables, batch, rng, train):
         drawn = jax.random.uniform(rng)
         losses = drawn * variables.params["w"] * jnp.ones(4)
@@ -89,7 +89,7 @@ def test_gradients_are_added_in_float32(dense_task, vectors):
     assert made.of_params["w"] == jnp.bfloat16(259 / 4)  # in bfloat16, 256 + 1 is 256
 
 
-def test_a_device_keeps_its_rows(dense_task, variables, vectors):
+def test_microbatches_move_no_rows_between_devices(dense_task, variables, vectors):
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     batch = jax.device_put(batch_of(vectors, np.ones(32)), rows)

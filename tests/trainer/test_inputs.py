@@ -14,7 +14,7 @@ from trainer.inputs import Input, InputContext, InputInfo, IterableInput, as_inp
 from trainer.trainer import Trainer
 
 
-def test_an_input_is_known_by_its_shape_alone(vector_input, dense_task, config):
+def test_an_object_with_the_methods_of_an_input_is_an_input(vector_input, dense_task, config):
     seen = []
 
     def input_fn(ctx):
@@ -68,7 +68,7 @@ def test_an_input_with_attributes_in_place_of_an_info_is_adapted_with_a_warning(
     assert (found.metrics, found.records, found.proven) == (expected.metrics, 100, True)
 
 
-def test_a_wrapper_passes_on_an_info_and_its_own_attributes_are_in_it_with_a_warning(vector_input):
+def test_attributes_of_an_input_wrapper_are_merged_into_its_info_with_a_warning(vector_input):
     inner = vector_input(InputContext("train", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
     wrapper = Wrapper(inner)
     assert as_input(wrapper, 16) is wrapper
@@ -77,7 +77,7 @@ def test_a_wrapper_passes_on_an_info_and_its_own_attributes_are_in_it_with_a_war
     assert (info.num_records, info.on_error, info.fingerprint) == (7, "mask", inner.info.fingerprint)
 
 
-def test_an_input_that_lacks_nothing_is_used_as_it_is():
+def test_a_complete_input_is_used_without_a_wrapper():
     for source in (
         IterableInput([{"x": np.ones(1)}], 1),
         FirstBatches(IterableInput([{"x": np.ones(1)}], 1), 1, repeat=True),
@@ -129,7 +129,7 @@ def test_an_integer_over_32_bits_is_refused_not_cut():
     ],
     ids=str,
 )
-def test_what_is_no_input_is_refused_before_anything_compiles(dense_task, config, returned, text):
+def test_a_value_that_is_not_an_input_is_refused_before_compiling(dense_task, config, returned, text):
     with pytest.raises(InputError, match=text):
         Trainer(dense_task, config()).train(lambda ctx: returned, steps=1)
 
@@ -180,7 +180,7 @@ def test_an_input_that_is_not_a_function_is_refused(dense_task, config):
         (0.1, r"the task's optimizer is a float\. Give one of optax: optax\.adam\(1e-3\)\.$"),
     ],
 )
-def test_an_optimizer_that_is_none_of_optax_is_refused(dense_task, config, optimizer, text):
+def test_an_optimizer_not_from_optax_is_refused(dense_task, config, optimizer, text):
     with pytest.raises(OptionError, match=text):
         Trainer(replace(dense_task, optimizer=optimizer), config())
 

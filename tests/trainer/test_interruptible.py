@@ -27,9 +27,7 @@ except OSError:
 @pytest.mark.parametrize(
     ("how", "code", "waits"), [("raised", 1, True), ("our command", 2, False), ("preempted", 75, False)]
 )
-def test_a_program_waits_at_its_end_for_a_compilation_it_has_left_unless_it_must_go(
-    run_forked, tmp_path, how, code, waits
-):
+def test_a_program_waits_at_exit_for_an_abandoned_compilation_unless_preempted(run_forked, tmp_path, how, code, waits):
     # An interpreter that ends while XLA compiles in a thread aborts, which hides the error and its exit code.
     compiled = tmp_path / "compiled"
     status, printed = run_forked(["-c", PROGRAM, how, str(compiled)], timeout=60)

@@ -82,7 +82,7 @@ raise Interrupted("SIGINT; step 7 is saved")
 
 
 @pytest.mark.parametrize("first", ["RAISES", "LEAVES"])
-def test_ctrl_c_is_heard_while_the_main_thread_is_inside_c_and_the_second_exits(fork_server, tmp_path, first):
+def test_ctrl_c_is_noticed_while_the_main_thread_runs_c_code_and_a_second_one_exits(fork_server, tmp_path, first):
     process = fork_server.start(["-c", STUCK, first, str(tmp_path / "stuck")], tmp_path / "printed")
     stop = time.monotonic() + 60
     while not (tmp_path / "stuck").exists() and time.monotonic() < stop:
@@ -96,18 +96,18 @@ def test_ctrl_c_is_heard_while_the_main_thread_is_inside_c_and_the_second_exits(
     assert process.printed == "heard\n"
 
 
-def test_no_import_is_left_in_the_middle(run_forked, tmp_path):
+def test_ctrl_c_is_raised_only_after_a_running_import(run_forked, tmp_path):
     status, printed = run_forked(["-c", IMPORTS, str(tmp_path)], timeout=60)
     assert status == 0, printed
     assert sorted(printed.splitlines()) == ["after the import", "heard"]
 
 
-def test_a_second_one_is_heard_even_while_the_first_is_being_handled(run_forked):
+def test_a_second_ctrl_c_works_while_the_first_is_being_handled(run_forked):
     status, printed = run_forked(["-c", BETWEEN], timeout=60)
     assert (status, printed) == (130, "heard\n")
 
 
-def test_a_program_that_does_not_catch_it_calls_its_exit_functions_and_ends_with_130(run_forked):
+def test_an_uncaught_interrupt_runs_exit_functions_and_exits_with_130(run_forked):
     status, printed = run_forked(["-c", UNCAUGHT], timeout=60)
     assert status == 130, printed
     assert "KeyboardInterrupt" in printed or "Interrupted: SIGINT; step 7 is saved" in printed
@@ -121,7 +121,7 @@ def default_handler():
     signal.signal(signal.SIGINT, before)
 
 
-def test_of_several_the_innermost_listens_and_the_last_one_restores_what_was_there(default_handler, capfd):
+def test_the_innermost_interrupt_handler_acts_and_the_previous_one_is_restored(default_handler, capfd):
     read, write = os.pipe()
     os.set_blocking(write, False)
     before = signal.set_wakeup_fd(write)

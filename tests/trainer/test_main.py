@@ -25,7 +25,7 @@ def test_help_lists_the_recipes(capsys):
     )
 
 
-def test_what_the_pipeline_says_of_bytes_and_caches_is_printed(capsys):
+def test_messages_of_the_pipeline_are_shown_at_info_level(capsys):
     assert main(["digit"]) == 2
     assert logging.getLogger("pipeline").isEnabledFor(logging.INFO)
 
@@ -79,14 +79,14 @@ def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp
         ),
     ],
 )
-def test_an_option_that_is_missing_or_unknown_is_named_in_one_line(capsys, arguments, text):
+def test_a_missing_or_unknown_option_is_named_in_one_line(capsys, arguments, text):
     assert main(["digits", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert line.endswith(f"{text}. See python -m trainer digits --help.")
 
 
-def test_a_recipe_that_ends_the_program_while_its_flags_are_read_ends_as_it_wants(capsys, monkeypatch):
+def test_a_recipe_may_exit_the_program_while_its_flags_are_parsed(capsys, monkeypatch):
     def leaves(config):
         print("no licence", file=sys.stderr)
         sys.exit(7)

@@ -90,18 +90,18 @@ def words(*names):
     return [word for name in names for word in re.findall(r"-*\w+", name)]
 
 
-def test_every_row_is_provided_gone_or_open_and_nothing_else():
+def test_every_row_has_the_fields_of_its_kind_and_a_unique_name():
     for row in ROWS:
         assert row.keys() == FIELDS[row["kind"]], row
     assert len({row["then"] for row in ROWS}) == len(ROWS)
 
 
-def test_what_is_provided_has_names_that_are_there():
+def test_provided_rows_name_existing_infeed_names():
     assert all(row["here"] for row in rows_of("provided"))
     assert [name for row in rows_of("provided") for name in row["here"] if not is_there(name)] == []
 
 
-def test_what_is_provided_has_tests_that_are_there():
+def test_provided_rows_name_existing_tests():
     assert all(row["tests"] for row in rows_of("provided"))
     assert [test for row in rows_of("provided") for test in row["tests"] if not is_test(test)] == []
 
@@ -113,12 +113,12 @@ def test_the_guide_has_each_row_once_in_its_chapter_and_no_other(kind):
     assert sorted(told) == sorted(row["then"] for row in rows_of(kind))
 
 
-def test_what_is_open_came_after_the_guides_and_the_class_reference_of_2017():
+def test_only_features_added_after_2017_are_open():
     later = {"TPUEstimator(embedding_config_spec)", "TPUConfig(input_partition_dims)", "InputPipelineConfig.BROADCAST"}
     assert {row["then"] for row in rows_of("open")} <= later
 
 
-def test_the_guide_says_what_each_is_called_here():
+def test_the_guide_states_the_infeed_name_of_each_provided_feature():
     told = {name: words(*code(" ".join(here))) for names, here in tables()["provided"] for name in names}
     untold = [
         (row["then"], name)
@@ -129,14 +129,14 @@ def test_the_guide_says_what_each_is_called_here():
     assert untold == []
 
 
-def test_the_guide_gives_a_reason_and_a_way_for_all_that_is_gone_and_a_way_for_what_is_not_yet():
+def test_the_guide_has_reasons_and_alternatives_for_removed_and_open_features():
     for kind, count in (("gone", 2), ("open", 1)):
         for names, others in tables()[kind]:
             assert len(others) == count, names
             assert all(cell.strip() for cell in others), names
 
 
-def test_a_name_that_is_not_there_is_found_out():
+def test_a_nonexistent_name_is_recognized():
     known = ["trainer.trainer.Trainer.train(steps)", "trainer.trainer.Trainer(callbacks)", "trainer.checkpoints:--tree"]
     assert all(map(is_there, [*known, "trainer.config.TrainerConfig.workdir", "converters.imagenet_to_gcs"]))
     for wrong in (

@@ -54,7 +54,7 @@ def test_arrays_are_named_by_their_path(variables):
     assert sorted(variables.extra) == ["norm/mean", "norm/var"]
 
 
-def test_dropout_follows_the_key_in_training_and_rests_in_evaluation(variables, loss_fn):
+def test_dropout_depends_on_the_key_in_training_and_is_off_in_evaluation(variables, loss_fn):
     batch = {"x": jnp.eye(4, 8), "label": jnp.zeros(4, jnp.int32)}
 
     def outputs(seed, train):
@@ -65,20 +65,20 @@ def test_dropout_follows_the_key_in_training_and_rests_in_evaluation(variables, 
     assert (outputs(1, False) == outputs(2, False)).all()
 
 
-def test_a_model_in_place_of_its_constructor_is_refused():
+def test_nnx_task_refuses_a_model_instead_of_its_constructor():
     with pytest.raises(
         OptionError, match=r"make_model is a Net\. Give a function .*lambda rngs: Net\(\.\.\., rngs=rngs"
     ):
         nnx_task(Net(nnx.Rngs(0)), lambda model, batch: None, optax.sgd(0.1))
 
 
-def test_it_predicts_as_it_evaluates(task, variables, loss_fn):
+def test_an_nnx_task_predicts_the_outputs_of_an_evaluation(task, variables, loss_fn):
     batch = {"x": jnp.eye(4, 8), "label": jnp.zeros(4, jnp.int32)}
     evaluated = loss_fn(variables, batch, jax.random.key(3), False)[2]
     assert (jax.jit(task.predict_fn)(variables, batch)["logits"] == evaluated).all()
 
 
-def test_statistics_move_in_training_and_a_resumed_run_has_the_same_bits(task, vector_input, config):
+def test_batch_statistics_are_trained_and_restored_bit_for_bit(task, vector_input, config):
     straight = Trainer(task, config(checkpoint_every_steps=2)).train(vector_input, max_steps=4)
     resumed = Trainer(task, config(restore_step=2)).train(vector_input, max_steps=4)
     assert resumed.start_step == 2

@@ -49,7 +49,7 @@ def batch_of(vectors):
     ("precision", "params", "multiplied"),
     [("f32", "float32", {"f32"}), ("bf16", "float32", {"bf16", "f32"}), ("bf16_params", "bfloat16", {"bf16", "f32"})],
 )
-def test_each_use_has_its_dtype(vectors, precision, params, multiplied):
+def test_parameters_products_and_losses_have_the_dtypes_of_the_precision(vectors, precision, params, multiplied):
     seen = {}
     task = task_of(precision, seen)
     variables = task.init(jax.random.key(0), SPEC)

@@ -28,7 +28,7 @@ def test_settings_are_the_defaults_of_flags_and_only_the_work_directory_is_requi
     assert recipe.trainer == TrainerConfig(workdir="w", global_batch_size=32, max_steps=7, seed=3)
 
 
-def test_a_recipe_without_a_docstring_has_no_made_up_help(capsys):
+def test_the_help_of_a_recipe_without_a_docstring_omits_its_signature(capsys):
     with pytest.raises(SystemExit):
         parsed(Flowers, ["--help"], "python -m trainer flowers")
     printed = capsys.readouterr().out
@@ -57,7 +57,7 @@ class Counted(Flowers):
         return {"petals": np.arange(3 if split == "train" else 2)}
 
 
-def test_a_recipe_needs_either_data_or_tiny():
+def test_a_recipe_needs_exactly_one_of_data_dir_and_tiny():
     trainer = settings(workdir="w")
     with pytest.raises(
         OptionError, match="data_dir is not given. Give the directory with the shards as --data-dir, or"

@@ -105,7 +105,7 @@ def test_times_ascend_and_lie_between_start_and_end(runs):
     assert start.began <= times.values[0] <= times.values[-1] <= until + 1
 
 
-def test_of_two_runs_only_the_settings_that_differ_are_listed(runs):
+def test_only_settings_that_differ_between_two_runs_are_listed(runs):
     told = cells_of(differing([read_run(workdir, workdir) for workdir in runs]))
     assert [str(value) for value in told["seed"]] == ["0", "3"]
     assert "global_batch_size" not in told

@@ -33,7 +33,7 @@ def test_a_directory_and_an_unknown_storage_are_refused(tmp_path):
         Pages(report="s3://bucket/out.html").check("train")
 
 
-def test_without_what_pages_need_the_command_that_installs_it_is_named(monkeypatch):
+def test_a_page_without_jinja2_is_refused_with_the_install_command(monkeypatch):
     monkeypatch.setattr("pipeline.pages.page.find_spec", lambda name: None)
     with pytest.raises(OptionError, match="pages need jinja2. Install it: pip install"):
         Pages().check("look")

@@ -35,7 +35,7 @@ def test_noise_a_falling_loss_and_non_finite_losses_are_no_spikes(usual, caplog,
 
 
 @pytest.mark.parametrize("usual", [0.0, 2.0])
-def test_losses_that_are_all_the_same_do_not_tell_what_a_spike_is(caplog, usual):
+def test_constant_losses_give_no_basis_for_detecting_spikes(caplog, usual):
     spikes = LossSpikes(hint_of("run"))
     spikes.observe(0, np.full(100, usual))
     spikes.observe(100, np.array([usual + 1e-9]))
@@ -63,7 +63,7 @@ def test_a_rise_of_less_than_a_fifth_is_no_spike_although_losses_hardly_vary(usu
     assert len(caplog.records) == 1
 
 
-def test_a_negative_loss_has_spikes_too(usual, caplog):
+def test_spikes_of_negative_losses_are_detected(usual, caplog):
     spikes = LossSpikes(hint_of("run"))
     spikes.observe(0, -2.0 + 1e-4 * (usual[:100] - 2.0))
     spikes.observe(100, np.array([-1.7]))
@@ -79,7 +79,7 @@ def test_a_dispatch_without_a_finite_loss_is_passed_over(usual, caplog):
     assert not caplog.records
 
 
-def test_a_loss_that_jumps_all_the_time_does_not_fill_the_log(usual, caplog):
+def test_a_loss_that_jumps_repeatedly_is_reported_only_a_few_times(usual, caplog):
     usual[100::40] = 9.0
     spikes = LossSpikes(hint_of("run"))
     for at in range(0, 4000, 10):

@@ -28,7 +28,7 @@ def specs_of(state):
     return {name: spec for name, spec in named.items() if spec != P()}
 
 
-def test_parameters_are_cut_as_the_task_says_and_their_statistics_with_them(cut_task):
+def test_parameters_and_optimizer_statistics_are_sharded_as_the_task_specifies(cut_task):
     placement = Placement.of(jax.devices(), model_parallelism=2)
     abstract = abstract_state(cut_task, SPEC, placement)
     a, b = P(None, "model"), P("model")
@@ -47,7 +47,7 @@ def test_a_statistic_of_another_shape_than_its_parameter_is_copied(cut_task):
     assert {name for name in specs_of(abstract) if name.startswith("optimizer")} == set()
 
 
-def test_a_model_is_the_same_cut_or_whole_and_its_checkpoint_goes_on_in_either_way(cut_task, vector_input, config):
+def test_a_sharded_model_trains_like_a_replicated_one_and_resumes_in_either_layout(cut_task, vector_input, config):
     def trained(name, steps, **settings):
         settings = config(name, seed=2, **settings)
         return Trainer(cut_task, settings).train(vector_input, max_steps=steps)

@@ -101,7 +101,7 @@ def test_the_first_batches_of_a_program_are_compared_on_a_resume_too(dense_task,
         train("unseeded", None, 8)
 
 
-def test_what_would_be_wrong_in_silence_is_refused(trained, program, vectors, dense_task, config):
+def test_uses_of_tf_datasets_with_silently_wrong_results_are_refused(trained, program, vectors, dense_task, config):
     trained("run", tf_data.training_batches(program, 16), 4)
     trainer = Trainer(dense_task, config("run"))
     for endless in (tf_data.training_batches(program, 16), tf_data.train_dataset(vectors, global_batch=16)):
@@ -135,7 +135,7 @@ def test_an_evaluation_of_batches_says_that_records_may_be_missing_and_names_the
         trainer.evaluate(lambda _: program.batch(16))
 
 
-def test_pairs_are_refused_with_the_map_to_write(trained, program):
+def test_elements_that_are_pairs_are_refused_with_the_map_to_write(trained, program):
     pairs = program.map(lambda example: (example["x"], example["label"]))
     for training in (pairs.batch(16), tf_data.training_batches(pairs, 16)):
         with pytest.raises(InputError, match=r"is a tuple.*dataset\.map\(lambda x, y: \{'image': x, 'label': y\}\)"):

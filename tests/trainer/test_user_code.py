@@ -93,7 +93,7 @@ def written(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("wrong", "text"), MISTAKES, ids=lambda wrong: str(wrong)[:20])
-def test_a_mistake_is_one_error_and_the_users_own_line(written, wrong, text, capsys):
+def test_a_mistake_in_user_code_is_one_error_with_the_user_line(written, wrong, text, capsys):
     written(wrong)
     assert main(["mine", "--workdir", "w"]) == 2
     *_, printed = re.split("(?=^error: )", capsys.readouterr().err, flags=re.M)

@@ -79,7 +79,7 @@ def test_a_fraction_cuts_one_set_of_folders_in_two_without_loss(raw_image_folder
     assert 2 <= len(validation) <= 14
 
 
-def test_the_choice_is_by_name_alone_near_the_fraction_and_a_larger_one_keeps_it():
+def test_the_validation_split_depends_on_names_and_grows_with_the_fraction():
     places = [f"class {i % 7}/{i}.jpg" for i in range(20_000)]
     chosen = {fraction: {p for p in places if is_validation(p, fraction)} for fraction in (0.0, 0.1, 0.2, 0.999)}
     assert [round(len(found) / len(places), 2) for found in chosen.values()] == [0.0, 0.1, 0.2, 1.0]
@@ -88,7 +88,7 @@ def test_the_choice_is_by_name_alone_near_the_fraction_and_a_larger_one_keeps_it
     assert sorted(chosen[0.1])[:3] == ["class 0/10059.jpg", "class 0/10080.jpg", "class 0/10094.jpg"]
 
 
-def test_what_is_no_image_is_listed_and_what_is_hidden_is_not(raw_image_folder, tmp_path):
+def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image_folder, tmp_path):
     raw_image_folder.write("train")
     train = raw_image_folder.directory / "train"
     (train / "README.md").write_text("beside the classes")
@@ -154,7 +154,7 @@ def test_sizes_are_predicted_within_a_few_bytes_where_images_stay_as_they_are(ra
                     assert abs(int(predicted) - actual) <= 12
 
 
-def test_with_one_shard_unfinished_it_goes_on_and_keeps_the_others(raw_image_folder, tmp_path, shard_digests):
+def test_a_conversion_with_one_unfinished_shard_resumes_and_keeps_the_others(raw_image_folder, tmp_path, shard_digests):
     flags = ("--max_bad_records=3", "--validation_fraction=0", "--num_train_shards=4")
     raw_image_folder.write().convert(tmp_path / "out", *flags)
     expected = shard_digests(tmp_path / "out")

@@ -47,7 +47,7 @@ def records(raw, tables):
             yield ref.key.rsplit("/")[-1], decode_example(record), converted.fixups
 
 
-def test_boxes_are_parts_of_the_image_cut_at_its_border_and_none_where_there_are_none(raw_imagenet, tables):
+def test_boxes_are_relative_clipped_to_the_image_and_empty_if_it_has_none(raw_imagenet, tables):
     found = {name: ([values[key] for key in KEYS], fixups) for name, values, fixups in records(raw_imagenet, tables)}
     assert found["n00000001_0.JPEG"] == ([[0.25, 0], [0.25, 0], [0.75, 1], [1, 0.5], [1, 1]], ())
     assert found["n00000002_1.JPEG"] == ([[0.25], [0.5], [0.75], [1], [2]], ("box_outside_of_image",))
@@ -55,7 +55,7 @@ def test_boxes_are_parts_of_the_image_cut_at_its_border_and_none_where_there_are
     assert found["n00000003_0.JPEG"] == ([[], [], [], [], []], ())
 
 
-def test_the_command_line_puts_them_into_the_records(raw_imagenet, tables, tmp_path):
+def test_the_bounding_boxes_option_adds_boxes_to_the_records(raw_imagenet, tables, tmp_path):
     raw_imagenet.convert(tmp_path / "out", f"--bounding_boxes={tables}")
     manifest = read_manifest(str(tmp_path / "out"))
     assert set(KEYS) < set(manifest.schema.features)
@@ -97,7 +97,7 @@ def test_a_quote_that_is_never_closed_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["", "ImageId,PredictionString\n"])
-def test_blank_lines_of_a_table_are_passed_over(tmp_path, head):
+def test_blank_lines_of_a_table_of_boxes_are_skipped(tmp_path, head):
     (tmp_path / "t.csv").write_text(f"{head}a,{'n1 0 0 1 1' if head else '0,0,1,1'}\n\n\r\n")
     assert read_boxes((str(tmp_path / "t.csv"),)) == {"a": "p0 0 1 1" if head else "0.0 0.0 1.0 1.0"}
 

@@ -91,7 +91,7 @@ def test_rows_that_cannot_become_records_carry_the_reason(raw_imagenet):
     }
 
 
-def test_a_tar_that_breaks_off_is_a_row_of_its_own(raw_imagenet):
+def test_a_truncated_tar_is_reported_as_a_row_with_an_error(raw_imagenet):
     path = raw_imagenet.directory / "ILSVRC2012_img_val.tar"
     path.write_bytes(path.read_bytes()[:1500])
     _, rows = scanned(raw_imagenet, ["validation"])
@@ -109,7 +109,7 @@ def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet, f
         assert abs(int(predicted) - actual) <= 12
 
 
-def test_an_image_that_is_none_is_rejected(raw_imagenet):
+def test_bytes_that_are_not_an_image_are_rejected(raw_imagenet):
     converter, rows = scanned(raw_imagenet)
     with pytest.raises(Reject, match="not a JPEG"):
         converter.convert(rows[0], b"no image")
@@ -148,7 +148,7 @@ def test_classes_that_are_not_in_the_list_are_named_with_their_place(raw_imagene
         scanned(raw_imagenet.write())
 
 
-def test_a_label_file_may_have_names_behind_the_classes_but_no_class_twice(tmp_path):
+def test_a_label_file_may_name_its_classes_but_not_list_one_twice(tmp_path):
     path = tmp_path / "labels.txt"
     path.write_text("n2 tench, Tinca tinca\nn1\tgoldfish\n\n")
     assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")

@@ -15,7 +15,7 @@ def train_of(synsets):
     return RawImagenet(tuple(Source("train", "x.tar", Stat(1), tag=synset) for synset in synsets), ())
 
 
-def test_a_missing_class_is_named_and_all_thousand_are_enough():
+def test_the_full_set_has_all_thousand_classes_and_a_missing_one_is_named():
     synsets = list(ilsvrc2012_synsets())
     check_full_set(train_of(synsets), ["train"])
     with pytest.raises(RawDataError, match=rf"train has 998 classes of 1,000: {synsets[5]} is missing, and 1 more"):
@@ -57,6 +57,6 @@ def test_the_original_numbers_of_shards_are_a_flag(raw_imagenet, tmp_path, capsy
     assert " in 128 shards of " in printed
 
 
-def test_the_original_numbers_of_shards_and_a_demand_of_ones_own_exclude_each_other(raw_imagenet, tmp_path):
+def test_original_shards_and_num_train_shards_exclude_each_other(raw_imagenet, tmp_path):
     with pytest.raises(OptionError, match="--original_shards and --num_train_shards: give only one of them"):
         raw_imagenet.convert(tmp_path, "--original_shards", "--num_train_shards=3")

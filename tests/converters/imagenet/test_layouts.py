@@ -96,7 +96,7 @@ def test_a_dry_run_over_a_compressed_tar_says_why_it_cannot(raw_imagenet, tmp_pa
         raw_imagenet.convert(tmp_path / "out", "--dry_run")
 
 
-def test_what_does_not_belong_into_a_class_folder_is_rejected_by_name(raw_folders, tmp_path):
+def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, tmp_path):
     (raw_folders.directory / "train/n00000001/inner").mkdir()
     (raw_folders.directory / "train/n00000001/notes.txt").write_text("x")
     (raw_folders.directory / "train/n00000002/empty.JPEG").write_bytes(b"")

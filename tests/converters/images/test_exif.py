@@ -27,7 +27,7 @@ def exif_of(value, order="<", kind=3, extra=5):
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("value", range(10))
-def test_it_is_what_a_camera_wrote_in_either_byte_order(order, value):
+def test_the_orientation_is_read_in_either_byte_order(order, value):
     data = jpeg(exif_of(value, order), comment=b"before or after")
     assert orientation(data) == (value if 1 <= value <= 8 else 1)
     assert Image.open(io.BytesIO(data)).getexif().get(ORIENTATION) == value
@@ -36,13 +36,13 @@ def test_it_is_what_a_camera_wrote_in_either_byte_order(order, value):
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xd8", jpeg(), jpeg(b"Exif\0\0damaged"), jpeg(exif_of(6, kind=4)), b"GIF89a"]
 )
-def test_where_nothing_sensible_is_said_the_image_is_upright(data):
+def test_an_image_without_a_valid_orientation_is_upright(data):
     assert orientation(data) == 1
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=80), st.integers(0, 100), st.integers(0, 200))
-def test_no_bytes_make_it_fail(noise, at, cut):
+def test_arbitrary_bytes_always_yield_an_orientation(noise, at, cut):
     data = bytearray(jpeg(exif_of(6)))
     data[at : at + len(noise)] = noise
     assert 1 <= orientation(bytes(data[:cut])) <= 8

@@ -118,7 +118,7 @@ def test_one_archive_of_all_splits_has_their_shards(unpacked, expected, tmp_path
 
 
 @pytest.mark.parametrize("top", ["", "my images/"])
-def test_one_archive_of_class_folders_is_cut_in_two_as_they_are(unpacked, expected, tmp_path, shard_digests, top):
+def test_an_archive_of_class_folders_is_split_like_the_folders(unpacked, expected, tmp_path, shard_digests, top):
     (tmp_path / "images.zip").write_bytes(packed(".zip", unpacked / "train", top))
     convert(tmp_path / "images.zip", tmp_path / "out", "--validation_fraction=0.3")
     found = shards_of(shard_digests, tmp_path / "out"), ledger_of(tmp_path / "out")

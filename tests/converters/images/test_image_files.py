@@ -39,7 +39,7 @@ EVERYTHING = ToJpeg("decode", max_side=64, apply_orientation=True)
 @pytest.mark.parametrize("verify", VERIFY_LEVELS)
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"exif": b"Exif\0\0damaged"}], ids=str)
-def test_a_jpeg_that_needs_nothing_stays_byte_for_byte(mode, options, verify):
+def test_a_suitable_jpeg_is_kept_byte_for_byte(mode, options, verify):
     data = encode(SMOOTH, "JPEG", mode, **options)
     image = ToJpeg(verify, max_side=80, apply_orientation=True)(data)
     assert (image.data, image.height, image.width, image.fixups) == (data, 60, 80, ())
@@ -71,7 +71,7 @@ def test_png_webp_and_gif_become_jpegs_in_grey_or_rgb_that_look_the_same(form, s
 
 
 @pytest.mark.parametrize("cut", [None, -1, 5000])
-def test_of_an_animated_gif_the_first_frame_is_taken_and_that_there_are_others_is_said(cut):
+def test_an_animated_gif_becomes_its_first_frame_with_a_note(cut):
     first = encode(SMOOTH, "GIF", "P")
     others = [SMOOTH.rotate(degrees).convert("P") for degrees in (90, 180)]
     animated = encode(SMOOTH, "GIF", "P", save_all=True, append_images=others)
@@ -82,14 +82,14 @@ def test_of_an_animated_gif_the_first_frame_is_taken_and_that_there_are_others_i
     assert not ToJpeg()(first).notes
 
 
-def test_sixteen_bits_of_grey_keep_their_shades():
+def test_sixteen_bit_grey_is_scaled_to_eight_bits():
     pixels = np.linspace(0, 65535, 80 * 60).reshape(60, 80).astype(np.uint16)
     decoded = np.asarray(decode(ToJpeg()(encode(pixels, "PNG")).data), int)
     assert np.abs(decoded - (pixels >> 8)).max() <= 4
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF"])
-def test_what_is_transparent_shows_white(form):
+def test_transparent_pixels_become_white(form):
     pixels = np.zeros((32, 32, 4), np.uint8)
     pixels[:, :16, 3] = 255  # black; beside it nothing, over black
     image = ToJpeg()(encode(pixels, form))
@@ -109,7 +109,7 @@ def test_larger_images_are_scaled_to_the_longer_side(form):
     assert np.abs(np.asarray(decoded, int) - expected).mean() < 3
 
 
-def test_a_line_keeps_a_pixel_when_it_is_scaled():
+def test_an_image_one_pixel_high_keeps_that_pixel_when_scaled():
     image = ToJpeg(max_side=10)(encode(Image.new("L", (400, 1)), "PNG"))
     assert (image.width, image.height) == (10, 1)
 
@@ -136,7 +136,7 @@ def test_orientation_is_applied_only_when_asked_for(orientation, form):
     assert pixels.shape[:2] == (image.height, image.width) == ((32, 64) if orientation < 5 else (64, 32))
 
 
-def test_quality_is_that_of_what_is_encoded():
+def test_the_quality_option_sets_the_size_of_encoded_jpegs():
     sizes = [len(ToJpeg(quality=quality)(encode(SMOOTH, "PNG")).data) for quality in (50, 95, 100)]
     assert sizes == sorted(set(sizes))
 

@@ -18,7 +18,7 @@ def rows(name_lengths, error_length=0):
         yield Reference(f"{number:06d}".ljust(length, "x"), FILE, 0, 1, "e" * error_length, {"label": number})
 
 
-def test_short_names_come_4096_a_batch():
+def test_references_with_short_names_come_in_batches_of_4096():
     assert [len(batch) for batch in in_batches(rows([40] * 10_000))] == [4096, 4096, 1808]
     assert list(in_batches(rows([]))) == []
 

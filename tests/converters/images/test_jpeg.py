@@ -50,7 +50,7 @@ DAMAGED = TRUNCATED + b"\xff\xd9"
         ("header", DAMAGED, False), ("end", DAMAGED, False), ("decode", DAMAGED, True),
     ],
 )  # fmt: skip
-def test_each_level_finds_what_it_says(verify, data, found):
+def test_each_verification_level_finds_the_damage_it_promises(verify, data, found):
     if found:
         with pytest.raises(Reject, match="truncated or damaged JPEG"):
             to_rgb_jpeg(data, verify)
@@ -93,7 +93,7 @@ def test_a_file_cut_anywhere_is_rejected_and_never_crashes(cut):
         to_rgb_jpeg(data[: min(cut, len(data) - 3)], "end")
 
 
-def test_a_damaged_jpeg_is_rejected_without_a_word_on_stderr(capfd):
+def test_a_damaged_jpeg_is_rejected_without_output_on_stderr(capfd):
     # libjpeg as TensorFlow builds it prints "Improper call to JPEG library in state 201"; neither decoder of ours does.
     data = encode(size=(16, 16))
     for cut in range(2, len(data) - 2):

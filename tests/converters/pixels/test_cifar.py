@@ -61,7 +61,7 @@ def test_every_pixel_and_label_arrives_under_its_batch_and_number(raw_cifar, tmp
     assert len(manifest.labels.names) == (100 if raw_cifar.coarse else 10)
 
 
-def test_a_record_of_known_bytes_is_read_as_its_page_describes(tmp_path):
+def test_a_record_is_read_as_the_cifar_page_describes(tmp_path):
     # https://www.cs.toronto.edu/~kriz/cifar.html: <1 label><1024 red><1024 green><1024 blue>, rows first.
     record = bytes([6]) + bytes([255] * 1024) + bytes(i // 32 for i in range(1024)) + bytes(i % 32 for i in range(1024))
     (tmp_path / "raw").mkdir()
@@ -142,7 +142,7 @@ def test_a_file_that_is_not_whole_records_is_named(raw_cifar, tmp_path, change):
         ("meta", "cifar-100-binary"),
     ],
 )
-def test_versions_of_pickles_are_refused_with_the_one_to_take(tmp_path, name, wanted):
+def test_the_python_and_matlab_versions_are_refused_with_the_binary_one_to_use(tmp_path, name, wanted):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / name).write_bytes(b"\x80\x04.")
     message = rf"{name} is the Python or Matlab version, which is not read: .* Use {wanted}\.tar\.gz, the binary"
@@ -184,7 +184,7 @@ def test_a_layout_that_is_not_quite_right_is_one_clear_error(raw_cifar, tmp_path
 
 
 @pytest.mark.parametrize("raw_cifar", [False], indirect=True, ids=["cifar-10"])
-def test_a_batch_that_was_not_copied_is_missed_rather_than_left_out(raw_cifar):
+def test_a_missing_batch_file_is_an_error(raw_cifar):
     del raw_cifar.batches["data_batch_3.bin"]
     raw = str(raw_cifar.write().directory)
     with pytest.raises(
@@ -194,7 +194,7 @@ def test_a_batch_that_was_not_copied_is_missed_rather_than_left_out(raw_cifar):
     assert [source.tag for source in find_cifar(raw, ["test"], None).sources] == ["test_batch.bin"]
 
 
-def test_a_directory_without_it_or_with_both_and_a_dry_run_of_an_archive_are_refused(raw_cifar, tmp_path):
+def test_directories_with_no_or_both_cifars_and_dry_runs_of_an_archive_are_refused(raw_cifar, tmp_path):
     (tmp_path / "raw").mkdir()
     with pytest.raises(RawDataError, match=r"has none of cifar-10-batches-bin, .* It has: nothing"):
         raw_cifar.convert(tmp_path / "out")

@@ -73,7 +73,7 @@ def test_files_of_the_known_bytes_are_read_as_the_format_says(tmp_path):
     assert found == {7: [[0, 1, 2], [3, 4, 5]], 2: [[255, 254, 253], [252, 251, 250]]}
 
 
-def test_transposed_images_come_out_upright_and_are_another_plan(raw_mnist, tmp_path):
+def test_the_transpose_option_turns_images_and_changes_the_plan(raw_mnist, tmp_path):
     raw_mnist.write().convert(tmp_path / "out", "--splits=test", "--transpose")
     for record in records_of(tmp_path / "out", "test"):
         np.testing.assert_array_equal(pixels(record), raw_mnist.images["test"][number(record)].T)
@@ -82,7 +82,7 @@ def test_transposed_images_come_out_upright_and_are_another_plan(raw_mnist, tmp_
         raw_mnist.convert(tmp_path / "out", "--splits=test")
 
 
-def test_compressed_or_not_and_spelt_either_way_the_shards_are_the_same(raw_mnist, tmp_path, shard_digests):
+def test_compressed_plain_and_differently_spelled_files_have_the_same_shards(raw_mnist, tmp_path, shard_digests):
     raw_mnist.write().convert(tmp_path / "gz")
     only_plain(raw_mnist).convert(tmp_path / "plain")
     for path in raw_mnist.directory.glob("*-idx*"):
@@ -101,7 +101,7 @@ def test_a_label_that_is_no_class_is_listed(raw_mnist, tmp_path):
     )  # fmt: skip
 
 
-def test_a_dry_run_takes_what_is_not_compressed_and_says_why_it_cannot_else(raw_mnist, tmp_path, capsys):
+def test_a_dry_run_accepts_plain_files_and_refuses_compressed_ones_with_the_reason(raw_mnist, tmp_path, capsys):
     with pytest.raises(OptionError, match=r"images-idx3-ubyte\.gz has to be uncompressed before .* --dry_run"):
         raw_mnist.write().convert(tmp_path / "out", "--dry_run")
     raw_mnist.convert(tmp_path / "out", "--dry_run", "--splits=test")
@@ -109,7 +109,7 @@ def test_a_dry_run_takes_what_is_not_compressed_and_says_why_it_cannot_else(raw_
     assert not (tmp_path / "out").exists()
 
 
-def test_of_several_data_sets_one_must_be_chosen(raw_mnist, tmp_path):
+def test_a_prefix_must_select_one_of_several_data_sets(raw_mnist, tmp_path):
     for name in ("emnist-letters", "emnist-digits"):
         only_plain(raw_mnist)
         for path in list(raw_mnist.directory.iterdir()):
@@ -166,7 +166,7 @@ def test_a_damaged_compressed_file_is_named_and_leaves_nothing(raw_mnist, tmp_pa
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
-def test_a_split_that_is_not_there_and_a_label_file_that_is_none_are_refused(raw_mnist, tmp_path):
+def test_a_missing_split_and_an_invalid_label_file_are_refused(raw_mnist, tmp_path):
     for path in raw_mnist.write().directory.glob("t10k*"):
         path.unlink()
     with pytest.raises(RawDataError, match="does not have the test split. It has: train"):

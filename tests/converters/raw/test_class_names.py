@@ -7,7 +7,7 @@ from pipeline.errors import LabelError
 from pipeline.storage.local import LocalStorage
 
 
-def test_lines_are_classes_in_their_order_whatever_ends_them(tmp_path):
+def test_each_line_is_a_class_whatever_the_line_ending(tmp_path):
     (tmp_path / "classes").write_bytes("\ufeffzebra\r\nKäse 🧀\r\nant\n\n\n".encode())
     assert read_class_names(LocalStorage(), str(tmp_path / "classes")) == ("zebra", "Käse 🧀", "ant")
 
@@ -21,7 +21,7 @@ def test_lines_are_classes_in_their_order_whatever_ends_them(tmp_path):
         (b"a\n\xff\n", "not UTF-8 text"),
     ],
 )
-def test_what_is_no_list_of_classes_is_refused(tmp_path, data, message):
+def test_an_invalid_list_of_classes_is_refused(tmp_path, data, message):
     (tmp_path / "classes").write_bytes(data)
     with pytest.raises(LabelError, match=message):
         read_class_names(LocalStorage(), str(tmp_path / "classes"))
@@ -31,5 +31,5 @@ def test_the_digest_changes_with_names_and_order():
     assert len({names_digest(names) for names in ((), ("a",), ("a", "b"), ("b", "a"))}) == 4
 
 
-def test_the_digest_stays_what_it_is_or_no_interrupted_conversion_resumes():
+def test_the_digest_of_class_names_never_changes():
     assert names_digest(("a", "b")) == "0c84cf75ee142f818515ab54bd107d86"

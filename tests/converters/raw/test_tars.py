@@ -30,7 +30,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_member_is_a_range_of_the_file_also_in_a_tar_inside(path, form):
+def test_every_member_is_a_byte_range_even_in_a_nested_tar(path, form):
     files = [(f"{'long/' * 15}{'n' * n}.JPEG", bytes([n]) * (n * 77)) for n in range(20)]
     inner = make(files, format=form)
     path.write_bytes(make([("first.tar", b"x" * 700), ("inner.tar", inner)]))
@@ -42,7 +42,7 @@ def test_every_member_is_a_range_of_the_file_also_in_a_tar_inside(path, form):
     assert {m.kind for m in found} == {"file"}
 
 
-def test_what_is_no_plain_file_is_said_and_names_are_only_data(path):
+def test_tar_members_have_kinds_and_their_names_are_kept_as_data(path):
     directory, link, hard, pipe = (tarfile.TarInfo(name) for name in ("dir", "link", "hard", "pipe"))
     directory.type, link.type, hard.type, pipe.type = (
         tarfile.DIRTYPE,
@@ -76,7 +76,7 @@ def test_a_tar_cut_anywhere_gives_the_members_before_and_then_an_error(path, cut
     assert found == ["a", "b"][: sum(cut > at for at in (511, MEMBER + 511))]
 
 
-def test_a_damaged_header_in_the_middle_is_no_end(path):
+def test_a_damaged_header_is_not_taken_for_the_end_of_the_tar(path):
     damaged = bytearray(WHOLE)
     damaged[MEMBER + 150] ^= 0xFF
     path.write_bytes(bytes(damaged))
@@ -107,7 +107,7 @@ NONSENSE = {  # what tarfile makes of it: in Python 3.11.7
 
 
 @pytest.mark.parametrize("name", NONSENSE)
-def test_a_header_that_makes_no_sense_ends_the_tar_with_an_error_and_keeps_what_stands_before(path, name):
+def test_an_invalid_header_is_an_error_after_the_members_before_it(path, name):
     first, nonsense = hostile_tars.member(b"first", b"1"), hostile_tars.hostile(b"jpeg")[name]
     after = b"" if "beyond the end" in name else hostile_tars.member(b"after", b"2") + bytes(1024)
     path.write_bytes(first + nonsense + after)
@@ -119,7 +119,7 @@ def test_a_header_that_makes_no_sense_ends_the_tar_with_an_error_and_keeps_what_
     assert found[0] == "first"
 
 
-def test_data_that_would_reach_beyond_its_tar_are_a_part_of_a_file(path):
+def test_a_member_that_reaches_beyond_its_inner_tar_is_a_part_of_a_file(path):
     inner = hostile_tars.member(b"whole", b"x" * 600) + hostile_tars.member(b"cut", b"y" * 512, size=10**9)
     path.write_bytes(make([("inner.tar", inner), ("next.tar", b"z" * 5000)]))
     found = []

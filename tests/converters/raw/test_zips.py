@@ -67,7 +67,7 @@ def test_a_comment_that_looks_like_an_end_does_no_harm(path):
     assert contents(path) == {"a.jpg": b"a" * 300}
 
 
-def test_what_an_update_left_between_two_members_is_hardly_read(path):
+def test_a_gap_between_two_zip_members_is_hardly_read(path):
     with zipfile.ZipFile(path, "w") as packed:
         packed.writestr("a.jpg", b"a" * 300)
         assert packed.fp
@@ -111,7 +111,7 @@ def test_names_are_read_as_the_system_wrote_them(path, name, fields, expected):
     assert [m.name for m in scan(path)] == [expected]
 
 
-def test_links_and_folders_are_said_to_be_such(path):
+def test_links_and_folders_of_a_zip_have_their_kinds(path):
     with zipfile.ZipFile(path, "w") as packed:
         packed.mkdir("folder")
         link = zipfile.ZipInfo("link")
@@ -128,7 +128,7 @@ def test_an_encrypted_member_is_named(path):
         scan(path)
 
 
-def test_parts_of_a_zip_are_refused(path):
+def test_a_multi_part_zip_is_refused(path):
     data = bytearray(zip_of(FILES))
     struct.pack_into("<H", data, data.rindex(b"PK\5\6") + 4, 2)
     path.write_bytes(data)
@@ -141,7 +141,7 @@ WHOLE = zip_of({f"cat/{n}.jpg": bytes(range(256)) * n for n in range(1, 9)})
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.data())
-def test_a_damaged_zip_is_an_error_or_lists_members_whose_damage_shows(tmp_path_factory, data):
+def test_damage_in_a_zip_is_found_when_it_is_listed_or_read(tmp_path_factory, data):
     damaged = bytearray(WHOLE)
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(WHOLE) - 1))] = data.draw(st.integers(0, 255))
@@ -162,7 +162,7 @@ def test_a_damaged_zip_is_an_error_or_lists_members_whose_damage_shows(tmp_path_
         assert content in {whole.read(name) for name in whole.namelist()}
 
 
-def test_a_member_that_would_become_more_than_it_says_is_not_inflated(path):
+def test_a_member_larger_than_its_stated_size_is_not_inflated(path):
     path.write_bytes(zip_of({"bomb.jpg": bytes(10**8)}))
     (member,) = scan(path)
     (data,) = LocalStorage().read_ranges([(str(path), member.offset, member.span)])

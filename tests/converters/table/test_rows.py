@@ -35,7 +35,7 @@ def told(rows):
     return [(row.line, row.error or dict(row.cells)) for row in rows]
 
 
-def test_a_csv_row_may_go_on_over_lines_and_empty_lines_are_none(rows_of):
+def test_a_csv_row_may_span_lines_and_empty_lines_are_skipped(rows_of):
     data = b'a,b\r\n1,"x\r\ny"\r\n\r\n2,"q""r,"\n3,5" pipe\n4,last'
     assert told(rows_of(data)) == [
         (2, {"a": "1", "b": "x\r\ny"}),
@@ -50,12 +50,12 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column_or_object(rows_of):
     assert told(rows_of(b'\xef\xbb\xbf{"a": 1}\n', "t.jsonl")) == [(1, {"a": 1})]
 
 
-def test_tabs_and_other_delimiters(rows_of):
+def test_rows_may_be_separated_by_tabs_or_a_given_delimiter(rows_of):
     assert told(rows_of(b"a\tb\n1,5\t2\n", "t.tsv")) == [(2, {"a": "1,5", "b": "2"})]
     assert told(rows_of(b"a;b\n1,5;2\n", delimiter=";")) == [(2, {"a": "1,5", "b": "2"})]
 
 
-def test_bad_rows_are_told_by_line_and_cost_no_other_row(rows_of):
+def test_bad_rows_are_reported_by_line_and_affect_no_other_row(rows_of):
     data = b'a,b\n1\n2,\xff\n3,4,5\n6,"x"y\n7,"open\n8,9\n10,"x\ny",11\n12,13\n'
     assert told(rows_of(data)) == [
         (2, "1 cells; the header has 2"),
@@ -70,7 +70,7 @@ def test_bad_rows_are_told_by_line_and_cost_no_other_row(rows_of):
     ]
 
 
-def test_a_quote_that_is_never_closed_costs_its_own_line_alone(rows_of):
+def test_an_unclosed_quote_loses_only_its_own_line(rows_of):
     data = b'a,b\n1,2\n3,"4\n5,6\n7,8\n'
     assert told(rows_of(data)) == [
         (2, {"a": "1", "b": "2"}),
@@ -80,7 +80,7 @@ def test_a_quote_that_is_never_closed_costs_its_own_line_alone(rows_of):
     ]
 
 
-def test_a_row_is_bounded_and_what_follows_it_is_found(rows_of, monkeypatch):
+def test_a_row_over_the_limit_is_an_error_and_the_next_rows_are_read(rows_of, monkeypatch):
     monkeypatch.setattr(module, "MAX_ROW_BYTES", 40)
     data = b'a,b\n1,"2\n' + b"3,4\n" * 20 + b"5," + b"y" * 3000 + b"\n6,7\n"
     error = "over 40 bytes in one row. Is there a quote that is never closed?"
@@ -105,7 +105,7 @@ class Counting(io.BytesIO):
 
 
 @pytest.mark.parametrize("line", [b"3,4\n", b'a","b\n', b"\n", b'"c\nd",5\n'], ids=repr)
-def test_a_quote_that_is_never_closed_is_read_past_but_once(line):
+def test_an_unclosed_quote_does_not_make_reading_quadratic(line):
     """From inside quotes as from outside, 'a","b' ends inside quotes: each of these lines begins an endless row."""
     file = Counting(b'a,b\n1,"2\n' + line * 10_000)
     rows = list(module.rows_of(file, "t.csv", None))
@@ -113,7 +113,7 @@ def test_a_quote_that_is_never_closed_is_read_past_but_once(line):
     assert file.read_bytes < 3 * len(file.getvalue())
 
 
-def test_json_lines_that_are_no_objects_are_told(rows_of):
+def test_json_lines_that_are_not_objects_are_reported(rows_of):
     deep = b"[" * 100_000
     data = b'{"a": 1}\n\n[1]\n{"a": \n{"a": "\xff"}\n3\n{}\n' + deep + b'\n{"a": {"b": null}}'
     errors = [
@@ -179,13 +179,13 @@ def slowly(data):
     st.text(st.sampled_from('"",x\n'), max_size=40)
     | st.lists(st.sampled_from(['"",x",",', '"', 'x,"', "x"])).map("\n".join)
 )
-def test_rows_are_what_they_are_when_every_line_is_tried_to_the_end(tmp_path_factory, text):
+def test_rows_equal_those_of_a_slow_reader_that_tries_every_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("rows") / "t.csv"
     path.write_text(f"a\n{text}")
     assert told(table_rows(LocalStorage(), str(path), None)) == list(slowly(f"a\n{text}"))
 
 
-def test_quotes_that_lead_nowhere_cost_a_few_readings_of_the_table(tmp_path, monkeypatch):
+def test_unclosed_quotes_cost_at_most_five_readings_of_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_ROW_BYTES", 4000)
     sizes, decode = [], module._text
     monkeypatch.setattr(module, "_text", lambda line: sizes.append(len(line)) or decode(line))

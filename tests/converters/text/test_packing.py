@@ -45,7 +45,7 @@ def test_documents_are_cut_only_if_they_are_longer_than_a_row(lengths, row_lengt
 
 @given(LENGTHS, ROWS)
 @settings(max_examples=examples(200), deadline=None)
-def test_concatenated_rows_are_full_but_for_one_place_and_the_last_row(lengths, row_length):
+def test_concatenated_rows_but_the_last_lack_at_most_one_token(lengths, row_length):
     *full, _ = packed_rows(lengths, row_length, "concat") or [[]]
     assert all(sizes(row) >= row_length - 1 for row in full)
 
@@ -62,11 +62,11 @@ def test_the_longest_documents_come_first_and_each_goes_where_it_leaves_the_leas
     assert rows == [[Piece(0, 0, 2), Piece(1, 0, 6)], [Piece(2, 0, 4), Piece(3, 0, 3)]]
 
 
-def test_of_two_rows_with_space_the_fuller_one_is_taken():
+def test_a_document_goes_into_the_fuller_of_two_rows_with_space():
     rows = packed_rows([5, 6, 2], 10, "documents")  # rows of 7 and 6, then a piece of 3
     assert rows == [[Piece(1, 0, 6), Piece(2, 0, 2)], [Piece(0, 0, 5)]]
 
 
 @pytest.mark.parametrize("packing", ["documents", "concat"])
-def test_nothing_makes_no_rows(packing):
+def test_no_documents_make_no_rows(packing):
     assert packed_rows([], 8, packing) == []

@@ -49,7 +49,7 @@ def test_files_belong_to_the_split_of_their_folder_or_name(tmp_path, names):
     assert [decoded(tmp_path / "out", split) for split in ("train", "validation", "test")] == [["a"], ["b"], ["c"]]
 
 
-def test_what_is_not_read_is_noted(tmp_path, capsys):
+def test_ignored_files_are_noted(tmp_path, capsys):
     raw = write(tmp_path / "raw", {"train/a.txt": "a", "other/d.txt": "d", "notes.md": "e", ".hidden": "f"})
     convert(raw, tmp_path / "out")
     assert "note: notes.md and 1 other files are ignored: only .txt, .csv, .tsv," in capsys.readouterr().out
@@ -64,7 +64,9 @@ def test_blocks_of_a_file_are_documents(tmp_path):
 @pytest.mark.parametrize(
     ("name", "unit", "sources"), [("a.jsonl", "file", 5), ("a.txt", "block", 5), ("a.txt", "file", 1)]
 )
-def test_a_large_file_is_cut_where_its_documents_can_be_found(tmp_path, monkeypatch, name, unit, sources):
+def test_only_files_whose_documents_can_be_found_anywhere_are_cut_into_slices(
+    tmp_path, monkeypatch, name, unit, sources
+):
     monkeypatch.setattr(layouts, "SLICE_BYTES", 100)
     row = {"a.jsonl": json.dumps({"text": "x" * 20}) + "\n"}.get(name, "x" * 30 + "\n\n")
     raw = write(tmp_path / "raw", {name: row * (450 // len(row))})
@@ -209,7 +211,7 @@ def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_d
     assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 2
 
 
-def test_links_by_which_a_directory_is_found_again_and_again_are_one_error_that_names_them(tmp_path):
+def test_a_directory_found_by_over_100_paths_is_one_error_that_names_the_links(tmp_path):
     """Both links in each of 27 directories lead to the next: 2 ** 27 paths to the last."""
     raw = write(tmp_path / "raw", {"d00/a.txt": "hello", **{f"d{n:02}/b.txt": "there" for n in range(1, 28)}})
     for n in range(27):
@@ -220,7 +222,7 @@ def test_links_by_which_a_directory_is_found_again_and_again_are_one_error_that_
         convert(raw, tmp_path / "out", "--validation_fraction=0")
 
 
-def test_a_directory_that_a_few_links_lead_to_is_read_by_each(tmp_path):
+def test_a_directory_is_read_once_per_symbolic_link_to_it(tmp_path):
     raw = write(tmp_path / "raw", {"a/b.txt": "hello"})
     for n in range(3):
         (raw / f"link{n}").symlink_to(raw / "a")
@@ -228,7 +230,7 @@ def test_a_directory_that_a_few_links_lead_to_is_read_by_each(tmp_path):
     assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 4
 
 
-def test_many_small_files_are_a_small_job(tmp_path):
+def test_a_source_of_2000_small_files_pickles_to_60_kb(tmp_path):
     raw = write(tmp_path / "raw", {f"train/{n}.txt": "hello" for n in range(2000)})
     sources = find_texts(str(raw), [], None, DocumentFormat()).sources
     assert len(pickle.dumps(sources)) < 60_000

@@ -63,7 +63,7 @@ def test_features_names_and_version_are_those_of_the_original(converted):
     assert len(list(after.as_dataset(split="train[:50%]"))) == 12
 
 
-def test_the_schema_is_what_stands_in_the_records(converted):
+def test_the_schema_of_a_prepared_dataset_lists_the_features_of_its_records(converted):
     manifest = read_manifest(str(converted[1]))
     listed = Feature("int64", (None,), optional=True)
     assert manifest.schema.features == {
@@ -82,7 +82,7 @@ def test_the_schema_is_what_stands_in_the_records(converted):
     assert verify([str(converted[1]), "--decode"]) == 0
 
 
-def test_a_conversion_can_be_converted_again_and_tfds_reads_on(converted, tmp_path):
+def test_tfds_reads_a_conversion_that_was_converted_again(converted, tmp_path):
     from converters import tfrecord_to_gcs
 
     tfrecord_to_gcs.main([f"--raw_data_dir={converted[1]}", f"--gcs_output_path={tmp_path}"])
@@ -117,7 +117,7 @@ def find(data_dir, text):
     return find_tfds(DatasetName.parse(text), str(data_dir), [], None).sources[0].uri
 
 
-def test_version_and_config_are_found_and_what_is_not_there_is_said(data_dir):
+def test_the_newest_version_and_the_only_config_are_found_and_missing_ones_reported(data_dir):
     there = data_dir / "tiny/1.2.0"
     shutil.copytree(there, data_dir / "tiny/1.10.0")
     for config in ("small", "large"):
@@ -153,7 +153,7 @@ def change_info(directory, change):
 
 
 @pytest.mark.parametrize("command", ["tfds", "tfrecord"])
-def test_another_split_that_is_prepared_again_changes_no_plan(data_dir, command):
+def test_preparing_another_split_again_does_not_change_the_plan(data_dir, command):
     there = data_dir / "tiny/1.2.0"
 
     def schema():
@@ -197,13 +197,13 @@ def test_a_damaged_file_of_tfds_is_named(data_dir, what):
         find_raw(str(data_dir / "tiny/1.2.0"), [], [], None)
 
 
-def test_what_tfds_cannot_read_is_said_in_its_words(data_dir):
+def test_an_unreadable_dataset_is_reported_with_the_error_of_tfds(data_dir):
     change_info(data_dir / "tiny/1.2.0", lambda info: info.update(splits=3))
     with pytest.raises(RawDataError, match=r"TFDS cannot read .*tiny/1\.2\.0: ParseError"):
         find(data_dir, "tiny")
 
 
-def test_another_file_format_is_refused_with_the_way_out(data_dir):
+def test_another_file_format_of_tfds_is_refused_with_the_remedy(data_dir):
     change_info(data_dir / "tiny/1.2.0", lambda info: info.update(fileFormat="array_record"))
     with pytest.raises(RawDataError, match=r"in TFDS's format 'array_record'; only tfrecord .* --download"):
         find(data_dir, "tiny")
@@ -217,7 +217,7 @@ def test_a_missing_file_is_named(data_dir):
         find(data_dir, "tiny")
 
 
-def test_what_tfds_cannot_prepare_is_said_in_its_words(tmp_path):
+def test_a_dataset_that_cannot_be_prepared_is_reported_with_the_error_of_tfds(tmp_path):
     with pytest.raises(RawDataError, match=r"TFDS cannot prepare no_such_dataset in .*: DatasetNotFoundError"):
         convert(tmp_path, tmp_path / "out", "--download", dataset="no_such_dataset")
 
@@ -259,7 +259,7 @@ def test_without_tfds_the_error_says_what_to_install(tiny_tfds, tmp_path, monkey
         convert(tiny_tfds, tmp_path / "out")
 
 
-def test_class_names_added_where_there_were_none_are_told_by_verify(tiny_tfds, tmp_path, capsys):
+def test_verify_reports_class_names_that_were_added_after_the_conversion(tiny_tfds, tmp_path, capsys):
     shutil.copytree(tiny_tfds, tmp_path / "raw")
     (tmp_path / "raw/tiny/1.2.0/label.labels.txt").unlink()
     convert(tmp_path / "raw", tmp_path / "out")

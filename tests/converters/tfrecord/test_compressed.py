@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_what_tensorflow_compressed_is_told_by_content_and_goes_through_scratch_once(raw, tmp_path, compression):
+def test_compressed_tfrecords_are_detected_by_content_and_uncompressed_once(raw, tmp_path, compression):
     for path in raw.iterdir():
         records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
         with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
@@ -41,7 +41,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path, compress, spoil):
         convert(tmp_path / "raw", tmp_path / "out")
 
 
-def test_a_zlib_stream_with_more_behind_it_is_not_taken_for_whole(tmp_path):
+def test_data_after_the_end_of_a_zlib_stream_are_an_error(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/train.tfrecord").write_bytes(zlib.compress(frame(payload(1))) + b"more")
     with pytest.raises(RawDataError, match="data after the end of the zlib stream"):
@@ -49,7 +49,7 @@ def test_a_zlib_stream_with_more_behind_it_is_not_taken_for_whole(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_a_record_too_large_for_a_sample_is_not_looked_into(tmp_path, monkeypatch, pack):
+def test_a_very_large_record_is_not_sampled_for_the_schema(tmp_path, monkeypatch, pack):
     monkeypatch.setattr(layouts, "_MAX_SAMPLED_BYTES", 1000)
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/train.tfrecord").write_bytes(pack(frame(payload(1)) + frame(bytes(1001))))

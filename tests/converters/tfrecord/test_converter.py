@@ -22,7 +22,7 @@ def ledger(out, split="train"):
     return [json.loads(line) for line in (out / f"_rejects/{split}.jsonl").read_text().splitlines()]
 
 
-def test_any_payload_is_passed_on_and_nothing_is_looked_into_where_it_is_no_example(tmp_path, capsys):
+def test_payloads_that_are_not_examples_are_copied_unchanged_with_an_opaque_schema(tmp_path, capsys):
     lines = [b"", b"a line", b"\0" * 3000, *(bytes([i]) * i for i in range(1, 200))]
     write(tmp_path / "raw/train.tfrecord", lines)
     convert(tmp_path / "raw", tmp_path / "out", "--num_shards=train=3")
@@ -123,7 +123,7 @@ def test_a_directory_of_ours_keeps_its_name_schema_and_labels(raw_imagenet, tmp_
         convert(tmp_path / "first", tmp_path / "third")
 
 
-def test_shards_never_replace_what_is_read(raw):
+def test_an_output_that_is_the_raw_directory_is_refused(raw):
     (raw / "link").symlink_to(raw)
     before = {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()}
     for out in (raw, raw / ".", raw / "link"):
@@ -136,7 +136,7 @@ def test_shards_never_replace_what_is_read(raw):
     assert {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()} == before
 
 
-def test_shards_of_ours_are_not_replaced_by_themselves_though_their_claim_is_there(raw, tmp_path):
+def test_a_conversion_never_overwrites_the_infeed_shards_that_it_reads(raw, tmp_path):
     convert(raw, tmp_path / "out")
     with pytest.raises(
         OptionError, match=r"is the directory of the raw data: shards and dataset_info.json would replace"
@@ -144,7 +144,7 @@ def test_shards_of_ours_are_not_replaced_by_themselves_though_their_claim_is_the
         convert(tmp_path / "out", tmp_path / "out", "--overwrite")
 
 
-def test_other_bytes_of_the_same_size_are_another_plan_also_on_a_disk(raw, tmp_path):
+def test_changed_bytes_of_the_same_size_are_another_plan_on_a_disk_too(raw, tmp_path):
     convert(raw, tmp_path / "out")
     write(raw / "train-00000-of-00002", map(payload, [*range(9), 77]))
     with pytest.raises(ConversionError, match=r"holds split 'train' of another plan"):

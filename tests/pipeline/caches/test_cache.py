@@ -44,7 +44,7 @@ def test_an_evaluation_reads_its_source_once_and_gives_the_same_batches(images, 
 
 
 @pytest.mark.parametrize(("count", "ahead"), [(1, 10**6), (2, 1)])
-def test_training_goes_on_for_epochs_without_its_source_on_any_hosts(images, cache, source_reads, count, ahead):
+def test_training_from_a_full_cache_reads_nothing_from_its_source(images, cache, source_reads, count, ahead):
     for host in range(count):
         order = {"hosts": Hosts(host, count), "block_records": 4, "window_records": 3, "read_ahead_bytes": ahead}
         plain = taken(train_dataset(images, **order, **options(None)), count=20)
@@ -59,7 +59,7 @@ def test_training_goes_on_for_epochs_without_its_source_on_any_hosts(images, cac
         assert train_dataset(images, **order, **options(None)).restore(state)  # with or without is one order
 
 
-def test_what_is_half_there_is_read_for_the_rest_only(numbers_of, cache, source_reads):
+def test_only_records_missing_from_the_cache_are_read(numbers_of, cache, source_reads):
     records = cached(open_dataset(numbers_of(5, 0, 3)), cache)
     first = fetch(records, np.array([6, 1, 1, 3]))
     source_reads.clear()
@@ -84,7 +84,7 @@ def test_a_damaged_record_is_never_kept(images, cache, tmp_path):
     assert_same(taken(source, count=10), taken(eval_dataset(images, **options(None)), count=10))
 
 
-def test_cached_records_are_records_to_join_to_mix_and_to_take_parts_of(numbers_of, cache, source_reads):
+def test_cached_records_can_be_concatenated_mixed_and_sliced(numbers_of, cache, source_reads):
     one, two = (open_dataset(numbers_of(*sizes)) for sizes in [(8,), (13, 11)])
     ours = concatenated([Part(cached(one, cache)), Part(cached(two, cache))])
     ids = np.arange(32)[::-1]
@@ -123,7 +123,7 @@ def test_threads_share_one_cache(images, cache):
     assert records.store.complete
 
 
-def test_it_says_first_how_much_it_may_take(images, cache, caplog, source_reads):
+def test_a_cache_logs_its_maximum_size_before_reading(images, cache, caplog, source_reads):
     caplog.set_level("INFO", "pipeline")
     train_dataset(images, **options(cache))
     where = "RAM" if cache == "ram" else f"{cache}/[0-9a-f]{{32}}, which has 0 B"
@@ -141,9 +141,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(images
     eval_dataset(images, hosts=Hosts(0, 8), **options("ram"))  # an eighth of the records: it fits
 
 
-def test_records_that_turn_out_larger_than_their_source_said_fill_what_is_free_and_no_more(
-    images, monkeypatch, caplog, source_reads
-):
+def test_records_larger_than_announced_fill_only_the_free_memory(images, monkeypatch, caplog, source_reads):
     records = open_dataset(images, "train")
     monkeypatch.setattr(records, "info", replace(records.info, num_bytes=2_000))  # as of a compressed file
     monkeypatch.setattr(ram, "free_memory_bytes", lambda: 8_000)
@@ -158,7 +156,7 @@ def test_records_that_turn_out_larger_than_their_source_said_fill_what_is_free_a
 
 
 @pytest.mark.parametrize("unknown", ["RAM", "disk", "gs://bucket/cache"])
-def test_a_place_that_is_none_is_refused(images, unknown):
+def test_an_unknown_cache_is_refused(images, unknown):
     with pytest.raises(OptionError, match=rf"cache='{unknown}' is not known\. Known: 'ram'; a directory on a local"):
         train_dataset(images, **options(unknown))
     with pytest.raises(OptionError, match="cache='decoded' is for eval_dataset"):

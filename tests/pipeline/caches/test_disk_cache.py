@@ -58,7 +58,7 @@ def fill(images, cache, seed, pause):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root})
 
 
-def test_another_process_finds_what_one_has_left_when_it_was_killed_in_the_middle(images, source, tmp_path):
+def test_a_process_reuses_the_cache_of_a_killed_one(images, source, tmp_path):
     process = fill(images, tmp_path, seed=1, pause=0.05)
     try:
         for _ in range(10):
@@ -88,7 +88,7 @@ def test_two_processes_fill_one_cache_at_once(images, source, tmp_path, source_r
     assert found == fetch(source, IDS)
 
 
-def test_what_one_process_keeps_another_that_runs_already_sees(source, tmp_path, source_reads):
+def test_records_cached_by_one_process_are_visible_to_a_running_one(source, tmp_path, source_reads):
     one, other = cached(source, tmp_path), cached(source, tmp_path)
     found = fetch(one, IDS)
     source_reads.clear()
@@ -97,7 +97,7 @@ def test_what_one_process_keeps_another_that_runs_already_sees(source, tmp_path,
 
 
 @pytest.mark.parametrize("place", range(0, 20_000, 997))
-def test_a_flipped_bit_is_read_again_and_put_right(source, tmp_path, source_reads, place):
+def test_a_cached_record_with_a_flipped_bit_is_read_again_and_repaired(source, tmp_path, source_reads, place):
     filled(source, tmp_path)
     path, _ = files(tmp_path, source)
     data = bytearray(path.read_bytes())
@@ -111,7 +111,7 @@ def test_a_flipped_bit_is_read_again_and_put_right(source, tmp_path, source_read
 
 
 @pytest.mark.parametrize("lost", ["hole", "half a record", "truncated", "removed", "marks", "all marks set"])
-def test_what_is_lost_is_read_again(source, tmp_path, lost, source_reads):
+def test_lost_parts_of_a_disk_cache_are_read_again(source, tmp_path, lost, source_reads):
     if lost == "all marks set":  # as after a crash of the machine, which may write one file and not the other
         filled(source, tmp_path, IDS[::3])
         files(tmp_path, source)[1].write_bytes(b"\1" * N)
@@ -140,7 +140,7 @@ def test_what_is_lost_is_read_again(source, tmp_path, lost, source_reads):
     assert (path.stat().st_size, marks.stat().st_size) == (size, N)
 
 
-def test_changed_data_never_meet_an_old_cache(source, images, tmp_path, source_reads):
+def test_different_data_never_share_a_cache(source, images, tmp_path, source_reads):
     filled(source, tmp_path)
     validation, copy = open_dataset(images, "validation"), shutil.copytree(images, tmp_path / "copy")
     assert fetch(cached(validation, tmp_path), IDS[:21]) == fetch(validation, IDS[:21])
@@ -177,7 +177,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(source, 
     cached(source, tmp_path)  # the rest fits
 
 
-def test_a_disk_that_becomes_full_ends_the_keeping_and_nothing_else(source, tmp_path, monkeypatch, caplog):
+def test_a_full_disk_stops_the_caching_but_not_the_reading(source, tmp_path, monkeypatch, caplog):
     records = cached(source, tmp_path)
     fetch(records, IDS[:5])
 
@@ -198,14 +198,14 @@ def test_a_directory_that_cannot_be_written_is_named(source, tmp_path):
         cached(source, tmp_path / "file")
 
 
-def test_records_whose_checksums_are_not_known_are_for_ram(source, tmp_path, monkeypatch):
+def test_a_disk_cache_refuses_records_without_checksums(source, tmp_path, monkeypatch):
     monkeypatch.setattr(source, "info", replace(source.info, crcs=None))
     with pytest.raises(OptionError, match=r"needs lengths and checksums .* in advance, which .*cache='ram'"):
         cached(source, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_file_stays_open(source, tmp_path):
+def test_a_disk_cache_leaves_no_file_open(source, tmp_path):
     gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):

@@ -46,10 +46,10 @@ def v1(directory, limit):
     ],
     ids=["none", "no bound", "bound", "bound above", "version 1", "container", "version 1 no bound", "over the bound"],
 )
-def test_free_is_what_the_machine_and_every_cgroup_above_leave(machine, files, free):
+def test_free_memory_is_bounded_by_the_machine_and_every_parent_cgroup(machine, files, free):
     assert free_memory_bytes(machine(files)) == free
 
 
-def test_here_some_is_free(tmp_path):
+def test_this_machine_has_free_memory(tmp_path):
     assert 2**20 < free_memory_bytes() < 2**50
     assert free_memory_bytes(tmp_path) >= free_memory_bytes()  # no Linux: all

@@ -123,7 +123,7 @@ def test_padding_is_the_pad_value_where_the_index_is_minus_one(records, index, o
     np.testing.assert_array_equal(batch["pair"], [[np.nan] * 2 if i < 0 else [i, -i] for i in index])
 
 
-def test_padding_passes_through_no_op():
+def test_ops_are_not_called_for_padding():
     @dataclass(frozen=True)
     class Refuse(CountBoxes):
         def __call__(self, features, seed):
@@ -174,7 +174,7 @@ def test_a_batch_without_features_still_proves_itself():
         ({"pad_values": {"id": np.nan}}, OptionError, "nan, which int32 cannot hold"),
     ],
 )
-def test_what_a_batch_cannot_have_is_refused_before_anything_is_read(options, error, text):
+def test_keys_that_a_batch_cannot_have_are_refused_before_reading(options, error, text):
     with pytest.raises(error, match=text):
         Decoder(SCHEMA, 2, **options)
 
@@ -199,12 +199,12 @@ def test_many_decoders_in_one_process_make_tensorflow_warn_of_nothing(caplog):
         ({"ops": [len]}, "in ops is not an op: an op has `reads`, `output_spec` and `__call__`"),
     ],
 )
-def test_what_is_no_list_of_keys_or_ops_is_told_what_is(options: Any, text: str):
+def test_a_string_for_keys_or_a_single_op_is_refused_with_the_list_to_give(options: Any, text: str):
     with pytest.raises(OptionError, match=text):
         Decoder(SCHEMA, 1, **options)
 
 
-def test_records_of_which_nothing_fits_a_batch_are_warned_of_unless_that_is_asked_for(caplog):
+def test_a_batch_without_features_is_warned_of_unless_keys_is_empty(caplog):
     only_bytes = Schema("names", {"name": Feature("bytes")})
     Decoder(only_bytes, 1, keys=())
     assert "no feature fits" not in caplog.text
@@ -214,7 +214,7 @@ def test_records_of_which_nothing_fits_a_batch_are_warned_of_unless_that_is_aske
     assert "start with _: name. Add an op" in message
 
 
-def test_equal_decoders_share_a_graph_and_others_have_their_own():
+def test_equal_decoders_share_a_graph_and_different_ones_do_not():
     scheme = Schema("image", {"encoded": Feature("bytes"), "id": Feature("int64")})
     grey = DecodeJpeg("encoded", shape=(8, 8, 1))
 
@@ -227,7 +227,7 @@ def test_equal_decoders_share_a_graph_and_others_have_their_own():
     assert len({id(each) for each in [graph(), *others]}) == 8
 
 
-def test_a_changed_op_of_a_users_is_traced_again():
+def test_a_modified_user_op_is_traced_again():
     class Fill:
         """No frozen dataclass: nothing tells how it has changed."""
 

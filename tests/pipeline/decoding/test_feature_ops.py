@@ -53,7 +53,7 @@ def decoded(*ops, record=RECORD, schema=SCHEMA, **options):
         ([Rename({"_hidden": "seen"}), Drop(["a", "b", "rank"])], {"seen": 9}),
     ],
 )
-def test_a_batch_has_what_the_ops_leave(ops, left):
+def test_a_batch_has_the_features_that_remain_after_all_ops(ops, left):
     assert decoded(*ops) == left
     key = min(left)
     assert decoded(*ops, keys=[key]) == {key: left[key]}
@@ -65,7 +65,7 @@ def test_a_renamed_feature_keeps_its_padding_and_can_be_read():
     assert decoded(rename, MultiHot("labels", 4, into="hot"), keys=["hot"]) == {"hot": [0, 1, 1, 0]}
 
 
-def test_what_is_dropped_is_not_parsed():
+def test_a_dropped_feature_is_not_parsed():
     small = Schema("small", {"a": SCHEMA.features["a"]})  # parsing anything else would be an error
     decoder = Decoder(SCHEMA, 1, ops=[Drop(["b", "rank"])])
     batch = decoder([encode_example(small, {"a": 7})], np.zeros((1, 1, 2), np.int32), np.zeros(1, np.int32))
@@ -93,7 +93,7 @@ class Consuming(Sum):
         return self.reads
 
 
-def test_ops_of_users_may_drop_features_or_know_nothing_of_it():
+def test_user_ops_may_drop_features_or_not_support_dropping():
     assert decoded(Sum(), Drop(["a"])) == {"b": 0.5, "rank": 3, "sum": 7.5}
     assert decoded(Consuming()) == {"rank": 3, "sum": 7.5}
     with pytest.raises(OptionError, match=r"Sum\(reads=\('a', 'b'\)\) reads 'a', which Consuming\(.*\) dropped"):
@@ -120,12 +120,12 @@ def test_ops_of_users_may_drop_features_or_know_nothing_of_it():
         ([Rename({"a": "_mask"})], {}, "sets '_mask': names that start with _ are reserved"),
     ],
 )
-def test_a_feature_that_is_gone_or_taken_is_an_error_that_says_by_which_op(ops, options, text):
+def test_a_dropped_or_duplicate_feature_is_an_error_that_names_the_op(ops, options, text):
     with pytest.raises(OptionError, match=text):
         Decoder(SCHEMA, 1, ops=ops, **options)
 
 
-def test_nothing_left_is_warned_of(caplog):
+def test_ops_that_leave_no_feature_cause_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         Decoder(SCHEMA, 1, ops=[Keep(["name"])])
     assert "no feature fits a batch" in caplog.text
@@ -136,7 +136,7 @@ INTEGERS = st.sampled_from(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"]).map
 
 @settings(max_examples=examples(80))
 @given(INTEGERS, INTEGERS, st.data())
-def test_an_integer_is_cast_to_itself_or_is_an_error(old, new, data):
+def test_casting_an_integer_keeps_its_value_or_fails(old, new, data):
     values = st.integers(np.iinfo(old).min, np.iinfo(old).max) | st.integers(0, 100)
     value = data.draw(values)
     features = {"x": tf.constant([value], old)}

@@ -32,7 +32,7 @@ def hot(decoder: Decoder, *records: dict, schema: Schema = SCHEMA) -> list[list[
 
 @settings(max_examples=examples(50))
 @given(st.integers(1, 9), st.integers(-3, 3), st.sampled_from(["uint8", "int32", "int64"]), st.data())
-def test_one_label_is_one_and_nothing_else(num_classes, base, dtype, data):
+def test_one_hot_sets_exactly_the_label(num_classes, base, dtype, data):
     least = max(base, 0) if dtype == "uint8" else base
     label = data.draw(st.integers(least, max(least, base + num_classes - 1)))
     op, features = OneHot("x", num_classes, base), {"x": tf.constant(label, dtype)}
@@ -47,7 +47,7 @@ def test_one_label_is_one_and_nothing_else(num_classes, base, dtype, data):
 
 @settings(max_examples=examples(50))
 @given(st.integers(1, 9), st.integers(-3, 3), st.data())
-def test_every_label_of_a_record_is_one_and_nothing_else(num_classes, base, data):
+def test_multi_hot_sets_exactly_the_labels_of_a_record(num_classes, base, data):
     labels = data.draw(st.lists(st.integers(base, base + num_classes - 1), max_size=6))
     value = MultiHot("x", num_classes, base)({"x": tf.constant(labels, tf.int64)}, None)["labels"]
     assert value.dtype == tf.float32
@@ -59,7 +59,7 @@ def test_a_record_without_labels_is_all_zeros(op):
     assert hot(Decoder(SCHEMA, 2, ops=[op]), {op.key: [3, 1]}, {}) == [[1, 0, 1], [0, 0, 0]]
 
 
-def test_labels_that_pad_to_filled_up_are_the_same():
+def test_multi_hot_ignores_the_padding_of_labels():
     op, pad_to = MultiHot("many", 3, ignore=-1), {"many": PadTo(4, value=-1)}
     decoder = Decoder(SCHEMA, 3, ops=[op], pad_to=pad_to)
     assert hot(decoder, {"many": [2, 0]}, {}, {"many": [1] * 4}) == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
@@ -114,7 +114,7 @@ def test_the_record_of_a_label_out_of_range_is_named(images):
         (OneHot("pair", 3), {}, r"'pair' is int64 \(2,\); it must be a single integer, .* MultiHot takes any number"),
     ],
 )
-def test_a_value_that_stands_for_no_label_is_never_taken_for_one(op, pad_to, text):
+def test_a_pad_value_that_is_a_valid_label_is_refused(op, pad_to, text):
     with pytest.raises(SchemaError, match=text):
         Decoder(SCHEMA, 1, ops=[op], pad_to=pad_to)
 
@@ -127,6 +127,6 @@ def test_a_value_that_stands_for_no_label_is_never_taken_for_one(op, pad_to, tex
         (lambda: MultiHot("many", 3, base=1, ignore=3), r"ignore must not be a label, and 1\.\.3 are labels"),
     ],
 )
-def test_a_multi_hot_that_cannot_be_is_refused_when_it_is_made(make, text):
+def test_invalid_options_of_one_hot_and_multi_hot_are_refused(make, text):
     with pytest.raises(OptionError, match=text):
         make()

@@ -89,7 +89,7 @@ def test_every_number_is_delivered_as_a_dtype_that_jax_takes(rows):
     ("kind", "fits", "beyond"),
     [("i8", -(2**31), -(2**31) - 1), ("u8", 2**32 - 1, 2**32), ("f8", 3e38, 1e39), ("f8", np.inf, -1e39)],
 )
-def test_what_32_bits_cannot_hold_is_an_error(kind, fits, beyond):
+def test_a_value_that_does_not_fit_32_bits_is_an_error(kind, fits, beyond):
     dtype = np.dtype([("x", kind)])
     decoder = Decoder(dtype, 1)
     assert decoded(decoder, [np.array((fits,), dtype).tobytes()], [0])["x"] == decoder.spec["x"].dtype.type(fits)
@@ -106,7 +106,7 @@ def test_a_float64_is_rounded_and_nan_stays():
 
 
 @pytest.mark.parametrize("lengths", [[3073, 3072], [3072], [0], [6146]])
-def test_a_struct_of_another_length_is_an_error_that_says_both(lengths):
+def test_a_struct_of_the_wrong_length_is_an_error_that_states_both_lengths(lengths):
     wrong = next(n for n in lengths if n != 3073)
     with pytest.raises(SchemaError, match=rf"^a record does not have the 3073 bytes of its dtype; it has \[{wrong}\]"):
         decoded(Decoder(CIFAR, 2), [bytes(n) for n in lengths], [*range(len(lengths)), -1][:2])

@@ -95,7 +95,7 @@ def test_an_op_gets_the_padded_row_and_its_length(keys):
     assert batch["mean"].tolist() == [3, 4]
 
 
-def test_a_length_alone_can_be_asked_for():
+def test_the_length_can_be_requested_without_the_padded_feature():
     decoder = Decoder(SCHEMA, 2, keys=["count"], pad_to={"xmin": PadTo(4, length_into="count")})
     assert decoded(decoder, [record([1, 2, 6])], [0, -1])["count"].tolist() == [3, 0]
     with pytest.raises(SchemaError, match=r"'xmin' has more values than the 4 that pad_to allows"):
@@ -121,7 +121,7 @@ def test_a_row_that_is_too_long_is_an_error_that_names_the_record(write_dataset,
         assert (batch[KEY] != 0).sum(1).tolist() == [1, 2, 4, 0]
 
 
-def test_training_pads_too(write_dataset, tmp_path):
+def test_training_batches_are_padded_too(write_dataset, tmp_path):
     records = [{"image/encoded": b"", "image/class/label": 1, "image/weight": [0, 0], KEY: [i]} for i in range(1, 5)]
     directory = write_dataset(tmp_path, {"train": [records]})
     batch = next(train_dataset(directory, global_batch=4, pad_to={KEY: 2}).batches())
@@ -151,12 +151,12 @@ def test_what_cannot_be_padded_is_refused_before_anything_is_read(pad_to, error,
 
 
 @pytest.mark.parametrize("length", [0, -1])
-def test_a_length_is_at_least_one(length):
+def test_a_padded_length_below_one_is_refused(length):
     with pytest.raises(OptionError, match=rf"PadTo\(length={length}, .*: length must be at least 1"):
         Decoder(SCHEMA, 2, pad_to={"xmin": length})
 
 
-def test_a_feature_of_any_length_says_how_it_gets_into_a_batch():
+def test_requesting_a_feature_of_variable_length_is_refused_with_the_pad_to_option():
     assert "xmin" not in Decoder(SCHEMA, 2).spec
     with pytest.raises(SchemaError, match="'xmin' has no fixed length, .*Give its length in pad_to"):
         Decoder(SCHEMA, 2, keys=["xmin"])

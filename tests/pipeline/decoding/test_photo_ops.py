@@ -133,7 +133,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_whole_image_is_an_error_that_says_so(images_of, name):
+def test_an_incomplete_or_invalid_image_is_an_error_that_names_the_record(images_of, name):
     data, message = WRONG[name]
     directory = images_of([FORMATS["PNG"][0], data])
     source = eval_dataset(directory, "train", global_batch=2, ops=[DecodeResize(size=(8, 8))], keys=["image"])
@@ -178,7 +178,7 @@ def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(imag
 
 
 @pytest.mark.parametrize("name", ["an HTML page", "a PNG that claims to be huge"])
-def test_nothing_is_decoded_before_the_header_is_found_good(name):
+def test_the_image_header_is_checked_before_decoding(name):
     """In the graph: without an order between the two, the decoder is sometimes the first to fail."""
     data, message = WRONG[name]
 
@@ -191,7 +191,7 @@ def test_nothing_is_decoded_before_the_header_is_found_good(name):
             decoded(tf.constant(data))
 
 
-def test_an_image_of_another_size_is_told_which_ops_take_it(images_of):
+def test_an_image_of_the_wrong_size_is_refused_with_the_ops_that_accept_any_size(images_of):
     directory = images_of([FORMATS["JPEG 4:2:0"][0]])
     source = eval_dataset(directory, "train", global_batch=1, ops=[DecodeJpeg("image/encoded", shape=(64, 64, 3))])
     with pytest.raises(SchemaError, match=r"DecodeResize, DecodeCentralCrop .* any size.*\[80 120\]"):
@@ -216,7 +216,7 @@ def test_options_that_make_no_sense_are_refused(make, message):
         make()
 
 
-def test_a_mixture_has_the_crops_that_its_sources_seeds_say(images_of):
+def test_crops_in_a_mixture_do_not_depend_on_the_number_of_hosts(images_of):
     directory = images_of([encoded(picture(50 + 5 * i, 50), quality=90) for i in range(8)])
     parts = [open_dataset(directory, "train[:50%]"), open_dataset(directory, "train[50%:]")]
     options = {"global_batch": 4, "ops": [DecodeRandomResizedCrop(size=(8, 8))], "keys": ["image"], "seed": 3}

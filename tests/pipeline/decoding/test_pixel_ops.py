@@ -73,7 +73,7 @@ def test_a_crop_reaches_every_offset_and_no_other(op):
 
 @settings(max_examples=20)
 @given(st.tuples(st.integers(1, 5), st.integers(1, 7)))
-def test_a_central_crop_has_equal_margins_or_the_smaller_one_first(size):
+def test_an_uneven_central_crop_has_the_smaller_margin_first(size):
     y, x = (5 - size[0]) // 2, (7 - size[1]) // 2
     np.testing.assert_array_equal(run(CentralCrop(size=size)), IMAGE[y : y + size[0], x : x + size[1]])
 
@@ -86,7 +86,7 @@ def test_half_of_the_images_are_mirrored():
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bicubic", "area"])
-def test_an_image_is_resized_as_one_that_is_decoded(method):
+def test_resize_equals_decode_resize(method):
     png = tf.io.encode_png(IMAGE)
     expected = DecodeResize("image", size=(4, 9), method=method)({"image": png}, None)["image"]
     np.testing.assert_array_equal(run(Resize(size=(4, 9), method=method)), expected)
@@ -131,7 +131,7 @@ def test_a_chain_of_ops_is_the_same_in_tf_data_on_two_hosts_and_after_a_resume(i
         (np.dtype([("image", "S9")]), RandomCrop(), r"'image' is bytes; .* Decode it first: DecodeResize, DecodeCentr"),
     ],
 )
-def test_an_image_that_does_not_fit_is_told_which_op_would_help(record, op, text):
+def test_an_image_that_does_not_fit_an_op_is_refused_with_a_suitable_op(record, op, text):
     with pytest.raises(SchemaError, match=text):
         Decoder(record, 1, ops=[op])
 

@@ -34,7 +34,7 @@ def test_only_what_the_wanted_features_depend_on_is_read():
     assert sorted(serving(["image", "twice"]).stored) == [LABEL, "image/encoded"]
 
 
-def test_features_are_the_same_from_records_and_from_what_they_store():
+def test_decoding_a_record_and_its_stored_features_yields_the_same_arrays():
     both = serving(["image", "twice"])
     payloads = both.payloads([5, 0, 129])
     stored = both.stored_features(payloads)

@@ -52,7 +52,7 @@ def bits():
     return many_bits(seeds_of(COUNT)).astype(np.uint32)
 
 
-def test_the_bits_of_many_seeds_are_those_that_an_op_draws(bits):
+def test_bits_drawn_for_many_seeds_equal_those_drawn_by_an_op(bits):
     @tf.function(autograph=False)
     def drawn_for(seeds):
         return tf.map_fn(lambda seed: random_bits(seed, 4 * TRIES + 1), seeds, fn_output_signature=tf.uint32)
@@ -156,7 +156,7 @@ def by_hand(height, width, seed):
 
 @settings(max_examples=examples(50))
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**32 - 1))
-def test_windows_are_those_of_pythons_own_arithmetic_and_of_philox(height, width, seed):
+def test_crop_windows_equal_a_reference_computed_in_python_with_philox(height, width, seed):
     """Other windows would be another training for everyone who resumes from a checkpoint."""
     seeds = np.random.default_rng(seed).integers(-(2**31), 2**31, (4, 2)).astype(np.int32)
     ours = windows(tf.constant([height, width]), seeds).numpy().tolist()

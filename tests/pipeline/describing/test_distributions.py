@@ -27,7 +27,7 @@ def distributions(write_dataset, directory, records, **features):
     return {block.title: block for block in next(each for each in sections if each.title == "Distributions").blocks}
 
 
-def test_constants_are_exact_and_values_that_differ_are_no_constant(write_dataset, tmp_path):
+def test_only_values_that_are_exactly_equal_are_listed_as_the_same_in_every_record(write_dataset, tmp_path):
     records = [
         {"large": 1_234_567, "time": 1_700_000_000_000_000_000 + 100 * at, "raw": b"x" * 12_288} for at in range(2)
     ]
@@ -54,14 +54,14 @@ def test_splits_share_the_charts_of_a_page(write_dataset, tmp_path, monkeypatch)
     ) == 2
 
 
-def test_the_size_of_shards_is_that_of_one(write_dataset, tmp_path):
+def test_the_page_states_the_size_of_one_shard(write_dataset, tmp_path):
     schema = Schema("raw", {"raw": Feature("bytes")})
     data = write_dataset(tmp_path, {"train": [[{"raw": b"x" * 9_000}]] * 4}, schema)
     html = dataset_page(read_manifest(data), [SplitFacts("train")], None, "").html()
     assert re.search(r"train: 4 shards of about 9\.0\d KB\.", html)
 
 
-def test_values_that_are_not_finite_are_counted_and_an_empty_chart_is_a_sentence(write_dataset, tmp_path):
+def test_non_finite_values_are_counted_and_an_empty_chart_becomes_a_sentence(write_dataset, tmp_path):
     records = [{"x": 1.0, "none": float("nan")}, {"x": float("inf"), "none": float("nan")}]
     features = {"x": Feature("float32"), "none": Feature("float32")}
     blocks = distributions(write_dataset, tmp_path, records, **features)

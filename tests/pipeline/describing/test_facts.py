@@ -22,7 +22,7 @@ def reader_of(directory):
     return IndexedRecords(read_manifest(directory), "train", LocalStorage())
 
 
-def test_facts_are_those_of_the_records(marked):
+def test_gathered_facts_describe_the_records(marked):
     facts = gathered(reader_of(marked), np.arange(RECORDS))
     assert (facts.records, facts.labels) == (RECORDS, Counter({0: 6, 1: 6}))
     assert facts.widths["image"].kept.tolist() == [90 + number for number in range(RECORDS)]
@@ -77,6 +77,6 @@ def test_a_record_that_does_not_fit_the_schema_is_counted(write_dataset, tmp_pat
         ([0, 800], [("0 B to 100 B", 1), *[(f"{at} B to {at + 100} B", 0) for at in range(100, 700, 100)]]),
     ],
 )
-def test_shards_of_about_one_size_are_one_range(sizes, told):
+def test_shards_of_similar_sizes_form_one_range(sizes, told):
     shards = tuple(ShardEntry(f"train-{at}", 1, size, 0) for at, size in enumerate(sizes))
     assert shard_sizes(SplitEntry(shards, 0, "", "", 0))[:7] == told

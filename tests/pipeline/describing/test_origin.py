@@ -20,7 +20,7 @@ def conversion(directory, text):
     return read_conversion(LocalStorage(), str(directory), "train")
 
 
-def test_a_summary_tells_when_and_what_it_warned_of(tmp_path):
+def test_the_summary_of_a_conversion_has_its_time_raw_data_and_warnings(tmp_path):
     rows = dict(of_split("train", ENTRY, conversion(tmp_path, json.dumps(SUMMARY))))
     assert rows["train: converted"] == "1970-01-02 00:00:00 UTC, in 1,234 s"
     assert rows["train: raw data"] == "1 input, 2 MB"
@@ -37,7 +37,7 @@ def test_a_damaged_summary_is_named_and_the_rest_is_told(tmp_path, text):
     assert rows["train: fingerprint"] == ENTRY.fingerprint
 
 
-def test_an_index_of_foreign_files_has_no_summary_and_says_so(tmp_path):
+def test_an_index_of_foreign_files_is_described_without_a_conversion_summary(tmp_path):
     assert read_conversion(LocalStorage(), str(tmp_path), "train") == Conversion()
     manifest = Manifest("a", Schema("s", {}), {}, Labels("label", 1, ("x", "y")), f"{INDEX_WRITER} 1.0")
     assert dict(of_dataset(manifest)) == {

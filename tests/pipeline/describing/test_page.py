@@ -80,7 +80,7 @@ def test_rejects_are_counted_by_reason_without_their_numbers(marked, tmp_path):
     assert not titles["Rejected inputs"][0].note
 
 
-def test_reasons_that_are_elsewhere_are_said_to_be(marked):
+def test_missing_reject_reasons_are_reported_as_unknown(marked):
     manifest = read_manifest(marked)
     entries = {"train": dataclasses.replace(manifest.splits["train"], rejected=3, fixups={"png_to_jpeg": 2})}
     page = dataset_page(dataclasses.replace(manifest, splits=entries), [SplitFacts("train")], None, "").html()
@@ -146,7 +146,7 @@ def test_a_table_has_a_column_for_each_feature_up_to_a_limit(write_dataset, tmp_
     assert "1 more feature is not shown." in page
 
 
-def test_below_pictures_are_the_first_texts_and_values_and_how_many_more(write_dataset, tmp_path):
+def test_a_picture_has_its_first_texts_and_values_below_it(write_dataset, tmp_path):
     texts = {f"t{at}": Feature("bytes", content="text") for at in range(5)}
     schema = Schema("rich", texts | {"image": Feature("bytes", content="image"), "box": Feature("float32", (2,))})
     record = {key: key.encode() for key in texts} | {"image": png(90), "box": [0.25, 3]}

@@ -50,12 +50,12 @@ def test_an_image_that_cannot_be_decoded_is_named(shown):
     assert (len(good.pictures), good.texts) == (1, [])
 
 
-def test_the_first_images_of_many_are_shown_and_their_number(shown):
+def test_only_the_first_images_of_a_record_are_shown_with_the_total(shown):
     (record,) = shown(Feature("bytes", (None,), content="image"), [encoded("PNG", 8)] * 13)
     assert (len(record.pictures), record.texts) == (12, ["the first 12 of 13 images"])
 
 
-def test_a_text_is_named_only_where_there_are_several(shown, write_dataset, tmp_path):
+def test_a_text_is_labelled_only_if_a_record_has_several(shown, write_dataset, tmp_path):
     text = Feature("bytes", content="text")
     assert [record.texts for record in shown(text, b"a\nb", b"")] == [["a \u21b5 b"], []]
     data = write_dataset(tmp_path / "two", {"train": [[{"a": b"x", "b": b""}]]}, Schema("two", {"a": text, "b": text}))
@@ -78,7 +78,7 @@ def test_bytes_that_only_begin_like_an_image_are_shown_as_bytes(shown, data):
     assert not record.texts
 
 
-def test_of_many_values_the_first_are_shown_and_their_number(shown):
+def test_only_the_first_of_many_values_are_shown_with_the_total(shown):
     few, many, none = shown(NUMBERS, [0.5, 1], [0.25] * 17, [])
     assert (few.values, many.values, none.values) == (
         {"it": "0.5, 1"},
@@ -94,7 +94,7 @@ def test_an_array_with_the_shape_of_an_image_is_a_picture_and_no_numbers(shown):
     assert (list(record.pictured), record.values) == (["it"], {})
 
 
-def test_long_values_are_left_out_where_there_is_a_text_of_them(shown):
+def test_long_values_are_omitted_if_their_text_is_shown(shown):
     (record,) = shown(NUMBERS, [1.0] * 17, text_of=lambda _: "a\nb")
     assert (record.texts, record.values) == (["a \u21b5 b"], {})
     (record,) = shown(NUMBERS, [1.0], text_of=lambda _: "a")

@@ -7,7 +7,7 @@ from pipeline.describing.values import MOST_VALUES, Values
 
 
 @pytest.mark.parametrize(("records", "each"), [(10, 3), (2 * MOST_VALUES, 1), (100, 5000)])
-def test_values_are_bounded_and_from_all_over_the_records(records, each):
+def test_kept_values_are_bounded_in_number_and_spread_over_all_records(records, each):
     values = Values()
     for number in range(records):
         values.add([number] * each)
@@ -18,7 +18,7 @@ def test_values_are_bounded_and_from_all_over_the_records(records, each):
     assert abs(np.median(values.kept) - records / 2) < max(1, records / 50)
 
 
-def test_what_is_kept_is_from_any_part_of_a_period_and_has_no_nan():
+def test_kept_values_are_unbiased_for_periodic_data_and_have_no_nan():
     values = Values()
     for _ in range(MOST_VALUES // 2):
         values.add([0.0, 1.0, np.nan, 1.0])

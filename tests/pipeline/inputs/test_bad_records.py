@@ -35,7 +35,7 @@ def global_batches(directory, count, steps, **options) -> list[dict[str, np.ndar
 
 
 @pytest.mark.parametrize(("count", "global_batch"), [(1, 1), (2, 8), (4, 40)])
-def test_masked_rows_keep_their_number_and_their_promised_crc_and_hold_pads(pictures, count, global_batch):
+def test_masked_rows_keep_record_number_and_crc_and_contain_pad_values(pictures, count, global_batch):
     pads = {"image": 7, "label": -5}
     options = {"global_batch": global_batch, "ops": OPS, "pad_values": pads}
     for index in range(count):
@@ -63,7 +63,7 @@ def test_the_crcs_of_a_masked_evaluation_add_up_to_what_is_expected(pictures):
     assert (int(got["_mask"].sum()), int((got["_index"] >= 0).sum())) == (N - len(BAD), N)
 
 
-def test_in_place_of_a_skipped_record_stands_the_next_good_one_as_it_is_in_that_epoch(pictures):
+def test_a_skipped_record_is_replaced_by_the_next_good_one_of_its_epoch(pictures):
     steps = 2 * N // 8  # two epochs
     intact, skipped = (taken(training(directory, on_error="skip"), count=steps) for directory in pictures)
     for epoch in (slice(0, steps // 2), slice(steps // 2, steps)):
@@ -83,7 +83,7 @@ def test_training_past_bad_records_does_not_depend_on_the_hosts(pictures, on_err
 
 
 @pytest.mark.parametrize(("steps", "on_error"), [(1, "mask"), (4, "skip")])
-def test_a_resumed_run_that_met_nothing_yet_gives_the_batches_of_the_straight_one(pictures, steps, on_error):
+def test_a_run_resumed_before_the_first_bad_record_has_the_batches_of_the_straight_run(pictures, steps, on_error):
     straight = training(pictures[1], on_error=on_error)
     saved = straight.state(straight.advance(straight.start, steps))
     again = training(pictures[1], on_error=on_error)
@@ -91,12 +91,12 @@ def test_a_resumed_run_that_met_nothing_yet_gives_the_batches_of_the_straight_on
 
 
 @pytest.mark.parametrize("on_error", ["skip", "mask"])
-def test_training_as_a_tf_dataset_is_the_same(pictures, on_error):
+def test_a_tf_dataset_replaces_or_masks_the_same_bad_records(pictures, on_error):
     source = training(pictures[1], on_error=on_error)
     assert_same(list(dataset_of(source).take(4).as_numpy_iterator()), taken(source, count=4))
 
 
-def test_a_run_that_ended_on_a_bad_record_goes_on_with_skip_from_its_own_state(pictures):
+def test_a_run_that_ended_on_a_bad_record_resumes_with_skip(pictures):
     ended = training(pictures[1])
     assert training(pictures[1], on_error="skip").restore(ended.state(ended.start)) == ended.start
 
@@ -119,7 +119,7 @@ def numbers_with_a_bad_end(numbers_of, tmp_path):
     return directory
 
 
-def test_what_stands_in_is_of_the_same_source(numbers_with_a_bad_end, numbers_of):
+def test_a_skipped_record_is_replaced_by_one_of_the_same_source(numbers_with_a_bad_end, numbers_of):
     def seen(data, **options):
         source = train_dataset(data, global_batch=4, epochs="span", on_error="skip", **options)
         got = rows(taken(source, count=40))
@@ -135,12 +135,12 @@ def test_what_stands_in_is_of_the_same_source(numbers_with_a_bad_end, numbers_of
     assert seen(bad, limit=7) == set(range(6))
 
 
-def test_only_the_first_of_the_source_is_left_for_its_last(numbers_with_a_bad_end, numbers_of):
+def test_bad_records_at_the_end_of_a_source_are_replaced_by_its_first(numbers_with_a_bad_end, numbers_of):
     source = train_dataset([numbers_with_a_bad_end, numbers_of(5, 0, 3)], global_batch=16, on_error="skip")
     assert sorted(taken(source, count=1)[0]["_index"].tolist()) == sorted([*range(6), 0, 0, *range(8, 16)])
 
 
-def test_a_source_in_which_all_is_bad_ends_training(numbers_of, tmp_path):
+def test_a_source_with_only_bad_records_ends_the_training(numbers_of, tmp_path):
     directory = str(shutil.copytree(numbers_of(3), tmp_path / "numbers"))
     flip_payload_bits(directory, "train", 0, 1, 2)
     source = train_dataset(directory, global_batch=1, on_error="skip")
@@ -189,7 +189,7 @@ def test_more_bad_records_than_the_budget_are_an_error_that_lists_the_first(pict
         (train_dataset, {"on_error": "skip", "quarantine_file": "s3://b/f"}, "s3:// is not supported"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(pictures, recipe, options, text):
+def test_contradictory_bad_record_options_are_refused(pictures, recipe, options, text):
     with pytest.raises(OptionError, match=text):
         recipe(pictures[0], global_batch=4, **options)
 
@@ -215,7 +215,7 @@ def test_options_that_cannot_be_meant_are_refused(pictures, recipe, options, tex
     ],
     ids=["drop", "span", "mixture"],
 )
-def test_the_seeds_of_stand_ins_never_change(pictures, mixed, options, golden):
+def test_the_seeds_of_replacement_records_never_change(pictures, mixed, options, golden):
     # Golden: (bad record, its stand-in, _seed) of the last three in 12 batches: no source is in its first epoch.
     sources = (mixture([open_dataset(d), open_dataset(d, "validation")], [1, 2]) if mixed else d for d in pictures)
     common = {"keys": ("label",), "seed": 5, "on_error": "skip", "ops": OPS}

@@ -36,7 +36,7 @@ def reads(monkeypatch):
 
 
 @pytest.mark.parametrize("hosts", [Hosts(), Hosts(1, 2), Hosts(0, 2, rows=(range(6, 8), range(0, 1)))], ids=repr)
-def test_after_one_pass_nothing_is_read_and_the_batches_are_the_same(images, reads, hosts):
+def test_after_one_pass_a_decoded_cache_delivers_the_same_batches_without_reading(images, reads, hosts):
     plain = taken(eval_dataset(images, hosts=hosts, **OPTIONS))
     source = eval_dataset(images, hosts=hosts, cache="decoded", **OPTIONS)
     reads.clear()
@@ -50,7 +50,7 @@ def test_after_one_pass_nothing_is_read_and_the_batches_are_the_same(images, rea
     assert reads == []
 
 
-def test_a_tf_data_dataset_of_it_is_the_same_and_keeps_as_well(images, reads):
+def test_a_tf_dataset_fills_and_uses_a_decoded_cache(images, reads):
     plain = taken(eval_dataset(images, **OPTIONS))
     source = eval_dataset(images, cache="decoded", **OPTIONS)
     assert len(dataset_of(source)) == 3
@@ -62,7 +62,7 @@ def test_a_tf_data_dataset_of_it_is_the_same_and_keeps_as_well(images, reads):
     assert reads == []
 
 
-def test_a_pass_that_ended_early_or_failed_or_began_late_is_not_kept(images, tmp_path):
+def test_an_incomplete_pass_is_not_cached(images, tmp_path):
     directory = shutil.copytree(images, tmp_path / "damaged")
     shard = directory / "validation-00001-of-00002"
     whole = shard.read_bytes()
@@ -80,14 +80,14 @@ def test_a_pass_that_ended_early_or_failed_or_began_late_is_not_kept(images, tmp
     assert_same(taken(source), plain)
 
 
-def test_a_position_between_two_batches_is_decoded_anew(images):
+def test_a_pass_from_a_position_inside_a_batch_is_not_served_from_the_cache(images):
     plain = taken(eval_dataset(images, **OPTIONS), Position(0, 3))
     source = eval_dataset(images, cache="decoded", **OPTIONS)
     taken(source)
     assert_same(taken(source, Position(0, 3)), plain)
 
 
-def test_of_two_passes_at_a_time_one_is_kept(images, reads):
+def test_only_one_of_two_concurrent_passes_is_cached(images, reads):
     plain = taken(eval_dataset(images, **OPTIONS))
     source = eval_dataset(images, cache="decoded", **OPTIONS)
     one, two = source.batches(), source.batches()
@@ -99,7 +99,7 @@ def test_of_two_passes_at_a_time_one_is_kept(images, reads):
     assert reads == []
 
 
-def test_what_is_kept_cannot_be_changed_by_who_gets_it(images):
+def test_consumers_cannot_modify_cached_batches(images):
     source = eval_dataset(images, cache="decoded", **OPTIONS)
     plain = taken(eval_dataset(images, **OPTIONS))
     for _ in range(2):
@@ -121,7 +121,7 @@ def test_nested_batches_are_kept_too(images):
     assert copy["image"]["a"] is batch["image"]["a"]
 
 
-def test_it_says_first_how_much_it_takes_and_refuses_what_does_not_fit(images, monkeypatch, caplog, reads):
+def test_a_decoded_cache_logs_its_size_and_is_refused_if_memory_is_short(images, monkeypatch, caplog, reads):
     caplog.set_level("INFO", "pipeline")
     eval_dataset(images, cache="decoded", **OPTIONS)
     # uint8 8x8, int32, two float32; _mask, _index and _crc: 88 bytes a row
@@ -133,7 +133,7 @@ def test_it_says_first_how_much_it_takes_and_refuses_what_does_not_fit(images, m
     assert reads == []
 
 
-def test_a_pass_that_is_dropped_leaves_room_for_the_next(images):
+def test_a_dropped_pass_does_not_prevent_caching_the_next(images):
     source = eval_dataset(images, cache="decoded", **OPTIONS)
     assert len(list(itertools.islice(source.batches(), 1))) == 1
     plain = taken(source)

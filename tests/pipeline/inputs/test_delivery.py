@@ -32,7 +32,7 @@ class Reading:
             yield [Proven(payload, 0) for _ in group.record_ids]
 
 
-def test_batches_that_are_ready_have_what_the_reading_leaves_of_the_limit():
+def test_ready_batches_are_limited_to_the_remaining_read_ahead():
     order = EvalOrder(100, 1)
     batches = (order.rows(order.advance(order.start, step), (range(1),)) for step in range(100))
     with contextlib.closing(read_ahead(Source(), batches, 10 * RECORD_BYTES)) as reading:

@@ -30,7 +30,7 @@ def test_each_bad_record_is_listed_once_and_warned_of_once(pictures, tmp_path, c
     assert sorted(warnings) == sorted(f"on_error='mask' leaves out a bad record: {b.reason}" for b in source.quarantine)
 
 
-def test_a_quarantine_file_has_what_all_hosts_and_runs_have_met(pictures, tmp_path):
+def test_a_quarantine_file_collects_the_bad_records_of_all_hosts_and_runs(pictures, tmp_path):
     path = tmp_path / "new" / "bad.jsonl"
     written = []
     for index in (1, 0, 1):
@@ -45,9 +45,7 @@ def test_a_quarantine_file_has_what_all_hosts_and_runs_have_met(pictures, tmp_pa
     assert [line.keys() for line in lines] == [{"record_id", "where", "reason"}] * len(BAD)
 
 
-def test_a_file_that_is_no_quarantine_is_not_written_over_and_one_that_cannot_be_written_costs_a_warning(
-    pictures, tmp_path, caplog
-):
+def test_a_foreign_file_is_not_used_as_quarantine_and_an_unwritable_one_is_a_warning(pictures, tmp_path, caplog):
     other = tmp_path / "labels.txt"
     other.write_text("cat\n")
     refusal = r"quarantine_file='.*labels.txt' .* It is not a quarantine file: .* a new one"

@@ -55,7 +55,7 @@ def test_an_order_from_json_has_the_same_settings_positions_and_batches(order, b
         np.testing.assert_array_equal(*of)
 
 
-def test_a_large_order_takes_little_text():
+def test_a_recorded_order_is_shorter_than_300_characters():
     order = TrainOrder(1_281_167, 1024, seed=0, block_records=79)
     assert len(json.dumps(recorded_order(order))) < 300
 

@@ -22,7 +22,7 @@ def seeds_by_record(batches):
 
 @settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**31), epochs=st.sampled_from(["drop", "span"]), count=st.sampled_from([1, 2, 4]))
-def test_it_is_the_hash_of_seed_epoch_and_record_on_any_hosts(seed, epochs, count):
+def test_the_seed_of_a_record_is_a_hash_of_seed_epoch_and_record_on_any_hosts(seed, epochs, count):
     hosts = [
         taken(train_dataset(NUMBERS, global_batch=12, hosts=Hosts(i, count), seed=seed, epochs=epochs), count=6)
         for i in range(count)
@@ -39,7 +39,7 @@ def test_it_is_the_hash_of_seed_epoch_and_record_on_any_hosts(seed, epochs, coun
     assert rows_of(batches, "_seed").dtype == np.uint32
 
 
-def test_it_goes_on_after_a_resume_where_it_stood():
+def test_a_resumed_input_delivers_the_same_seeds():
     source = train_dataset(NUMBERS, global_batch=8, epochs="span", seed=3)
     whole = rows_of(taken(source, count=9), "_seed")
     again = train_dataset(NUMBERS, global_batch=8, epochs="span", seed=3)
@@ -54,7 +54,7 @@ def test_records_of_a_mixture_have_seeds_of_their_own():
     assert len(set(drawn)) == 60
 
 
-def test_it_is_uniform_and_not_related_to_what_ops_draw():
+def test_seeds_are_uniform_and_independent_of_those_of_ops():
     seeds = record_seeds(0, np.zeros(20_000, np.int64), np.arange(20_000))
     ours, theirs = device_seeds(seeds), op_seeds(seeds, 3).view(np.uint32)
     for bit in range(32):
@@ -66,6 +66,6 @@ def test_it_is_uniform_and_not_related_to_what_ops_draw():
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_an_evaluation_has_none(nested):
+def test_an_evaluation_has_no_seeds(nested):
     assert "_seed" not in eval_dataset(NUMBERS, global_batch=4, nested=nested).spec
     assert train_dataset(NUMBERS, global_batch=4, nested=nested).spec["_seed"].shape == (4, 2)

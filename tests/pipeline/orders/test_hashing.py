@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pipeline.orders.hashing import GAMMA, hash_key, op_seeds, permutation, record_seeds, splitmix64
 
 
-def test_it_is_splitmix64():
+def test_hashes_equal_the_reference_values_of_splitmix64():
     # The published stream of seed 1234567 (Vigna's splitmix64.c).
     stream = splitmix64(np.uint64(1234567) + np.arange(1, 4, dtype=np.uint64) * GAMMA)
     assert stream.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]

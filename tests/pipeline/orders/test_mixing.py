@@ -62,7 +62,7 @@ def test_a_source_of_one_row_in_a_hundred_thousand_comes_now_and_then_and_not_in
 
 @given(orders(), st.integers(0, 3000), st.sampled_from([1, 2, 4]))
 @settings(max_examples=examples(60))
-def test_the_batch_is_put_together_by_any_hosts(order, records, count):
+def test_any_hosts_together_read_the_global_batch(order, records, count):
     position, whole = Position(0, records), range(order.global_batch)
     cuts = [len(whole) * i // count for i in range(count + 1)]
     parts = [order.rows(position, [range(a, b)]) for a, b in itertools.pairwise(cuts) if b > a]
@@ -73,7 +73,7 @@ def test_the_batch_is_put_together_by_any_hosts(order, records, count):
 
 @given(orders(), st.integers(0, 50), st.integers(0, 50))
 @settings(max_examples=examples(60))
-def test_advancing_equals_stepping_and_another_batch_goes_on_at_the_next_record(order, first, then):
+def test_advancing_equals_stepping_and_another_batch_size_resumes_at_the_next_record(order, first, then):
     position = order.advance(order.advance(order.start, first), then)
     assert position == order.advance(order.start, first + then)
     twice = MixOrder(
@@ -133,7 +133,7 @@ HOSTS_AND_POSITIONS = [*itertools.product([1, 2, 4, 8], [0, 3, 1021, 10**9])]
 @pytest.mark.parametrize(
     ("count", "position"), HOSTS_AND_POSITIONS if SWEEP else [(1, 1021), (2, 0), (4, 3), (8, 10**9)]
 )
-def test_a_mixture_goes_on_anywhere_on_any_hosts_and_with_another_batch(mixed, count, position):
+def test_a_mixture_resumes_at_any_position_on_any_hosts_with_another_batch_size(mixed, count, position):
     options = {"seed": 2**40, "streams": 8, "keys": ()}
     saved = train_dataset(mixed(), global_batch=8, **options)
     state = json.dumps(saved.state(Position(0, position)))
@@ -149,7 +149,7 @@ def test_a_mixture_goes_on_anywhere_on_any_hosts_and_with_another_batch(mixed, c
     assert np.array_equal(ids.T.ravel(), np.concatenate([batch["_index"] for batch in expected]))
 
 
-def test_sources_come_by_their_weights(mixed):
+def test_sources_are_drawn_in_proportion_to_their_weights(mixed):
     source = train_dataset(mixed((3, 1)), global_batch=64, keys=("number",))
     batches = source.batches()
     rows = [next(batches) for _ in range(32)]
@@ -172,7 +172,7 @@ def test_a_position_of_another_mixture_is_refused(mixed, other, text):
         train_dataset(mixed(**other), global_batch=4).restore(saved.state(saved.start))
 
 
-def test_windows_that_follow_from_another_batch_say_so(mixed):
+def test_a_default_window_size_that_changed_with_the_batch_size_is_explained(mixed):
     saved = train_dataset(mixed(), global_batch=1024, streams=4)
     with pytest.raises(FingerprintError, match=r"The default of window_records depends on global_batch"):
         train_dataset(mixed(), global_batch=2048, streams=4).restore(saved.state(saved.start))
@@ -181,12 +181,12 @@ def test_windows_that_follow_from_another_batch_say_so(mixed):
 
 
 @pytest.mark.parametrize("weights", [(1, 0), (1, -1), (1, float("nan")), (1, float("inf")), (1, 1e-9)])
-def test_weights_that_mean_nothing_are_refused(mixed, weights):
+def test_weights_that_are_not_positive_numbers_are_refused(mixed, weights):
     with pytest.raises(OptionError, match=r"each source needs a number above 0|smallest share, .*, is below 9\.5e-07"):
         mixed(weights)
 
 
-def test_what_a_mixture_cannot_do_says_what_can(mixed, numbers_of):
+def test_unsupported_uses_of_a_mixture_are_refused_with_the_alternative(mixed, numbers_of):
     with pytest.raises(OptionError, match="2 sources have 1 weights: give one for each"):
         mixed((1,))
     with pytest.raises(OptionError, match=r"a mixture is endless, so no epoch is exact\. Evaluate each source"):

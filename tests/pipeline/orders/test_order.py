@@ -43,7 +43,7 @@ def test_blocks_stay_whole_and_come_in_another_order_each_epoch():
     assert epochs[0] != epochs[1] != list(range(95))
 
 
-def test_windows_of_a_stream_are_shuffled_each_in_its_own_way():
+def test_each_window_of_a_stream_has_its_own_permutation():
     order = TrainOrder(1000, 1, block_records=1000, window_records=100)  # one block: the places are the ids
     windows = np.reshape(epoch_ids(order, 0), (10, 100)) % 100
     assert len(np.unique(windows, axis=0)) == 10
@@ -92,7 +92,7 @@ def test_the_default_streams_divide_the_batch_and_have_a_record_each(N, batch):
     assert all(d <= streams or d > min(64, N) for d in divisors(batch))
 
 
-def test_defaults_are_those_of_the_design():
+def test_default_streams_blocks_and_windows_never_change():
     order = TrainOrder(1_281_167, 1024, block_records=default_block_records(110_000, 1_281_167))
     assert order.settings == {
         "seed": 0, "streams": 64, "block_records": 10, "window_records": 320, "epochs": "drop",
@@ -102,7 +102,7 @@ def test_defaults_are_those_of_the_design():
     assert (default_block_records(1_000, 1_797), default_block_records(1_000, 60_000)) == (1, 4)
 
 
-def test_one_batch_of_imagenet_sorts_no_epoch_anew():
+def test_consecutive_batches_reuse_the_permutations_of_their_epoch():
     # A count, not a clock: the blocks of an epoch are permuted once, and a window once for all its batches.
     order = TrainOrder(1_281_167, 1024, block_records=10)
     for t in range(16):  # 16 rows a stream and batch, windows of 320
@@ -129,7 +129,7 @@ def test_a_batch_larger_than_the_split_names_the_way_out():
         ({"epochs": "once"}, "epochs='once' is not known. Known: 'drop', 'span'"),
     ],
 )
-def test_an_option_that_does_not_fit_says_what_does(options, text):
+def test_an_invalid_option_of_an_order_is_refused_with_valid_values(options, text):
     with pytest.raises(OptionError, match=text):
         TrainOrder(30, 12, **({"block_records": 1} | options))
 

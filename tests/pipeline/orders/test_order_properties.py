@@ -149,13 +149,13 @@ def test_a_fresh_order_gives_any_batch_without_the_ones_before(order_and_positio
 
 @given(train_orders(st.just("span")), st.integers(0, 20), st.integers(1, 8))
 @settings(max_examples=examples(40))
-def test_span_goes_on_with_another_batch_size_at_the_very_next_record(order, stop, times):
+def test_span_resumes_with_another_batch_size_at_the_very_next_record(order, stop, times):
     assert_goes_on(order, stop, times, steps=10)
 
 
 @given(train_orders(st.just("drop")), st.data())
 @settings(max_examples=examples(100))
-def test_an_epoch_goes_on_with_another_batch_size_at_the_very_next_record(order, data):
+def test_an_epoch_resumes_with_another_batch_size_at_the_very_next_record(order, data):
     shortest = order.num_records // order.streams
     stop, times = data.draw(st.integers(0, order.steps_per_epoch - 1)), data.draw(st.integers(1, shortest))
     at = order.advance(order.start, stop).records
@@ -178,7 +178,7 @@ def assert_goes_on(order: TrainOrder, stop: int, times: int, steps: int) -> Trai
 
 @given(train_orders(), st.data())
 @settings(max_examples=examples(100))
-def test_a_run_goes_on_at_any_step_on_another_number_of_hosts(order, data):
+def test_a_run_resumes_at_any_step_on_another_number_of_hosts(order, data):
     counts = st.sampled_from(divisors(order.global_batch))
     position, seen = order.start, []
     for count, steps in data.draw(st.lists(st.tuples(counts, st.integers(0, 8)), max_size=4)):

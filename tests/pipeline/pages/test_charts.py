@@ -105,7 +105,7 @@ def test_a_logarithmic_axis_needs_positive_values():
     assert ">0.01<" not in svg
 
 
-def test_its_words_state_the_first_last_and_lowest_value():
+def test_the_alternative_text_of_a_line_chart_states_first_last_and_lowest_value():
     values = np.array([np.nan, 3.0, 1.0, 2.0, np.inf])
     assert lines("loss", [Line("run", np.arange(5), values)], "step", "loss").alt == (
         "loss: run, from 3 to 2, lowest 1"

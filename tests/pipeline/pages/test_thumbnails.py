@@ -55,13 +55,13 @@ def test_16_bits_are_scaled_to_what_is_in_the_image():
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", encoded(Image.new("RGB", (90, 90)))[:-30]], ids=["", "text", "cut"])
-def test_what_cannot_be_decoded_is_none(data):
+def test_undecodable_bytes_have_no_thumbnail(data):
     assert thumbnail(data, "nothing") is None
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "DDS", "PPM", "ICO"])
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-def test_damage_anywhere_is_a_picture_or_none(kind):
+def test_damaged_images_never_crash_the_thumbnail(kind):
     rng, data = np.random.default_rng(0), encoded(Image.new("RGB", (32, 32), (9, 99, 200)), kind)
     for _ in range(60):
         damaged = bytearray(data)

@@ -68,7 +68,7 @@ def test_decoding_gives_back_what_was_encoded_also_from_protobufs_default_mode(d
 
 
 @pytest.mark.parametrize("value", [1e39, -1e39, 10**400, 3.4028235677973366e38])
-def test_a_float_beyond_float32_is_named_and_what_rounds_to_the_largest_or_is_infinite_is_taken(value):
+def test_floats_beyond_float32_are_refused_but_infinity_and_nan_are_encoded(value):
     schema = Schema("s", {"x": Feature("float32")})
     with pytest.raises(SchemaError, match="'x' holds"):
         encode_example(schema, {"x": value})
@@ -76,7 +76,7 @@ def test_a_float_beyond_float32_is_named_and_what_rounds_to_the_largest_or_is_in
         assert encode_example(schema, {"x": fine})
 
 
-def test_a_key_that_begins_another_comes_first():
+def test_keys_are_encoded_in_order_and_a_prefix_comes_first():
     schema = Schema("s", {"ab": Feature("int64"), "a": Feature("int64")})
     assert list(decode_example(encode_example(schema, {"ab": 1, "a": 2}))) == ["a", "ab"]
 
@@ -119,7 +119,7 @@ def test_one_value_is_encoded_as_a_list_of_it(case):
     assert encode_example(single, {"key": value}) == encode_example(listed, {"key": value}) == expected
 
 
-def test_a_value_that_equals_one_seen_before_is_still_looked_at():
+def test_equal_values_of_another_type_are_still_checked():
     ints, floats = Schema("ints", {"key": Feature("int64")}), Schema("floats", {"key": Feature("float32")})
     encode_example(ints, {"key": 1})
     for value in (True, 1.0, b"1"):

@@ -69,7 +69,7 @@ def by_protobuf(data):
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_protobuf_reads_is_read_alike(name):
+def test_odd_encodings_are_decoded_as_protobuf_decodes_them(name):
     data, expected = ODD[name]
     assert decode_example(data) == by_protobuf(data) == expected
 
@@ -82,7 +82,7 @@ def test_only_the_features_that_are_asked_for_become_arrays(name):
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_a_layout_counts_what_decoding_gives_and_refuses_fields_that_no_example_has(name):
+def test_a_layout_has_the_counts_of_decoding_and_unknown_fields_are_refused(name):
     data, values = ODD[name]
     if name in ("a field beside features", "a field beside the entries"):
         with pytest.raises(SchemaError, match="unexpected field 7 of wire type 2"):
@@ -133,7 +133,7 @@ def test_bytes_that_are_no_example_are_refused(name, read):
 
 @pytest.mark.parametrize("read", [decode_example, example_layout])
 @pytest.mark.parametrize("cut", [1, 5, 20, 41, 59])
-def test_an_example_that_is_cut_is_none(cut, read):
+def test_a_truncated_example_is_refused(cut, read):
     data = encode_example(Schema("image", {"image": Feature("bytes")}), {"image": bytes(50)})
     assert cut < len(data)
     with pytest.raises(SchemaError, match="bytes that are not a tf.train.Example"):

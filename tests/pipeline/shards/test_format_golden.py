@@ -62,7 +62,7 @@ def test_the_digest_of_the_keys():
     assert add_digests([key_digest([b"a"]), key_digest([b"b"])]) == key_digest([b"a", b"b"])
 
 
-def test_names():
+def test_the_names_of_shards_indexes_and_receipts():
     assert shard_file("train", 7, 1024) == "train-00007-of-01024"
     assert shard_file("train", 7, 123456) == "train-00007-of-123456"
     assert index_file("validation") == "_index/validation.npy"

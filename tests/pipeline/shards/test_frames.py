@@ -11,7 +11,7 @@ def header(length):
     return claim + struct.pack("<I", masked(crc32c(claim)))
 
 
-def test_a_valid_header_that_claims_more_than_can_be_takes_no_bytes_into_memory():
+def test_a_header_that_claims_an_excessive_size_reads_nothing_into_memory():
     taken = []
 
     def pieces():
@@ -26,5 +26,5 @@ def test_a_valid_header_that_claims_more_than_can_be_takes_no_bytes_into_memory(
     assert claimed.problem.startswith(f"its header says {2**40} bytes; at most 1000 are allowed here; without an index")
 
 
-def test_a_record_as_large_as_can_be_is_found():
+def test_a_record_of_the_maximum_size_is_read():
     assert [found.problem for found in read_frames([frame(bytes(1000))], None, 1000)] == [""]

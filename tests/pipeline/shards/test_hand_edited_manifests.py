@@ -110,7 +110,7 @@ def outcome(directory: Path, fields) -> str:
     return "read"
 
 
-def test_a_wrong_type_is_one_line_and_nothing_is_read_otherwise(directory, tmp_path, capsys):
+def test_mutated_manifests_are_read_unchanged_or_refused_in_one_line(directory, tmp_path, capsys):
     fields = json.loads((directory / "manifest.json").read_text())
     directory = Path(shutil.copytree(directory, tmp_path / "data"))
     assert outcome(directory, fields) == "read"

@@ -24,7 +24,7 @@ def columns(draw):
 
 @given(columns())
 @settings(max_examples=examples(200), deadline=None)
-def test_records_have_the_bytes_of_the_encoder_of_single_ones(columns):
+def test_columns_are_encoded_to_the_bytes_of_single_examples(columns):
     records = range(len(columns["a"]))
     alone = (
         {key: values[i] if values[i].shape else int(values[i]) for key, values in columns.items()} for i in records
@@ -42,7 +42,7 @@ def test_records_have_the_bytes_of_the_encoder_of_single_ones(columns):
         ({"c": np.zeros(1, int)}, "'c' is not in schema 'rows'"),
     ],
 )
-def test_other_columns_are_an_error(change, message):
+def test_columns_that_do_not_fit_the_schema_are_an_error(change, message):
     columns = {"a": np.zeros(1, int), "b": np.zeros((1, 3), int), "ä": np.zeros((1, 2, 2), int)} | change
     with pytest.raises(SchemaError, match=message):
         encode_integer_examples(SCHEMA, {key: values for key, values in columns.items() if values is not None})

@@ -19,7 +19,7 @@ def write(directory, manifest=MANIFEST):
     update_manifest(LocalStorage(), str(directory), lambda _: manifest)
 
 
-def test_a_manifest_gives_itself_back(tmp_path):
+def test_a_written_manifest_is_read_back(tmp_path):
     write(tmp_path)
     assert read_manifest(str(tmp_path)) == dataclasses.replace(MANIFEST, directory=str(tmp_path))
 

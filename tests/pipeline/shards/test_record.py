@@ -21,7 +21,7 @@ def test_frames_are_byte_equal_to_tensorflows_writer(tmp_path_factory, payloads)
 
 
 @given(st.binary(max_size=100))
-def test_a_frame_gives_its_payload_back(payload):
+def test_a_frame_contains_its_payload_and_checksum(payload):
     framed = frame(payload)
     assert len(framed) == len(payload) + FRAME_BYTES
     found = framed[HEADER_BYTES : HEADER_BYTES + len(payload)]

@@ -46,7 +46,7 @@ def edit(path, change):
     path.write_text(json.dumps(data))
 
 
-def test_what_was_just_written_is_intact_in_any_layout(written):
+def test_sidecars_are_intact_in_any_order_of_keys_and_whitespace(written):
     assert problems(written) == []
     for path in written.glob("*.json"):
         upside_down = dict(reversed(json.loads(path.read_text()).items()))
@@ -92,7 +92,7 @@ def test_a_change_of_what_dataset_info_says_is_named_with_its_place(written, nam
     assert problem.startswith(f"dataset_info.json: {named}")
 
 
-def test_a_feature_that_is_another_is_named(written):
+def test_a_changed_feature_is_named(written):
     edit(written / "features.json", lambda f: f["featuresDict"]["features"]["image"]["image"].update(dtype="uint16"))
     where = "features.json: featuresDict.features.image.image.dtype"
     assert problems(written) == [f"{where} is 'uint16', the manifest says 'uint8'"]
@@ -164,7 +164,7 @@ def test_files_that_came_from_tfds_stay_as_they_were(tmp_path):
         ({"x": Feature("float32")}, None),
     ],
 )
-def test_the_only_input_and_the_label_are_what_as_supervised_reads(features, keys):
+def test_supervised_keys_are_the_only_input_and_the_label(features, keys):
     schema = Schema("any", {**features, "label": Feature("int64")})
     info = json.loads(sidecar_texts(dataclasses.replace(MANIFEST, schema=schema))["dataset_info.json"])
     found = info.get("supervisedKeys", {"tuple": {"items": []}})["tuple"]["items"]

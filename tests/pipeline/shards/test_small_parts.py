@@ -17,7 +17,7 @@ from pipeline.sizes import format_bytes, parse_bytes
     ("text", "size"),
     [("100MB", 10**8), ("1.5 GiB", 3 * 2**29), ("4096", 4096), (7, 7), ("2tb", 2 * 10**12), ("1KB", 1000)],
 )
-def test_sizes_are_read(text, size):
+def test_sizes_with_units_are_parsed(text, size):
     assert parse_bytes(text) == size
 
 
@@ -40,7 +40,7 @@ def test_split_names_that_would_confuse_readers_are_refused(split):
         validate_split(split)
 
 
-def test_a_schema_gives_itself_back_and_refuses_nonsense():
+def test_a_schema_survives_json_and_invalid_ones_are_refused():
     schema = Schema("s", {"a": Feature("bytes", (None,), True, "text", "doc"), "b": Feature("int64", (2, 3))})
     grey = Schema("s", {"a": Feature("bytes", content="image", channels=1)})
     assert [Schema.from_json(s.to_json()) for s in (schema, grey)] == [schema, grey]
@@ -59,7 +59,7 @@ def test_a_schema_gives_itself_back_and_refuses_nonsense():
         Schema.from_json({"name": "s"})
 
 
-def test_every_error_is_in_the_one_tree():
+def test_every_public_error_is_an_infeed_error():
     classes = [getattr(errors, name) for name in errors.__all__ if name[0].isupper()]
     assert all(issubclass(c, errors.InfeedError) for c in classes)
 

@@ -17,7 +17,7 @@ SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_si
 
 
 @given(SHARDS)
-def test_every_record_is_found_where_the_shard_has_it_empty_shards_or_not(shards):
+def test_the_index_locates_every_record_even_next_to_empty_shards(shards):
     lengths = np.array([n for shard in shards for n in shard], np.uint32)
     index = SplitIndex(lengths, np.arange(len(lengths), dtype=np.uint32), [len(shard) for shard in shards])
     expected = []
@@ -33,7 +33,7 @@ def test_every_record_is_found_where_the_shard_has_it_empty_shards_or_not(shards
 
 
 @given(SHARDS)
-def test_an_index_file_gives_its_rows_back(shards):
+def test_an_encoded_index_decodes_to_its_rows(shards):
     rows = np.array([[n, n * 7] for shard in shards for n in shard], np.uint32).reshape(-1, 2)
     assert np.array_equal(decode_rows(encode_index(rows)), rows)
 

@@ -34,7 +34,7 @@ FILE = JsonFile("dir/x.json", ManifestError, "Copy it again.")
 INNER = {"kind": "one", "sizes": [1, None]}
 
 
-def test_what_fits_is_read_with_its_defaults():
+def test_valid_json_is_read_with_default_values():
     read = FILE.read(json.dumps({"inner": {"a/b": INNER}, "weight": 2}), Outer)
     assert read == Outer({"a/b": Inner("one", (1, None))}, None, 2.0)
 
@@ -71,7 +71,7 @@ def test_names_that_are_not_utf8_are_read():
         ({"inner": {}, "weight": "x" * 999}, f'weight is "{"x" * 59}: expected float, got str.'),
     ],
 )
-def test_what_does_not_fit_is_one_line_with_file_path_value_and_remedy(value, said):
+def test_invalid_json_values_are_one_line_with_file_path_value_and_remedy(value, said):
     with pytest.raises(ManifestError) as e:
         FILE.read(json.dumps(value), Outer)
     assert str(e.value) == f"dir/x.json: {said} Copy it again."

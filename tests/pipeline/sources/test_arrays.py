@@ -124,6 +124,6 @@ def test_a_memory_mapped_file_serves_as_an_array(tmp_path):
         ([["dir"]], OptionError, r"list is not a dataset\. .*; or a list of these"),
     ],
 )
-def test_what_cannot_be_records_is_refused_with_what_to_do(arrays, error, text):
+def test_arrays_that_cannot_be_records_are_refused_with_the_remedy(arrays, error, text):
     with pytest.raises(error, match=text):
         open_dataset(arrays)

@@ -54,7 +54,7 @@ def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbe
 
 @given(data=st.data(), block=st.integers(1, 9))
 @settings(max_examples=examples(30))
-def test_blocks_begin_with_every_part_and_stay_inside_it(numbers_of, data, block):
+def test_no_block_crosses_the_boundary_of_a_part(numbers_of, data, block):
     chosen, _ = data.draw(parts(numbers_of))
     records = Concatenated(chosen)
     starts = records.block_starts(block)
@@ -64,7 +64,7 @@ def test_blocks_begin_with_every_part_and_stay_inside_it(numbers_of, data, block
     assert set(records.info.source_starts[:-1].tolist()) <= set(starts.tolist())
 
 
-def test_one_whole_dataset_is_itself_and_a_part_has_another_fingerprint(numbers_of):
+def test_opening_one_complete_dataset_returns_it_and_a_part_has_another_fingerprint(numbers_of):
     directory = numbers_of(5, 0, 7)
     whole = open_dataset(directory)
     assert open_dataset([whole]) is whole
@@ -111,7 +111,7 @@ def test_a_damaged_record_is_named_by_its_own_dataset(numbers_of, tmp_path, writ
 NUMBERS = Schema("numbers", {"number": Feature("int64"), "half": Feature("float32")})
 
 
-def test_of_the_features_those_are_left_that_all_have_alike(numbers_of, tmp_path, write_dataset):
+def test_concatenated_datasets_keep_the_features_they_have_in_common(numbers_of, tmp_path, write_dataset):
     schema = Schema("others", {"number": Feature("int64", optional=True), "half": Feature("float32", (2,))})
     others = write_dataset(tmp_path / "others", {"train": [[{"half": [1, 2]}]]}, schema)
     records = open_dataset([numbers_of(1), others])
@@ -124,12 +124,12 @@ def test_of_the_features_those_are_left_that_all_have_alike(numbers_of, tmp_path
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_examples_and_arrays_have_nothing_in_common(numbers_of, turned):
+def test_examples_and_arrays_cannot_be_concatenated(numbers_of, turned):
     several = [numbers_of(2), {"number": np.arange(3)}]
     with pytest.raises(SchemaError, match="have nothing in common"):
         open_dataset(several[::-1] if turned else several)
 
 
-def test_no_dataset_is_refused():
+def test_an_empty_list_of_datasets_is_refused():
     with pytest.raises(EmptySplitError, match="there are no datasets"):
         open_dataset([])

@@ -149,7 +149,7 @@ def test_spawned_and_forked_processes_read_the_same(written, run_forked, tmp_pat
         (slice(5, 5), OptionError, r"\[5:5\] selects none of 37"),
     ],
 )
-def test_what_is_no_number_of_a_record_is_one_error_with_a_way_out(written, number, error, text):
+def test_an_invalid_record_number_is_one_error_with_the_valid_range(written, number, error, text):
     dataset = open_dataset(written(SOURCES[0]))
     for data in (dataset, dataset.examples()):
         with pytest.raises(error, match=text):

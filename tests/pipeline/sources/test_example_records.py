@@ -16,7 +16,7 @@ LABELS = Labels("label", 0, ("a", "b"))
 WORDS = [{"word": b"x" * number, "label": number % 2} for number in range(5)]
 
 
-def test_they_are_the_records_that_a_conversion_would_write():
+def test_example_records_have_the_payloads_that_a_conversion_would_write():
     records = ExampleRecords("words", SCHEMA, WORDS, LABELS)
     assert isinstance(records, Records)
     payloads = [encode_example(SCHEMA, word) for word in WORDS]

@@ -48,6 +48,6 @@ def test_a_file_a_directory_or_a_pattern_names_files(files, uri, names):
         ("nowhere/*", r"nowhere/\* matches no file\. nowhere has: nothing"),
     ],
 )
-def test_what_names_no_file_is_refused(files, uri, text):
+def test_a_pattern_without_files_is_refused(files, uri, text):
     with pytest.raises(OptionError, match=text):
         matching_files(uri.format(files), LocalStorage())

@@ -78,7 +78,7 @@ def test_a_name_need_not_be_utf_8(tmp_path):
     assert open_dataset(tmp_path, format=FixedLength(2)).num_records == 2
 
 
-def test_neighbours_are_read_at_once(tmp_path, monkeypatch):
+def test_neighbouring_fixed_length_records_are_read_with_one_range_per_file(tmp_path, monkeypatch):
     write(tmp_path, (1000, 1000), record_bytes=64)
     asked, plain = [], LocalStorage.read_ranges
     monkeypatch.setattr(
@@ -175,7 +175,7 @@ def test_the_fingerprint_is_of_names_sizes_and_format(tmp_path):
         (np.dtype("u1"), {}, SchemaError, "the dtype uint8 has no named fields"),
     ],
 )
-def test_a_format_that_cuts_nothing_is_refused(record, others, error, text):
+def test_invalid_fixed_length_options_are_refused(record, others, error, text):
     with pytest.raises(error, match=text):
         FixedLength(record, **others)
 

@@ -40,7 +40,7 @@ def numbers(records):
     return [decode_example(payload)["number"][0] for payload, _ in records]
 
 
-def test_with_the_window_in_sight_a_block_is_one_read(numbers_of, ranges):
+def test_each_block_is_read_once_if_the_read_ahead_covers_the_window(numbers_of, ranges):
     order = TrainOrder(N, 8, block_records=5, streams=2, window_records=25)
     batches = batches_of(order, order.steps_per_epoch)
     reader = open_dataset(numbers_of(*SIZES), "train")
@@ -55,7 +55,7 @@ def test_with_the_window_in_sight_a_block_is_one_read(numbers_of, ranges):
     assert counts[1] <= N // 5 + 2
 
 
-def test_what_it_holds_is_counted_and_bounded_by_what_it_sees(numbers_of):
+def test_held_bytes_are_counted_and_bounded_by_the_read_ahead(numbers_of):
     order = TrainOrder(N, 8, block_records=5, streams=2, window_records=25)
     reader, batches = open_dataset(numbers_of(*SIZES), "train"), batches_of(order, order.steps_per_epoch)
     largest = max(map(reader.weigh, batches))
@@ -84,7 +84,7 @@ def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
     assert len(ranges) == 3  # files that are not empty
 
 
-def test_over_a_network_the_windows_are_held_unless_told_otherwise(numbers_of, ranges, monkeypatch, caplog):
+def test_remote_reads_hold_complete_shuffle_windows_by_default(numbers_of, ranges, monkeypatch, caplog):
     caplog.set_level("INFO", "pipeline")
     monkeypatch.setattr("pipeline.order_defaults.READ_AHEAD_BYTES", 1)
 

@@ -64,7 +64,7 @@ def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
     assert [numbers(records) for records in found] == [[], [7]]
 
 
-def test_neighbours_cost_one_read(numbers_of, monkeypatch):
+def test_neighbouring_records_are_read_with_one_range(numbers_of, monkeypatch):
     reader = open_dataset(numbers_of(*SIZES), "train")
     asked = []
     read_ranges = type(reader.source._storage).read_ranges
@@ -187,7 +187,7 @@ def test_a_shard_truncated_while_it_is_read_is_an_error_and_never_short_data(dir
         read(reader, np.arange(5))
 
 
-def test_what_is_not_there_is_named(directory, write_dataset, tmp_path):
+def test_missing_directories_and_splits_are_named(directory, write_dataset, tmp_path):
     with pytest.raises(ManifestError, match=r"nowhere/manifest\.json does not exist: there is no such directory"):
         open_dataset(str(tmp_path / "nowhere"), "train")
     with pytest.raises(OptionError, match=r"has no split 'trian'\. Did you mean 'train'\?"):

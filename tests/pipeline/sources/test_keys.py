@@ -8,7 +8,7 @@ from pipeline.ops import DecodeJpeg
 from pipeline.sources.indexed_records import key_of
 
 
-def test_keys_are_made_again_where_the_format_says_how():
+def test_keys_are_reconstructed_if_the_format_defines_how():
     values = {"image/filename": [b"a.JPEG"], "image/class/synset": [b"n1"]}
     assert key_of("imagenet2012", "train", values) == b"train/n1/a.JPEG"
     assert key_of("imagenet2012", "validation", values) == b"validation/a.JPEG"

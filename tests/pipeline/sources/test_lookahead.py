@@ -32,23 +32,23 @@ def reads_of(groups, ahead):
     groups=st.lists(st.lists(st.integers(0, 30), max_size=8).map(lambda ids: np.array(ids, np.int64)), max_size=12),
     ahead=st.integers(0, 40),
 )
-def test_every_record_is_there_when_it_is_due_and_goes_with_its_last_use_in_sight(groups, ahead):
+def test_records_are_read_before_use_and_released_after_their_last_visible_use(groups, ahead):
     assert len(reads_of(groups, ahead)) == len(groups)
 
 
-def test_a_read_brings_along_the_neighbours_that_are_in_sight():
+def test_a_read_includes_the_neighbouring_records_within_the_look_ahead():
     groups = [[1, 7], [6, 2], [0, 20], [3, 8]]
     assert reads_of(groups, 6) == [[[0, 1, 2, 3], [6, 7, 8]], [], [[20]], []]
     assert reads_of(groups, 2) == [[[1, 2], [6, 7]], [], [[0], [20]], [[3], [8]]]
     assert reads_of(groups, 0) == [[[1], [7]], [[2], [6]], [[0], [20]], [[3], [8]]]
 
 
-def test_a_record_that_comes_again_in_sight_is_read_once():
+def test_a_record_repeated_within_the_look_ahead_is_read_once():
     assert reads_of([[5], [5], [5]], 1) == [[[5]], [], []]
     assert reads_of([[5], [9], [9], [5]], 1) == [[[5]], [[9]], [], [[5]]]
 
 
-def test_it_asks_for_groups_no_further_than_it_looks():
+def test_the_look_ahead_requests_no_more_groups_than_it_covers():
     asked = []
 
     def groups():

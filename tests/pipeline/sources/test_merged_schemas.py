@@ -84,7 +84,7 @@ def test_a_feature_of_two_kinds_is_named():
         guessed(record(a=1), record(a=1.0))
 
 
-def test_a_join_keeps_what_both_say():
+def test_a_merged_schema_keeps_what_both_schemas_agree_on():
     one = Schema("s", {"a": Feature("int64"), "b": Feature("bytes", content="text", doc="word")})
     other = Schema("s", {"b": Feature("bytes", (2,))})
     assert merged_schema([one, other]).features == {

@@ -27,7 +27,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_tells_its_split_or_nothing(name):
+def test_the_split_of_a_file_follows_from_its_name(name):
     assert split_of(name) == NAMES[name]
 
 

@@ -13,7 +13,7 @@ from pipeline.errors import (
 from pipeline.formats import TextLines
 
 
-def test_what_is_nothing_to_read_is_told_what_is(images):
+def test_values_that_are_not_datasets_are_refused_with_what_to_give(images):
     nothing: list[Any] = [None, np.zeros(3), 7, (name for name in [images])]
     for data in nothing:
         with pytest.raises(OptionError, match="is not a dataset. Give a directory, a file or a pattern; a dict of"):
@@ -24,7 +24,7 @@ def test_what_is_nothing_to_read_is_told_what_is(images):
         open_dataset(images, "")
 
 
-def test_a_text_that_is_opened_as_tfrecords_is_told_of_formats(tmp_path):
+def test_a_text_file_opened_as_tfrecords_is_an_error_that_suggests_a_format(tmp_path):
     (tmp_path / "lines.txt").write_text("one line of text\n" * 9)
     with pytest.raises(ShardError, match=r"lines\.txt, record 0 at byte 0") as caught:
         open_dataset(tmp_path / "lines.txt")

@@ -24,7 +24,7 @@ def selected(text: str, num_records: int) -> list[tuple[str, range]]:
         ("train[:]", [("train", range(1000))]),
     ],
 )
-def test_a_text_means_records_of_splits(text, parts):
+def test_a_split_expression_selects_records(text, parts):
     if parts is None:
         with pytest.raises(OptionError, match=r"'0\.5%' is not a position in a split"):
             selected(text, 1000)
@@ -33,13 +33,13 @@ def test_a_text_means_records_of_splits(text, parts):
 
 
 @given(n=st.integers(1, 10**7), percent=st.integers(0, 100))
-def test_what_a_percentage_cuts_off_is_what_the_other_part_has(n, percent):
+def test_two_parts_cut_at_one_percentage_make_up_the_split(n, percent):
     places = [selection.first or selection.stop for selection in parse_selections(f"a[:{percent}%]+a[{percent}%:]")]
     assert places[0].of(n) == places[1].of(n)
 
 
 @given(n=st.integers(1, 300), a=st.integers(-100, 100), b=st.integers(-100, 100), percent=st.booleans())
-def test_it_means_what_tfds_means(n, a, b, percent):
+def test_a_split_expression_selects_the_same_records_as_in_tfds(n, a, b, percent):
     from tensorflow_datasets.core import splits
 
     sign = "%" if percent else ""
@@ -70,11 +70,11 @@ def test_it_means_what_tfds_means(n, a, b, percent):
         ("train[:2000]", r"'train\[:2000\]' is out of range: the split has 1000 records"),
     ],
 )
-def test_what_is_not_in_the_notation_is_refused_with_examples_of_it(text, message):
+def test_an_invalid_split_expression_is_refused_with_examples(text, message):
     with pytest.raises(OptionError, match=message):
         selected(text, 1000)
 
 
-def test_no_records_are_refused():
+def test_a_selection_without_records_is_refused():
     with pytest.raises(EmptySplitError, match=r"'train\[50:40\]' selects none of 1000 records: 50 to 40"):
         selected("train[50:40]", 1000)

@@ -55,7 +55,7 @@ def opened(tmp_path_factory):
     st.sampled_from([0, 1, 300, 5000, 10**6]),
     st.sampled_from([1, 2, 128]),
 )
-def test_any_records_come_in_any_order_with_any_sight_and_few_open_files(opened, kind, groups, ahead, cursors):
+def test_records_are_read_in_any_order_with_any_look_ahead_and_few_open_files(opened, kind, groups, ahead, cursors):
     records = opened[kind]
     assert records.info.num_records == N
     wanted = [np.array(group, np.int64) for group in groups]
@@ -94,7 +94,7 @@ def shuffled_in_windows(window):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_the_window_in_sight_each_file_is_read_once(opened, kind, read_bytes):
+def test_each_file_is_read_once_if_the_read_ahead_covers_the_window(opened, kind, read_bytes):
     records = opened[kind]
     ids = np.concatenate(shuffled_in_windows(10))
     groups = [ids[at : at + 2] for at in range(0, N, 2)]
@@ -107,7 +107,7 @@ def test_with_the_window_in_sight_each_file_is_read_once(opened, kind, read_byte
     assert read_bytes[0] > 3 * once  # what was passed has to be passed again
 
 
-def test_what_is_passed_and_not_in_sight_is_not_held(tmp_path):
+def test_records_outside_the_look_ahead_are_not_held(tmp_path):
     payloads = [b"%05d" % i * 20 for i in range(1000)]
     records = write(tmp_path, payloads, (1000,), "tfrecord gzip")
     every_fourth = [np.arange(at, at + 40, 4) for at in range(0, 1000, 40)]  # one of four hosts
@@ -159,7 +159,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_where_the_rest_of_a_file_is_lost_counting_and_reading_say_where(tmp_path, name):
+def test_counting_and_reading_report_where_a_file_is_damaged(tmp_path, name):
     path, (whole, damaged, message) = tmp_path / "file", LOST[name]
     arguments = (open_lines, "text") if "text" in name else (open_tfrecords, Opaque())
     path.write_bytes(whole)
@@ -185,7 +185,7 @@ def test_a_file_of_another_count_than_was_said_is_an_error(tmp_path):
     assert fetch(open_tfrecords("these", files, STORAGE, Opaque(), [N]), np.arange(N))
 
 
-def test_more_groups_than_are_due_are_not_planned_for(opened):
+def test_an_endless_order_is_read_without_planning_all_groups(opened):
     """An endless order of small data, all of which is in sight."""
 
     def endless():

@@ -78,7 +78,7 @@ def trained(records, epochs, count, position, steps, **options):
 
 
 @pytest.mark.parametrize("epochs", ["drop", "span"])
-def test_training_is_exact_and_goes_on_anywhere_on_any_hosts(written, epochs):
+def test_training_is_exact_and_resumes_at_any_position_on_any_hosts(written, epochs):
     records, payloads = written
     source = train_dataset(records, global_batch=B, epochs=epochs, seed=5, keys=())
     straight = trained(records, epochs, 1, source.start, 14)
@@ -96,7 +96,7 @@ def test_training_is_exact_and_goes_on_anywhere_on_any_hosts(written, epochs):
         assert rows_of([*before, *after], "_crc").tolist() == rows_of(straight, "_crc").tolist()
 
 
-def test_streams_are_no_more_than_files_and_hosts_neither(written):
+def test_the_number_of_files_bounds_the_streams_and_the_hosts(written):
     records, _ = written
     of_32 = train_dataset(records, global_batch=32, keys=(), epochs="span")
     assert of_32.state(of_32.start)["streams"] == 4  # of 6 files

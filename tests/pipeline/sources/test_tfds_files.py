@@ -23,7 +23,7 @@ def test_classes_without_names_are_called_by_their_numbers_as_in_tfds():
     assert tfds_labels(files(digit=3)) is None  # part of a conversion's plan, so it stays
 
 
-def test_of_several_class_labels_the_one_called_label_counts():
+def test_the_class_label_named_label_is_chosen_from_several():
     assert tfds_classes(files(label=2, other=3)) == Labels("label", 0, ("0", "1"))
     assert tfds_classes(files(first=2, other=3)) is None
     assert tfds_classes({}) is None

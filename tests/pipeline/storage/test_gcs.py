@@ -37,7 +37,7 @@ FAULTS = [Status(429), Status(500), Status(503, retry_after=1), Status(408), Res
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
-def test_a_read_that_fails_in_passing_is_tried_again(storage, bucket, gcs_server, fault):
+def test_a_read_that_fails_temporarily_is_retried(storage, bucket, gcs_server, fault):
     write(storage, f"{bucket}/x", LARGE)
     gcs_server.fail("GET .*alt=media", fault, times=2)
     ranges = [(f"{bucket}/x", i * 1000, 1000) for i in range(8)]
@@ -49,7 +49,7 @@ def test_a_read_that_fails_in_passing_is_tried_again(storage, bucket, gcs_server
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", [lambda when: Status(503, when=when), Reset], ids=["503", "reset"])
 @SIZES
-def test_a_write_that_fails_in_passing_is_there_once_and_whole(storage, bucket, gcs_server, data, kind, when):
+def test_a_write_that_fails_temporarily_ends_with_one_complete_object(storage, bucket, gcs_server, data, kind, when):
     # "after": it was done, and the answer was lost; the second attempt then finds its own work.
     gcs_server.fail("(POST|PUT) /.*upload", kind(when), times=1, skip=1 if data is LARGE else 0)
     write(storage, f"{bucket}/x", data)
@@ -74,7 +74,7 @@ def test_an_update_whose_answer_was_lost_is_not_made_twice(storage, bucket, gcs_
     assert storage.read(f"{bucket}/count") == b"2"
 
 
-def test_an_update_that_is_always_too_late_is_one_clear_error(storage, bucket, gcs_server, monkeypatch):
+def test_an_update_that_always_loses_the_race_is_one_clear_error(storage, bucket, gcs_server, monkeypatch):
     monkeypatch.setattr("pipeline.storage.gcs._UPDATES", 3)
     gcs_server.fail("POST .*upload", Status(412), times=None)
     with pytest.raises(StorageError, match="cannot update gs://.*/x: others changed it first, 3 times"):
@@ -89,7 +89,7 @@ def test_a_read_that_stalls_is_tried_again(storage, bucket, gcs_server, short_ti
     assert 0.3 < time.monotonic() - begun < 10
 
 
-def test_a_token_that_is_taken_back_is_renewed_once(storage, bucket, gcs_server, monkeypatch):
+def test_a_revoked_token_is_renewed_once(storage, bucket, gcs_server, monkeypatch):
     class Account(AnonymousCredentials):
         refreshed = 0
 
@@ -119,7 +119,7 @@ def test_a_token_that_is_taken_back_is_renewed_once(storage, bucket, gcs_server,
         ("write large", Status(503), r"cannot write gs://\S+/x: .*503.*"),
     ],
 )
-def test_what_fails_for_good_names_object_status_and_attempts_within_the_budget(
+def test_a_permanent_failure_names_object_status_and_attempts_within_the_time_limit(
     storage, bucket, gcs_server, monkeypatch, call, fault, text
 ):
     write(storage, f"{bucket}/x", b"0123456789")
@@ -147,7 +147,7 @@ def test_what_fails_for_good_names_object_status_and_attempts_within_the_budget(
         (Status(401), r"/x: no valid credentials \(\w+\)\. Run `gcloud auth application-default login`"),
     ],
 )
-def test_a_refusal_is_an_error_at_once(storage, bucket, gcs_server, fault, text):
+def test_a_refused_request_is_not_retried(storage, bucket, gcs_server, fault, text):
     gcs_server.fail("alt=media", fault, times=None)
     with pytest.raises(StorageError, match=text):
         storage.read(f"{bucket}/x")
@@ -182,7 +182,7 @@ def publish_beside_another(storage, path, gcs_server, another):
         gcs_server.write(*path.removeprefix("gs://").split("/", 1), another)
 
 
-def test_a_twin_that_was_first_with_the_same_large_object_is_no_error(storage, bucket, gcs_server):
+def test_uploading_a_large_object_that_a_twin_already_wrote_succeeds(storage, bucket, gcs_server):
     publish_beside_another(storage, f"{bucket}/x", gcs_server, LARGE)
     assert storage.read(f"{bucket}/x") == LARGE
 
@@ -193,7 +193,7 @@ def test_another_large_object_that_appears_during_an_upload_is_not_overwritten_b
     assert storage.read(f"{bucket}/x") == b"another's"
 
 
-def test_a_twin_that_is_faster_at_any_moment_is_no_error(storage, bucket, gcs_server):
+def test_a_write_succeeds_if_a_twin_writes_the_same_bytes_first(storage, bucket, gcs_server):
     gcs_server.write(bucket.removeprefix("gs://"), "x", b"old")
     gcs_server.fail("POST .*upload", Status(412, when="after"), skip=1)  # between our look and our overwriting
     write(storage, f"{bucket}/x", b"new")

@@ -24,7 +24,7 @@ def test_a_missing_file_is_named(storage, tmp_path, call):
         call(storage, f"{tmp_path}/nothing")
 
 
-def test_what_is_no_file_has_no_size(storage, tmp_path):
+def test_the_size_of_a_directory_or_pipe_is_an_error(storage, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(StorageError, match=f"{path} is a directory or a device, not a file"):
@@ -32,13 +32,13 @@ def test_what_is_no_file_has_no_size(storage, tmp_path):
 
 
 @pytest.mark.timeout(20)
-def test_an_update_refuses_what_is_no_file(storage, tmp_path):
+def test_an_update_of_a_pipe_is_refused(storage, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match=f"{tmp_path}/pipe is a directory or a device, not a file"):
         storage.update(f"{tmp_path}/pipe", lambda old: old or b"")
 
 
-def test_what_is_no_file_is_an_error_at_once_and_not_waited_for(tmp_path):
+def test_opening_a_pipe_or_directory_fails_immediately(tmp_path):
     """In a process of its own: who waits for a writer of a pipe can only be killed."""
     os.mkfifo(tmp_path / "pipe")
     code = """
@@ -98,7 +98,7 @@ def test_sweeping_removes_the_traces_of_killed_writers_of_these_names_alone(stor
     )
 
 
-def test_what_a_killed_writer_leaves_is_swept(storage, tmp_path):
+def test_the_file_of_a_killed_writer_is_swept(storage, tmp_path):
     code = f"""
 import os
 from pipeline.storage.local import LocalStorage
@@ -120,7 +120,7 @@ def test_an_update_that_another_process_holds_up_is_an_error_within_its_bound(tm
     LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")
 
 
-def test_what_is_neither_file_nor_folder_is_listed_as_a_file_of_no_bytes(storage, tmp_path):
+def test_pipes_and_broken_links_are_listed_as_empty_files(storage, tmp_path):
     """Left out, it would be lost without a word: it cannot be read, but its name stands there."""
     (tmp_path / "to a file").symlink_to("file")
     (tmp_path / "to a folder").symlink_to("folder")

@@ -32,12 +32,12 @@ def write(storage, path, data):
         sink.write(data)
 
 
-def test_it_is_a_storage(storage):
+def test_every_storage_implements_the_protocol(storage):
     assert isinstance(storage, Storage)
 
 
 @pytest.mark.parametrize("data", [b"", b"onetwo", LARGE], ids=["empty", "small", "large"])
-def test_a_file_is_there_only_after_the_block_and_whole(storage, directory, data):
+def test_a_published_file_appears_complete_after_the_block(storage, directory, data):
     path = f"{directory}/deep/down/file"
     middle = len(data) // 2
     with storage.publish(path) as sink:
@@ -63,21 +63,21 @@ def test_an_exception_in_the_block_leaves_the_old_file_and_no_trace(storage, dir
 
 
 @pytest.mark.parametrize("new", [b"new", LARGE], ids=["small", "large"])
-def test_publishing_replaces(storage, directory, new):
+def test_publishing_replaces_an_existing_file(storage, directory, new):
     path = f"{directory}/file"
     write(storage, path, b"old and longer")
     write(storage, path, new)
     assert storage.read(path) == new
 
 
-def test_of_two_creators_the_first_wins(storage, directory):
+def test_only_the_first_of_two_creations_succeeds(storage, directory):
     assert storage.create(f"{directory}/a/claim", b"first")
     assert not storage.create(f"{directory}/a/claim", b"second")
     assert storage.read(f"{directory}/a/claim") == b"first"
     assert list(storage.list(f"{directory}/a")) == ["claim"]
 
 
-def test_of_updates_at_the_same_time_none_is_lost(storage, directory):
+def test_concurrent_updates_are_all_applied(storage, directory):
     def add(_):
         storage.update(f"{directory}/a/count", lambda there: b"%d" % (int(there or 0) + 1))
 
@@ -162,7 +162,7 @@ def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, dir
     assert storage.exists(f"{directory}/dir a")
 
 
-def test_a_stat_agrees_with_what_can_be_of_the_same_bytes():
+def test_stats_agree_unless_size_or_checksum_differ():
     assert Stat(5).agrees_with(Stat(5, 1))
     assert Stat(5, 1).agrees_with(Stat(5, 1))
     assert not Stat(5, 1).agrees_with(Stat(5, 2))
@@ -184,7 +184,7 @@ def test_calls_in_parallel_give_their_results_in_order_and_the_first_failure():
         in_parallel(lambda i: 1 // i, range(3))
 
 
-def test_joining():
+def test_join_works_with_and_without_a_trailing_slash():
     assert join("a/b", "c") == join("a/b/", "c") == "a/b/c"
     assert join("/", "c") == "/c"
     assert join("gs://bucket", "c") == "gs://bucket/c"

@@ -119,7 +119,7 @@ def test_a_text_that_a_broken_tokenizer_cannot_encode_is_an_error(directory):
         broken.encode_batch(["words"])
 
 
-def test_the_unknown_token_is_the_models(directory):
+def test_the_unknown_token_is_taken_from_the_model(directory):
     named = opened(directory)
     assert (named["word piece"].unknown, named["byte level"].unknown) == (1, None)
 
@@ -139,7 +139,7 @@ def test_a_word_tokenizer_has_the_usual_roles_and_a_file_names_its_own(directory
     assert (given.start, given.end) == (3, 0)
 
 
-def test_a_tokenizer_without_such_tokens_is_an_error_with_the_remedy(directory):
+def test_a_tokenizer_without_start_and_end_tokens_is_refused_with_the_remedy(directory):
     path = str(directory / "bare.json")
     bare = Tokenizer(models.WordLevel({"a": 0, "[END]": 1}, "a"))
     bare.add_tokens([AddedToken("[START]")])
@@ -167,7 +167,7 @@ def test_a_file_that_is_no_tokenizer_is_an_error(directory):
         open_hugging_face(str(directory / "none.json"))
 
 
-def test_a_tokenizer_travels_to_workers_and_beside_the_shards(directory, tmp_path):
+def test_a_tokenizer_is_equal_after_pickling_and_after_writing_it_to_a_dataset(directory, tmp_path):
     for tokenizer in opened(directory).values():
         info = TextInfo(pickle.loads(pickle.dumps(tokenizer)), 128, "concat")
         for name, content in info.files().items():
@@ -227,6 +227,6 @@ def test_the_numbers_of_tokens_never_change():
         assert (tokenizer.end, tokenizer.start) == (1, 2)
 
 
-def test_a_hugging_face_tokenizer_is_what_it_was_opened_from(directory):
+def test_a_hugging_face_tokenizer_equals_one_with_its_path_digest_and_tokens(directory):
     tokenizer = open_hugging_face(str(directory / "word piece.json"))
     assert tokenizer == HuggingFaceTokenizer(tokenizer.path, tokenizer.digest, 2, 3)

@@ -30,7 +30,7 @@ def test_force_color_does_not_make_a_terminal_of_a_file(streams, monkeypatch):
     assert [Console(file=stream).is_terminal for stream in streams] == [True, False]
 
 
-def test_what_a_notebook_runs_redraws_nothing_although_it_has_a_pseudo_terminal(streams, monkeypatch):
+def test_the_pseudo_terminal_of_a_notebook_is_not_treated_as_a_terminal(streams, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("JPY_PARENT_PID", "1")
     assert not any(Console(file=stream).is_terminal for stream in streams)

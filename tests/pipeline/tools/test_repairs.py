@@ -111,7 +111,7 @@ CASES = [("tpu", damage) for damage in DAMAGES] + [("tfds", damage) for damage i
 
 
 @pytest.mark.parametrize(("schema", "damage"), CASES)
-def test_what_is_printed_repairs_it(raw_imagenet, tmp_path, verify, schema, damage):
+def test_the_printed_command_repairs_each_damage(raw_imagenet, tmp_path, verify, schema, damage):
     dataset = Dataset(raw_imagenet, tmp_path / "with a blank", schema)  # which has to be quoted
     do, said, advice = DAMAGES[damage]
     do(dataset)
@@ -126,7 +126,7 @@ def test_what_is_printed_repairs_it(raw_imagenet, tmp_path, verify, schema, dama
     assert "To " not in printed
 
 
-def test_damage_of_several_kinds_is_repaired_by_all_that_is_printed(raw_imagenet, tmp_path, verify):
+def test_the_printed_commands_together_repair_several_damages(raw_imagenet, tmp_path, verify):
     dataset = Dataset(raw_imagenet, tmp_path / "out")
     for damage in ("a flipped bit", "a shard too many", "the index", "a feature"):
         DAMAGES[damage][0](dataset)
@@ -138,7 +138,7 @@ def test_damage_of_several_kinds_is_repaired_by_all_that_is_printed(raw_imagenet
     assert verify(dataset.directory)[::2] == (0, [])  # a conversion that is run again writes the sidecars, too
 
 
-def test_what_was_converted_wrong_is_repaired_in_the_raw_data(raw_imagenet, tmp_path, verify):
+def test_a_damaged_raw_image_is_repaired_in_the_raw_data_and_converted_again(raw_imagenet, tmp_path, verify):
     whole = make_jpeg(seed=5)
     raw_imagenet.train["n00000001"]["n00000001_0.JPEG"] = whole[: len(whole) // 2] + b"\xff\xd9"
     dataset = Dataset(raw_imagenet.write(), tmp_path / "out")

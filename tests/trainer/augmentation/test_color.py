@@ -13,7 +13,7 @@ ENHANCERS = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Con
 
 
 @pytest.mark.parametrize("name", ENHANCERS)
-def test_each_change_is_pillows(make_batch, name):
+def test_each_color_change_equals_that_of_pillow(make_batch, name):
     batch = make_batch()
     drawn = uniform(batch, "color_jitter", 3)[:, list(ENHANCERS).index(name)]
     changed = color_jitter(batch, **{name: 0.8})["image"]
@@ -33,7 +33,7 @@ def test_factors_are_uniform_around_one_and_never_negative(make_batch):
         assert abs(levels.mean() - (low + high) / 2) < 6
 
 
-def test_nothing_asked_for_changes_nothing_but_the_dtype(make_batch):
+def test_color_jitter_without_options_changes_only_the_dtype(make_batch):
     batch = make_batch()
     same = color_jitter(batch)
     assert same["image"].dtype == jnp.float32
@@ -57,7 +57,7 @@ def test_imagenets_statistics_are_of_each_channel(make_batch):
     assert (own == normalize(images, "imagenet")).all()
 
 
-def test_what_cannot_be_done_is_one_error(make_batch):
+def test_unsuitable_images_and_statistics_are_refused(make_batch):
     grey = make_batch(channels=1)
     with pytest.raises(InputError, match="color_jitter: 'image' has 1 channels; it must have 3"):
         color_jitter(grey, saturation=0.1)

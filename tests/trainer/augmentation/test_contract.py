@@ -39,7 +39,7 @@ def test_one_device_and_four_agree(make_batch, op):
 
 
 @ops()
-def test_keys_that_it_does_not_set_stay_as_they_are(make_batch, op):
+def test_an_augmentation_keeps_the_other_keys_unchanged(make_batch, op):
     batch = make_batch()
     made = op(batch)
     for key in ("label", "_mask", "_seed"):
@@ -57,7 +57,7 @@ def test_a_row_depends_on_no_other_row(make_batch, op):
 
 
 @ops()
-def test_what_a_row_of_padding_holds_never_reaches_another(make_batch, op):
+def test_values_in_padding_never_affect_other_rows(make_batch, op):
     batch = make_batch(masked=(2, 9))
     padding = batch["_mask"] == 0
     dirty = batch | {
@@ -71,7 +71,7 @@ def test_what_a_row_of_padding_holds_never_reaches_another(make_batch, op):
 
 
 @ops(["color_jitter", "random_erasing", *MIXING])
-def test_it_draws_from_the_seed_alone(make_batch, op):
+def test_an_augmentation_depends_only_on_image_and_seed(make_batch, op):
     batch, other = make_batch(), make_batch(salt=1)
     assert (op(batch)["image"] == op(batch | {"_index": jnp.arange(16)})["image"]).all()
     assert (op(batch)["image"] != op(batch | {"_seed": other["_seed"]})["image"]).any()

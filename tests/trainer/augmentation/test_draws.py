@@ -13,7 +13,7 @@ def of_seeds(seeds, stream="a", count=2):
     return np.asarray(uniform({"_seed": np.asarray(seeds, np.uint32)}, stream, count))
 
 
-def test_they_are_uniform_and_not_correlated_even_for_seeds_that_follow_each_other():
+def test_draws_are_uniform_and_uncorrelated_even_for_consecutive_seeds():
     drawn = of_seeds([(i, 0) for i in range(20_000)])
     for column in drawn.T:
         assert stats.kstest(column, "uniform").pvalue > 1e-3
@@ -29,7 +29,7 @@ def test_both_halves_of_a_seed_and_the_streams_name_matter():
         assert not (here == other).any()
 
 
-def test_they_are_the_same_numbers_for_ever():
+def test_draws_equal_a_reference_implementation_of_threefry():
     """Threefry-2x32 by hand (Salmon et al. 2011): a run that goes on with another version of JAX draws the same."""
 
     def threefry(key, counter):

@@ -40,14 +40,14 @@ def test_the_rectangle_lies_anywhere_and_reaches_every_border(make_batch):
     assert pixels.reshape(2000, -1).any(0).all()
 
 
-def test_as_many_are_changed_as_the_probability_says_and_the_dtype_stays(make_batch):
+def test_the_share_of_erased_images_is_the_probability_and_the_dtype_is_kept(make_batch):
     batch = make_batch(2000, 4, 4, 1)
     assert abs(erased(batch, probability=0.25).any((1, 2)).mean() - 0.25) < 0.04
     assert not erased(batch, probability=0.0).any()
     assert random_erasing(batch, value=7)["image"].dtype == batch["image"].dtype
 
 
-def test_what_cannot_be_is_one_error(make_batch):
+def test_invalid_erasing_options_are_refused(make_batch):
     with pytest.raises(OptionError, match=r"probability=1.5, area=\(0.02, 0.3333"):
         random_erasing(make_batch(), probability=1.5)
     with pytest.raises(OptionError, match=r"area two ascending numbers in \(0, 1\]"):

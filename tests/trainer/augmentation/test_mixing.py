@@ -78,7 +78,7 @@ def test_cutmixs_boxes_have_the_published_sizes_and_places(make_batch):
 
 
 @pytest.mark.parametrize("op", [mixup, cutmix])
-def test_a_row_that_does_not_count_mixes_with_none(make_batch, op):
+def test_masked_rows_are_not_mixed_with_others(make_batch, op):
     batch = labelled(make_batch(masked=(3, 12, 15)))
     mixed = op(batch, alpha=1.0)
     for row in (3, 12, 15):
@@ -102,7 +102,7 @@ def test_labels_are_smoothed_over_all_classes(make_batch):
     np.testing.assert_allclose(soft, [[0.85, 0.05, 0.05, 0.05], [0.05, 0.05, 0.85, 0.05], [0.05] * 4], atol=1e-6)
 
 
-def test_what_cannot_be_mixed_is_one_error(make_batch):
+def test_mixing_with_unsuitable_labels_is_one_error(make_batch):
     batch = make_batch()
     with pytest.raises(InputError, match=r"mixup mixes 'soft', which is not in the batch.*Call one_hot first"):
         mixup(batch, labels="soft")

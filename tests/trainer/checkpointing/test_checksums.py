@@ -53,7 +53,7 @@ def test_every_flipped_bit_and_parts_that_changed_places_give_another_sum():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4", "bool", "complex64", "uint8"])
-def test_numbers_of_every_kind_have_sums(dtype):
+def test_checksums_distinguish_arrays_of_every_dtype(dtype):
     one, other = {"a": jnp.ones((3, 2), dtype)}, {"a": jnp.zeros((3, 2), dtype)}
     assert array_sums(one) == array_sums(one) != array_sums(other)
 

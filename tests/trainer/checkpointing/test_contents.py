@@ -32,7 +32,7 @@ def test_a_checkpoint_says_with_what_when_and_where_it_was_made(config, save):
     )
 
 
-def test_what_changed_since_is_named(config, save, state_at):
+def test_changes_since_a_checkpoint_are_listed(config, save, state_at):
     save(config(seed=5), 10)
     saved = CheckpointManager(config()).restore(10, state_at(devices=2))
     assert saved.changes(config(seed=6).to_json()) == ["seed 5 -> 6", "data 4 -> 2"]
@@ -40,7 +40,7 @@ def test_what_changed_since_is_named(config, save, state_at):
     assert changes({"names": ["a"]}, {"names": ("a",)}) == []
 
 
-def test_no_flipped_bit_of_a_page_is_read_as_a_page(tmp_path):
+def test_a_flipped_bit_in_the_contents_of_a_checkpoint_is_detected(tmp_path):
     contents = {"versions": {"infeed": "1"}, "config": {"keys": {1: "a", 10: "b", 2: 0.1}}}
     data = json.dumps(sealed(contents)).encode()
     file = tmp_path / "7/contents/metadata"

@@ -16,7 +16,7 @@ def saved(step):
 
 
 @pytest.mark.parametrize("where", ["disk", "bucket"])
-def test_a_checkpoint_appears_only_if_the_fence_lets_it_at_the_last_moment(request, tmp_path, where):
+def test_a_checkpoint_does_not_appear_if_the_fence_raises_before_publishing(request, tmp_path, where):
     workdir = str(tmp_path) if where == "disk" else request.getfixturevalue("bucket")
     settings, asked = TrainerConfig(workdir=f"{workdir}/run", global_batch_size=1), []
 

@@ -79,7 +79,7 @@ def bits(result):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result.state)]
 
 
-def test_killed_at_any_of_20_moments_of_a_save_one_whole_checkpoint_is_the_newest(runs):
+def test_a_kill_at_any_of_20_moments_of_a_save_leaves_a_complete_newest_checkpoint(runs):
     _, copies = runs
     assert len(copies) >= 20
     newest = [finished_steps(str(copy))[-1] for copy in copies]
@@ -87,7 +87,7 @@ def test_killed_at_any_of_20_moments_of_a_save_one_whole_checkpoint_is_the_newes
     assert newest == sorted(newest)
 
 
-def test_killed_at_these_moments_of_a_save_the_run_goes_on_to_the_same_bits(runs, straight):
+def test_a_run_killed_at_selected_moments_of_a_save_resumes_to_the_same_bits(runs, straight):
     _, copies = runs
     newest = [finished_steps(str(copy))[-1] for copy in copies]
     published = newest.index(SECOND)
@@ -111,7 +111,7 @@ def resumed(runs):
     return productive_seconds(workdir, SECOND), killed_run.train(workdir), time.time()
 
 
-def test_killed_for_real_in_two_saves_one_after_the_other_the_run_goes_on_to_the_same_bits(resumed, straight):
+def test_a_run_killed_by_sigkill_in_two_consecutive_saves_resumes_to_the_same_bits(resumed, straight):
     _, result, _ = resumed
     assert result.start_step == SECOND
     assert bits(result) == straight

@@ -26,14 +26,14 @@ def test_finished_steps_are_those_that_orbax_finds(place, request, config, save,
     assert checkpoint_bytes(storage, f"{directory}/10") > 12_000  # 64 x 48 float32, which do not compress
 
 
-def test_what_a_kill_left_unfinished_is_removed_by_the_next_run(config, save, tmp_path):
+def test_a_checkpoint_left_unfinished_by_a_kill_is_removed_by_the_next_run(config, save, tmp_path):
     left = tmp_path / "run/checkpoints/17.orbax-checkpoint-tmp/state"
     left.mkdir(parents=True)
     save(config(), 20)
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["20"]
 
 
-def test_a_checkpoint_in_a_bucket_of_which_a_part_is_removed_is_none(bucket, gcs_server, config, save):
+def test_a_partly_removed_checkpoint_in_a_bucket_is_not_listed(bucket, gcs_server, config, save):
     save(replace(config(), workdir=f"{bucket}/run"), 2, 10)
     gcs_server.fail("DELETE .*checkpoints/2/state/".replace("/", "(?:/|%2F)"), Status(403), times=None)
     with pytest.raises(StorageError, match="checkpoints/2/state/"):
@@ -41,7 +41,7 @@ def test_a_checkpoint_in_a_bucket_of_which_a_part_is_removed_is_none(bucket, gcs
     assert finished_steps(f"{bucket}/run") == [10]
 
 
-def test_looking_for_checkpoints_makes_nothing(tmp_path):
+def test_listing_checkpoints_creates_no_directory(tmp_path):
     assert finished_steps(str(tmp_path / "run")) == []
     assert list(tmp_path.iterdir()) == []
 

@@ -20,7 +20,7 @@ def directory(bucket):
 
 
 @pytest.mark.parametrize("text", ["gs://bucket/dir/name", "gs://bucket"])
-def test_a_path_reads_as_it_was_given_and_stays_of_its_class(text):
+def test_a_bucket_path_keeps_its_text_and_class(text):
     path = orbax_path(text)
     assert str(path) == path.as_posix() == path.__fspath__() == text
     assert type(epath.Path(path)) is BucketPath
@@ -32,11 +32,11 @@ def test_a_path_reads_as_it_was_given_and_stays_of_its_class(text):
     assert path.is_absolute()
 
 
-def test_a_path_on_disk_stays_what_orbax_takes_by_itself(tmp_path):
+def test_a_local_path_is_an_ordinary_epath(tmp_path):
     assert type(orbax_path(str(tmp_path))) is type(epath.Path(tmp_path))
 
 
-def test_directories_are_there_once_made_or_filled_until_they_are_removed(directory):
+def test_bucket_directories_exist_from_creation_or_first_file_until_removal(directory):
     assert not directory.exists()
     directory.mkdir()
     assert directory.is_dir()
@@ -59,7 +59,7 @@ def test_directories_are_there_once_made_or_filled_until_they_are_removed(direct
     directory.rmtree()
 
 
-def test_orbax_saves_restores_lists_and_removes_by_it_alone(directory, gcs_server):
+def test_orbax_saves_restores_lists_and_removes_through_bucket_path_only(directory, gcs_server):
     options = ocp.CheckpointManagerOptions(max_to_keep=1)
     with ocp.CheckpointManager(directory, options=options) as manager:
         for step in (1, 2):
@@ -73,7 +73,7 @@ def test_orbax_saves_restores_lists_and_removes_by_it_alone(directory, gcs_serve
     assert not [request for request in gcs_server.requests() if request.host.endswith("googleapis.com")]
 
 
-def test_what_orbax_reads_and_writes_is_tried_again_and_named_in_the_end(directory, monkeypatch, gcs_server):
+def test_requests_of_orbax_are_retried_and_a_final_failure_is_named(directory, monkeypatch, gcs_server):
     monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.01, 0.02))
     gcs_server.fail("run/file", Status(503), times=2)
     (directory / "file").write_text("text")

@@ -33,7 +33,7 @@ def test_newer_checkpoints_are_named_at_once_and_removed_when_the_run_first_save
     assert CheckpointManager(back).best() == 10  # the new checkpoint of step 20 was not evaluated
 
 
-def test_a_restart_with_the_same_restore_step_goes_on_from_what_came_since(settings, save, caplog):
+def test_a_restart_with_the_same_restore_step_resumes_from_newer_checkpoints(settings, save, caplog):
     back = replace(settings, restore_step=10)
     save(back, 15, 25)
     assert CheckpointManager(back).resume_step() == 25
@@ -42,12 +42,12 @@ def test_a_restart_with_the_same_restore_step_goes_on_from_what_came_since(setti
     assert CheckpointManager(replace(settings, restore_step=15)).resume_step() == 15
 
 
-def test_a_restart_before_the_first_save_goes_back_again(settings):
+def test_a_restart_before_the_first_save_restores_restore_step_again(settings):
     back = replace(settings, restore_step=20)
     assert [CheckpointManager(back).resume_step() for _ in range(2)] == [20, 20]
 
 
-def test_a_run_killed_while_it_removes_newer_checkpoints_goes_back_again(settings, state_at, monkeypatch):
+def test_a_run_killed_while_removing_newer_checkpoints_restores_restore_step_again(settings, state_at, monkeypatch):
     back = replace(settings, restore_step=10)
     with CheckpointManager(back) as checkpoints:
         checkpoints.resume_step()
@@ -62,7 +62,7 @@ def test_a_step_that_has_no_checkpoint_is_refused_with_those_there_are(settings,
         CheckpointManager(config("empty", restore_step=15)).resume_step()
 
 
-def test_training_goes_on_from_restore_step_as_the_run_that_was_there(dense_task, vector_input, config, caplog):
+def test_training_from_restore_step_repeats_the_straight_run(dense_task, vector_input, config, caplog):
     settings = config(checkpoint_every_steps=4, iterations_per_loop=1)
     straight = Trainer(dense_task, settings, jax.devices()[:1]).train(vector_input, max_steps=12)
     back = Trainer(dense_task, replace(settings, restore_step=4), jax.devices()[:1])

@@ -76,7 +76,7 @@ def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
         CheckpointManager(config(keep_best="acuracy")).record(1, {"accuracy": 0.5, "loss": 1.0})
 
 
-def test_what_was_measured_is_kept_in_a_bucket_too(bucket):
+def test_evaluations_are_kept_in_a_bucket_too(bucket):
     evaluations = Evaluations(f"{bucket}/run")
     assert evaluations.read() == {}
     evaluations.add(10, {"loss": 1.0}, there=[10])

@@ -50,7 +50,7 @@ def test_every_host_does_what_host_0_decided_at_the_same_poll(count, wishes, sch
         assert seen[0][min(wishes) + margin] == wishes[min(wishes)]
 
 
-def test_a_clock_that_asks_again_and_again_is_heard_once_until_it_is_done():
+def test_a_repeated_request_for_a_save_is_decided_once_until_done():
     (host, other) = polls_of(2)
     decisions = [(host.poll(lambda: SAVE), other.poll()) for _ in range(4)]
     assert decisions == [(Decision(),) * 2, (Decision(),) * 2, (SAVE, SAVE), (Decision(),) * 2]

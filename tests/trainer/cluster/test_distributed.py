@@ -34,7 +34,7 @@ def test_flags_that_do_not_make_a_run_say_what_is_missing(settings, text):
         Distributed(**settings)
 
 
-def test_a_process_that_is_alone_joins_nobody():
+def test_a_single_process_joins_no_cluster():
     join(Distributed())
 
 

@@ -37,7 +37,7 @@ def test_every_host_gets_what_host_0_makes_and_only_host_0_makes_it(count, value
     assert makers == [0]
 
 
-def test_exchanges_of_one_name_are_told_apart():
+def test_repeated_exchanges_of_one_name_do_not_mix():
     def exchanged(exchange):
         return [exchange.from_host_0("value", lambda number=number: number, 10.0) for number in range(20)]
 
@@ -78,13 +78,13 @@ def test_values_of_all_hosts_are_gathered_in_the_order_of_hosts():
     assert found == [[(host, host**2) for host in range(12)]] * 12
 
 
-def test_what_only_some_hosts_tell_in_time_is_gathered_from_those():
+def test_gather_returns_the_values_of_hosts_that_answer_in_time():
     first, _, third = exchanges_of(3)
     third.tell("place", "c")
     assert first.gather("place", "a", 0.1) == {0: "a", 2: "c"}
 
 
-def test_host_0_judges_the_values_of_all():
+def test_host_0_decides_from_the_values_of_all_hosts():
     def exchanged(exchange):
         return exchange.agree("seed", exchange.index, lambda told: f"of {exchange.index}: {sum(told.values())}", 10.0)
 
@@ -98,7 +98,7 @@ def test_a_posted_value_is_read_without_waiting():
     assert second.posted("decided/3") == [True, "enough"]
 
 
-def test_calls_do_not_hear_each_other():
+def test_exchanges_of_different_calls_do_not_mix():
     store = LocalStore()
     first, _ = (HostWatchdog(5.0, store=store.view(0, 2)).exchange for _ in range(2))
     _, second = (HostWatchdog(5.0, store=store.view(1, 2)).exchange for _ in range(2))
@@ -165,7 +165,7 @@ def test_hosts_that_deliver_other_batches_all_end_with_an_error_at_the_dispatch_
         assert all(f"different batches up to step {expected}, but each must deliver the same" in e for _, e in found)
 
 
-def test_hosts_whose_programs_end_apart_end_with_an_error():
+def test_hosts_whose_inputs_end_at_different_steps_fail():
     first, second = hosts_of(2)
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(first, 7, True, 1)

@@ -30,7 +30,7 @@ def beating(rolls, number):
 
 
 @pytest.mark.parametrize("silent", [0, 1])
-def test_every_host_misses_one_that_has_gone_silent_and_no_other(silent):
+def test_every_host_reports_exactly_the_host_that_stopped_its_heartbeat(silent):
     hosts = rolls(4, timeout_seconds=2.0)
     hosts[3].left("done")
     alive = [hosts[1 - silent], hosts[2]]
@@ -48,7 +48,7 @@ def test_every_host_misses_one_that_has_gone_silent_and_no_other(silent):
     assert "resumes from the newest checkpoint" in failure.text
 
 
-def test_a_host_that_was_suspended_itself_holds_nobody_else_for_dead():
+def test_a_host_that_was_suspended_does_not_report_others_as_dead():
     first, second = rolls(2, timeout_seconds=0.4)
     beating([second], 0)
     first.look()
@@ -65,7 +65,7 @@ def test_a_host_that_has_not_joined_is_late_but_not_dead():
     assert first.failure() is None
 
 
-def test_when_host_0_is_silent_the_others_end_apart_without_its_verdict():
+def test_the_others_end_separately_if_host_0_is_silent():
     hosts = rolls(3, timeout_seconds=60.0)
     beating(hosts, 0)
     for registry in hosts[1:]:
@@ -92,7 +92,7 @@ def test_hosts_that_all_raised_ended_together_and_the_failure_is_forgotten():
 
 
 @pytest.mark.parametrize("how", ["killed", "done"])
-def test_hosts_that_did_not_all_raise_ended_apart(how):
+def test_hosts_end_separately_unless_all_of_them_raised(how):
     hosts = rolls(3)
     hosts[0].report("a failure of one")
     for registry, left in zip(hosts, ["raised", how, "raised"], strict=True):
@@ -110,7 +110,7 @@ def test_a_host_that_never_leaves_is_waited_for_no_longer_than_the_time_out():
     assert 0.3 <= time.monotonic() - begun < 3
 
 
-def test_calls_are_told_apart():
+def test_each_call_has_its_own_keys():
     store = LocalStore()
     first, again = (HostRegistry(store.view(1, 2), 5.0) for _ in range(2))
     other = HostRegistry(store.view(0, 2), 5.0)
@@ -131,7 +131,7 @@ class GoneStore(LocalStore):
         self.put = self.put_first = self.get = self.by_host = self.delete = self.reach = self._gone
 
 
-def test_without_the_store_the_failure_is_that_of_host_0():
+def test_an_unreachable_coordination_service_is_reported_as_a_failure_of_host_0():
     store = GoneStore()
     registry = HostRegistry(store, 0.1)
     store.die()

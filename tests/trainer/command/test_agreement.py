@@ -21,6 +21,6 @@ def test_the_most_frequent_confusions_are_named():
     assert told({"class": 3, "label": 3}) == ": 1 agree with their label, 0 do not"
 
 
-def test_what_has_no_class_and_label_is_not_counted():
+def test_predictions_without_class_and_label_are_not_counted():
     assert told({"score": 0.5}, {"class": [1, 2], "label": 1}, {"class": 1}) == ""
     assert told({"class": 1, "label": 1, "class_name": "cat"}) == ": 1 agree with their label, 0 do not"

@@ -109,7 +109,7 @@ def refused(capsys, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_is_wrong_with_a_recipe_is_one_error(refused, code, name, text):
+def test_a_broken_or_missing_recipe_is_one_error(refused, code, name, text):
     printed = refused(code, name)
     assert printed.startswith("error: ")
     assert "Traceback" not in printed

@@ -20,5 +20,5 @@ from trainer.command.replaying import verdict
         (0.5, math.nan, "mean loss 0.5, but nan in metrics.jsonl: this replay is not what the run computed. "),
     ],
 )
-def test_it_says_whether_the_bits_are_those_of_the_run(loss, reported, told):
+def test_a_replay_states_whether_its_loss_is_bit_identical_to_the_run(loss, reported, told):
     assert verdict(loss, reported).startswith(told)

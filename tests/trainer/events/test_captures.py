@@ -73,7 +73,7 @@ def test_a_client_gets_a_trace_of_the_dispatches_and_saves_it(dense_task, endles
 
 
 @pytest.mark.parametrize(("host", "others"), [({}, False), ({"profiler_host": "0.0.0.0"}, True)])
-def test_it_listens_to_programs_of_this_machine_alone_unless_told_otherwise_and_only_while_it_trains(
+def test_the_profiler_port_is_local_by_default_and_open_only_during_training(
     dense_task, endless, config, port, host, others
 ):
     heard = []
@@ -91,7 +91,7 @@ def test_a_port_that_is_in_use_is_one_error(dense_task, endless, config, port):
             Trainer(dense_task, config(profiler_port=port)).train(endless, max_steps=1)
 
 
-def test_a_capture_under_way_does_not_keep_a_training_from_ending(dense_task, endless, config, port):
+def test_a_running_capture_does_not_delay_the_end_of_training(dense_task, endless, config, port):
     class Asks(Callback):
         def on_loop_end(self, end):
             if not calls:
@@ -107,7 +107,7 @@ def test_a_capture_under_way_does_not_keep_a_training_from_ending(dense_task, en
         assert calls[0].exception(timeout=20) is not None
 
 
-def test_a_capture_has_an_end_however_long_the_client_asks_for(dense_task, endless, config, port, monkeypatch):
+def test_a_capture_is_limited_in_time_whatever_the_client_requests(dense_task, endless, config, port, monkeypatch):
     monkeypatch.setattr(profile, "LONGEST_CAPTURE_SECONDS", 0.2)
     answers = []
 

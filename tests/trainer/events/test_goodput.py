@@ -13,11 +13,11 @@ def test_the_time_of_earlier_runs_counts():
 
 
 @pytest.mark.parametrize("spent", [TimeSpent(None, 30.0), TimeSpent(1000.0, None)])
-def test_without_the_beginning_or_the_earlier_time_it_is_unknown(spent):
+def test_goodput_is_unknown_without_the_start_or_the_earlier_training_time(spent):
     assert spent.goodput(20.0, now=1200.0) is None
 
 
-def test_the_first_beginning_counts_however_often_training_begins_again(tmp_path):
+def test_the_first_start_time_of_a_training_is_kept_over_restarts(tmp_path):
     workdir = str(tmp_path / "run")
     assert [first_began(workdir, now) for now in (1000.5, 1300.0, 1400.0)] == [1000.5] * 3
 

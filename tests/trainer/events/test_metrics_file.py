@@ -24,7 +24,7 @@ def test_a_line_that_is_not_utf_8_is_skipped(tmp_path):
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("after", [None, 7])
-def test_a_named_pipe_in_its_place_is_refused_rather_than_waited_for(tmp_path, after):
+def test_a_named_pipe_as_metrics_file_is_refused_without_waiting(tmp_path, after):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(StorageError, match=r"metrics\.jsonl is a directory or a device, not a file\."):
         MetricsFile(str(tmp_path), after)
@@ -107,7 +107,7 @@ def test_half_a_line_is_left_alone_while_another_evaluation_may_be_writing_it(tm
 
 
 @pytest.mark.parametrize("where", ["disk", "bucket"])
-def test_lines_that_the_fence_stops_never_appear(tmp_path, request, where):
+def test_metrics_are_not_written_after_the_fence_raised(tmp_path, request, where):
     directory = request.getfixturevalue("bucket") if where == "bucket" else str(tmp_path)
 
     def fence():
@@ -122,7 +122,7 @@ def test_lines_that_the_fence_stops_never_appear(tmp_path, request, where):
     assert b"".join(storage.read(f"{directory}/{name}") for name in storage.list(directory)) == b""
 
 
-def test_what_the_owner_before_writes_late_reaches_nobody(tmp_path):
+def test_late_metrics_of_a_previous_owner_do_not_appear(tmp_path):
     old = write(tmp_path, [1, 2])
     old.flush()
     write(tmp_path, [3], after=2).close()

@@ -56,7 +56,7 @@ def test_files_are_read_in_pieces_that_end_anywhere(tmp_path, monkeypatch):
     assert len(columns["näme"].values) == 40
 
 
-def test_of_a_step_that_was_evaluated_twice_the_last_value_counts(tmp_path):
+def test_the_last_value_of_a_step_evaluated_twice_counts(tmp_path):
     lines = MetricsFile(str(tmp_path))
     for step, loss in ((20, 0.5), (10, 0.75), (20, 0.25), (30, float("inf"))):
         lines.scalars(step, {"loss": loss})

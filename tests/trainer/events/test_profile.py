@@ -38,13 +38,13 @@ def test_the_trace_has_the_dispatches_of_its_steps_alone(dense_task, vector_inpu
 
 
 @pytest.mark.parametrize(("start", "end", "stops"), [(0, 30, {10, 20}), (15, 17, {15, 17}), (20, 30, set())])
-def test_a_run_profiles_what_it_makes_of_these_steps(start, end, stops, caplog):
+def test_a_run_profiles_only_the_requested_steps_that_it_trains(start, end, stops, caplog):
     settings = TrainerConfig(workdir="w", global_batch_size=1, profile_steps="10:20")
     assert Profile(settings, start, end).stops == stops
     assert ("profile_steps=10:20: this run trains only steps 21 to 30" in caplog.text) == (not stops)
 
 
-def test_a_trace_that_a_run_did_not_end_is_uploaded_to_its_bucket(bucket):
+def test_a_trace_cut_short_by_the_end_of_a_run_is_uploaded(bucket):
     with Profile(TrainerConfig(workdir=bucket, global_batch_size=1, profile_steps="0:5"), 0, 9) as profile:
         profile.at(0)
         profile.at(3)

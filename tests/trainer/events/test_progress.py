@@ -119,7 +119,7 @@ def test_tflops_and_the_share_of_the_peak_follow_from_the_size_of_a_step():
     }
 
 
-def test_where_the_flops_or_the_peak_are_unknown_nothing_is_made_up():
+def test_tflops_and_mfu_are_omitted_if_flops_or_peak_are_unknown():
     neither = Speed.of(50, StepSize(32), seconds=5, wait_seconds=1)
     assert (neither.tflops_per_second, neither.mfu) == (None, None)
     assert [*neither.scalars()] == ["speed/steps_per_second", "speed/examples_per_second", "speed/input_wait"]

@@ -76,7 +76,7 @@ def test_every_step_and_every_evaluation_is_one_point_and_one_line_with_all_its_
     )
 
 
-def test_what_is_told_of_a_step_does_not_depend_on_the_steps_a_dispatch(dense_task, vector_input, config, shown):
+def test_reported_metrics_do_not_depend_on_the_steps_per_dispatch(dense_task, vector_input, config, shown):
     told = []
     for k in (1, 6):
         settings = config(f"k{k}", iterations_per_loop=k, log_every=4)
@@ -85,7 +85,7 @@ def test_what_is_told_of_a_step_does_not_depend_on_the_steps_a_dispatch(dense_ta
     assert told[0] == told[1]
 
 
-def test_a_run_that_goes_on_shows_each_step_once_and_nothing_of_the_broken_one(
+def test_a_resumed_run_reports_each_step_once_without_lost_steps(
     dense_task, vectors, make_input, vector_input, config, shown
 ):
     def dying(ctx):

@@ -79,7 +79,7 @@ def test_a_part_appears_at_most_every_30_seconds_and_at_the_end(open_writer, par
     assert len(parts()) == seen[-1] + 1 == 34
 
 
-def test_what_is_asked_for_now_appears_at_once_and_nothing_new_is_no_part(open_writer, parts, clock):
+def test_flush_now_publishes_immediately_and_an_empty_flush_writes_no_part(open_writer, parts, clock):
     writer = open_writer()
     writer.flush(now=True)
     assert parts() == []
@@ -121,7 +121,7 @@ def test_tensorboard_shows_the_parts_as_one_run_and_a_resumed_one_in_place_of_th
     assert tensorboard_shows(tmp_path) == {"train": {"loss": expected}}
 
 
-def test_a_part_that_was_refused_is_named_and_comes_with_the_next(open_writer, parts, gcs_server):
+def test_events_of_a_refused_part_are_written_with_the_next(open_writer, parts, gcs_server):
     from fake_gcs.server import Status
 
     writer = open_writer()

@@ -95,7 +95,7 @@ def serves(tensorboard):
     return get
 
 
-def test_it_serves_every_step_once_as_metrics_jsonl_has_it(serves, workdir):
+def test_tensorboard_serves_every_step_once_with_the_values_of_metrics_jsonl(serves, workdir):
     assert sorted(serves("runs")) == ["eval", "train"]
     tags = {run: set(of_run) for run, of_run in serves("plugin/scalars/tags").items()}
     assert tags["eval"] == {"loss"}
@@ -109,7 +109,7 @@ def test_it_serves_every_step_once_as_metrics_jsonl_has_it(serves, workdir):
             assert points == expected
 
 
-def test_it_serves_images_histograms_and_the_settings(serves):
+def test_tensorboard_serves_images_histograms_and_settings(serves):
     images = serves("plugin/images/images?run=train&tag=stripes&sample=0")
     assert [image["step"] for image in images] == [5, 10, 12]
     shown = np.asarray(Image.open(io.BytesIO(serves(f"plugin/images/individualImage?{images[-1]['query']}"))))
@@ -122,7 +122,7 @@ def test_it_serves_images_histograms_and_the_settings(serves):
     assert "iterations_per_loop" in texts[1]["text"]
 
 
-def test_its_page_shows_the_run_and_its_tags(tensorboard, tmp_path):
+def test_the_tensorboard_page_shows_the_runs_and_tags(tensorboard, tmp_path):
     browser = find_browser()
     if browser is None:
         without = f"no browser ({', '.join(BROWSERS)}): apt-get install chromium"

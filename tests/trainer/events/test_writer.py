@@ -50,7 +50,7 @@ def test_an_image_is_its_size_and_a_png_of_its_pixels(events_in, tmp_path, chann
     np.testing.assert_array_equal(decoded, pixels)
 
 
-def test_of_a_whole_batch_of_images_the_first_16_are_written(events_in, tmp_path):
+def test_only_the_first_16_images_of_a_batch_are_written(events_in, tmp_path):
     batch = np.zeros((40, 2, 2, 3), np.uint8)
     *_, tensor = written(events_in, tmp_path, lambda writer: writer.image(1, "batch", batch))
     assert len(tensor) == 2 + 16
@@ -67,7 +67,7 @@ def test_of_a_whole_batch_of_images_the_first_16_are_written(events_in, tmp_path
         (np.full((4, 4, 3), np.nan), r"values in nan..nan"),
     ],
 )
-def test_what_is_no_image_is_refused_with_its_tag(images, text):
+def test_an_array_that_is_not_an_image_is_refused_with_its_tag(images, text):
     with pytest.raises(OptionError, match=text):
         image_summary("x", images)
 

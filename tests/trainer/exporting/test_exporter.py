@@ -50,7 +50,7 @@ def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_ch
     assert steps_of("final", tmp_path) == [4]
 
 
-def test_a_checkpoint_is_told_to_be_complete_before_its_model_is_exported(train, vector_input, tmp_path):
+def test_a_model_is_exported_after_its_checkpoint_is_reported_complete(train, vector_input, tmp_path):
     class Complete(Callback):
         exported = ()
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_is_told_to_be_complete_before_its_model_is_exported(train,
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"origin": 1}', '{"origin": {"metrics": {"loss": []}}}', '"\xff"'])
-def test_an_export_with_a_damaged_description_is_named_rather_than_beaten(tmp_path, text):
+def test_best_export_refuses_to_compare_with_a_damaged_export(tmp_path, text):
     extra = tmp_path / "7/assets.extra"
     extra.mkdir(parents=True)
     (tmp_path / "7/saved_model.pb").touch()
@@ -83,7 +83,7 @@ def test_best_exports_only_what_is_better_than_the_newest_export_also_after_a_re
     assert steps_of("best", tmp_path) == [2, 4]
 
 
-def test_only_evaluations_of_its_name_count(train, vector_input, tmp_path):
+def test_an_exporter_ignores_evaluations_of_another_name(train, vector_input, tmp_path):
     train(2, [Exporter(str(tmp_path / "other"), vector_input, name="other")])
     assert not Path(tmp_path / "other").exists()
 
@@ -101,7 +101,7 @@ def test_wrong_options_are_one_error(train, vector_input, tmp_path):
         train(2, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="los")])
 
 
-def test_a_callback_may_catch_an_export_that_fails_and_the_training_goes_on(train, vector_input, tmp_path):
+def test_training_continues_if_a_callback_catches_a_failed_export(train, vector_input, tmp_path):
     class Forgiving(Exporter):
         def on_evaluation_end(self, end):
             with pytest.raises(ExportError, match="they differ by"):

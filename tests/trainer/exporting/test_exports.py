@@ -62,7 +62,7 @@ def payloads(photographs):
     return everything.serving(["image"]).payloads(range(130))
 
 
-def test_all_records_through_it_without_jax_give_the_integers_of_an_evaluation(photographs, export_and_answers):
+def test_an_export_without_jax_predicts_the_classes_counted_by_the_evaluation(photographs, export_and_answers):
     labels = np.arange(130) % 4
     evaluated = photographs.trainer.evaluate(photographs.input).metrics["accuracy"]
     assert 0.5 < evaluated < 1
@@ -88,7 +88,7 @@ def test_signatures_are_for_examples_features_and_arrays_without_what_only_repea
         }
 
 
-def test_it_says_what_it_was_made_of(photographs, exported):
+def test_an_export_describes_its_step_model_data_and_labels(photographs, exported):
     described = json.loads(Path(exported.path, "assets.extra/infeed.json").read_text())
     assert described["origin"]["step"] == exported.step == 3
     assert described["origin"]["model"] == "ema"
@@ -98,7 +98,7 @@ def test_it_says_what_it_was_made_of(photographs, exported):
     assert Path(exported.path).name.isdecimal()
 
 
-def test_it_has_the_users_files_beside_its_description(exported):
+def test_an_export_contains_the_asset_files_of_the_user(exported):
     extra = Path(exported.path, "assets.extra")
     assert sorted(path.name for path in extra.iterdir()) == ["copy", "infeed.json", "vocab.txt"]
     assert (extra / "vocab.txt").read_bytes() == (extra / "copy").read_bytes() == VOCABULARY
@@ -106,7 +106,7 @@ def test_it_has_the_users_files_beside_its_description(exported):
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_it_names_no_directory_of_the_machine_that_made_it_but_the_work_directory_in_its_description(exported):
+def test_an_export_names_no_local_directory_except_its_work_directory(exported):
     places = {Path(__file__).parents[3], Path(jax.__file__).parents[1], Path(sys.prefix), Path.home(), Path.cwd()}
     places |= {Path(tempfile.gettempdir()), Path(exported.path).parent}
     named = {
@@ -234,7 +234,7 @@ def test_a_mistake_is_one_error_before_anything_is_written(photographs, tmp_path
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_an_input_of_another_package_is_served_by_arrays(dense_task, vector_input, config, tmp_path):
+def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(dense_task, vector_input, config, tmp_path):
     task = replace(dense_task, predict_fn=lambda variables, batch: {"sums": batch["x"] @ variables.params["a"]})
     trainer = Trainer(task, config("model"))
     trainer.train(vector_input, max_steps=1)
@@ -244,7 +244,7 @@ def test_an_input_of_another_package_is_served_by_arrays(dense_task, vector_inpu
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_model_for_one_number_of_rows_is_one_error(dense_task, vector_input, config, tmp_path):
+def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(dense_task, vector_input, config, tmp_path):
     def rigid(variables, batch):
         return {"sums": batch["x"].reshape(len(batch["x"]), -1) @ variables.params["a"]}
 

@@ -40,7 +40,7 @@ def publish(exports, content=b"graph"):
         return exports.publish(make(directory, content))
 
 
-def test_it_has_the_seconds_for_its_name_and_all_its_files(exports):
+def test_an_export_is_named_by_its_time_and_has_all_files(exports):
     path, storage = publish(exports), open_storage(exports.path)
     assert path == f"{exports.path}/{NOW}"
     assert storage.read(f"{path}/saved_model.pb") == b"graph"
@@ -57,7 +57,7 @@ def test_names_grow_even_within_a_second_and_only_the_newest_are_kept(exports):
     assert (list(files), list(directories)) == ([], [str(NOW + 1), str(NOW + 2)])
 
 
-def test_what_was_not_published_leaves_nothing(exports):
+def test_an_unpublished_export_leaves_nothing(exports):
     with pytest.raises(RuntimeError), exports.unpublished() as directory:
         make(directory)
         raise RuntimeError
@@ -65,7 +65,7 @@ def test_what_was_not_published_leaves_nothing(exports):
     assert open_storage(exports.path).entries(exports.path) == ({}, [])
 
 
-def test_in_a_bucket_the_graph_comes_last_and_an_upload_that_fails_leaves_nothing(bucket, tmp_path, monkeypatch):
+def test_the_graph_is_uploaded_last_and_a_failed_upload_leaves_nothing(bucket, tmp_path, monkeypatch):
     exports, copied = Exports(f"{bucket}/exports"), []
     copy = publishing.copy_file
 
@@ -97,7 +97,7 @@ with Exports(sys.argv[1]).unpublished() as directory:
 """
 
 
-def test_what_a_killed_process_left_goes_with_the_next_export_but_not_what_another_one_makes(tmp_path):
+def test_leftovers_of_killed_exports_are_removed_but_not_those_of_running_ones(tmp_path):
     exports = Exports(str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", UNFINISHED, str(tmp_path)], stdout=subprocess.PIPE) as making:
         assert making.stdout
@@ -118,7 +118,7 @@ def test_a_place_that_cannot_be_written_is_one_error(tmp_path):
     assert Path(tmp_path / "file").is_file()
 
 
-def test_what_a_killed_upload_left_is_no_export_and_goes_after_a_day(exports):
+def test_an_interrupted_upload_is_not_an_export_and_is_removed_after_a_day(exports):
     storage, days = open_storage(exports.path), 24 * 3600
     for number in (NOW - days - 1, NOW - 60):
         with storage.publish(f"{exports.path}/{number}/assets.extra/infeed.json") as sink:
@@ -162,7 +162,7 @@ def test_exports_of_earlier_releases_are_known_by_their_description(exports):
     assert exports.numbers() == [NOW]
 
 
-def test_files_that_a_user_put_into_an_export_stay(exports, caplog):
+def test_user_files_inside_an_export_are_never_removed(exports, caplog):
     paths = [publish(exports) for _ in range(2)]
     write(paths[0], {"notes.txt": b"mine", "variables/more": b"mine, too"})
     exports.keep(1)
@@ -172,7 +172,7 @@ def test_files_that_a_user_put_into_an_export_stay(exports, caplog):
     assert f"export: {paths[0]} has files that no export wrote; they stay there" in caplog.text
 
 
-def test_the_users_assets_go_with_their_export_and_nothing_else_that_a_description_names(exports):
+def test_only_assets_inside_an_export_are_removed_with_it(exports):
     listed = ["vocab.txt", "../../victim", "../victim", "infeed.json", "", 7, "missing"]
     path = publish(exports)
     about = json.loads(open_storage(path).read(f"{path}/assets.extra/infeed.json"))
@@ -226,14 +226,14 @@ def test_a_hidden_directory_without_our_mark_stays(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "_shards/train.plan.json"])
-def test_a_dataset_is_no_place_for_exports(exports, file):
+def test_exports_into_a_dataset_are_refused(exports, file):
     write(exports.path, {file: b"{}"})
     with pytest.raises(OptionError, match="is a dataset, so exports cannot be published in it. Give another directory"):
         ExportOptions(exports.path)
 
 
 @pytest.mark.parametrize("below", ["", "/100"])
-def test_the_checkpoints_of_a_run_are_no_place_for_exports(exports, below):
+def test_exports_into_the_checkpoints_of_a_run_are_refused(exports, below):
     place = f"{exports.path}/checkpoints{below}"
     ExportOptions(place)  # a directory that is only named like it
     write(exports.path, {"_owner/000001.json": b"{}"})
@@ -242,7 +242,7 @@ def test_the_checkpoints_of_a_run_are_no_place_for_exports(exports, below):
         ExportOptions(place)
 
 
-def test_a_run_that_has_not_begun_refuses_exports_in_its_checkpoints(tmp_path, monkeypatch):
+def test_exports_into_the_future_checkpoints_of_a_new_run_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OptionError, match="belongs to the checkpoints of a run"):
         check_place("run/../run/checkpoints", "run")

@@ -28,7 +28,7 @@ def scores(variables, batch):
     return batch["image"] @ variables.params["w"] * batch["_mask"][:, None]
 
 
-def test_what_only_repeats_the_record_is_left_out_with_the_arrays_that_only_it_needs():
+def test_predictions_that_only_copy_inputs_are_not_served():
     def predict(variables, batch):
         return {"best": scores(variables, batch).argmax(-1), "label": batch["label"], "place": batch["_index"]}
 
@@ -38,7 +38,7 @@ def test_what_only_repeats_the_record_is_left_out_with_the_arrays_that_only_it_n
     assert set(served.predictions) == {"best"}
 
 
-def test_any_number_of_rows_count_and_trees_have_paths_for_names():
+def test_a_served_model_accepts_any_batch_size_and_names_leaves_by_path():
     def predict(variables, batch):
         offset = batch["boxes"]["left"][:, None]
         return {"scores": {"all": scores(variables, batch) + offset}}
@@ -51,7 +51,7 @@ def test_any_number_of_rows_count_and_trees_have_paths_for_names():
     np.testing.assert_array_equal(made["scores/all"], expected)
 
 
-def test_keys_choose_predictions():
+def test_keys_select_the_served_predictions():
     def predict(variables, batch):
         made = scores(variables, batch)
         return {"scores": made, "right": made[:, 0] == batch["label"]}
@@ -77,6 +77,6 @@ def test_keys_choose_predictions():
     ],
     ids=["no model", "number of a record", "no record"],
 )
-def test_what_cannot_be_served_is_one_error(predict, text):
+def test_a_prediction_that_cannot_be_served_is_one_error(predict, text):
     with pytest.raises(ExportError, match=text):
         serve(task(predict), MODEL, STRUCT, None)

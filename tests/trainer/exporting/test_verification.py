@@ -33,9 +33,7 @@ NAN, INFINITY = float("nan"), float("inf")
         ([], [], 0),
     ],
 )
-def test_a_difference_is_a_share_of_the_largest_value_and_all_or_nothing_for_what_has_no_fraction(
-    found, expected, apart
-):
+def test_differences_are_relative_for_floats_and_all_or_nothing_for_other_types(found, expected, apart):
     kind = object if expected and isinstance(expected[0], bytes) else None
     assert difference(np.array(found, kind), np.array(expected, kind)) == apart
 
@@ -63,9 +61,7 @@ def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypa
         verify("there", "here", {}, arrays(expected), 1e-5, lambda: None)
 
 
-def test_the_process_that_serves_ends_with_one_line_where_there_is_no_saved_model_and_takes_no_package_of_the_directory(
-    tmp_path, monkeypatch
-):
+def test_a_missing_saved_model_is_a_one_line_error_and_local_modules_are_not_imported(tmp_path, monkeypatch):
     (tmp_path / "trainer.py").write_text("raise SystemExit('not this one')")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ExportError, match="does not run without JAX: exit code 1, OSError: SavedModel file does not"):
@@ -80,7 +76,7 @@ def test_an_interruption_ends_the_process_that_serves(tmp_path):
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), interrupted)
 
 
-def test_where_that_process_is_ended_together_with_this_one_the_request_is_the_error(tmp_path, monkeypatch):
+def test_a_request_to_end_takes_precedence_over_the_failure_of_the_serving_process(tmp_path, monkeypatch):
     calls, ended = itertools.count(), tmp_path / "ended"
     ended.write_text("#!/bin/sh\nsleep 0.3\nexit 1\n")
     ended.chmod(0o700)

@@ -36,7 +36,7 @@ START = Start(
 )
 
 
-def test_what_is_appended_is_read_back_in_order(tmp_path):
+def test_appended_history_lines_are_read_back_in_order(tmp_path):
     lines = [START, BadRecords("data", {"7": "truncated"}), End(12, START.time, "finished"), replace(START, step=12)]
     for line in lines:
         append(str(tmp_path), line)
@@ -47,11 +47,11 @@ def test_what_is_appended_is_read_back_in_order(tmp_path):
     assert [(segment.start, segment.lines) for segment in history.segments] == [(START, lines[1:3]), (lines[3], [])]
 
 
-def test_a_work_directory_without_one_has_an_empty_history(tmp_path):
+def test_a_work_directory_without_a_history_file_has_an_empty_history(tmp_path):
     assert read_history(str(tmp_path)) == History()
 
 
-def test_in_a_bucket_hosts_add_to_one_object(bucket):
+def test_history_lines_are_appended_to_one_object_of_a_bucket(bucket):
     for step in (0, 5):
         append(f"{bucket}/run", replace(START, step=step))
     assert [start.step for start in read_history(f"{bucket}/run").starts] == [0, 5]
@@ -96,7 +96,7 @@ def test_empty_lines_are_skipped(tmp_path):
     assert [start.step for start in read_history(str(tmp_path)).starts] == [0, 3]
 
 
-def test_keys_that_a_later_version_adds_are_skipped(tmp_path):
+def test_unknown_keys_of_a_later_version_are_skipped(tmp_path):
     append(str(tmp_path), START)
     path = tmp_path / "segments.jsonl"
     fields = json.loads(path.read_text())
@@ -171,7 +171,7 @@ def test_bad_records_are_those_of_the_run_that_met_them():
     assert [segment.bad_records for segment in history.segments] == [{7: "truncated"}, {}]
 
 
-def test_steps_of_several_runs_have_no_common_segment():
+def test_a_range_of_steps_from_several_runs_is_refused_with_the_ranges_to_use():
     history = runs(("a", 0, None, 20), ("b", 20, "a", None))
     assert segment_of_all(history, range(11, 21), "run") is history.segments[0]
     with pytest.raises(OptionError, match=r"started after step 20\. Replay --step=19 --to=20 and --step=21 --to=22"):

@@ -18,7 +18,7 @@ def boundaries(start, lengths):
 
 
 @given(start=st.integers(0, 200), more=counts, k=counts, marks=marks, stops=stops)
-def test_a_plan_is_k_or_1_long_ends_at_the_end_and_crosses_no_mark_and_no_stop(start, more, k, marks, stops):
+def test_dispatches_have_k_or_1_steps_and_cross_no_mark_or_stop(start, more, k, marks, stops):
     end = start + more
     lengths = list(plan(start, end, k, Marks(marks, stops)))
     assert set(lengths) <= {1, k}
@@ -80,7 +80,7 @@ def test_steps_that_fit_is_cut_by_memory_and_by_the_nearest_mark():
     assert steps_that_fit(50, [], step_bytes=1000, cap_bytes=400) == 1
 
 
-def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
+def test_metrics_are_read_one_dispatch_later_and_completely_at_a_mark():
     events = []
 
     def program(carry, batches, stacked):

@@ -189,7 +189,7 @@ def test_an_input_that_stalls_ends_in_an_error_with_the_last_step_and_all_stacks
     assert wait_until(lambda: threads() == [])
 
 
-def test_k_slow_batches_are_no_stall():
+def test_the_stall_timer_restarts_with_each_batch_of_a_dispatch():
     def slow():
         for i in range(4):
             time.sleep(0.3)

@@ -177,7 +177,7 @@ def test_a_metric_has_the_number_that_scikit_learn_has(whole, name):
         np.testing.assert_allclose(mine[key], value, rtol=1e-14, err_msg=key)
 
 
-def test_scalars_are_floats_and_arrays_stand_apart(whole):
+def test_scalar_metrics_are_floats_and_array_metrics_are_separate(whole):
     result = whole[1]
     assert {type(value) for value in result.metrics.values()} == {float}
     assert sorted(result.arrays) == [
@@ -188,7 +188,7 @@ def test_scalars_are_floats_and_arrays_stand_apart(whole):
     assert result.arrays["confusion"].sum() == RECORDS
 
 
-def test_what_fills_the_last_batch_does_not_change_one_bit_of_any_metric(whole):
+def test_padding_of_the_last_batch_changes_no_bit_of_any_metric(whole):
     evaluation, result = whole
     assert evaluation.padding_rows == 3
     compare_paddings(evaluation, result)
@@ -211,7 +211,7 @@ def in_any_order(stack):
 
 @given(st.permutations(range(RECORDS + 19)), st.integers(0, 2))
 @settings(max_examples=10, deadline=None)
-def test_any_cut_into_batches_has_the_same_bits(whole, in_any_order, rows, padding):
+def test_metrics_have_the_same_bits_for_any_order_and_batching(whole, in_any_order, rows, padding):
     batches = []
     for start in range(0, len(rows), BATCH):
         ids = np.array(rows[start : start + BATCH])
@@ -220,7 +220,7 @@ def test_any_cut_into_batches_has_the_same_bits(whole, in_any_order, rows, paddi
     assert bits(in_any_order(batches, padding)) == bits(whole[1])
 
 
-def test_a_state_is_written_where_it_stood(whole):
+def test_the_state_of_metrics_is_updated_in_place(whole):
     program = whole[0]._program
     for executable in program.executables.values():
         state = sum(leaf.nbytes for leaf in jax.tree.leaves(whole[0]._tallies()))

@@ -37,7 +37,7 @@ def right(metric, logits, labels):
     return program(metric)(np.asarray(logits, np.float32), batch).tolist()
 
 
-def test_of_equal_logits_the_lower_class_is_the_higher_as_argmax_has_it():
+def test_equal_logits_are_ranked_by_class_number_as_in_argmax():
     equal = np.zeros((4, 4))
     assert right(Accuracy("label"), equal, [0, 1, 2, 3]) == [True, False, False, False]
     assert right(TopK(3, "label"), equal, [0, 1, 2, 3]) == [True, True, True, False]
@@ -46,7 +46,7 @@ def test_of_equal_logits_the_lower_class_is_the_higher_as_argmax_has_it():
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=4, max_size=4))
 @settings(max_examples=10, deadline=None)
-def test_the_top_1_is_argmax_and_the_top_of_all_is_all(logits):
+def test_top_1_equals_accuracy_and_top_k_of_all_classes_is_always_right(logits):
     labels = [0, 1, 2, 2]
     expected = (np.argmax(logits, 1) == labels).tolist()
     assert right(Accuracy("label"), logits, labels) == right(TopK(1, "label"), logits, labels) == expected
@@ -67,7 +67,7 @@ def test_a_label_that_is_no_class_ends_the_evaluation_unless_it_is_masked(metric
     value(metric, logits, label=[0, -1, 3, 1], mask=[True, False, False, True])
 
 
-def test_what_has_no_denominator_is_nan_and_in_no_mean():
+def test_a_metric_without_a_denominator_is_nan_and_excluded_from_means():
     found = value(PerClass("label"), np.eye(3)[[0, 1, 0]], label=[0, 0, 0])
     assert str(found["recall"].tolist()) == "[0.6666666666666666, nan, nan]"
     assert str(found["precision"].tolist()) == "[1.0, 0.0, nan]"
@@ -80,7 +80,7 @@ def test_what_has_no_denominator_is_nan_and_in_no_mean():
     assert np.isnan(value(Mean("a", "w"), 0, a=[1.0], w=[0.0]))
 
 
-def test_a_score_at_the_threshold_is_a_yes():
+def test_a_score_equal_to_the_threshold_counts_as_positive():
     assert value(PrecisionRecall("yes", threshold=0.5), [0.5, 0.4], yes=[True, False])["recall"] == 1.0
 
 
@@ -125,7 +125,7 @@ def test_scores_on_bins_of_any_range_are_exact():
     assert beyond["roc_error"] > 0.2  # three bins left: the metric says that they are too few
 
 
-def test_what_has_the_weight_0_does_not_count_even_a_nan():
+def test_values_with_weight_zero_do_not_count_even_if_nan():
     assert value(Mean("a", "w"), 0, a=[[1.0, NAN], [3.0, NAN]], w=[[1, 0], [3, 0]]) == 2.5
 
 
@@ -175,7 +175,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("kind", MISFITS)
-def test_what_does_not_fit_is_said_while_the_step_is_traced(kind):
+def test_shapes_that_do_not_fit_a_metric_are_refused_during_tracing(kind):
     metric, outputs, text = MISFITS[kind]
     mask = jnp.ones(2, bool)
     batch = {"label": jnp.zeros(2, jnp.int32), "score": jnp.zeros(2), "image": jnp.zeros((2, 4)), "_mask": mask}
@@ -193,6 +193,6 @@ def test_what_does_not_fit_is_said_while_the_step_is_traced(kind):
         (lambda: AUC("label", high=np.inf), "high=inf must be finite, and low below"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(make, text):
+def test_invalid_metric_settings_are_refused(make, text):
     with pytest.raises(OptionError, match=text):
         make()

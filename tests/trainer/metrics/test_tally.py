@@ -115,7 +115,7 @@ def test_a_metric_that_counts_padding_is_refused_before_the_epoch(evaluation):
         evaluation(size=Own(lambda outputs, batch, mask: mask.size))
 
 
-def test_padding_that_reaches_a_metric_is_named_with_how_much_it_changes(evaluation):
+def test_a_metric_changed_by_padding_is_named_with_the_size_of_the_change(evaluation):
     def centred(logits, batch):
         return logits - logits.mean(0)
 
@@ -124,7 +124,7 @@ def test_padding_that_reaches_a_metric_is_named_with_how_much_it_changes(evaluat
         compare_paddings(mixing, mixing.epoch())
 
 
-def test_training_reports_what_has_a_value_a_record_and_evaluation_all(dense_task, vector_input, config):
+def test_training_reports_only_per_record_metrics_and_evaluation_reports_all(dense_task, vector_input, config):
     metrics = {"accuracy": Accuracy("label"), "confusion": ConfusionMatrix("label")}
     trainer = Trainer(replace(dense_task, metrics=metrics), config())
     assert trainer.train(vector_input, steps=1).metrics.keys() == {"loss", "accuracy", "grad_norm"}
@@ -167,6 +167,6 @@ def test_a_value_that_is_no_number_is_named():
     ],
     ids=["a class", "a number", "a name in use"],
 )
-def test_a_task_says_at_once_what_is_wrong_with_its_metrics(dense_task, metrics, text):
+def test_a_task_with_an_invalid_metric_is_refused_when_it_is_created(dense_task, metrics, text):
     with pytest.raises(OptionError, match=text):
         replace(dense_task, metrics=metrics)

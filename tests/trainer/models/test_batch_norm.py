@@ -26,7 +26,7 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_without_a_span_it_is_flaxs():
+def test_without_a_span_batch_norm_equals_that_of_flax():
     ours, theirs = norm(), flax_norm()
     close(ours(X), theirs(X))
     close(ours.mean.get_value(), theirs.mean.get_value())

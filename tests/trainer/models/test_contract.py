@@ -117,7 +117,7 @@ def test_training_uses_the_statistics_of_the_batch_and_evaluation_the_running_on
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_in_bfloat16_layers_compute_in_it_and_parameters_statistics_and_logits_are_float32(name):
+def test_bfloat16_is_used_inside_layers_but_not_for_parameters_statistics_and_logits(name):
     task, spec = task_of(name, "bf16"), jax.ShapeDtypeStruct
     variables = jax.eval_shape(lambda: task.init(jax.random.key(0), None))
     assert dtypes(variables.params) | dtypes(variables.extra) == {"float32"}

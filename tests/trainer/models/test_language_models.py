@@ -184,7 +184,7 @@ def jaxpr_of(name, precision="f32", **settings):
 
 
 @pytest.mark.parametrize(("name", "in_float32"), [("transformer", ["logits", "scores"]), ("lstm", ["logits"])])
-def test_in_bfloat16_products_take_it_and_parameters_logits_and_scores_are_float32(name, in_float32):
+def test_bfloat16_is_used_for_products_but_not_for_parameters_logits_and_scores(name, in_float32):
     jaxpr, (losses, _, logits), variables = jaxpr_of(name, "bf16")
     assert {leaf.dtype.name for leaf in variables.params.values()} == {"float32"}
     assert (losses.dtype, logits.dtype) == (jnp.float32, jnp.float32)
@@ -212,6 +212,6 @@ def test_the_forget_gates_of_an_lstm_begin_open():
     assert (forget.tolist(), cell.dense_h.bias[...].sum()) == ([1] * WIDTH, WIDTH)
 
 
-def test_more_layers_make_no_longer_program():
+def test_more_layers_do_not_enlarge_the_program():
     few, many = (str(jaxpr_of("transformer", layers=layers)[0]).count("dot_general") for layers in (2, 6))
     assert few == many > 0

@@ -12,7 +12,7 @@ def leaves(module):
     return jax.tree.leaves(nnx.state(module, nnx.Param))
 
 
-def test_it_has_the_parameters_of_the_tutorials():
+def test_the_pooling_cnn_has_the_parameter_count_of_the_tutorials():
     abstract = nnx.eval_shape(lambda: PoolingCnn(10, (28, 28, 1), nnx.Rngs(0)))
     assert sum(leaf.size for leaf in leaves(abstract)) == 421_642
 

@@ -40,7 +40,7 @@ def test_at_temperature_zero_the_likeliest_token_follows_until_the_end(draw):
     assert tokens.tolist() == [[2, 0, 1, 1, 1, 1, 1, 1, 1, 1], [2, 4, 5, 1, 1, 1, 1, 1, 1, 1]]
 
 
-def test_an_end_in_the_prompt_does_not_end_it(draw):
+def test_an_end_token_in_the_prompt_does_not_end_the_sample(draw):
     assert draw([[START, END, 3]], [0], 0.0).tolist() == [[2, 1, 3, 4, 5, 1, 1, 1, 1, 1]]
 
 

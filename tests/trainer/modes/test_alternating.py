@@ -71,7 +71,7 @@ def test_the_best_checkpoint_stays(dense_task, vector_input, config):
     assert len(checkpoints.steps()) <= 3
 
 
-def test_a_finished_run_makes_up_its_evaluation_once(dense_task, vector_input, config):
+def test_a_finished_run_catches_up_on_its_evaluation_once(dense_task, vector_input, config):
     trainer = Trainer(dense_task, config(max_steps=10))
     trainer.train(vector_input)
     made_up = trainer.train_and_evaluate(vector_input, vector_input)
@@ -107,7 +107,7 @@ class Diary(Callback):
         self.heard.append(("evaluation", end.name, end.result.step))
 
 
-def test_callbacks_hear_of_every_look_save_and_evaluation_in_order(dense_task, vector_input, config):
+def test_callbacks_are_called_for_every_loop_checkpoint_and_evaluation_in_order(dense_task, vector_input, config):
     diary = Diary()
     settings = config(iterations_per_loop=4, checkpoint_every_steps=8)
     trainer = Trainer(dense_task, settings, callbacks=[diary])
@@ -129,7 +129,7 @@ def test_a_callback_may_end_the_training_saved(dense_task, vector_input, config,
     assert f"enough is learnt: training ends at step {result.step} of 100, which is saved" in caplog.text
 
 
-def test_what_a_callback_raises_ends_the_run(dense_task, vector_input, config):
+def test_an_exception_of_a_callback_ends_the_run(dense_task, vector_input, config):
     class Broken(Callback):
         def on_checkpoint(self, end):
             raise KeyError("mine")

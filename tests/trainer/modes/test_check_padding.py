@@ -50,7 +50,7 @@ def test_a_task_that_works_row_by_row_passes_with_the_metrics_of_a_plain_evaluat
 
 
 @pytest.mark.parametrize("kind", MIXING)
-def test_a_task_that_mixes_rows_is_told_which_metric_padding_changes_and_what_to_do(
+def test_check_padding_names_the_metric_that_mixing_rows_changes_and_the_remedy(
     trained, dense_task, vector_input, kind
 ):
     trainer = trained(seeing(dense_task, MIXING[kind]))
@@ -69,7 +69,7 @@ def test_a_statistic_that_leaves_padding_out_by_where_passes(trained, dense_task
     assert trained(task).evaluate(vector_input, check_padding=True).proven
 
 
-def test_the_batches_of_three_epochs_compile_once_a_length(trained, dense_task, vector_input):
+def test_check_padding_compiles_no_additional_program(trained, dense_task, vector_input):
     traced = []
     trainer = trained(seeing(dense_task, lambda batch: traced.append(1) or batch["x"]))
     counts = []
@@ -97,7 +97,7 @@ def test_an_epoch_without_padding_says_that_nothing_was_checked(trained, vectors
     assert "no row of padding, so nothing was checked. Choose an eval_batch_size that does not" in caplog.text
 
 
-def test_a_program_that_is_not_deterministic_is_told_from_one_that_mixes_rows(trained, dense_task, vector_input):
+def test_check_padding_distinguishes_nondeterminism_from_mixing_rows(trained, dense_task, vector_input):
     numbers = itertools.count()
 
     def noisy(batch):

@@ -62,9 +62,7 @@ class Waiting:
             yield batch
 
 
-def test_each_checkpoint_is_told_once_in_order_when_a_reader_sees_it_and_the_last_one_at_the_end(
-    dense_task, vector_input, config
-):
+def test_each_complete_checkpoint_is_reported_once_and_in_order(dense_task, vector_input, config):
     uploads = Uploads()
     settings = config(checkpoint_every_steps=5, iterations_per_loop=5, keep_max=10)
     Trainer(dense_task, settings, callbacks=[uploads]).train(vector_input, max_steps=23)
@@ -76,7 +74,7 @@ def test_each_checkpoint_is_told_once_in_order_when_a_reader_sees_it_and_the_las
     assert uploads.heard == []  # nothing was saved
 
 
-def test_it_is_told_between_dispatches_and_not_only_before_the_next_save(dense_task, vector_input, config):
+def test_a_complete_checkpoint_is_reported_before_the_next_save(dense_task, vector_input, config):
     uploads = Uploads()
     settings = config(checkpoint_every_steps=20, iterations_per_loop=1, superbatch_bytes=1)
     trainer = Trainer(dense_task, settings, callbacks=[uploads])
@@ -113,7 +111,7 @@ class Ends(Callback):
     [("stopped", None), (signal.SIGTERM, Preempted), (signal.SIGINT, KeyboardInterrupt), ("failed", KeyError)],
 )
 @pytest.mark.usefixtures("_fresh_process")
-def test_every_checkpoint_that_a_run_leaves_was_told_however_it_ended(dense_task, vector_input, config, how, error):
+def test_every_remaining_checkpoint_was_reported_however_the_run_ended(dense_task, vector_input, config, how, error):
     uploads = Uploads()
     settings = config(checkpoint_every_steps=20, iterations_per_loop=10, keep_max=10)
     trainer = Trainer(dense_task, settings, callbacks=[uploads, Ends(how)])
@@ -123,7 +121,7 @@ def test_every_checkpoint_that_a_run_leaves_was_told_however_it_ended(dense_task
     assert len(uploads.complete) == (1 if how == "failed" else 2)
 
 
-def test_a_callback_that_raises_ends_the_run_and_is_not_asked_again(dense_task, vector_input, config):
+def test_a_callback_that_raises_ends_the_run_and_is_not_called_again(dense_task, vector_input, config):
     class Broken(Callback):
         asked = itertools.count(1)
 

@@ -37,7 +37,7 @@ def test_an_iterator_that_is_forgotten_is_dropped(trainer, vector_input):
     assert not threads()
 
 
-def test_dropping_does_not_wait_for_an_input_that_stalls(trainer, vectors, make_input):
+def test_closing_predictions_does_not_wait_for_a_stalled_input(trainer, vectors, make_input):
     never = threading.Event()
 
     def stalling(ctx):

@@ -106,7 +106,7 @@ def test_each_new_checkpoint_is_evaluated_by_one_program_until_the_last_step(
     assert [json.loads(line)["step"] for line in lines] == [1, 3, 4]
 
 
-def test_nothing_of_the_training_is_touched(follower, put, vector_input):
+def test_following_a_run_does_not_change_its_checkpoints(follower, put, vector_input):
     put(4)
     checkpoints = Path(follower.config.workdir, "checkpoints")
     put(1)
@@ -121,7 +121,7 @@ def test_nothing_of_the_training_is_touched(follower, put, vector_input):
     assert {path.name for path in checkpoints.parent.iterdir()} == {"checkpoints", "eval", "evaluations.json"}
 
 
-def test_it_waits_for_a_work_directory_that_is_not_there_yet(follower, put, vector_input):
+def test_a_follower_waits_for_a_work_directory_that_does_not_exist_yet(follower, put, vector_input):
     workdir = Path(follower.config.workdir)
     later = threading.Timer(0.5, lambda: None if workdir.exists() else put(4))
     later.start()
@@ -130,20 +130,20 @@ def test_it_waits_for_a_work_directory_that_is_not_there_yet(follower, put, vect
     assert [result.step for result in results] == [4]
 
 
-def test_when_none_comes_any_more_it_ends_and_says_so(follower, put, vector_input, caplog):
+def test_a_follower_ends_with_a_message_if_no_new_checkpoint_appears(follower, put, vector_input, caplog):
     put(1)
     results = list(follower.evaluate_continuously(vector_input, timeout_seconds=0.3, poll_seconds=0.1))
     assert [result.step for result in results] == [1]
     assert "no new checkpoint for 0.3 s (timeout_seconds); the evaluation ends with step 1" in caplog.text
 
 
-def test_when_none_has_ever_come_that_is_an_error(follower, vector_input):
+def test_a_follower_fails_if_no_checkpoint_ever_appears(follower, vector_input):
     with pytest.raises(CheckpointError, match=r"checkpoints has no checkpoint, and none came within 0.2 s"):
         next(follower.evaluate_continuously(vector_input, timeout_seconds=0.2))
     assert not Path(follower.config.workdir).exists()
 
 
-def test_one_that_is_removed_while_it_is_read_is_left_for_a_newer_one(follower, put, vector_input, caplog):
+def test_a_checkpoint_removed_while_it_is_read_is_skipped_for_a_newer_one(follower, put, vector_input, caplog):
     first = put(1)
 
     def input_fn(ctx):
@@ -158,7 +158,7 @@ def test_one_that_is_removed_while_it_is_read_is_left_for_a_newer_one(follower, 
     assert "the checkpoint of step 1 was removed while it was read; continuing with a newer one" in caplog.messages
 
 
-def test_one_that_is_half_removed_when_it_is_read_is_no_damaged_one(follower, put, vector_input):
+def test_a_checkpoint_being_removed_is_not_reported_as_damaged(follower, put, vector_input):
     first = put(1)
 
     def input_fn(ctx):
@@ -171,7 +171,7 @@ def test_one_that_is_half_removed_when_it_is_read_is_no_damaged_one(follower, pu
     assert [result.step for result in follower.evaluate_continuously(input_fn, poll_seconds=0.1)] == [4]
 
 
-def test_a_damaged_one_is_an_error_that_names_it(follower, put, vector_input, monkeypatch):
+def test_a_damaged_checkpoint_is_an_error_that_names_it(follower, put, vector_input, monkeypatch):
     monkeypatch.setattr(evaluating, "REMOVAL_SECONDS", 0.3)
     shutil.rmtree(put(1) / "state")
     with pytest.raises(
@@ -180,7 +180,7 @@ def test_a_damaged_one_is_an_error_that_names_it(follower, put, vector_input, mo
         next(follower.evaluate_continuously(vector_input))
 
 
-def test_it_may_be_dropped_between_two_results(follower, put, vector_input):
+def test_a_follower_may_be_closed_between_two_results(follower, put, vector_input):
     put(1)
     results = follower.evaluate_continuously(vector_input)
     next(results)
@@ -190,13 +190,13 @@ def test_it_may_be_dropped_between_two_results(follower, put, vector_input):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "é", "x" * 101])
-def test_a_name_that_cannot_be_a_directorys_is_refused(follower, vector_input, name):
+def test_an_evaluation_name_that_is_not_a_valid_directory_name_is_refused(follower, vector_input, name):
     for session in (follower.evaluate, follower.evaluate_continuously):
         with pytest.raises(OptionError, match=r"cannot name a directory. Allowed: up to 100 letters, digits"):
             session(vector_input, name=name)
 
 
-def test_waits_of_no_time_are_refused(follower, vector_input):
+def test_a_poll_interval_of_zero_is_refused(follower, vector_input):
     with pytest.raises(OptionError, match="poll_seconds=0 must be above 0"):
         follower.evaluate_continuously(vector_input, poll_seconds=0)
 
@@ -215,7 +215,7 @@ def call_of(store, config):
         )
 
 
-def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
+def test_host_0_tells_all_hosts_which_checkpoint_is_next(trained):
     store = LocalStore()
 
     def next_step(host, last):
@@ -228,13 +228,13 @@ def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
             assert list(pool.map(next_step, (0, 1), (last, last))) == [expected] * 2
 
 
-def test_a_host_that_waits_for_host_0_in_vain_ends(trained):
+def test_a_host_fails_if_host_0_does_not_choose_a_checkpoint_in_time(trained):
     text = "host 0 of 2 did not start to look for the next checkpoint within 0.2 s"
     with call_of(LocalStore().view(1, 2), trained.config) as session, pytest.raises(HostError, match=text):
         evaluating._next_step(session, None, Waits(60.0, 0.1, 0.2))
 
 
-def test_sigterm_is_heard_while_the_next_checkpoint_is_waited_for(follower, vector_input):
+def test_sigterm_ends_a_follower_that_waits_for_the_next_checkpoint(follower, vector_input):
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
     try:

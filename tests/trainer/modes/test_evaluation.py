@@ -28,7 +28,7 @@ def test_a_padded_epoch_gives_the_means_over_the_real_records(trainer, vectors, 
     assert result.crc == result.expected_crc
 
 
-def test_what_the_padding_holds_does_not_change_one_bit(trainer, vectors, make_input, vector_input):
+def test_values_in_padding_change_no_bit_of_an_evaluation(trainer, vectors, make_input, vector_input):
     zeros = trainer.evaluate(vector_input)
     for pad in ({"x": np.nan, "label": 2**31 - 1}, {"x": 1e38, "label": -1}):
         assert trainer.evaluate(lambda ctx, pad=pad: make_input(vectors, ctx, pad)).metrics == zeros.metrics
@@ -159,7 +159,7 @@ def test_a_checkpoint_path_without_a_checkpoint_is_refused(trainer, vector_input
         trainer.evaluate(vector_input, checkpoint_path=path.format(tmp_path), step=step)
 
 
-def test_without_its_checkpoint_there_is_no_evaluation(trainer, dense_task, vector_input, config):
+def test_an_evaluation_without_a_checkpoint_is_refused(trainer, dense_task, vector_input, config):
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 5\. It has: \[2\]"):
         trainer.evaluate(vector_input, step=5)
     empty = config("empty")

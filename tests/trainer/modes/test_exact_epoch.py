@@ -59,7 +59,7 @@ def test_an_input_without_a_manifest_says_what_to_look_at():
     assert text.endswith(EXPLAINED)
 
 
-def test_the_page_that_an_inexact_epoch_names_has_that_chapter():
+def test_the_chapter_named_by_an_inexact_epoch_exists():
     page, chapter = EXPLAINED.removeprefix("The proof is described in ").removesuffix(".").split(", ")
     assert f"\n## {chapter}\n" in (Path(__file__).parents[3] / page).read_text()
 

@@ -64,7 +64,7 @@ def test_a_batch_of_bad_records_alone_does_no_harm(trainer, masking):
     assert np.isfinite(result.metrics["loss"])
 
 
-def test_an_input_that_did_not_say_so_may_mask_nothing_that_is_due(trainer, masking):
+def test_an_input_without_on_error_mask_must_not_mask_records(trainer, masking):
     for on_error in ("raise", "skip"):
         with pytest.raises(EvaluationError, match="counted 96 records; the split has 100"):
             trainer.evaluate(masking(on_error=on_error))
@@ -76,7 +76,7 @@ def test_a_masked_record_that_stands_in_place_of_another_fails_the_evaluation(tr
         trainer.evaluate(masking(promised=lambda crc: crc + np.uint32(1)))
 
 
-def test_a_row_that_is_masked_and_has_no_number_is_padding_and_so_a_record_is_missing(trainer, masking):
+def test_a_masked_row_without_a_record_number_counts_as_padding(trainer, masking):
     def forgetting(ctx):
         source = masking([5])(ctx)
         batches = source.batches
@@ -89,12 +89,12 @@ def test_a_row_that_is_masked_and_has_no_number_is_padding_and_so_a_record_is_mi
         trainer.evaluate(forgetting)
 
 
-def test_when_all_are_bad_there_is_no_result(trainer, masking):
+def test_an_evaluation_of_only_bad_records_is_an_error(trainer, masking):
     with pytest.raises(EvaluationError, match=r"no row of the input has a _mask above 0 \(all are bad\)"):
         trainer.evaluate(masking(range(100)))
 
 
-def test_training_goes_on_over_masked_records_and_says_at_its_end_how_many_they_were(
+def test_training_continues_past_masked_records_and_logs_their_number_at_the_end(
     dense_task, config, make_input, vectors, caplog
 ):
     def input_fn(ctx):

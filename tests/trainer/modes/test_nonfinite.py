@@ -62,7 +62,7 @@ def poisoned(vectors, make_input):
         (NAN_GRADIENT, 1, r"after step 18 the gradient of a is not finite \(the loss is \d"),
     ],
 )
-def test_nan_names_its_step_and_what_broke_first_and_leaves_no_checkpoint_behind(task, poisoned, config, kind, k, text):
+def test_a_nan_is_reported_with_its_step_and_origin_and_never_saved(task, poisoned, config, kind, k, text):
     settings = config(iterations_per_loop=k, checkpoint_every_steps=10)
     with pytest.raises(NanError, match=text):
         Trainer(task, settings).train(poisoned(kind, lambda step: step == 18), max_steps=20)
@@ -94,7 +94,7 @@ def test_a_skipped_step_changes_nothing_but_its_number(task, poisoned, config, c
     assert "skipped the step (1 so far)" in caplog.text
 
 
-def test_an_optimizer_that_breaks_by_itself_is_found_before_it_is_saved(dense_task, vector_input, config):
+def test_a_non_finite_optimizer_state_is_detected_before_saving(dense_task, vector_input, config):
     def init(params):
         return {"trace": jnp.zeros(())}
 
@@ -143,18 +143,18 @@ def test_gradients_whose_norm_overflows_are_finite(task, poisoned, config):
     assert (result.step, result.metrics["grad_norm"]) == (3, float("inf"))
 
 
-def test_skipping_ends_where_nothing_is_learnt_any_more(task, poisoned, config):
+def test_a_run_that_skips_100_consecutive_steps_ends(task, poisoned, config):
     with pytest.raises(NanError, match="as in the 100 steps before it. Skipping steps does not help here"):
         Trainer(task, config(on_nan="skip")).train(poisoned(NAN_LOSS, lambda step: step > 6), max_steps=120)
 
 
-def test_skipped_steps_with_others_in_between_go_on(task, poisoned, config, caplog):
+def test_non_consecutive_skipped_steps_do_not_end_the_run(task, poisoned, config, caplog):
     trainer = Trainer(task, config(on_nan="skip", iterations_per_loop=10))
     assert trainer.train(poisoned(NAN_LOSS, lambda step: step % 2), max_steps=202).step == 202
     assert "skipped the step (101 so far)" in caplog.text
 
 
-def test_ignored_nan_trains_on_and_is_saved(task, poisoned, config, caplog):
+def test_training_continues_and_saves_if_nan_is_ignored(task, poisoned, config, caplog):
     settings = config(on_nan="ignore")
     result = Trainer(task, settings).train(poisoned(NAN_LOSS, lambda step: step == 3), max_steps=3)
     assert np.isnan(result.metrics["loss"])

@@ -61,7 +61,7 @@ def test_the_metrics_keep_their_bits(fork_server, tmp_path):
     assert found["with"] == found["without"]
 
 
-def test_bad_records_that_the_input_masks_are_not_among_them(of_records, vectors, make_input):
+def test_on_records_omits_bad_records_that_the_input_masks(of_records, vectors, make_input):
     def masking(ctx):
         source = make_input(vectors, ctx)
         batches, source.info = source.batches, replace(source.info, on_error="mask")

@@ -50,7 +50,7 @@ def outcomes(config, monkeypatch):
     return run
 
 
-def test_a_refusal_of_host_0_is_one_error_on_every_host(outcomes, config):
+def test_an_owned_work_directory_is_one_error_on_every_host(outcomes, config):
     owner = take(config().workdir).lease
     first, second = outcomes(2)
     assert first.startswith(f"OwnerError: workdir={config().workdir} belongs to another run, which is running: host ")
@@ -59,7 +59,7 @@ def test_a_refusal_of_host_0_is_one_error_on_every_host(outcomes, config):
     assert outcomes(2) == [None, None]
 
 
-def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkeypatch):
+def test_unfinished_writes_of_a_lost_owner_are_discarded(outcomes, config, monkeypatch):
     workdir = Path(config().workdir)
     far = replace(this_process(), machine="far")
     lost = take(str(workdir), Times(renew=1e9), here=far).lease
@@ -79,7 +79,7 @@ def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkey
     lost.release()
 
 
-def test_a_fast_dev_run_owns_nothing(dense_task, vector_input, config):
+def test_a_fast_dev_run_does_not_take_ownership(dense_task, vector_input, config):
     owner = take(config().workdir).lease
     Trainer(dense_task, config(fast_dev_run=2)).train(vector_input)
     owner.release()

@@ -17,7 +17,7 @@ from trainer.trainer import Trainer
 
 
 @pytest.mark.parametrize(("most", "steps"), [(1000, 40), (30, 30)])
-def test_as_many_steps_as_the_time_holds_are_found_without_the_first(most, steps):
+def test_steps_per_dispatch_follow_from_the_measured_steps_without_the_first(most, steps):
     times = iter([100.0, *(100.0 + 0.25 * i for i in range(1, 10))])
     pace = Pace(10.0, lambda steps: min(steps, most), clock=lambda: next(times))
     for _ in range(10):
@@ -29,7 +29,7 @@ def test_as_many_steps_as_the_time_holds_are_found_without_the_first(most, steps
     assert pace.steps() == 40
 
 
-def test_all_hosts_take_the_number_of_host_0():
+def test_all_hosts_use_the_steps_per_dispatch_of_host_0():
     store, clocks = LocalStore(), [iter([0.0, 1.0]), iter([0.0, 5.0])]
 
     def agreed(host):
@@ -43,13 +43,13 @@ def test_all_hosts_take_the_number_of_host_0():
         assert list(pool.map(agreed, (0, 1))) == [10, 10]
 
 
-def test_a_host_that_is_told_nothing_ends():
+def test_a_host_fails_if_host_0_does_not_report_the_step_time():
     text = "host 0 of 2 did not report within 0.2 s how long a step takes"
     with HostWatchdog(20.0, store=LocalStore().view(1, 2)) as watchdog, pytest.raises(HostError, match=text):
         Pace(10.0, lambda steps: steps).agree(watchdog.exchange, 0.2)
 
 
-def test_a_timed_plan_measures_single_steps_then_stands_on_a_grid_from_there():
+def test_a_timed_plan_measures_single_steps_and_then_dispatches_equal_loops():
     assert list(timed_plan(3, 50, lambda: 8)) == [1] * MEASURED_STEPS + [8] * 4 + [1] * 5
     assert list(timed_plan(0, 30, lambda: 8, Marks([20]))) == [1] * 10 + [8, 1, 1] + [8, 1, 1]
     assert list(timed_plan(0, 7, lambda: pytest.fail("it is asked"))) == [1] * 7
@@ -60,7 +60,7 @@ def test_a_timed_run_may_end_before_it_is_measured(dense_task, vector_input, con
     assert (result.step, result.executables) == (4, 1)
 
 
-def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task, vector_input, config, caplog):
+def test_max_time_ends_a_training_with_a_checkpoint_from_which_it_resumes(dense_task, vector_input, config, caplog):
     settings = config(max_time="0.01s")
     trainer = Trainer(dense_task, settings)
     result = trainer.train(vector_input, max_steps=10**6)
@@ -78,7 +78,7 @@ def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task,
         ({"checkpoint_every": None}, 3600.0, []),
     ],
 )
-def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config, every, tick, expected):
+def test_checkpoints_by_the_clock_have_the_given_interval(config, every, tick, expected):
     now, saved = 0.0, []
 
     class Loop(TrainLoop):
@@ -102,7 +102,7 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config, every, tic
     assert saved == expected
 
 
-def test_checkpoints_by_the_clock_come_beside_those_by_steps(dense_task, vector_input, config):
+def test_checkpoints_by_the_clock_are_saved_in_addition_to_those_by_steps(dense_task, vector_input, config):
     settings = config(iterations_per_loop=1, checkpoint_every="0.001s", checkpoint_every_steps=5, keep_max=100)
     Trainer(dense_task, settings).train(vector_input, max_steps=8)
     steps = CheckpointManager(settings).steps()

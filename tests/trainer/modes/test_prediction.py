@@ -65,7 +65,7 @@ def test_every_real_record_comes_once_in_order_with_its_number(trained, vectors,
     assert [record["class"] for record in found] == logits.argmax(-1).tolist()
 
 
-def test_keys_choose_what_is_predicted_and_step_by_which_checkpoint(trainer, vector_input):
+def test_keys_select_the_predictions_and_step_the_checkpoint(trainer, vector_input):
     assert {*next(trainer.predict(vector_input, keys=["logits"], step=1))} == {"logits", "_index"}
     with pytest.raises(CheckpointError, match="has no checkpoint of step 2"):
         next(trainer.predict(vector_input, step=2))
@@ -103,9 +103,7 @@ def test_neither_the_mesh_nor_the_size_of_a_dispatch_changes_what_is_predicted(
 
 
 @pytest.mark.parametrize("records", [1, 16, 17])
-def test_what_pads_the_last_batch_is_never_given_out_and_never_seen_by_the_task(
-    predicting, vectors, make_input, records
-):
+def test_padding_is_neither_returned_nor_visible_to_predict_fn(predicting, vectors, make_input, records):
     few = {key: array[:records] for key, array in vectors.items()}
 
     def batch_sum(variables, batch):
@@ -116,7 +114,7 @@ def test_what_pads_the_last_batch_is_never_given_out_and_never_seen_by_the_task(
     assert np.isfinite([record["sum"] for record in found]).all()
 
 
-def test_values_are_numpys_own_and_may_be_written_to(trainer, vector_input):
+def test_predictions_are_writable_numpy_values(trainer, vector_input):
     record = next(trainer.predict(vector_input))
     assert isinstance(record["class"], np.integer)
     record["logits"][:] = 0
@@ -170,7 +168,7 @@ def test_a_plain_iterable_is_predicted_to_its_end_without_numbers(trainer, vecto
     assert {*found[0]} == {"class", "logits", "of"}
 
 
-def test_what_a_task_cannot_predict_is_named(trainer, dense_task, vector_input):
+def test_keys_that_a_task_does_not_predict_are_refused(trainer, dense_task, vector_input):
     with pytest.raises(OptionError, match=r"the task has no predict_fn.*nnx_task\(predict=...\)"):
         Trainer(dense_task, trainer.config).predict(vector_input)
     with pytest.raises(OptionError, match="does not predict 'clas'. Did you mean 'class'. Known: class, logits, of"):
@@ -191,7 +189,7 @@ def test_what_a_task_cannot_predict_is_named(trainer, dense_task, vector_input):
         (lambda batch: {"_index": batch["x"]}, "predict_fn names a prediction '_index'"),
     ],
 )
-def test_what_is_no_prediction_is_an_error_with_its_name(predicting, vector_input, given, text):
+def test_an_invalid_prediction_is_an_error_that_names_it(predicting, vector_input, given, text):
     with pytest.raises(InputError, match=text):
         next(predicting(lambda variables, batch: given(batch)).predict(vector_input))
 
@@ -203,7 +201,7 @@ def test_the_batch_size_of_predictions_is_evaluations_or_its_own(config, task):
         Trainer(task, config(predict_batch_size=6))
 
 
-def test_what_a_dispatch_predicts_fits_the_cap_as_its_batches_do(predicting, vector_input, caplog):
+def test_predictions_of_a_dispatch_count_towards_its_memory_limit(predicting, vector_input, caplog):
     def wide(variables, batch):
         return {"wide": jnp.zeros((len(batch["_mask"]), 1024))}  # 16 KiB a step on each of four devices
 

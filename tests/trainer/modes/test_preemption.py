@@ -180,7 +180,7 @@ class Stalling:
         ("predict", signal.SIGTERM),
     ],
 )
-def test_a_signal_is_heard_while_a_late_input_is_waited_for(
+def test_a_signal_ends_a_call_that_waits_for_its_input(
     dense_task, vectors, make_input, config, trained_workdir, straight, where, number
 ):
     running, let_go = threading.Event(), threading.Event()
@@ -222,7 +222,7 @@ def test_a_signal_is_heard_while_a_late_input_is_waited_for(
         assert_same_bits(trainer.train(plain, max_steps=STEPS), straight)
 
 
-def test_a_process_that_was_asked_to_end_begins_nothing_new(dense_task, vector_input, config):
+def test_a_process_asked_to_end_starts_no_training(dense_task, vector_input, config):
     decisions._requested.set()
     with pytest.raises(Preempted):
         Trainer(dense_task, config()).train(vector_input, max_steps=STEPS)
@@ -246,7 +246,7 @@ def test_a_program_with_a_handler_of_its_own_keeps_it(dense_task, vector_input, 
     assert sorted(heard) == sorted(both)
 
 
-def test_a_long_call_can_be_left_and_what_it_raises_comes_through():
+def test_a_long_call_can_be_abandoned_and_its_exceptions_are_raised():
     assert interruptible(lambda: 7, lambda: None) == 7
     with pytest.raises(ZeroDivisionError):
         interruptible(lambda: 1 / 0, lambda: None)

@@ -46,12 +46,12 @@ def outcomes(tmp_path):
     return run
 
 
-def test_hosts_that_agree_go_on(outcomes):
+def test_hosts_with_equal_facts_continue(outcomes):
     assert outcomes([{"seed": 3, "fingerprint": "abc"}] * 4) == [None] * 4
 
 
 @pytest.mark.parametrize("odd", [0, 2])
-def test_every_host_hears_which_one_differs_and_how(outcomes, odd):
+def test_every_host_reports_which_host_differs_and_how(outcomes, odd):
     facts = [{"seed": 3, "fingerprint": "xyz" if i == odd else "abc"} for i in range(4)]
     others = ", ".join(str(i) for i in range(4) if i != odd)
     text = f"HostError: the hosts do not agree: fingerprint is abc on hosts {others} and xyz on host {odd}. Start the"
@@ -59,7 +59,7 @@ def test_every_host_hears_which_one_differs_and_how(outcomes, odd):
 
 
 @pytest.mark.parametrize("odd", [0, 1])
-def test_a_host_that_fails_on_its_way_is_the_error_of_all(outcomes, apart, odd):
+def test_a_host_that_fails_before_the_comparison_fails_all_hosts(outcomes, apart, odd):
     failed = InputError("index of train is damaged")
     heard = outcomes([failed if i == odd else {"seed": 3} for i in range(3)])
     assert heard.pop(odd) == "InputError: index of train is damaged"
@@ -67,7 +67,7 @@ def test_a_host_that_fails_on_its_way_is_the_error_of_all(outcomes, apart, odd):
     assert apart == []  # all have left by themselves, so they may try another call
 
 
-def test_a_host_that_does_not_come_is_named_and_the_others_can_only_end(outcomes, apart):
+def test_a_missing_host_is_named_and_the_others_end(outcomes, apart):
     expected = "hosts 1, 3 of 4 did not start the same call within 0.3 s (stall_seconds)."
     assert [expected in outcome for outcome in outcomes([{}] * 4, seconds=0.3, absent=(1, 3))] == [True, True]
     assert len(apart) == 2
@@ -78,9 +78,7 @@ def test_a_missing_host_0_is_named_by_the_others(outcomes):
     assert outcome == "HostError: host 0 of 2 did not start the same call within 0.4 s."
 
 
-def test_hosts_with_work_directories_of_their_own_are_told_before_a_checkpoint_waits_for_them(
-    outcomes, tmp_path, monkeypatch
-):
+def test_different_work_directories_of_hosts_are_refused_before_training(outcomes, tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.modes.preflight.SHARED_DISK_SECONDS", 0.2)
     (text, *others) = outcomes([{"seed": 3}] * 2, workdir="model of host {}")
     assert others == [text]
@@ -96,14 +94,14 @@ def test_many_hosts_are_counted_not_all_listed():
     assert text == "k is 0 on hosts 0, 1, 2, 3, 4, 5, 6, 8 and 991 more and 1 on host 7."
 
 
-def test_a_fact_that_only_some_have_is_a_difference():
+def test_a_fact_missing_on_some_hosts_is_a_difference():
     assert difference([{"seed": 1}, {"seed": 1, "num_records": 7}]) == (
         "num_records is not there on host 0 and 7 on host 1."
     )
     assert difference([{"seed": 1}, {"seed": 1}]) is None
 
 
-def test_the_facts_hold_all_that_decides_what_the_devices_run(dense_task, vector_input, config):
+def test_the_facts_include_everything_that_determines_the_program(dense_task, vector_input, config):
     job = Job(dense_task, config(seed=5), Placement.of(jax.devices(), 2))
     facts = facts_of(job, [job.open("train", vector_input)], 10, 20)
     assert {"workdir"} & facts.keys() == set()
@@ -115,7 +113,7 @@ def test_the_facts_hold_all_that_decides_what_the_devices_run(dense_task, vector
     assert len(str(facts)) < 2000  # a thousand hosts send them to host 0
 
 
-def test_the_facts_tell_another_model_optimizer_and_mesh(dense_task, vector_input, vectors, make_input, config):
+def test_the_facts_reveal_a_different_model_optimizer_or_mesh(dense_task, vector_input, vectors, make_input, config):
     def facts(task=dense_task, devices=None, input_fn=vector_input):
         job = Job(task, config(), Placement.of(devices))
         return facts_of(job, [job.open("train", input_fn)], 0, 1)
@@ -129,7 +127,7 @@ def test_the_facts_tell_another_model_optimizer_and_mesh(dense_task, vector_inpu
     )
 
 
-def test_alone_a_watchdog_starts_no_thread_and_compares_nothing(tmp_path):
+def test_a_single_process_starts_no_watchdog_thread_and_compares_nothing(tmp_path):
     before = threading.active_count()
     with HostWatchdog(1.0, store=LocalStore()) as watchdog, watchdog.reporting():
         agree(watchdog.exchange, lambda: pytest.fail("facts were gathered"), str(tmp_path), 1.0)
@@ -155,7 +153,7 @@ def test_a_watchdog_leaves_no_thread():
     assert not any(thread.name == "trainer-watchdog" for thread in threading.enumerate())
 
 
-def test_the_echo_of_a_dead_host_becomes_its_failure():
+def test_a_collective_that_fails_because_a_host_died_reports_that_host():
     store = LocalStore()
 
     def echoing():

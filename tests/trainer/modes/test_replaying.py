@@ -43,20 +43,22 @@ def check_bits(trainer, vector_input):
         assert step.losses.mean() == pytest.approx(step.loss, rel=1e-6)
 
 
-def test_a_replay_has_the_bits_of_the_run_and_its_records_have_that_mean(run, vector_input):
+def test_the_losses_of_a_replay_average_to_the_exact_loss_of_the_run(run, vector_input):
     before = {path: path.stat().st_mtime_ns for path in Path(run.config.workdir).rglob("*")}
     check_bits(run, vector_input)
     assert {path: path.stat().st_mtime_ns for path in Path(run.config.workdir).rglob("*")} == before
 
 
 @pytest.mark.parametrize("settings", [{"accumulate": 2}, {"ema_decay": 0.9, "on_nan": "skip"}], ids=str)
-def test_so_it_has_with_microbatches_and_averaged_parameters(dense_task, vector_input, config, settings):
+def test_a_replay_with_microbatches_or_averaged_parameters_has_the_bits_of_the_run(
+    dense_task, vector_input, config, settings
+):
     trainer = Trainer(dense_task, config(**SAVED, **settings))
     trainer.train(vector_input, max_steps=12)
     check_bits(trainer, vector_input)
 
 
-def test_its_records_are_those_of_the_batch(run, vectors, make_input):
+def test_a_replay_names_the_records_of_its_batch(run, vectors, make_input):
     inputs = []
 
     def keeping(ctx):
@@ -104,13 +106,13 @@ def test_rows_that_do_not_count_have_no_loss(run, vectors, make_input):
     assert np.nanmean(step.losses) == pytest.approx(step.loss, rel=1e-6)
 
 
-def test_before_the_first_checkpoint_it_begins_with_the_new_model(run, vector_input):
+def test_a_replay_before_the_first_checkpoint_begins_with_the_initial_model(run, vector_input):
     (step,) = run.replay(vector_input, step=3)
     assert step.from_step == 0
     assert np.float32(step.loss) == reported(run.config.workdir)[3]
 
 
-def test_it_begins_with_the_warm_start_of_the_run(run, vector_input, dense_task, config):
+def test_a_replay_begins_with_the_warm_start_of_the_run(run, vector_input, dense_task, config):
     start = WarmStart(init_from=run.config.workdir)
     trainer = Trainer(dense_task, config("warm"), warm_start=start)
     trainer.train(vector_input, max_steps=4)
@@ -118,12 +120,12 @@ def test_it_begins_with_the_warm_start_of_the_run(run, vector_input, dense_task,
     assert np.float32(step.loss) == reported(trainer.config.workdir)[2]
 
 
-def test_on_other_devices_it_agrees_within_rounding(run, vector_input, dense_task):
+def test_a_replay_on_other_devices_agrees_within_rounding(run, vector_input, dense_task):
     (step,) = Trainer(dense_task, run.config, jax.devices()[:1]).replay(vector_input, step=9)
     assert step.loss == pytest.approx(reported(run.config.workdir)[9], rel=1e-4)
 
 
-def test_a_checkpoint_that_is_gone_is_an_error_that_lists_those_that_are_left(run, dense_task, vector_input, tmp_path):
+def test_a_replay_without_its_checkpoint_is_an_error_that_lists_the_kept_ones(run, dense_task, vector_input, tmp_path):
     kept = Path(shutil.copytree(run.config.workdir, tmp_path / "kept"))
     shutil.rmtree(kept / "checkpoints" / "5")
     trainer = Trainer(dense_task, replace(run.config, workdir=str(kept)))
@@ -137,7 +139,7 @@ def test_a_checkpoint_that_is_gone_is_an_error_that_lists_those_that_are_left(ru
         next(trainer.replay(vector_input, step=14))
 
 
-def test_a_later_checkpoint_of_another_run_is_not_begun_with(run, dense_task, vector_input, tmp_path):
+def test_a_replay_never_begins_with_a_checkpoint_of_another_run(run, dense_task, vector_input, tmp_path):
     """A run goes back to step 5, with another rate, and fails at step 12, before it saves: step 10 is another model."""
 
     def fails(variables, batch, rng, train):

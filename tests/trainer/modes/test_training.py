@@ -43,14 +43,14 @@ def dispatched(fork_server, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("devices", "k"), DEVICES.items())
-def test_a_dense_model_has_the_same_bits_for_any_steps_a_dispatch(dispatched, devices, k):
+def test_a_dense_model_has_the_same_bits_for_any_steps_per_dispatch(dispatched, devices, k):
     report, _ = dispatched
     one, several = report[f"dense {devices}x1"], report[f"dense {devices}x{k}"]
     assert several["state"] == one["state"]
     assert (one["executables"], several["executables"]) == (1, 2)
 
 
-def test_a_time_for_a_loop_trains_the_same_bits_with_two_programs(dispatched):
+def test_a_loop_given_by_time_trains_the_same_bits_as_one_given_by_steps(dispatched):
     report, printed = dispatched
     assert "50 steps per dispatch, for 1h" in printed
     assert report["dense 1x1h"] == report["dense 1x50"]
@@ -84,7 +84,7 @@ def test_a_run_stopped_at_a_checkpoint_and_resumed_is_the_straight_run(dense_tas
     np.testing.assert_array_equal(whole, np.concatenate([first, second]))
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint(dense_task, vectors, make_input, config):
+def test_a_killed_run_resumes_from_its_last_checkpoint(dense_task, vectors, make_input, config):
     def dying(ctx):
         source = make_input(vectors, ctx)
         source.batches = lambda position: iter(map(source._batch, range(position, 13)))
@@ -151,12 +151,12 @@ def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_in
         ({"max_steps": True}, "max_steps=True is a bool"),
     ],
 )
-def test_an_unclear_goal_is_refused(dense_task, vector_input, config, arguments, text):
+def test_contradictory_or_missing_numbers_of_steps_are_refused(dense_task, vector_input, config, arguments, text):
     with pytest.raises(OptionError, match=text):
         Trainer(dense_task, config()).train(vector_input, **arguments)
 
 
-def test_max_steps_already_reached_is_said_and_trains_nothing(dense_task, vector_input, config, caplog):
+def test_a_run_that_already_reached_max_steps_says_so_and_trains_nothing(dense_task, vector_input, config, caplog):
     trainer = Trainer(dense_task, config(max_steps=4))
     trainer.train(vector_input)
     with caplog.at_level(logging.INFO, "trainer"):
@@ -172,7 +172,7 @@ def test_a_batch_that_the_devices_do_not_divide_is_refused_at_once(dense_task, c
         Trainer(dense_task, config(eval_batch_size=2))
 
 
-def test_the_input_function_is_told_which_rows_to_make(dense_task, vectors, make_input, config):
+def test_the_input_function_receives_mode_batch_size_rows_and_start_step(dense_task, vectors, make_input, config):
     contexts = []
 
     def input_fn(ctx):
@@ -211,7 +211,7 @@ def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(dense_task, vec
     assert_same_bits(result, Trainer(dense_task, config("fresh")).train(fresh, steps=10))
 
 
-def test_nothing_goes_to_or_from_the_devices_in_silence(dense_task, vector_input, config):
+def test_training_makes_no_implicit_transfers_to_or_from_devices(dense_task, vector_input, config):
     class Guard(Callback):
         def on_loop_end(self, end):  # from here on: the start has transfers of its own
             jax.config.update("jax_transfer_guard", "disallow")  # in all threads: the feeder places the batches

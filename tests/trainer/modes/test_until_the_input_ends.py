@@ -45,7 +45,9 @@ def straight(dense_task, vector_input, config):
     "loop", [{"iterations_per_loop": 1}, {"iterations_per_loop": 3}, {"iterations_per_loop": "1h"}]
 )
 @pytest.mark.parametrize("kind", [finite, plain])
-def test_it_trains_every_batch_and_saves(dense_task, vector_input, config, straight, caplog, kind, loop):
+def test_training_without_an_end_step_trains_every_batch_and_saves(
+    dense_task, vector_input, config, straight, caplog, kind, loop
+):
     trainer = Trainer(dense_task, config(checkpoint_every_steps=None, loop_mode="scan", **loop))
     with caplog.at_level(logging.INFO, "trainer"):
         result = trainer.train(kind(vector_input))
@@ -55,7 +57,7 @@ def test_it_trains_every_batch_and_saves(dense_task, vector_input, config, strai
     assert trainer.evaluate(vector_input).step == LAST
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_end_of_the_input(dense_task, vector_input, config, straight):
+def test_a_stopped_run_resumes_and_trains_to_the_end_of_the_input(dense_task, vector_input, config, straight):
     trainer = Trainer(dense_task, config(iterations_per_loop=3))
     trainer.train(finite(vector_input), steps=5)
     assert bits(trainer.train(finite(vector_input))) == bits(straight)
@@ -71,7 +73,7 @@ def test_at_the_end_of_the_input_there_is_nothing_left_to_train(dense_task, vect
 
 
 @pytest.mark.parametrize(("every", "steps"), [(3, [3, 6, 7]), (7, [7])])
-def test_the_end_is_evaluated_once(dense_task, vector_input, config, every, steps):
+def test_the_last_step_is_evaluated_exactly_once(dense_task, vector_input, config, every, steps):
     trainer = Trainer(dense_task, config())
     trained = trainer.train_and_evaluate(finite(vector_input), vector_input, eval_every_steps=every)
     assert [each.step for each in trained.evaluations] == steps
@@ -79,7 +81,7 @@ def test_the_end_is_evaluated_once(dense_task, vector_input, config, every, step
     assert again.evaluations == ()
 
 
-def test_an_evaluation_that_the_end_was_due_is_made_up(dense_task, vector_input, config):
+def test_a_missed_evaluation_at_the_end_of_the_input_is_caught_up(dense_task, vector_input, config):
     trainer = Trainer(dense_task, config())
     trainer.train(finite(vector_input))
     made_up = trainer.train_and_evaluate(finite(vector_input), vector_input, eval_every_steps=3)

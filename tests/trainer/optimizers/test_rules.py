@@ -82,7 +82,7 @@ def settings(**values):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_follows_its_paper_and_biases_do_not_decay(name):
+def test_each_optimizer_follows_its_paper_and_does_not_decay_biases(name):
     rule, options = RULES[name]
     params, _ = trained(settings(optimizer=name, **options))
     for array, start in START.items():

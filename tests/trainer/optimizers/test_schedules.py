@@ -31,19 +31,19 @@ def test_lengths_are_steps_epochs_or_shares():
         ({"schedule": "polynomial", "final_rate": 0.1}, lambda share: 0.1 + 0.9 * (1 - share) ** 2),
     ],
 )
-def test_it_rises_linearly_then_follows_the_formula_to_the_last_step(settings, formula):
+def test_the_rate_warms_up_linearly_and_then_follows_its_schedule(settings, formula):
     steps = [0, 25, 99, 100, 101, 400, 550, 999, 1000]
     expected = [step / 100 if step < 100 else formula((step - 100) / 900) for step in steps]
     assert rates(steps, warmup="100", **settings) == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_it_falls_by_steps():
+def test_the_step_schedule_multiplies_the_rate_at_each_boundary():
     found = rates([0, 374, 376, 899, 901], schedule="step", warmup="0", decay_at=("30ep", "90%"), decay_factor=0.5)
     assert found == pytest.approx([1, 1, 0.5, 0.5, 0.25])
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
-def test_it_is_scaled_with_the_batch(scaling, factor):
+def test_the_rate_is_scaled_with_the_batch_size(scaling, factor):
     assert rates([0], schedule="constant", warmup="0", scaling=scaling) == [factor]
 
 

@@ -66,7 +66,7 @@ def test_a_pid_that_was_used_again_is_another_process(sleeper):
     assert lives(replace(process, started=process.started - 1), this_process()) is False
 
 
-def test_nothing_is_said_of_processes_of_other_machines_and_containers(sleeper):
+def test_whether_processes_of_other_machines_or_containers_live_is_unknown(sleeper):
     process, here = sleeper[0], this_process()
     for other in (replace(process, machine="another"), replace(process, namespace="pid:[1]")):
         assert lives(other, here) is None
@@ -81,7 +81,7 @@ def test_a_name_for_the_machine_tells_clones_apart(monkeypatch):
     assert not this_process().shares_kernel(before)
 
 
-def test_an_owner_in_another_container_of_the_machine_holds_its_record_and_no_child_of_it_does(tmp_path, contend):
+def test_only_the_owner_itself_and_not_its_child_keeps_the_record_in_another_container(tmp_path, contend):
     """It gives no other sign of life, as if it were suspended; its child lives longer than it."""
     with subprocess.Popen([sys.executable, "-c", CONTAINER, tmp_path], stdin=-1, stdout=-1, text=True) as owner:
         assert owner.stdout.readline() == "it owns the directory\n"

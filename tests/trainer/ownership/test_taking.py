@@ -17,7 +17,7 @@ def content(workdir):
     return {name: storage.read(f"{directory}/{name}") for name in storage.list(directory)}
 
 
-def test_an_owner_that_lives_refuses_a_second_run_which_changes_nothing(workdir, contend):
+def test_a_second_run_is_refused_while_the_owner_lives_and_changes_nothing(workdir, contend):
     contend(workdir, renew=SUSPENDED)
     before = content(workdir)
     pid, host = this_process().pid, this_process().host
@@ -32,7 +32,7 @@ def test_an_owner_that_lives_refuses_a_second_run_which_changes_nothing(workdir,
     assert content(workdir) == before
 
 
-def test_an_owner_on_another_machine_refuses_as_soon_as_it_shows_itself(workdir, contend):
+def test_a_second_run_is_refused_at_the_first_sign_of_a_remote_owner(workdir, contend):
     contend(workdir, "far")
     with pytest.raises(OwnerError, match=r"is running: host far, process \d+, started"):
         contend(workdir, silence=60)
@@ -64,7 +64,7 @@ def test_a_lease_that_was_released_publishes_nothing_more(workdir, contend):
         lease.fence()
 
 
-def test_an_owner_that_wakes_up_while_it_is_taken_over_keeps_the_directory(workdir, contend, monkeypatch):
+def test_an_owner_that_resumes_during_a_takeover_keeps_the_directory(workdir, contend, monkeypatch):
     """Its beat falls between the last look of the other and that one's record."""
     owner, create, tries = contend(workdir, "far", renew=SUSPENDED).lease, OwnerFiles.create, []
 
@@ -81,7 +81,7 @@ def test_an_owner_that_wakes_up_while_it_is_taken_over_keeps_the_directory(workd
     assert list(content(workdir)) == ["000001.json"]
 
 
-def test_of_many_that_start_together_one_is_the_owner(workdir, contend):
+def test_only_one_of_many_simultaneous_runs_becomes_the_owner(workdir, contend):
     barrier, taken, refused = threading.Barrier(6), [], []
 
     def run(number):
@@ -100,7 +100,7 @@ def test_of_many_that_start_together_one_is_the_owner(workdir, contend):
     taken[0].fence()
 
 
-def test_a_thread_that_reads_a_record_before_its_lease_has_begun_takes_it_for_alive(workdir, contend, monkeypatch):
+def test_a_record_is_considered_alive_before_its_lease_has_begun(workdir, contend, monkeypatch):
     create, refused = OwnerFiles.create, []
 
     def seen_immediately(self, number, record):
@@ -117,7 +117,7 @@ def test_a_thread_that_reads_a_record_before_its_lease_has_begun_takes_it_for_al
 
 
 @pytest.mark.parametrize("hours", [-24, 24])
-def test_clocks_that_are_a_day_apart_change_nothing(tmp_path, contend, hours):
+def test_clocks_that_differ_by_a_day_do_not_affect_ownership(tmp_path, contend, hours):
     """Each by its own clock: one that beats is never taken over, one that is silent is after 0.02 s."""
     now = [1e6 + 3600.0 * hours]
 

@@ -70,7 +70,7 @@ def test_the_confusions_and_the_shares_of_each_class_are_numpys(evaluated):
     assert [row[2] for row in pairs.rows] == sorted(expected[expected > 0].tolist(), reverse=True)
 
 
-def test_of_many_classes_the_matrix_has_those_with_the_most_mistakes():
+def test_the_confusion_matrix_shows_the_classes_with_the_most_mistakes():
     label = np.repeat(np.arange(60), 10)
     predicted = label.copy()
     predicted[label >= 40] = (label[label >= 40] - 39) % 60  # 40..59 are taken for 1..20, 1..20 never

@@ -83,7 +83,7 @@ def test_every_process_is_a_row(make_run):
     ]
 
 
-def test_of_many_processes_the_newest_are_shown(make_run):
+def test_only_the_newest_100_processes_are_listed(make_run):
     many = [line for step in range(120) for line in (start(step, step), End(step + 1, at(step), "SIGTERM"))]
     table = processes(make_run("a", many))
     assert [table.rows[0][1], table.rows[-1][1]] == ["20", "119"]
@@ -100,7 +100,7 @@ def test_a_killed_process_reached_the_checkpoint_that_the_next_one_began_with():
     ]
 
 
-def test_after_it_went_back_the_last_step_is_that_of_the_newest_process(make_run):
+def test_the_last_step_of_a_run_that_went_back_is_that_of_its_newest_process(make_run):
     back = [*KILLED_AND_PREEMPTED, start(100, 700), End(150, at(760), "finished")]
     run = make_run("a", back)
     assert run.attempts[-1].reached == 150
@@ -114,7 +114,7 @@ def test_options_with_underscores_are_the_same_options(make_run):
     assert differing([make_run("a", [dashes]), make_run("b", [other])]).rows == []
 
 
-def test_what_runs_leave_unknown_is_one_sentence_for_all(make_run):
+def test_runs_without_a_history_are_listed_in_one_sentence(make_run):
     html = run_page([make_run("a", ()), make_run("b", ())]).html()
     assert html.count("no segments.jsonl") == 1
     assert "/b have no segments.jsonl: an older version of infeed trained there, or the file was not copied." in html

@@ -107,7 +107,7 @@ def test_the_page_counts_its_steps_and_the_records_that_it_shows(seen):
     assert blocks_of(two, Note) == [Note("Told. 16 records.")] * 2
 
 
-def test_of_data_that_are_gone_the_numbers_are_left(data, seen, caplog):
+def test_the_page_shows_only_record_numbers_if_the_data_are_gone(data, seen, caplog):
     shutil.rmtree(data)
     page = page_of(seen())
     assert not blocks_of(page, Pictures)

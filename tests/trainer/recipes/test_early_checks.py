@@ -130,11 +130,11 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         ("digits", ("--workdir", "/dev/null/work"), "error: cannot write to workdir=/dev/null/work: Not a directory"),
     ],
 )
-def test_a_mistake_in_the_flags_is_told_early(pictures, refused, recipe, flags, text):
+def test_a_mistake_in_the_flags_is_reported_before_devices_are_chosen(pictures, refused, recipe, flags, text):
     assert text in refused(recipe, "--data-dir", str(pictures), *flags)
 
 
-def test_data_without_what_digits_reads_are_refused_with_the_recipe_that_takes_them(numbers, refused):
+def test_the_digits_recipe_refuses_other_data_and_names_the_images_recipe(numbers, refused):
     line = refused("digits", "--data-dir", str(numbers))
     assert line.endswith(
         "numbers has no feature 'image/encoded', which this recipe reads. Its features are: number, weight. For other "
@@ -151,7 +151,7 @@ def test_a_mode_that_does_not_train_needs_no_split_for_training(pictures, tmp_pa
     assert "has no split 'test'" in refused("digits", *flags, "--eval-split", "test")
 
 
-def test_a_checkpoint_to_go_back_to_may_be_gone_where_later_ones_are(pictures, tmp_path, refused):
+def test_a_removed_restore_step_is_accepted_if_a_later_checkpoint_exists(pictures, tmp_path, refused):
     """A run that went back once goes on from its newest."""
     checkpoints = tmp_path / "work" / "checkpoints"
     for item in ("contents", "state"):

@@ -18,7 +18,7 @@ def found(features, labels=NAMES, **flags):
     return image_data(Choices("data", **flags), Schema("pictures", features), labels)
 
 
-def test_the_only_image_and_the_label_that_has_names_are_taken():
+def test_the_only_image_and_the_label_with_class_names_are_chosen():
     data = found({"picture": IMAGE, "text": Feature("bytes"), "label": LABEL, "height": NUMBER})
     assert (data.image, data.label, data.base, data.num_classes, data.channels) == ("picture", "label", 1, 2, 3)
     assert [data.name(label) for label in (0, 1, 2, 3)] == [None, "cat", "dog", None]
@@ -49,14 +49,14 @@ def test_one_class_is_too_few_to_train_on_but_the_classes_of_a_training_are_enou
         (("cat", "dog"), None),
     ],
 )
-def test_data_are_evaluated_only_if_their_labels_mean_the_classes_of_the_model(names, text):
+def test_an_evaluation_is_refused_if_the_classes_differ_from_those_of_the_model(names, text):
     schema = Schema("pictures", {"picture": IMAGE, "label": LABEL})
     data = image_data(Choices("data"), schema, Labels("label", 1, names), TrainedClasses(1, 2, ("cat", "dog")))
     with pytest.raises(OptionError, match=text) if text else nullcontext():
         data.check_labels("data", "w")
 
 
-def test_the_classes_of_a_training_are_kept(tmp_path):
+def test_the_classes_of_a_training_are_saved_in_its_work_directory(tmp_path):
     first, second = TrainedClasses(1, 2, ("cat", "Hündin")), TrainedClasses(0, 7, ())
     assert trained_classes(str(tmp_path)) is None
     for classes in (first, second):
@@ -67,7 +67,7 @@ def test_the_classes_of_a_training_are_kept(tmp_path):
         trained_classes(str(tmp_path))
 
 
-def test_flags_decide_and_what_they_name_must_be_there():
+def test_flags_choose_image_and_label_and_must_name_existing_features():
     features = {"left": IMAGE, "right": IMAGE, "label": LABEL, "breed": NUMBER}
     data = found(features, image_key="right", label_key="breed", num_classes=7)
     assert (data.image, data.label, data.base, data.num_classes, data.names) == ("right", "breed", 0, 7, ())
@@ -94,7 +94,7 @@ def test_flags_decide_and_what_they_name_must_be_there():
         ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none; expected exactly one as the label"),
     ],
 )
-def test_where_there_is_a_choice_the_flag_is_named(features, text):
+def test_an_ambiguous_image_or_label_is_refused_with_the_flag_that_decides(features, text):
     with pytest.raises(OptionError, match=text.replace("?", r"\?")):
         found(features)
 
@@ -108,6 +108,6 @@ def test_where_there_is_a_choice_the_flag_is_named(features, text):
         ({"num_classes": 1}, "num_classes=1 must be at least 2"),
     ],
 )
-def test_a_flag_that_cannot_be_is_one_error(flags, text):
+def test_an_invalid_flag_is_one_error(flags, text):
     with pytest.raises(OptionError, match=text):
         Config(data_dir="data", trainer=TrainerConfig(workdir="w", global_batch_size=8), **flags)

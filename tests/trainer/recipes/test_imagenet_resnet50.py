@@ -53,7 +53,7 @@ def test_the_learning_rate_is_that_of_the_published_formula(kind, formula, epoch
     )
 
 
-def test_flax_decays_all_kernels_and_tpu_all_parameters_but_those_of_batch_norms():
+def test_weight_decay_applies_to_kernels_with_flax_and_to_all_but_batch_norms_with_tpu():
     model = nnx.eval_shape(lambda: ResNet(RESNETS["resnet50"], 1000, nnx.Rngs(0)))
     leaves = nnx.to_flat_state(nnx.state(model, nnx.Param))
     shapes = {"/".join(map(str, path)): leaf.get_value().shape for path, leaf in leaves}
@@ -91,16 +91,16 @@ def test_flags_override_the_setting_whose_defaults_they_begin_with():
         (("--setting", "tpu", "--schedule", "cosine"), "the step schedule needs decay_at, and no other has it"),
     ],
 )
-def test_nonsense_is_refused(flags, text):
+def test_invalid_flags_are_refused(flags, text):
     with pytest.raises(OptionError, match=text):
         of_flags(*flags)
 
 
-def test_in_python_each_setting_is_a_class():
+def test_setting_in_python_is_refused_with_the_class_to_use():
     config = of_flags()
     with pytest.raises(OptionError, match=r"'tpu' is not that of Config\. In Python, use TpuConfig of trainer.recipes"):
         replace(config, setting="tpu")
 
 
-def test_an_evaluation_needs_no_span_that_divides():
+def test_an_evaluation_accepts_a_batch_size_that_bn_span_does_not_divide():
     assert of_flags("--mode", "evaluate", "--global-batch-size", "100").bn_span == 32

@@ -30,7 +30,7 @@ def test_a_network_that_cannot_be_built_is_refused(fields):
         Mnist(tiny=True, trainer=settings(workdir="w"), **fields)
 
 
-def test_only_clothes_are_mirrored():
+def test_fashion_mnist_is_mirrored_by_default_and_mnist_is_not():
     config = FashionMnist(tiny=True, trainer=settings(workdir="w"))
     assert [type(op).__name__ for op in config.augmentation()] == ["RandomShift", "RandomFlip"]
     assert len(replace(config, mirror=False).augmentation()) == 1

@@ -20,20 +20,20 @@ def opened(*arguments, **options):
 
 
 @pytest.mark.parametrize(("shape", "encoding"), [((28, 28, 1), "png"), ((20, 30, 3), "jpeg")])
-def test_they_have_the_shape_and_the_format_that_a_recipe_reads(shape, encoding):
+def test_tiny_images_have_the_shape_and_encoding_that_a_recipe_reads(shape, encoding):
     records = opened("train", shape, 3, encoding=encoding)
     images = [Image.open(io.BytesIO(each["image/encoded"])) for each in records.examples()]
     assert {image.format.lower() for image in images} == {encoding}
     assert pixels_of(records).shape == (130, *shape[:2], *([3] if shape[2] == 3 else []))
 
 
-def test_labels_come_in_turn_from_the_base_and_have_names():
+def test_labels_of_tiny_images_cycle_from_the_base_and_have_names():
     records = opened("train", (8, 8, 1), 3, label_base=1)
     assert [each["image/class/label"] for each in records.examples()[:4]] == [1, 2, 3, 1]
     assert (records.info.labels.base, records.info.labels.names) == (1, ("class 0", "class 1", "class 2"))
 
 
-def test_equal_splits_are_equal_and_others_have_the_same_classes_but_other_images():
+def test_tiny_splits_are_reproducible_and_share_classes_but_not_images():
     train, same, test = (opened(split, (8, 8, 1), 10) for split in ("train", "train", "test"))
     assert train.info.fingerprint == same.info.fingerprint != test.info.fingerprint
     mean = [pixels_of(split).reshape(13, 10, 8, 8).mean(0) for split in (train, test)]

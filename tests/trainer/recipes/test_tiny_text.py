@@ -29,7 +29,7 @@ def test_rows_have_complete_documents_and_the_totals_that_they_state(tokenizer):
     np.testing.assert_array_equal(decoded, sizes)
 
 
-def test_equal_splits_are_equal_and_others_differ():
+def test_the_same_tiny_text_split_is_reproducible_and_others_differ():
     info = TextInfo(ByteTokenizer(), 64, "documents")
     train, same, test = (tiny_text(split, info).info.fingerprint for split in ("train", "train", "test"))
     assert train == same != test

@@ -44,14 +44,14 @@ def test_each_kind_of_mismatch_has_its_line():
     assert "unexpected: new/kernel (in the checkpoint: head/kernel): float32 [3, 5]" in renamed
 
 
-def test_many_lines_are_cut():
+def test_a_long_list_of_mismatches_is_truncated():
     model = {f"a{n}": Array((), "float32") for n in range(50)}
     text = described_rows(match(model, {"a0": Array((), "float32")}, warm()))
     assert text[0] == "1 loaded, 49 missing"
     assert text[-2:] == ["missing: a30: float32 []", "and 19 more"]
 
 
-def test_what_is_not_allowed_is_an_error_with_the_first_arrays_and_the_remedy():
+def test_disallowed_mismatches_are_an_error_that_names_the_first_arrays_and_remedy():
     rows = match(MODEL, SAVED, warm())
     with pytest.raises(
         CheckpointError,
@@ -72,7 +72,7 @@ def test_a_checkpoint_without_any_array_for_the_model_is_an_error_even_if_not_st
         check_rows("there", rows, warm(init_strict=False))
 
 
-def test_each_star_keeps_what_it_matches_and_the_first_pattern_counts():
+def test_each_star_of_a_rename_keeps_its_match_and_the_first_pattern_wins():
     saved = {"encoder.layer.11.dense.weight": Array((2,), "float32"), "x/y": Array((), "float32")}
     rename = ("encoder.layer.*.*.weight=layers/*/*/kernel", "*=other/*")
     named = {row.name: row.theirs for row in match({}, saved, warm(init_rename=rename))}
