@@ -19,9 +19,9 @@ from pipeline.pages.thumbnails import thumbnail_of_array
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
 from trainer import report, seen
+from trainer.command.page_writing import LookedAt, look_page
 from trainer.history.segments import Start, append
 from trainer.pages.evaluation import About, evaluation_page
-from trainer.pages.look import LookedAt, look_page
 from trainer.results import EvalResult, EvaluatedRecords, Look
 
 NAMES = Labels("label", 0, (MARKUP, "plain"))

@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from pipeline.errors import InputError
-from trainer.augment import one_hot
-from trainer.augmentation.draws import uniform
+from trainer.augment import one_hot, uniform
 from trainer.nnx_task import nnx_task
 from trainer.state import TrainState
 from trainer.step_functions import train_step

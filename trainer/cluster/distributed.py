@@ -67,7 +67,7 @@ def join(settings: Distributed) -> None:
         check_host(settings.coordinator_address)
     import jax  # takes a second, for which --help need not wait
 
-    from trainer.cluster.heartbeats import start_heartbeats
+    from trainer.cluster.host_registry import start_heartbeats
 
     # On its own timeout, which is later, JAX aborts the process with a C++ stack trace.
     timer = threading.Timer(settings.connect_seconds, _give_up, (settings,))

@@ -14,8 +14,7 @@ from typing import NoReturn, TypeVar
 
 from pipeline.errors import HostError, InfeedError, OptionError
 from trainer.cluster.exchange import Exchange
-from trainer.cluster.heartbeats import count_calls
-from trainer.cluster.host_registry import POLL_SECONDS, Failure, HostRegistry, poll
+from trainer.cluster.host_registry import POLL_SECONDS, Failure, HostRegistry, count_calls, poll
 from trainer.cluster.service import HEARTBEAT_SECONDS
 from trainer.cluster.store import Store, open_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, break_apart, is_apart, leave

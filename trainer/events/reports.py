@@ -35,8 +35,7 @@ from pipeline.shards.example import varint
 from pipeline.shards.record import frame
 from pipeline.storage.storage import explained, join
 from trainer.config import TrainerConfig
-from trainer.events.metrics_file import MetricsFile
-from trainer.events.sinks import Fence, Sink, open_sink, unfenced
+from trainer.events.metrics_file import Fence, MetricsFile, Sink, open_sink, unfenced
 from trainer.workdir import event_file
 
 __all__ = ["EventWriter", "Reports", "image_summary", "scalar_events", "scalar_summary"]

@@ -22,8 +22,15 @@ from trainer.mesh import Placement
 from trainer.state import TrainState
 from trainer.task import Task
 from trainer.warm_start.config import WarmStart
-from trainer.warm_start.finding import find_checkpoint
-from trainer.warm_start.matching import Array, check_rows, described_rows, from_torch, match, model_names
+from trainer.warm_start.finding import (
+    Array,
+    check_rows,
+    described_rows,
+    find_checkpoint,
+    from_torch,
+    match,
+    model_names,
+)
 
 __all__ = ["Loading", "Weights", "open_weights", "plan_loading"]
 

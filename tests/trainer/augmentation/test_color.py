@@ -6,8 +6,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from pipeline.errors import InputError, OptionError
-from trainer.augment import color_jitter, normalize
-from trainer.augmentation.draws import uniform
+from trainer.augment import color_jitter, normalize, uniform
 
 ENHANCERS = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from pipeline.errors import InputError
-from trainer.augmentation.draws import beta, uniform
+from trainer.augment import beta, uniform
 
 
 def of_seeds(seeds, stream="a", count=2):

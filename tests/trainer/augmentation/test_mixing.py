@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 
 from pipeline.errors import InputError, OptionError
+from trainer import augment
 from trainer.augment import one_hot
-from trainer.augmentation import mixing
 
 # Eager, each operation would be compiled for itself.
-mixup, cutmix = (jax.jit(op, static_argnames=("alpha", "labels")) for op in (mixing.mixup, mixing.cutmix))
+mixup, cutmix = (jax.jit(op, static_argnames=("alpha", "labels")) for op in (augment.mixup, augment.cutmix))
 
 
 def partner(row, rows):

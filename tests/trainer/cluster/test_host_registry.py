@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.errors import HostError
-from trainer.cluster.heartbeats import SilentHosts
-from trainer.cluster.host_registry import Failure, HostRegistry, poll
+from trainer.cluster.host_registry import Failure, HostRegistry, SilentHosts, poll
 from trainer.cluster.store import LocalStore, StoreError
 
 

@@ -11,8 +11,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from pipeline.errors import StorageError
 from pipeline.storage.gcs import GcsStorage
 from pipeline.storage.storage import join
+from trainer.events.metrics_file import PartsSink
 from trainer.events.reports import EventWriter
-from trainer.events.sinks import PartsSink
 
 READER = """
     import json, sys, types

@@ -10,7 +10,7 @@ from PIL import Image
 from pipeline.describing.shown_records import ShownRecord
 from pipeline.pages.page import Note, Table
 from pipeline.shards.schema import Labels
-from trainer.pages.look import LookedAt, look_page
+from trainer.command.page_writing import LookedAt, look_page
 from trainer.results import Look
 
 NAMES = Labels("label", 1, ("cat", "dog", "mouse"))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError, OptionError
 from trainer.warm_start.config import WarmStart
-from trainer.warm_start.matching import Array, check_rows, described_rows, match
+from trainer.warm_start.finding import Array, check_rows, described_rows, match
 
 MODEL = {
     "body/kernel": Array((4, 3), "float32"),

@@ -1,1 +1,0 @@
-"""Augments batches on the device: each record draws from its own `_seed`."""
