@@ -10,8 +10,6 @@ from beam_jobs.references import References
 from pipeline.shards.key_digest import add_digests, key_digest, sum_of_hashes
 from pipeline.shards.record import FRAME_BYTES
 
-__all__ = ["BucketSums", "add_sums", "framed_bytes", "measure"]
-
 
 class BucketSums(NamedTuple):
     """The sums over a bucket or part of one."""

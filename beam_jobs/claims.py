@@ -22,8 +22,6 @@ from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidec
 from pipeline.shards.typed_json import Count, JsonFile, sealed_line, unsealed
 from pipeline.storage.storage import Storage, in_parallel, join
 
-__all__ = ["Claim", "claim", "read_claim", "renew_claim"]
-
 _MEND = (
     "It is damaged, and no intact file shows that these shards belong to this command. Repeat the options that started "
     "this conversion, which rebuilds the file; or remove the split's shards and their receipts in _shards yourself, or "

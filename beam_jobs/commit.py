@@ -28,8 +28,6 @@ from pipeline.shards.split_index import encode_index
 from pipeline.shards.typed_json import sealed_line
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["commit_split"]
-
 
 def commit_split(
     storage: Storage, plan: SplitPlan, summaries: Iterable[SourceSummary], results: Iterable[ShardResult]

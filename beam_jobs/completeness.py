@@ -18,16 +18,6 @@ from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import receipt_file
 from pipeline.storage.storage import Storage, join
 
-__all__ = [
-    "CompleteSplit",
-    "ShardResult",
-    "SourceSummary",
-    "check_scanned",
-    "check_written",
-    "distrusting_receipts",
-    "prove",
-]
-
 
 @dataclass(frozen=True)
 class SourceSummary:

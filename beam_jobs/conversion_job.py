@@ -7,8 +7,6 @@ from functools import cached_property
 
 from beam_jobs.converter import Converter, Packer, Source
 
-__all__ = ["ConversionJob", "Waiting"]
-
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
 _MIN_BUCKETS = 8  # each source has a piece per bucket, of ~1 KB or more
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from pipeline.errors import ConversionError
 from pipeline.shards.typed_json import Count, JsonFile
 
-__all__ = ["Counts", "counts_of", "read_counts"]
-
 _WRITE_SECONDS = 0.25  # at least, between writes: file systems may be slow, and a bar must not delay the work
 
 

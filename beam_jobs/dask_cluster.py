@@ -10,8 +10,6 @@ from typing import Any
 
 from pipeline.errors import ConversionError, OptionError
 
-__all__ = ["check_options", "running_cluster"]
-
 _PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections

@@ -14,8 +14,6 @@ from dask.bag import Bag
 from dask.base import optimize, persist
 from distributed import default_client
 
-__all__ = ["ChainRunner"]
-
 
 class ChainRunner(DaskRunner):
     """Runs the last step of a graph and everything it depends on, each step once."""

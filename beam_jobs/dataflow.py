@@ -23,8 +23,6 @@ from pipeline.installing import how_to_install
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 
-__all__ = ["check", "check_job", "prepared", "set_defaults", "threads_of"]
-
 MACHINE_TYPE = "n2-standard-4"
 DISK_GB = 30  # the service's default of 25 is tight with Beam's image; the shuffle is small and not on workers
 MAX_WORKERS = 200  # 800 vCPUs: more may need a higher quota, and the user's decision

@@ -9,8 +9,6 @@ from typing import Any
 
 from pipeline.errors import ConversionError, InfeedError
 
-__all__ = ["advice", "as_ours", "check_bucket", "check_credentials", "reason_of"]
-
 _LOG_IN = "Run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
 _QUOTA = (
     "Use fewer workers (--max_num_workers), another --worker_machine_type or --region, or request a higher quota at "

@@ -14,8 +14,6 @@ from pipeline.sizes import format_bytes
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 
-__all__ = ["run"]
-
 POLL_SECONDS = 10.0
 _REASON_POLLS = 6  # the reason for a failure may appear half a minute after the failure
 _OVER = {"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"}

@@ -35,8 +35,6 @@ from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.key_digest import key_digest
 from pipeline.storage.schemes import is_remote, open_storage
 
-__all__ = ["pipeline_of"]
-
 _SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
 _ONE = 0

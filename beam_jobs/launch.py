@@ -32,8 +32,6 @@ from pipeline.storage.storage import in_parallel
 from pipeline.tools import command
 from pipeline.tools.command import Console
 
-__all__ = ["dry_run", "exit_with", "launch", "preview"]
-
 _TO_ITS_END = Waiting()
 _SCANS_AT_ONCE = 32
 

@@ -12,8 +12,6 @@ from apache_beam.runners.portability.local_job_service import SubprocessSdkWorke
 
 from pipeline.errors import ConversionError
 
-__all__ = ["watched_workers"]
-
 _REPEAT_SECONDS = 0.5
 
 

@@ -7,8 +7,6 @@ import runpy
 import sys
 from collections.abc import Iterator
 
-__all__ = ["on_loopback"]
-
 _SERVICES = {
     "worker_pool": "apache_beam.runners.worker.worker_pool_main",
     "job_service": "apache_beam.runners.portability.local_job_service_main",

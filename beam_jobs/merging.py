@@ -9,8 +9,6 @@ from pipeline.shards.manifest import Manifest
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 
-__all__ = ["check_mergeable"]
-
 
 def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
     """Raises ConversionError if splits that remain in the manifest have another name, schema, labels or files."""

@@ -15,8 +15,6 @@ from pipeline.errors import InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
 from pipeline.sizes import parse_bytes
 
-__all__ = ["add_options", "beam_options", "make_job"]
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the common options."""

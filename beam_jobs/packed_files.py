@@ -22,8 +22,6 @@ from pipeline.shards.record import crc32c
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
-__all__ = ["CRC32C", "is_packed", "raw_storage", "remove_packed_files", "scanned", "source_of_packed"]
-
 CRC32C = "crc32c"
 """The column with the checksum of each record's payload. Part of the plan, as sizes and keys do not cover contents."""
 _PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name

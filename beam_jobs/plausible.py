@@ -13,8 +13,6 @@ from pipeline.sizes import GB, KB, MB, format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 
-__all__ = ["check_places", "check_target", "empty_shards"]
-
 
 def check_places(raw_data: str, output_dir: str) -> None:
     """Raises OptionError if one directory is the other or is inside it. Follows symbolic links on a disk.

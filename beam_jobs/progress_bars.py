@@ -22,8 +22,6 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from pipeline.tools.command import Console
 
-__all__ = ["progress_bars"]
-
 _POLL_SECONDS = 0.5
 _POLL_SECONDS_REMOTE = 5.0  # each poll lists the directory
 _NEARLY = 0.99  # the most that a shard counts for until its receipt exists

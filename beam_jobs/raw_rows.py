@@ -16,8 +16,6 @@ from pipeline.shards.ranks import ranks
 from pipeline.shards.record import crc32c
 from pipeline.storage.storage import Stat, Storage, in_parallel
 
-__all__ = ["RAW_ROW", "check_unchanged", "differing", "name_of", "raw_crcs", "raw_rows", "read_rows"]
-
 # rank: identifies the record. version: hash of the file's size and Stat.version. crc32c: 0 for rows the scan rejects.
 RAW_ROW = np.dtype([("rank", "<u8"), ("version", "<u4"), ("crc32c", "<u4")])
 

@@ -20,8 +20,6 @@ from pipeline.shards.naming import receipt_file
 from pipeline.shards.typed_json import Count, JsonFile, Number, sealed_line, unsealed
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["Receipt", "Rejected", "finished_shards", "first_change", "parse_receipt", "read_receipts", "receipts_of"]
-
 _FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
 
 

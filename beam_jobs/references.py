@@ -14,8 +14,6 @@ import numpy as np
 from pipeline.shards.ranks import ranks
 from pipeline.storage.storage import Stat
 
-__all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "column", "concat", "escaped", "in_order"]
-
 MAX_NAME_BYTES = 4096  # a batch's column is as wide as its longest cell, also in every bucket that the row goes to
 _KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
 _LEVEL = 1  # of zlib: 190 MB/s

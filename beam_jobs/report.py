@@ -16,8 +16,6 @@ from pipeline.shards.naming import summary_file
 from pipeline.sizes import format_bytes
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["empty_classes", "empty_folders", "in_words", "summarize", "write_summary"]
-
 _SHOWN = 10
 _LARGE = 4  # a record over a quarter of a shard makes shards differ in size
 

@@ -18,8 +18,6 @@ from pipeline.errors import ConversionError, InfeedError, OptionError, did_you_m
 from pipeline.installing import how_to_install
 from pipeline.tools.command import Console
 
-__all__ = ["RUNNERS", "Preset", "find_runner"]
-
 _CONNECT_SECONDS = 10.0
 _PAGE = "beam_jobs/RUNNERS.md has both commands."
 _REASON_LENGTH = 160  # of each end

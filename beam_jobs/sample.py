@@ -19,8 +19,6 @@ from pipeline.shards.ranks import ranks
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["Candidate", "Sampled", "candidates", "convert_sample", "lowest"]
-
 _RECORDS = 256  # if sizes vary by half their mean, the ratio is within 3 %; costs ~2 s per split of photos
 _OFFERED = 1 << 61  # ranks below it are offered: an eighth of all records, so that few are shuffled
 _AT_LEAST = 16  # whatever their ranks: an eighth of a few images may be none

@@ -21,8 +21,6 @@ from pipeline.sources.sequential_file import inflated
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["Scratch", "read_compressed"]
-
 _PIECE_BYTES = 1 << 20
 _TAIL_BYTES = 8  # gzip ends with crc32 and size, zlib with adler32: a repaired file may be as long as the old one
 _RATIO, _LEAST_BYTES = 100, 1 << 30  # text compresses to about a tenth; gzip's limit is a thousandth

@@ -19,8 +19,6 @@ from pipeline.shards.key_digest import sum_of_hashes
 from pipeline.shards.naming import shard_file
 from pipeline.shards.ranks import ranks
 
-__all__ = ["SplitPlan", "by_bucket"]
-
 ENCODER_VERSION = 1  # of pipeline.shards.example and record: if their bytes change, so does the plan
 
 

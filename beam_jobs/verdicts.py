@@ -17,8 +17,6 @@ from pipeline.shards.typed_json import Count, JsonFile, sealed_line, unsealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["Verdict", "buried_messages", "sweep_verdicts", "verdict_on_error"]
-
 _MEND = "It reports how a conversion ended, but is damaged. Run the same command again: it keeps the finished shards."
 
 

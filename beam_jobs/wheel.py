@@ -15,8 +15,6 @@ from typing import Any
 from pipeline.errors import InfeedError
 from pipeline.installing import packages_of
 
-__all__ = ["build_wheel"]
-
 _NAME = "infeed"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: infeed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip: with real times, the bytes would differ

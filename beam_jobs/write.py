@@ -29,8 +29,6 @@ from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends
 from pipeline.storage.storage import Sink, Storage, join, pieces_of
 
-__all__ = ["finished_shard", "write_shard"]
-
 _PIECE_BYTES = 8 * 1024**2
 
 

@@ -13,8 +13,6 @@ from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
 from converters.pixels.cifar import SPLITS, CifarConverter, find_cifar
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = (
     "--raw_data_dir=cifar-10 --output=shards",
     "--raw_data_dir=cifar-10 --output=test_shards --splits=test",

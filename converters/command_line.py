@@ -18,8 +18,6 @@ from pipeline.errors import OptionError, did_you_mean, printable
 from pipeline.sizes import parse_bytes
 from pipeline.tools.command import Console, Parser
 
-__all__ = ["chosen_splits", "conversion_parser", "run", "scratch_of"]
-
 
 def conversion_parser(
     command: str,

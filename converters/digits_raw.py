@@ -28,8 +28,6 @@ from pipeline.installing import how_to_install
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console, Parser, say
 
-__all__ = ["EXAMPLES", "IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]
-
 EXAMPLES = ("raw", "raw_1 --seed=1")
 IMAGE_SIDE = 32  # pixels; the originals are 8x8
 LABEL_FILE = "synsets.txt"

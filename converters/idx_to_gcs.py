@@ -17,8 +17,6 @@ from converters.pixels.idx import SPLITS, IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["EXAMPLES", "class_names", "main"]
-
 EXAMPLES = (
     "--raw_data_dir=mnist --output=shards",
     "--raw_data_dir=emnist --output=letters --prefix=emnist-letters --transpose",

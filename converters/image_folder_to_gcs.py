@@ -19,8 +19,6 @@ from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.splits import SPLITS
 from pipeline.tools.command import Console
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = (
     "--raw_data_dir=photos --output=shards --validation_fraction=0.2",
     "--raw_data_dir=photos --output=small --validation_fraction=0.2 --max_side=256",

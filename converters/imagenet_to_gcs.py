@@ -25,8 +25,6 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = (
     "--raw_data_dir=ILSVRC2012 --output=shards --dry_run",
     "--raw_data_dir=ILSVRC2012 --output=tensorflow_datasets --schema=tfds",

@@ -25,8 +25,6 @@ from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = (
     "--raw_data_dir=tables --output=shards --image_column=file --label_column=animal",
     "--raw_data_dir=reviews --output=texts --text_column=text --label_column=stars --validation_fraction=0.1",

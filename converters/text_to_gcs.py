@@ -28,8 +28,6 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import in_parallel
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, Packing, TextInfo, Tokenizer, open_hugging_face
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = (
     "--raw_data_dir=books --output=shards --validation_fraction=0.05",
     "--raw_data_dir=reviews --output=tokens --text_column=text --tokenizer=tokenizer.json --sequence_length=2048",

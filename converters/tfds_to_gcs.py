@@ -33,8 +33,6 @@ from pipeline.sources.tfds_files import tfds_files, tfds_labels
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["EXAMPLES", "DatasetName", "find_tfds", "main", "prepare"]
-
 EXAMPLES = (
     "--dataset=imagenet2012 --data_dir=tensorflow_datasets --output=shards",
     "--dataset=imagenet2012 --data_dir=tensorflow_datasets --output=shards --num_shards=train=4 --overwrite",

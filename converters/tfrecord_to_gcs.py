@@ -22,8 +22,6 @@ from pipeline.sources.merged_schemas import read_labels
 from pipeline.sources.named_splits import parse_assignment
 from pipeline.tools.command import Console
 
-__all__ = ["EXAMPLES", "add_record_options", "main", "report_schema", "set_num_shards"]
-
 EXAMPLES = (
     "--raw_data_dir=tfrecords --output=shards --dry_run",
     "--raw_data_dir=tfrecords --output=shards --pattern='train=train-*'",

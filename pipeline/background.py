@@ -20,8 +20,6 @@ from typing import Generic, TypeVar
 from pipeline.errors import OptionError, StallError
 from pipeline.logs import logger
 
-__all__ = ["Background", "checked_stall_seconds", "stacks", "stalled", "thread_frames"]
-
 log = logger("pipeline")
 
 

@@ -4,8 +4,6 @@ import os
 import signal
 from types import FrameType
 
-__all__ = ["EXIT_INTERRUPTED", "as_usual", "leave", "leave_at_once"]
-
 EXIT_INTERRUPTED = 130  # what shells report for a process ended by SIGINT
 
 

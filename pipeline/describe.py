@@ -42,8 +42,6 @@ from pipeline.tools.packed_text import TOTALS, find_text_info, row_text, text_to
 from pipeline.tools.program import program
 from pipeline.tools.record_checks import labels_of
 
-__all__ = ["EXAMPLES", "main", "print_description"]
-
 EXAMPLES = ("shards --all --samples=5", "shards --html=shards.html")
 
 SAMPLES, PAGE_SAMPLES, MOST_PAGE_SAMPLES = 2, 24, 400

@@ -30,8 +30,6 @@ from pipeline.storage.storage import Stat, Storage, join
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.index_builder import IndexBuilder, IndexedSplit
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 
 

@@ -12,8 +12,6 @@ from pipeline.ctrl_c import leave_at_once
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.tools.program import COMMANDS, OLD_COMMANDS, Command, ends_when_not_read, started_by_infeed
 
-__all__ = ["main"]
-
 _CONVERT = "convert"
 _END = """examples:
   infeed digits raw

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
-__all__ = ["how_to_install", "packages_of"]
-
 _ROOT = Path(__file__).parents[1]
 _OF_EXTRA = re.compile(r"""(?P<requirement>.*?)\s*;\s*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
 _OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")

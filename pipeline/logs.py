@@ -11,8 +11,6 @@ from typing import TextIO
 
 from pipeline.errors import printable
 
-__all__ = ["logger", "quiet_libraries", "quiet_stderr", "show"]
-
 _PROBE = logging.makeLogRecord({"name": "name", "levelname": "LEVEL", "msg": "message"})
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["OldAttributes", "described"]
-
 _NOT_THERE = object()
 
 

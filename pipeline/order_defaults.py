@@ -23,18 +23,6 @@ from pipeline.sources.concatenated import Concatenated, Part
 from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, RecordsInfo
 
-__all__ = [
-    "READ_AHEAD_BYTES",
-    "Mixture",
-    "PlannedOrder",
-    "Sizes",
-    "check_hosts",
-    "mixture",
-    "plan_mixture",
-    "plan_records",
-    "training_bytes",
-]
-
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
 WHOLE_FILES_MARGIN = 1.25  # records differ in size, and one outside the read-ahead would be passed in vain

@@ -4,8 +4,6 @@ import re
 
 from pipeline.errors import OptionError
 
-__all__ = ["GB", "KB", "MB", "TB", "KiB", "MiB", "format_bytes", "parse_bytes"]
-
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB = 2**10, 2**20
 

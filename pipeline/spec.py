@@ -10,19 +10,6 @@ import numpy as np
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Feature, Schema
 
-__all__ = [
-    "BYTES",
-    "NUMBERS",
-    "RESERVED",
-    "SEED",
-    "ArraySpec",
-    "Layout",
-    "Opaque",
-    "delivered",
-    "feature_specs",
-    "holds",
-]
-
 BYTES = np.dtype(object)  # TensorFlow's own choice for tf.string
 _DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 _DELIVERED = {np.dtype("i8"): np.dtype("i4"), np.dtype("u8"): np.dtype("u4"), np.dtype("f8"): np.dtype("f4")}

@@ -30,8 +30,6 @@ from pipeline.tools.record_checks import label_name
 from pipeline.tools.repairs import repairs
 from pipeline.tools.split_verifier import Problem, SplitVerifier, check_sidecars
 
-__all__ = ["DALI_DIRECTORY", "EXAMPLES", "main", "write_dali_index"]
-
 EXAMPLES = ("shards", "shards --split validation --decode")
 
 

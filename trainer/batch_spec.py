@@ -12,17 +12,6 @@ import numpy as np
 
 from pipeline.errors import InputError, OptionError, did_you_mean
 
-__all__ = [
-    "NARROW",
-    "ROWS_FIRST",
-    "BatchAxes",
-    "batch_struct",
-    "check_batch",
-    "check_is_mapping",
-    "named_leaves",
-    "path_name",
-]
-
 NARROW = {np.dtype(np.int64): np.int32, np.dtype(np.uint64): np.uint32, np.dtype(np.float64): np.float32}
 
 

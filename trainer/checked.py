@@ -14,8 +14,6 @@ from trainer.loop.dispatching import DispatchResult
 from trainer.mesh import Placement
 from trainer.state import TrainState
 
-__all__ = ["FiniteCheck", "LossSpikes"]
-
 MOST_IN_A_ROW = 100  # skipped steps; beyond that the model no longer learns
 RECENT, LEAST = 256, 64  # losses to compare with
 DEVIATIONS = 12  # standard deviations: normally distributed losses would practically never reach it

@@ -33,8 +33,6 @@ from pipeline.installing import how_to_install
 from pipeline.sizes import MiB, parse_bytes
 from pipeline.tools.command import Console, Parser, exit_with, say
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = ("--only dispatch memory", "--only matmul --dtypes float32 --sizes 512 1000 --seconds 5 --json")
 """The command lines at the end of its help."""
 

@@ -15,8 +15,6 @@ from trainer.metrics.tally import LOSSES
 from trainer.results import EvaluatedRecords
 from trainer.step_functions import BAD_ROWS, CRC_SUM, PREDICTIONS, PROOF_SUMS, RECORDS, ROWS
 
-__all__ = ["EpochTotals", "ExactEpoch", "OnCounted", "OnRecords"]
-
 OnRecords = Callable[[EvaluatedRecords], None]
 OnCounted = Callable[[int], None]
 """Gets the number of records, over all hosts, that a dispatch counted."""

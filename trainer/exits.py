@@ -13,24 +13,6 @@ from typing import NoReturn
 from pipeline.ctrl_c import EXIT_INTERRUPTED
 from pipeline.errors import ShortInNotebooks
 
-__all__ = [
-    "EXIT_HOST_FAILED",
-    "EXIT_INTERRUPTED",
-    "EXIT_PREEMPTED",
-    "EXIT_USER_ERROR",
-    "Ending",
-    "Interrupted",
-    "Preempted",
-    "ProcessEnd",
-    "abandon_threads",
-    "break_apart",
-    "end",
-    "ending",
-    "is_apart",
-    "leave",
-    "leave_at_exit",
-]
-
 EXIT_USER_ERROR = 2  # any InfeedError
 EXIT_HOST_FAILED = 3  # another host failed or died, so this one had to end
 

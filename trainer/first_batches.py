@@ -7,8 +7,6 @@ from typing import Any
 from pipeline.errors import FingerprintError, InputError
 from trainer.inputs import Input, InputContext, MakeInput, as_input
 
-__all__ = ["FirstBatches", "first_batches"]
-
 
 def first_batches(input_fn: MakeInput, count: int, *, repeat: bool) -> MakeInput:
     """An input_fn of the first `count` batches from the input's beginning, once or endlessly."""

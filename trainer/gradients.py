@@ -22,20 +22,6 @@ from trainer.metrics.tally import check_metrics, masked_mean, masked_sum, per_re
 from trainer.state import TrainState
 from trainer.task import Batch, Task, Variables, kind_of
 
-__all__ = [
-    "LOSS",
-    "Gradients",
-    "accumulated",
-    "accumulated_losses",
-    "called",
-    "checked_names",
-    "finder_of_broken",
-    "first_bad",
-    "gradients",
-    "microbatches",
-    "squares",
-]
-
 Parts = tuple[jax.Array, Batch]
 """The numbers of the microbatches, and their rows: the arrays of a batch, [count, rows, ...]."""
 Mean = Callable[[jax.Array, jax.Array], jax.Array]

@@ -18,8 +18,6 @@ from typing import TypeVar
 from pipeline.ctrl_c import EXIT_INTERRUPTED, leave
 from trainer.exits import leave_at_exit
 
-__all__ = ["Check", "FirstOne", "Interrupts", "interruptible"]
-
 T = TypeVar("T")
 Check = Callable[[], None]
 

@@ -22,8 +22,6 @@ from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task, kind_of
 
-__all__ = ["Job", "Mode", "OpenedInput"]
-
 log = logger("trainer")
 
 Mode = Literal["train", "eval", "predict"]

@@ -16,8 +16,6 @@ from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import ROWS_FIRST, BatchAxes
 
-__all__ = ["Placement"]
-
 
 @dataclass(frozen=True)
 class Placement:

@@ -29,8 +29,6 @@ from trainer.pages.run_files import TrainingRun, bytes_to_read, names_of, read_r
 from trainer.pages.run_times import Clock
 from trainer.workdir import SEGMENTS
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = ("model", "model --html report.html")
 MOST_RUNS = 16  # lines of a chart that can still be told apart
 

@@ -9,9 +9,7 @@ import sys
 
 from pipeline.tools.command import exit_with
 from pipeline.tools.program import program
-from trainer.seen import EXAMPLES, main
-
-__all__ = ["EXAMPLES", "main"]
+from trainer.seen import main
 
 if __name__ == "__main__":
     print(f"warning: this is now {program('trainer.seen')}; its old name, rewind, will be removed.", file=sys.stderr)

@@ -42,8 +42,6 @@ from trainer.workdir import TRAIN
 if TYPE_CHECKING:
     from trainer.command.replaying import Replayed
 
-__all__ = ["EXAMPLES", "main"]
-
 EXAMPLES = ("model --step=20", "model --step=20 --losses")
 ROWS, MOST_STEPS = 20, 10_000
 LONG_STEPS = 10

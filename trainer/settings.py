@@ -9,8 +9,6 @@ from typing import Any, Literal
 from pipeline.errors import OptionError, did_you_mean
 from trainer.config import TrainerConfig
 
-__all__ = ["Export", "Pages", "settings"]
-
 MOST_PICTURES = 250  # of 64x64 pixels, so that a page stays below 5 MB
 WRITTEN_BY = ("train", "evaluate", "look")
 

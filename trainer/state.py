@@ -15,8 +15,6 @@ from trainer.interrupts import interruptible
 from trainer.mesh import Placement
 from trainer.task import Task, Variables, kind_of
 
-__all__ = ["TrainState", "abstract_state", "averaged", "init_state", "model_of", "with_model"]
-
 
 class TrainState(NamedTuple):
     """step: int32, finished steps. key: raw data of the run's random key; step s uses fold_in(key, s).

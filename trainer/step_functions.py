@@ -27,25 +27,6 @@ from trainer.metrics.tally import (
 from trainer.state import TrainState, averaged
 from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
 
-__all__ = [
-    "BAD_LEAF",
-    "BAD_ROWS",
-    "CRC_SUM",
-    "PREDICTIONS",
-    "PROOF",
-    "PROOF_SUMS",
-    "RECORDS",
-    "ROWS",
-    "EvalState",
-    "augmented",
-    "chosen",
-    "eval_step",
-    "no_tallies",
-    "predict_step",
-    "record_losses",
-    "train_step",
-]
-
 BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
 PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
 PROOF, ROWS = "_proof", "_rows"  # what a step returns besides metrics, whose names do not start with _

@@ -9,8 +9,6 @@ from types import TracebackType
 
 from pipeline.errors import InfeedError, keeps_all_frames, only, printable, user_frames
 
-__all__ = ["JAX_NOTE", "ShortErrors", "described", "source_lines"]
-
 JAX_NOTE = "-----"  # starts the note that JAX adds to an error in a program, about its own stack frames
 SHORTENED = "Only your own frames are shown. JAX_TRACEBACK_FILTERING=off shows all."
 MAX_CHARACTERS, MAX_CODE = 600, 150  # of an error and of a line of code, on one line

@@ -7,25 +7,6 @@ import os
 import re
 import secrets
 
-__all__ = [
-    "BEGAN",
-    "CHECKPOINTS",
-    "CLASSES",
-    "EVALUATIONS",
-    "EVAL_RESULT",
-    "METRICS",
-    "OWNERS",
-    "PREDICTIONS",
-    "SEGMENTS",
-    "TRAIN",
-    "TRAIN_RESULT",
-    "eval_directory",
-    "eval_name",
-    "event_file",
-    "is_event_file",
-    "replaced_by_runs",
-]
-
 OWNERS = "_owner"
 """One file per run that has owned the directory, and the mark that runs have written here."""
 CHECKPOINTS = "checkpoints"

@@ -30,8 +30,6 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.storage import Storage
 
-__all__ = ["SCHEMA", "ImageFolderConverter"]
-
 _LABEL_BASE = 1
 
 SCHEMA = Schema(

@@ -27,8 +27,6 @@ from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError, StorageError
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["RawFolders", "find_folders"]
-
 _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
 

@@ -14,8 +14,6 @@ from pipeline.errors import RawDataError
 from pipeline.shards.schema import Feature
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["BOX_BYTES", "BOX_FEATURES", "box_features", "read_boxes"]
-
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _KEY = "image/object/bbox/"
 BOX_FEATURES: Mapping[str, Feature] = {

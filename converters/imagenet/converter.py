@@ -23,8 +23,6 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage
 
-__all__ = ["SPLITS", "VALIDATION_LABELS", "ImagenetConverter"]
-
 SPLITS = ("train", "validation")
 VALIDATION_LABELS = "synset_labels.txt"
 _LABEL_BASE = 1

@@ -27,8 +27,6 @@ from pipeline.errors import RawDataError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["FULL_SET", "TRAIN_TAR", "VALIDATION_TAR", "RawImagenet", "check_full_set", "find_raw"]
-
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VALIDATION_TAR = "ILSVRC2012_img_val.tar"
 _TARS = {"train": TRAIN_TAR, "validation": VALIDATION_TAR}

@@ -10,8 +10,6 @@ from converters.images.jpeg import Jpeg
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Schema
 
-__all__ = ["FORMS", "TFDS_DIRECTORY", "Form", "FormName"]
-
 FormName = Literal["tpu", "tpu+boxes", "tfds"]
 
 _VERSION = "5.1.0"  # of TFDS's imagenet2012

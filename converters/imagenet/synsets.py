@@ -10,8 +10,6 @@ from converters.raw.class_names import label_text, position
 from pipeline.errors import LabelError, did_you_mean
 from pipeline.storage.storage import Storage
 
-__all__ = ["check_known", "ilsvrc2012_synsets", "read_synsets"]
-
 
 def ilsvrc2012_synsets() -> Mapping[str, str]:
     """The 1,000 classes of ILSVRC2012, sorted, with WordNet's description of each."""

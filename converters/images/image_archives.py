@@ -16,8 +16,6 @@ from pipeline.errors import RawDataError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
-__all__ = ["KNOWN_SUFFIXES", "Archive", "PackedFolder", "archive_stem", "class_files", "is_hidden", "open_archive"]
-
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")

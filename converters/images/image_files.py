@@ -14,8 +14,6 @@ from PIL import Image
 from beam_jobs.converter import Reject
 from converters.images.jpeg import PNG_MAGIC, Jpeg, Verify, check_size, decode_image, decode_jpeg, to_rgb_jpeg
 
-__all__ = ["ORIENTATION", "ToJpeg", "orientation"]
-
 ORIENTATION = 0x0112  # https://exiftool.org/TagNames/EXIF.html
 _APP1, _SCAN, _SHORT = 0xE1, 0xDA, 3
 _EXIF = b"Exif\0\0"

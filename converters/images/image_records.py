@@ -12,8 +12,6 @@ from converters.raw.tars import Member
 from pipeline.shards.schema import Feature
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["IMAGE_FEATURES", "folder_members", "image_features", "in_batches", "member_error", "predicted_bytes"]
-
 _ROWS_PER_BATCH = 4096
 _BYTES_PER_BATCH = 2**20  # rows times the longest name and error: a column is as wide as its longest cell
 _MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB

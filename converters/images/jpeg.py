@@ -14,8 +14,6 @@ from PIL import Image, UnidentifiedImageError
 from beam_jobs.converter import Reject
 from pipeline.tools.record_checks import MAX_PIXELS
 
-__all__ = ["PNG_MAGIC", "VERIFY_LEVELS", "Jpeg", "Verify", "check_size", "decode_image", "decode_jpeg", "to_rgb_jpeg"]
-
 Verify = Literal["header", "end", "decode"]
 VERIFY_LEVELS: tuple[Verify, ...] = ("header", "end", "decode")
 

@@ -6,8 +6,6 @@ from converters.images.image_files import ToJpeg
 from converters.images.jpeg import VERIFY_LEVELS
 from pipeline.errors import OptionError
 
-__all__ = ["add_image_options", "add_verify_option", "to_jpeg_of"]
-
 
 def add_verify_option(parser: argparse.ArgumentParser) -> None:
     """Adds --verify."""

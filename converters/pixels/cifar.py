@@ -29,8 +29,6 @@ from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["CIFAR10", "CIFAR100", "SPLITS", "CifarConverter", "RawCifar", "find_cifar"]
-
 SPLITS = ("train", "test")
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _MAX_NAMES_BYTES = 1 << 20

@@ -28,8 +28,6 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["SPLITS", "IdxConverter", "ImagesHeader", "RawIdx", "find_idx"]
-
 SPLITS = ("train", "test")
 _NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<what>images|labels)[-.]idx[13]-ubyte(\.gz)?")
 _HEADER_BYTES, _LABELS_HEADER_BYTES = 16, 8

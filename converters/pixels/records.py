@@ -12,8 +12,6 @@ from PIL import Image
 from beam_jobs.references import File, References, column
 from pipeline.shards.schema import Feature
 
-__all__ = ["pixel_features", "pixel_rows", "pixel_values"]
-
 _COLORSPACES = {1: b"GRAY", 3: b"RGB"}
 
 

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pipeline.errors import LabelError
 from pipeline.storage.storage import Storage
 
-__all__ = ["label_text", "names_digest", "parse_class_names", "position", "read_class_names"]
-
 
 def read_class_names(storage: Storage, label_file: str) -> tuple[str, ...]:
     """The lines of a label file, in order. Raises LabelError if a line is empty or repeated, or not UTF-8."""

@@ -14,8 +14,6 @@ from pipeline.shards.frames import Compression
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage
 
-__all__ = ["Readable", "by_suffix", "readable", "uncompressed"]
-
 
 class Readable(NamedTuple):
     """An uncompressed file. origin: the compressed raw file that it was made from, or ""."""

@@ -10,8 +10,6 @@ from pipeline.errors import OptionError, RawDataError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
-__all__ = ["SPLITS", "by_split", "check_fraction", "chosen", "first_few", "is_of", "is_validation", "open_raw_data"]
-
 SPLITS = ("train", "validation", "test")
 _SPLIT_KEY = b"infeed image_folder validation"
 

@@ -13,8 +13,6 @@ from typing import BinaryIO
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
-__all__ = ["Member", "TarError", "entries", "members"]
-
 _ADLER = 65521  # the modulus of adler32
 _OCTAL = re.compile(rb"[0-7]+").fullmatch
 _PLAIN = {b"0": "file", b"\0": "file", b"5": "folder"}

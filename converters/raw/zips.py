@@ -18,8 +18,6 @@ from converters.raw.tars import Member
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
-__all__ = ["ZipError", "ZipMember", "unpacked", "zip_members"]
-
 _STORED, _DEFLATED = 0, 8
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd", 99: "AES encryption"}
 _ENCRYPTED, _UTF8 = 1 << 0, 1 << 11  # flags

@@ -7,8 +7,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Cells", "class_cells", "document_cell", "number_cell", "text_cell"]
-
 Cells = Mapping[str, Any]
 
 

@@ -23,8 +23,6 @@ from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.storage import Storage
 
-__all__ = ["TableConverter", "TextTableConverter"]
-
 _BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
 _ROWS_PER_BATCH = 4096
 _TEXT = Feature("bytes", content="text", doc="UTF-8")

@@ -24,8 +24,6 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Schema
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
-__all__ = ["ImageTableConverter"]
-
 # https://cloud.google.com/storage/docs/objects#naming; a bucket fails on other names, as if it could not be reached
 _OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
 _MAX_OBJECT_NAME_BYTES = 1024

@@ -17,8 +17,6 @@ from pipeline.errors import LabelError, OptionError, RawDataError, StorageError,
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["RawTables", "check_columns", "check_delimiter", "find_classes", "find_tables", "hint_of_tables"]
-
 _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
 _MAX_CLASSES = 100_000
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")

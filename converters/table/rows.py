@@ -14,17 +14,6 @@ from converters.raw.compressed import uncompressed
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
-__all__ = [
-    "MAX_ROW_BYTES",
-    "TABLE_SUFFIXES",
-    "TableRow",
-    "column_names",
-    "is_json",
-    "parse_row",
-    "rows_of",
-    "table_rows",
-]
-
 MAX_ROW_BYTES = 16 * 1024**2
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have

@@ -15,8 +15,6 @@ from pipeline.errors import did_you_mean
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels
 
-__all__ = ["MultiLabel", "Numbers", "SingleLabel", "Target", "Unlabelled"]
-
 
 class Target:
     """A kind of target; this base class adds nothing to a record."""

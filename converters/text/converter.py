@@ -22,8 +22,6 @@ from pipeline.shards.schema import Feature, Schema
 from pipeline.storage.storage import Storage
 from pipeline.tokenizers import PACKED_TEXT, HuggingFaceTokenizer, TextInfo
 
-__all__ = ["TextConverter"]
-
 _WINDOW_BYTES = 32 * 10**6  # of text; see SLICE_BYTES
 _ROWS_AT_ONCE = 1024
 _UNKNOWN = "some text is unknown to the tokenizer and became its unknown token"

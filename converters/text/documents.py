@@ -12,8 +12,6 @@ from converters.table.cells import document_cell
 from converters.table.rows import TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.storage import Storage
 
-__all__ = ["GZIP", "TEXT_SUFFIX", "Document", "DocumentFormat", "bare_name", "can_be_cut", "documents"]
-
 TEXT_SUFFIX, GZIP = ".txt", ".gz"
 _BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20

@@ -21,8 +21,6 @@ from pipeline.errors import RawDataError
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["SUFFIXES", "RawTexts", "find_texts"]
-
 SLICE_BYTES = 16 * 10**6  # of raw data; packing takes about twenty times as much memory
 _MOST_PATHS = 100  # to one directory
 SUFFIXES = (TEXT_SUFFIX, *TABLE_SUFFIXES)

@@ -11,8 +11,6 @@ import numpy as np
 
 from pipeline.tokenizers import Packing, TextInfo
 
-__all__ = ["EncodedDocuments", "Piece", "batches", "packed_rows"]
-
 _Item = TypeVar("_Item")
 _BATCH_BYTES = 1 << 20  # of text encoded together: enough to use all cores
 

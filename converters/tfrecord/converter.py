@@ -21,8 +21,6 @@ from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage
 from pipeline.tools.record_checks import schema_problems
 
-__all__ = ["CHECKS", "PayloadCheck", "TfrecordConverter"]
-
 PayloadCheck = Literal["schema", "none"]
 CHECKS: tuple[PayloadCheck, ...] = ("schema", "none")
 

@@ -28,8 +28,6 @@ from pipeline.sources.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
-__all__ = ["RawTfrecords", "chosen_files", "find_raw", "infer_schema", "sources_of"]
-
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files per split, evenly spaced; their first records
 _PIECE_BYTES = 1 << 18
 _MAX_SAMPLED_BYTES = 1 << 28  # per record, in memory; the sample of a file ends before a larger record

@@ -17,8 +17,6 @@ from pipeline.old_attributes import OldAttributes
 from pipeline.sources.concatenated import ConcatenatedReading
 from pipeline.sources.records import Group, Reading, Record, Records, as_records, fetch
 
-__all__ = ["Cache", "CachedRecords", "Store", "cached"]
-
 Cache = str | os.PathLike[str]
 Store = DiskStore | RamStore  # of records by number; what it holds may still be missing or damaged when it is read
 

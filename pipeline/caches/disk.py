@@ -23,8 +23,6 @@ from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.records import Group, Proven, Reading, Record, RecordsInfo
 from pipeline.storage.local import LocalStorage
 
-__all__ = ["DiskStore"]
-
 RECORDS_FILE = "records"  # the frame of each record, at its place
 PRESENT_FILE = "present"  # one byte per record, not 0 once it was written: a hint, not a proof
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

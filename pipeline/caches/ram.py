@@ -15,8 +15,6 @@ from pipeline.logs import logger
 from pipeline.sizes import format_bytes
 from pipeline.sources.records import Group, Proven, ReadWhenDue, Record, RecordsInfo
 
-__all__ = ["RamStore", "free_memory_bytes", "room_for_a_cache"]
-
 SPARE = 0.1  # of the free memory, for everything else
 
 # cgroup v2, v1: the limit, the usage, and the name of the part of it that the kernel can reclaim.

@@ -24,8 +24,6 @@ from pipeline.sources.records import intact, weighed
 from pipeline.tokenizers import PACKED_TEXT
 from pipeline.tools.record_checks import labels_of
 
-__all__ = ["Facts", "damage", "gathered", "looked_at", "sample", "shard_sizes", "spread"]
-
 RECORDS_PER_READ = 64
 SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
 SEGMENTS = "segments"

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 
 from pipeline.shards.schema import Labels
 
-__all__ = ["label_rows", "label_text", "occurring", "outside", "shortened"]
-
 MOST_NAME = 60  # characters
 
 

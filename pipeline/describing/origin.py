@@ -10,8 +10,6 @@ from pipeline.shards.naming import summary_file
 from pipeline.sizes import format_bytes
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["Conversion", "of_dataset", "of_split", "read_conversion"]
-
 
 @dataclass(frozen=True)
 class Conversion:

@@ -20,8 +20,6 @@ from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.packed_text import TOTALS, text_totals
 
-__all__ = ["dataset_page"]
-
 MOST_CHARTS = 60  # of a page: 1.2 MB
 MOST_LABELS = 60
 MOST_COLUMNS = 60  # of a table of samples

@@ -6,8 +6,6 @@ from pipeline.shards.manifest import Manifest
 from pipeline.tokenizers import PACKED_TEXT
 from pipeline.tools.program import program
 
-__all__ = ["commands", "python", "recipe_of"]
-
 CROP, BATCH = 224, 32
 LEAST_IMAGENET = 100_000  # records: its recipe has a batch of 1,024 and a schedule for a million
 LEAST_SIDE, RECIPE_SIDE = 16, 64  # of the recipe images: the smallest --size for its model, and its default

@@ -17,8 +17,6 @@ from pipeline.sources.examples import ExampleParser
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Records, RecordsInfo, fetch, intact
 
-__all__ = ["ShownRecord", "TextOf", "show_records"]
-
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
 OF_FILES = ("image/format", "image/colorspace", "image/channels", "image/height", "image/width")

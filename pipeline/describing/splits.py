@@ -22,8 +22,6 @@ from pipeline.storage.storage import Storage, join
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.packed_text import row_text
 
-__all__ = ["Reason", "Rejects", "SplitFacts", "fitting", "read_rejects", "split_facts"]
-
 MOST_SAMPLE_BYTES = 3 * MB  # of a page
 TAG_BYTES = 10  # <td></td>
 _NUMBER = re.compile(r"\d+")

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["MOST_VALUES", "Values"]
-
 MOST_VALUES = 50_000  # of a feature: 0.4 MB
 FEW = 32  # values, of which a loop is faster than NumPy
 

@@ -14,8 +14,6 @@ from pipeline.logs import logger
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["MAX_BAD_RECORDS", "BadRecord", "OnError", "Quarantine"]
-
 log = logger("pipeline")
 
 MAX_BAD_RECORDS = 100

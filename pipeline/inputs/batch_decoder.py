@@ -15,8 +15,6 @@ from pipeline.inputs.provenance import stand_ins
 from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 
-__all__ = ["BatchDecoder"]
-
 MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 

@@ -17,8 +17,6 @@ from pipeline.background import Background, stalled
 from pipeline.orders.order import Rows
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading, Record, Records
 
-__all__ = ["DECODING", "Batch", "Batches", "Delivery", "read_ahead"]
-
 GROUP_BYTES = 16 * 1024**2  # read together
 
 

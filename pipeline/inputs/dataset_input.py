@@ -25,8 +25,6 @@ from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
 from pipeline.sizes import format_bytes
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch
 
-__all__ = ["Batches", "DatasetInput", "Order"]
-
 log = logger("pipeline")
 
 Order = TrainOrder | MixOrder | EvalOrder

@@ -18,8 +18,6 @@ from pipeline.orders.order import Position
 from pipeline.sizes import format_bytes
 from pipeline.tf_cpu import tf
 
-__all__ = ["DecodedInput"]
-
 log = logger("pipeline")
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["InputInfo"]
-
 
 @dataclass(frozen=True, eq=False)
 class InputInfo:

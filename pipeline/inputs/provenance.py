@@ -21,8 +21,6 @@ from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import Records
 from pipeline.storage.schemes import is_remote, open_storage
 
-__all__ = ["Origin", "origins_of", "provenance_of", "recorded_order", "reopened", "restored_order", "stand_ins"]
-
 
 def provenance_of(records: Records, order: TrainOrder | MixOrder, on_error: str) -> Mapping[str, Any]:
     """The provenance of training on these records in this order. on_error: how bad records are treated."""

@@ -13,8 +13,6 @@ from pipeline.sources.records import Records, fetch, intact
 from pipeline.spec import ArraySpec, feature_specs
 from pipeline.tf_cpu import tf
 
-__all__ = ["Serving"]
-
 
 class Serving:
     """Decodes records, or their features as they are stored, like the input it comes from: in a graph of TensorFlow.

@@ -17,8 +17,6 @@ from pipeline.shards.record import crc32c_of
 from pipeline.spec import RESERVED, ArraySpec, delivered
 from pipeline.tf_cpu import tf
 
-__all__ = ["MASK", "TfProgram"]
-
 log = logger("pipeline")
 MASK = "_mask"
 _NAMED = ("fingerprint", "global_batch")  # in a saved position

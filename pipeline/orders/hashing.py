@@ -4,19 +4,6 @@ Orders permute with them, ops draw from them. NumPy only, but not its Generator,
 
 import numpy as np
 
-__all__ = [
-    "BLOCKS",
-    "MIXES",
-    "SOURCES",
-    "WINDOWS",
-    "device_seeds",
-    "hash_key",
-    "op_seeds",
-    "permutation",
-    "record_seeds",
-    "splitmix64",
-]
-
 # The purpose of a hash is part of its key, so that different uses of one seed are unrelated.
 BLOCKS, WINDOWS, RECORDS, MIXES, SOURCES, DEVICE = 1, 2, 3, 4, 5, 6
 _MASK, _GAMMA = 2**64 - 1, 0x9E3779B97F4A7C15

@@ -13,8 +13,6 @@ from pipeline.orders.hashing import MIXES, hash_key, permutation
 from pipeline.orders.order import Position, Rows, check_sizes, check_streams, stream_rows
 from pipeline.orders.shuffle import Shuffle
 
-__all__ = ["MixOrder", "Shares", "check_weights"]
-
 SLOTS = 1_024  # rows of one stream per round, in which the sources are in random order
 ROUNDS = 1_024  # per cycle, after which every source has its weight to one millionth
 

@@ -13,15 +13,6 @@ from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
 from pipeline.orders.hashing import record_seeds
 from pipeline.orders.shuffle import Shuffle, default_window_records
 
-__all__ = [
-    "EvalOrder",
-    "Position",
-    "Rows",
-    "TrainOrder",
-    "default_streams",
-    "divisors",
-]
-
 MAX_STREAMS = 64
 MAX_RECORDS = 2**31 - 1  # `_index` is int32: JAX disables int64 by default
 

@@ -12,8 +12,6 @@ import numpy as np
 from pipeline.errors import OptionError
 from pipeline.orders.hashing import BLOCKS, WINDOWS, hash_key, permutation
 
-__all__ = ["Shuffle", "default_block_records", "default_window_records"]
-
 BLOCK_BYTES = 1_000_000  # one ranged read
 LEAST_BLOCKS = 16_384  # with fewer, the streams of small data would never change
 WINDOW_BLOCKS = 2_048  # per 1,024 rows: 0.88 of a true shuffle on data sorted by class

@@ -16,8 +16,6 @@ from pipeline.errors import OptionError, printable
 from pipeline.installing import how_to_install
 from pipeline.pages.page import Chart
 
-__all__ = ["Line", "histogram", "lines"]
-
 INCHES = (7.6, 2.7)
 LEGEND_COLUMNS, LEGEND_ROW = 3, 0.18  # the height of a row, in inches
 MOST_POINTS = 2_000  # per line: more than a screen has pixels

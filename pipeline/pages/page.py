@@ -20,23 +20,6 @@ from pipeline.storage.storage import Storage
 if TYPE_CHECKING:
     from jinja2 import Template
 
-__all__ = [
-    "Bars",
-    "Block",
-    "Chart",
-    "Code",
-    "Matrix",
-    "Note",
-    "Page",
-    "Picture",
-    "Pictures",
-    "Section",
-    "Shown",
-    "Table",
-    "check_page",
-    "write_page",
-]
-
 MOST_BYTES = 5 * MB
 _HEAD = b"content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"  # of page.html
 """A page that is larger opens slowly and is hard to send; commands show fewer pictures instead."""

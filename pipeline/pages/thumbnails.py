@@ -8,8 +8,6 @@ from PIL import Image
 
 from pipeline.pages.page import Picture
 
-__all__ = ["UNREADABLE", "is_picture", "thumbnail", "thumbnail_of_array"]
-
 PIXELS = 136  # of the longer side, as the page shows it
 SMALL = 64  # an image below this size is enlarged, each pixel as a square
 QUALITY = 80

@@ -16,8 +16,6 @@ import numpy as np
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Dtype, Feature, Schema
 
-__all__ = ["LIST_TAG", "Value", "encode_example", "encode_integer_examples", "example_pieces", "varint"]
-
 Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float] | np.ndarray
 
 # Field numbers in tf.train.Feature: bytes_list = 1, float_list = 2, int64_list = 3; all are length-delimited.

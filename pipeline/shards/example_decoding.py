@@ -13,8 +13,6 @@ from pipeline.errors import SchemaError
 from pipeline.shards.example import LIST_TAG
 from pipeline.shards.schema import Dtype
 
-__all__ = ["FeatureLayout", "Layout", "decode_example", "decode_features", "example_layout"]
-
 # Tags: field number * 8 + wire type, which is 0 for a varint, 2 for a length-delimited value, 5 for four bytes.
 _FIRST, _SECOND = 0x0A, 0x12
 _DTYPE_OF_TAG: dict[int, Dtype] = {tag[0]: dtype for dtype, tag in LIST_TAG.items()}

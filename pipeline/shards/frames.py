@@ -13,18 +13,6 @@ import numpy as np
 
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, crc32c, masked
 
-__all__ = [
-    "MAX_INDEXED_BYTES",
-    "Compression",
-    "Frame",
-    "FramePlace",
-    "compression_of",
-    "payload_of_frame",
-    "read_frames",
-    "walk_frames",
-    "walk_pieces",
-]
-
 MAX_INDEXED_BYTES = 2**32 - 1  # largest record that an index can describe
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")

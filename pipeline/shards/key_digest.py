@@ -5,8 +5,6 @@ Conversions and the index builder write it; the split verifier recomputes it. FO
 import hashlib
 from collections.abc import Iterable
 
-__all__ = ["add_digests", "key_digest", "sum_of_hashes"]
-
 
 def key_digest(keys: Iterable[bytes]) -> int:
     """The sum of the keys' 128-bit hashes modulo 2^128."""

@@ -18,17 +18,6 @@ from pipeline.shards.typed_json import CHECKSUM, Count, FileName, JsonFile, NonE
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
-__all__ = [
-    "FORMAT_VERSION",
-    "INDEX_WRITER",
-    "Manifest",
-    "ShardEntry",
-    "SplitEntry",
-    "find_manifest",
-    "read_manifest",
-    "update_manifest",
-]
-
 FORMAT_VERSION = 1
 INDEX_WRITER = "infeed index"  # prefix of `writer` if the shards were found, not written
 _MEND = (

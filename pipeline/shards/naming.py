@@ -7,21 +7,6 @@ import re
 from pipeline.errors import OptionError
 from pipeline.shards.schema import SHARD_FILES
 
-__all__ = [
-    "MANIFEST_FILE",
-    "index_file",
-    "plan_file",
-    "receipt_file",
-    "record_key",
-    "rejects_file",
-    "shard_file",
-    "shard_files",
-    "shard_pattern",
-    "summary_file",
-    "validate_split",
-    "verdict_file",
-]
-
 MANIFEST_FILE = "manifest.json"
 _SPLIT = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _TAKEN = ("manifest", "dataset_info", "features")

@@ -6,8 +6,6 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["ranks"]
-
 
 def ranks(seed: int, split: str, keys: np.ndarray) -> np.ndarray:
     """uint64 [n]: the rank of each key. keys: bytes (dtype S)."""

@@ -10,18 +10,6 @@ import google_crc32c
 
 from pipeline.errors import CorruptRecordError
 
-__all__ = [
-    "FOOTER_BYTES",
-    "FRAME_BYTES",
-    "HEADER_BYTES",
-    "crc32c",
-    "crc32c_of",
-    "frame",
-    "frame_ends",
-    "masked",
-    "proven_crc",
-]
-
 HEADER_BYTES = 12  # uint64 length + uint32 masked crc of these 8 bytes, little-endian
 FOOTER_BYTES = 4  # uint32 masked crc of the payload
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES

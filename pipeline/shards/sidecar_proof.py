@@ -13,8 +13,6 @@ from pipeline.shards.sidecars import INFO_FILE, LATER_FIELDS, sidecar_texts
 from pipeline.shards.typed_json import Count, JsonFile, once, unsealed
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["has_sidecars", "ledger_problem", "sidecar_problems"]
-
 SHOWN = 80  # characters of a value
 
 

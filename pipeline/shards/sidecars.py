@@ -11,18 +11,6 @@ from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.storage import Storage, join
 
-__all__ = [
-    "INFO_FILE",
-    "LATER_FIELDS",
-    "METADATA_FILE",
-    "SIDECAR_FILES",
-    "labels_file",
-    "remove_sidecars",
-    "sidecar_names",
-    "sidecar_texts",
-    "write_sidecars",
-]
-
 INFO_FILE = "dataset_info.json"
 METADATA_FILE = "metadata.json"  # infeed never writes it; TFDS's own datasets may have one
 SIDECAR_FILES = (INFO_FILE, "features.json")  # and <label key>.labels.txt

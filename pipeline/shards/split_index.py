@@ -17,8 +17,6 @@ from pipeline.shards.naming import index_file
 from pipeline.shards.record import FRAME_BYTES, crc32c
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["Location", "SplitIndex", "decode_rows", "encode_index", "load_index"]
-
 
 @dataclass(frozen=True)
 class Location:

@@ -17,20 +17,6 @@ import msgspec
 from pipeline.errors import InfeedError, did_you_mean
 from pipeline.shards.record import crc32c
 
-__all__ = [
-    "CHECKSUM",
-    "REQUIRED",
-    "Count",
-    "FileName",
-    "JsonFile",
-    "NonEmpty",
-    "Number",
-    "once",
-    "sealed",
-    "sealed_line",
-    "unsealed",
-]
-
 T = TypeVar("T")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

@@ -14,8 +14,6 @@ from pipeline.shards.record import crc32c
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, ReadWhenDue, Record, RecordsInfo
 from pipeline.spec import feature_specs
 
-__all__ = ["ArrayRecords"]
-
 PIECE_BYTES = 16 * 1024**2  # gathered at a time from an array that is not contiguous
 
 

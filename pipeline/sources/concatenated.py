@@ -15,8 +15,6 @@ from pipeline.sources.merged_schemas import merged_feature
 from pipeline.sources.records import Group, Reading, Record, Records, RecordsInfo
 from pipeline.spec import Layout
 
-__all__ = ["Concatenated", "ConcatenatedReading", "Part", "concatenated"]
-
 
 class Part:
     """Consecutive records of a source; None means all."""

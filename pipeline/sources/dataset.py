@@ -17,8 +17,6 @@ from pipeline.sources.payloads import OpenFiles, payload_reader
 from pipeline.sources.records import Group, Reading, Records, fetch, intact, weighed
 from pipeline.spec import Layout
 
-__all__ = ["Dataset", "Examples"]
-
 ITERATED_RECORDS = 64  # read together when iterating
 AHEAD_BYTES = 32 * 1024**2
 

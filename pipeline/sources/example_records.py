@@ -11,8 +11,6 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Labels, Schema
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, ReadWhenDue, Record, RecordsInfo
 
-__all__ = ["ExampleRecords"]
-
 
 class ExampleRecords:
     """Example i as record i, encoded with this schema as a conversion would: see Records.

@@ -13,8 +13,6 @@ from pipeline.shards.example_decoding import decode_features
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import BYTES, Layout, feature_specs
 
-__all__ = ["ExampleParser"]
-
 _DTYPES = {"int64": np.dtype(np.int64), "float32": np.dtype(np.float32), "bytes": BYTES}
 
 

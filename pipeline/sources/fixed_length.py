@@ -17,8 +17,6 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, Reco
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage
 
-__all__ = ["FixedLengthRecords"]
-
 
 class FixedLengthRecords:
     """The records of consecutive files: see Records. Any record can be read directly.

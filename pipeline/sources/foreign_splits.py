@@ -18,8 +18,6 @@ from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.sources.tfds_files import tfds_classes, tfds_files
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["Splits", "foreign_splits", "is_directory", "matching_files"]
-
 Splits = Mapping[str, Callable[[], Records]]
 
 

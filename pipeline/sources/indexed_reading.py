@@ -16,8 +16,6 @@ from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.storage.storage import Storage
 
-__all__ = ["IndexedReading", "read_starts"]
-
 MERGE_GAP_BYTES = 16 * 1024  # reading across a gap of this size costs as much as another request (local: ~5 us)
 MAX_READ_BYTES = 4 * 1024**2
 COPY_BYTES = 48 * 1024  # slicing this much out of a larger read costs as much as a separate read (local: ~5 us)

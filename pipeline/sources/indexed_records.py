@@ -18,8 +18,6 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, Reco
 from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["FILE_NAME_KEYS", "IndexedRecords", "key_of"]
-
 FILE_NAME_KEYS = ("image/filename", "file_name")
 """The features that hold the name of an image's file: of infeed's schemas, and of TFDS."""
 

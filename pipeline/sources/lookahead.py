@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-__all__ = ["Lookahead"]
-
 _NONE = np.zeros(0, np.int64)
 
 

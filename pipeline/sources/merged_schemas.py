@@ -11,8 +11,6 @@ from pipeline.shards.schema import PASSED_ON, Content, Feature, Labels, Schema
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["SchemaGuess", "merged_feature", "merged_schema", "read_labels", "read_schema"]
-
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # the formats that every reader decodes
 _MAX_TEXT_BYTES = 1024
 _KEPT = 1024

@@ -14,8 +14,6 @@ from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["Files", "files_by_name", "files_by_pattern", "first_names", "parse_assignment", "split_of"]
-
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")

@@ -23,8 +23,6 @@ from pipeline.sources.records import Records, as_records
 from pipeline.sources.sequential_records import open_lines, open_tfrecords
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["Data", "Selection", "open_dataset", "parse_selections"]
-
 Data = str | PathLike[str] | Mapping[str, Any] | Records
 
 

@@ -17,8 +17,6 @@ from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import Records, fetch, intact
 
-__all__ = ["OpenFiles", "payload_reader"]
-
 FILES = 256  # a process may usually open 1,024; beyond these, a read costs another ~5 us for opening
 
 

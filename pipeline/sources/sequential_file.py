@@ -12,8 +12,6 @@ from pipeline.shards.frames import Compression, Frame, FramePlace, read_frames, 
 from pipeline.shards.record import crc32c
 from pipeline.storage.storage import Stat, Storage
 
-__all__ = ["Content", "Kind", "SequentialFile", "content_of", "frames_of", "inflated"]
-
 REQUEST_BYTES = 1 << 20
 
 Kind = Literal["tfrecord", "text"]

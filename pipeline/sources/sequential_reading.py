@@ -17,8 +17,6 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.sources.sequential_file import Content, SequentialFile, frames_of
 from pipeline.storage.storage import Storage
 
-__all__ = ["CountedFile", "SequentialReading"]
-
 MAX_CURSORS = 128  # 64 streams, each moving from one file to the next
 LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20, 1 << 24  # read from a file at a time
 

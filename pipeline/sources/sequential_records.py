@@ -24,8 +24,6 @@ from pipeline.sources.sequential_reading import CountedFile, SequentialReading
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage, files_at_once, in_parallel
 
-__all__ = ["SequentialRecords", "open_lines", "open_tfrecords"]
-
 SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # evenly spaced files, and the first records of each
 SAMPLE_READ_BYTES = 1 << 20
 _COUNTED = "when counted at opening, it had"

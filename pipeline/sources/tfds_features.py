@@ -16,8 +16,6 @@ from pipeline.shards.schema import PASSED_ON, Content, Feature, Schema
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
 from pipeline.storage.storage import join
 
-__all__ = ["Described", "described_by_tfds", "load_tfds"]
-
 _FEATURES = "tensorflow_datasets.core.features"  # has all features of TFDS
 _NAMING = ("pythonClassName", "python_class_name")  # protobuf reads both
 _DTYPES = {"string": "bytes", "int64": "int64", "float32": "float32"}

@@ -13,8 +13,6 @@ from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file
 from pipeline.shards.typed_json import once
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["kept_of_tfds", "tfds_classes", "tfds_files", "tfds_labels", "tfds_leaves"]
-
 _TFDS_FILES = (*SIDECAR_FILES, METADATA_FILE)  # and <label key>.labels.txt
 _REWRITTEN = ("fileFormat", "splits")  # keys of dataset_info.json that the commit writes
 

@@ -16,8 +16,6 @@ from pipeline.storage.gcs_ranges import blob_at, download, find_blob, read_range
 from pipeline.storage.gcs_upload import Upload
 from pipeline.storage.storage import Sink, Stat
 
-__all__ = ["GcsStorage"]
-
 _LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of the default response
 _UPDATES = 50
 FIRST_READ_BYTES, MAX_READ_BYTES = 64 * 1024, 4 * 1024**2

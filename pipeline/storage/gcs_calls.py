@@ -26,24 +26,6 @@ from requests.adapters import HTTPAdapter
 from pipeline.errors import StorageError
 from pipeline.logs import logger
 
-__all__ = [
-    "CONNECTIONS",
-    "LOST",
-    "TIMEOUT_SECONDS",
-    "MissingError",
-    "NotFound",
-    "PreconditionFailed",
-    "ShortBody",
-    "call",
-    "client",
-    "credentials",
-    "forget_client",
-    "named",
-    "retrying",
-    "status_of",
-    "waiting",
-]
-
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response
 RETRY_SECONDS = 120.0  # per call, with all its attempts
 WAIT_SECONDS = (0.5, 16.0)  # before the second attempt, and at most; doubles each time, times a random factor

@@ -24,8 +24,6 @@ from pipeline.errors import StorageError
 from pipeline.storage.gcs_calls import CONNECTIONS, TIMEOUT_SECONDS, NotFound, ShortBody, call, client, credentials
 from pipeline.storage.storage import past_end
 
-__all__ = ["blob_at", "download", "find_blob", "read_range", "read_ranges"]
-
 REQUESTS_AHEAD = 64
 BYTES_AHEAD = 64 * 1024**2
 _SHOWN_BYTES = 300  # of the response to a failed request

@@ -22,8 +22,6 @@ from pipeline.storage.gcs_calls import (
 )
 from pipeline.storage.gcs_ranges import find_blob
 
-__all__ = ["Upload"]
-
 PIECE_BYTES = 8 * 1024**2
 
 

@@ -19,8 +19,6 @@ from typing import BinaryIO
 from pipeline.errors import StorageError
 from pipeline.storage.storage import Sink, Stat, explained, join, past_end
 
-__all__ = ["LocalStorage"]
-
 LOCK_SECONDS = 60.0  # an update takes milliseconds
 _HIDDEN = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{8}\.tmp")  # see _hidden_beside
 

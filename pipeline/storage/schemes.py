@@ -4,8 +4,6 @@ from pipeline.errors import OptionError
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Storage
 
-__all__ = ["is_remote", "open_storage"]
-
 
 def is_remote(uri: str) -> bool:
     """Whether the path has a scheme, so is not on a local disk."""

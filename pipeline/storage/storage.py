@@ -12,19 +12,6 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkab
 
 from pipeline.errors import StorageError
 
-__all__ = [
-    "Sink",
-    "Stat",
-    "Storage",
-    "advice_for",
-    "explained",
-    "files_at_once",
-    "in_parallel",
-    "join",
-    "past_end",
-    "pieces_of",
-]
-
 _FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
 
 T = TypeVar("T")

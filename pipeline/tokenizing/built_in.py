@@ -12,8 +12,6 @@ import numpy as np
 from pipeline.errors import OptionError
 from pipeline.tokenizing.tokenizer import utf8_ends
 
-__all__ = ["ASCII_ALPHABET", "ByteTokenizer", "CharacterTokenizer"]
-
 ASCII_ALPHABET = "\t\n" + "".join(map(chr, range(0x20, 0x7F)))
 """The printable ASCII characters, tab and newline: the default alphabet."""
 _END, _START, _UNKNOWN = 1, 2, 3  # 0 is padding

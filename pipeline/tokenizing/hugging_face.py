@@ -16,8 +16,6 @@ from pipeline.logs import quiet_libraries
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizing.tokenizer import utf8_ends
 
-__all__ = ["HuggingFaceTokenizer", "open_hugging_face"]
-
 # The special tokens of well-known tokenizers, such as those of Llama, Gemma, BERT and GPT-2.
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "[CLS]", "<|startoftext|>", "<|endoftext|>")
 _ENDS = ("<|end_of_text|>", "<eos>", "</s>", "[SEP]", "<|endoftext|>")

@@ -5,8 +5,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Tokenizer", "utf8_ends"]
-
 
 class Tokenizer(Protocol):
     """Numbers for text. Picklable, because workers encode with it."""

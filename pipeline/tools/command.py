@@ -19,8 +19,6 @@ from pipeline.ctrl_c import EXIT_INTERRUPTED, as_usual, leave_at_once
 from pipeline.errors import InfeedError, printable
 from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
 
-__all__ = ["Console", "Parser", "byte_bar", "exit_with", "say"]
-
 
 class Console(rich.console.Console):
     """rich's, but escapes all control characters except its own codes and newlines."""

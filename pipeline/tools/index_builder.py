@@ -25,8 +25,6 @@ from pipeline.sources.merged_schemas import SchemaGuess, merged_schema
 from pipeline.storage.storage import Stat, Storage, files_at_once, join, pieces_of
 from pipeline.tools.record_checks import schema_problems
 
-__all__ = ["IndexBuilder", "IndexedFile", "IndexedSplit"]
-
 PIECE_BYTES = 4 * 1024**2
 
 

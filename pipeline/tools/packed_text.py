@@ -8,8 +8,6 @@ from pipeline.errors import InfeedError, OptionError, StorageError
 from pipeline.shards.manifest import Manifest
 from pipeline.tokenizers import PACKED_TEXT, TextInfo, read_text_info
 
-__all__ = ["TOTALS", "find_text_info", "row_text", "text_problem", "text_totals"]
-
 TOTALS = ("split", "documents", "text bytes", "tokens", "bytes per token", "tokens per row", "rows filled")
 _BETWEEN = " ┊ "  # segments
 

@@ -10,19 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "COMMANDS",
-    "EXIT_NOT_READ",
-    "OLD_COMMANDS",
-    "Command",
-    "as_started",
-    "command_of",
-    "ends_when_not_read",
-    "help_end",
-    "program",
-    "started_by_infeed",
-]
-
 EXIT_NOT_READ = 141  # what shells report for a process ended by SIGPIPE
 
 _by_infeed = False

@@ -12,8 +12,6 @@ from PIL import Image, UnidentifiedImageError
 from pipeline.shards.example_decoding import Layout
 from pipeline.shards.schema import Labels, Schema
 
-__all__ = ["image_problem", "label_name", "label_problems", "labels_of", "schema_problems"]
-
 MAX_PIXELS = 100_000_000  # 300 MB decoded; larger images count as decompression bombs
 _JPEG_MAGIC = b"\xff\xd8"
 

@@ -9,8 +9,6 @@ from pipeline.shards.manifest import INDEX_WRITER, Manifest
 from pipeline.shards.schema import SHARD_FILES
 from pipeline.tools.split_verifier import Cause, Problem
 
-__all__ = ["repairs"]
-
 ProblemsBySplit = Mapping[str, Sequence[Problem]]
 
 

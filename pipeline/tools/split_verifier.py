@@ -28,8 +28,6 @@ from pipeline.tokenizers import TEXT_FILE
 from pipeline.tools.packed_text import text_problem
 from pipeline.tools.record_checks import image_problem, label_problems, labels_of, schema_problems
 
-__all__ = ["Cause", "Problem", "SplitVerifier", "check_sidecars"]
-
 PIECE_BYTES = 4 * 1024**2
 
 

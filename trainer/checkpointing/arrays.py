@@ -19,8 +19,6 @@ from trainer.checkpointing.contents import changes, versions
 from trainer.checkpointing.numbers import part_crc
 from trainer.state import TrainState
 
-__all__ = ["Saved", "array_sums", "check_model", "check_numbers", "cut_of", "list_arrays", "mesh_of"]
-
 log = logger("trainer")
 
 EMA = "ema/"  # in the names of averaged parameters

@@ -12,8 +12,6 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["CONTENTS", "TREE", "changes", "check_tree", "contents_path", "read_contents", "sealed", "versions"]
-
 CONTENTS = "contents"  # an item of Orbax, that is, a directory of the checkpoint
 TREE = "_METADATA"
 FORMAT = 1

@@ -19,23 +19,6 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from trainer.workdir import CHECKPOINTS, EVALUATIONS
 
-__all__ = [
-    "METADATA",
-    "Elsewhere",
-    "Evaluations",
-    "KeepPolicy",
-    "Metrics",
-    "best_step",
-    "check_checkpoint",
-    "check_files",
-    "checkpoint_bytes",
-    "checkpoints_directory",
-    "find_elsewhere",
-    "finished_steps",
-    "kinds",
-    "required_step",
-]
-
 # Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough.
 _LAST_WORD = "commit_success.txt"
 METADATA = "_CHECKPOINT_METADATA"  # Orbax writes this first

@@ -31,8 +31,6 @@ from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
 
-__all__ = ["CheckpointManager", "Saved", "WhichStep"]
-
 log = logger("trainer")
 
 WhichStep = int | Literal["best"]

@@ -13,8 +13,6 @@ from pipeline.storage.storage import join
 from trainer.checkpointing.listing import check_files
 from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls, reason
 
-__all__ = ["part_crc", "read_array"]
-
 
 def part_crc(numbers: np.ndarray, number: int) -> int:
     """crc32c of the bytes of an array's part and of the part's number, so that swapped parts count as damage."""

@@ -21,18 +21,6 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, advice_for, join
 from trainer.checkpointing.listing import METADATA, checkpoints_directory, kinds
 
-__all__ = [
-    "TENSORSTORE_RETRIES",
-    "BucketPath",
-    "as_checkpoint_error",
-    "bound_stalls",
-    "check_directory",
-    "fenced_path",
-    "orbax_path",
-    "reason",
-    "remove_unfinished",
-]
-
 # ruff: noqa: D102 (the methods are those of epath.Path)
 
 

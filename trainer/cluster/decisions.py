@@ -15,8 +15,6 @@ from trainer.cluster.store import Store, open_store
 from trainer.exits import Interrupted, Preempted
 from trainer.interrupts import FirstOne, Interrupts
 
-__all__ = ["Decision", "Preemption", "Request", "SharedDecisions"]
-
 KEY = "preempted"  # of the run. A host's value: "" for SIGTERM, for SIGINT the session that received it
 MARGIN = 2  # polls
 SAVING = "interrupted: saving the run; a second interrupt (Ctrl-C) ends the process without saving"

@@ -13,8 +13,6 @@ from pipeline.installing import how_to_install
 from trainer.cluster.service import HEARTBEAT_SECONDS, check_host, in_own_process, split
 from trainer.exits import EXIT_USER_ERROR, leave
 
-__all__ = ["Devices", "Distributed", "join"]
-
 AUTO = "auto"
 JAX_GRACE_SECONDS = 60
 

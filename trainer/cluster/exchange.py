@@ -14,8 +14,6 @@ from pipeline.errors import HostError, InputError
 from trainer.cluster.host_registry import HostRegistry
 from trainer.cluster.store import Store
 
-__all__ = ["CommonEnd", "Exchange"]
-
 LOOK_SECONDS = 0.005  # between two looks; the feeder is chunks ahead, so nothing waits for them
 
 T = TypeVar("T")

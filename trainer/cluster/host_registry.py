@@ -17,18 +17,6 @@ from pipeline.errors import HostError
 from trainer.cluster.store import Store, StoreError, joined_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, ending, leave
 
-__all__ = [
-    "LOOKS",
-    "POLL_SECONDS",
-    "Failure",
-    "Heartbeats",
-    "HostRegistry",
-    "SilentHosts",
-    "count_calls",
-    "poll",
-    "start_heartbeats",
-]
-
 BEAT_SECONDS = 0.5
 LOOKS = 8  # per time that a host may be silent; all hosts look, and a thousand of them ask one service
 SILENCE_SECONDS = 45.0  # between calls; a long import or export may block a host's thread

@@ -19,8 +19,6 @@ from trainer.cluster.service import HEARTBEAT_SECONDS
 from trainer.cluster.store import Store, open_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, break_apart, is_apart, leave
 
-__all__ = ["HostWatchdog", "telling_others"]
-
 LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure
 TOLD = "told_to_the_other_hosts"  # an attribute of an exception
 TELL_SECONDS = 30.0  # until all hosts have ended after a failure between the trainer's calls

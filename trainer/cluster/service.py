@@ -24,8 +24,6 @@ from typing import Any, NoReturn
 
 from pipeline.errors import OptionError
 
-__all__ = ["HEARTBEAT_SECONDS", "Service", "check_host", "check_port", "in_own_process", "split"]
-
 HEARTBEAT_SECONDS = 900  # without a heartbeat JAX aborts all processes; shorter timeouts of ours come first
 LINGER_SECONDS = HEARTBEAT_SECONDS + 60  # a lost machine leaves its connection open
 CALM_SECONDS = 1.0  # without any connection: a broken one may be restored

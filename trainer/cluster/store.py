@@ -9,8 +9,6 @@ from typing import Any
 import jax
 from jax._src import distributed  # jax has no public module for its key-value store
 
-__all__ = ["LocalStore", "Store", "StoreError", "joined_store", "open_store"]
-
 StoreError = jax.errors.JaxRuntimeError  # any method may raise it: the service is gone
 
 

@@ -17,8 +17,6 @@ from pipeline.tools.program import help_end
 from trainer.cluster.distributed import Devices, Distributed
 from trainer.recipe import DataRecipe, Recipe
 
-__all__ = ["WITHOUT_DATA", "WITH_DATA", "parsed"]
-
 EXIT_OF_TYRO = 2
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"

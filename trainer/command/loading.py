@@ -19,8 +19,6 @@ from trainer.recipe import DataRecipe, Recipe
 from trainer.settings import Pages
 from trainer.user_code import described, source_lines
 
-__all__ = ["needed_by_training", "recipe_class"]
-
 LIBRARIES = ("flax", "jax", "jaxlib", "optax", "orbax", "scipy", "tensorboard", "tensorflow", "tyro")
 METHODS = {"task": "task(self)", "train_input": "train_input(self, ctx)", "eval_input": "eval_input(self, ctx)"}
 DECORATOR = "Put @dataclass(frozen=True, kw_only=True) above the class."

@@ -1,7 +1,5 @@
 """The recipes of infeed by name. Imports nothing: the help of the command lists them."""
 
-__all__ = ["RECIPES", "is_ours", "name_of", "place_of"]
-
 RECIPES = {
     "digits": "trainer.recipes.digits:Config",
     "mnist": "trainer.recipes.small_images:Mnist",

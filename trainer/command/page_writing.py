@@ -27,8 +27,6 @@ from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords, Look
 from trainer.trainer import Trainer
 
-__all__ = ["LookedAt", "Report", "look_page", "write_look"]
-
 MODELS = {"params": "the parameters as trained", "ema": "the averaged parameters"}
 
 Ranges = Mapping[str, tuple[float, float]]

@@ -28,8 +28,6 @@ from trainer.results import ReplayedStep
 if TYPE_CHECKING:
     from trainer.inputs import InputContext
 
-__all__ = ["Replayed", "replayed_losses", "verdict"]
-
 log = logger("trainer")
 
 TOLERANCE = 1e-3

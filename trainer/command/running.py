@@ -24,8 +24,6 @@ from trainer.results import EvalResult, Goodput, Speed
 from trainer.trainer import Trainer
 from trainer.workdir import EVAL_RESULT, PREDICTIONS, TRAIN_RESULT
 
-__all__ = ["Agreement", "run", "show_state"]
-
 CONFUSIONS_NAMED = 3
 
 PARAMS = "variables/params/"

@@ -24,8 +24,6 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.workdir import METRICS
 
-__all__ = ["Fence", "FileSink", "MetricsFile", "PartsSink", "Sink", "open_sink", "unfenced"]
-
 PART_SECONDS = 30.0
 HELD_BYTES = 1 << 16
 

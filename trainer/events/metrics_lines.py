@@ -18,8 +18,6 @@ from pipeline.storage.storage import join
 from trainer.events.metrics_file import STEP
 from trainer.workdir import METRICS
 
-__all__ = ["Column", "Progress", "ignored", "metrics_bytes", "metrics_lines", "read_columns"]
-
 PIECE_BYTES = 8 * MiB
 NON_FINITE: Mapping[Any, float] = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 MOST_STEP = (1 << 63) - 1

@@ -22,8 +22,6 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.config import TrainerConfig
 
-__all__ = ["Profile"]
-
 TO_LOOK_AT_IT = "in a new environment: pip install tensorboard tensorboard-plugin-profile && tensorboard --logdir"
 
 LONGEST_CAPTURE_SECONDS = 60.0  # a trace is held in memory

@@ -26,8 +26,6 @@ from pipeline.storage.storage import join
 from pipeline.tools.command import Console
 from trainer.workdir import BEGAN
 
-__all__ = ["Goodput", "ProgressLine", "RecordsLine", "Speed", "StepSize", "TimeSpent", "first_began"]
-
 log = logger("trainer")
 
 NOTEBOOK_SECONDS = 0.5  # between updates of a notebook's line: each is a message to the browser

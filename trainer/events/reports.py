@@ -38,8 +38,6 @@ from trainer.config import TrainerConfig
 from trainer.events.metrics_file import Fence, MetricsFile, Sink, open_sink, unfenced
 from trainer.workdir import event_file
 
-__all__ = ["EventWriter", "Reports", "image_summary", "scalar_events", "scalar_summary"]
-
 MOST_IMAGES = 16  # per point; an event file is no place for a complete batch
 BUCKETS = 30  # TensorBoard's own default
 CHANNELS = (1, 3, 4)

@@ -26,8 +26,6 @@ from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_function, as_i
 from trainer.job import Job
 from trainer.results import ExportResult
 
-__all__ = ["Description", "ExportOrigin", "Making", "ServedExamples", "write_description"]
-
 log = logger("trainer")
 
 Predicted = Sequence[Mapping[str, Any]]

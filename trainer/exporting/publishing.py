@@ -29,18 +29,6 @@ from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.config import Model, check_positive_int
 from trainer.workdir import CHECKPOINTS, OWNERS
 
-__all__ = [
-    "DESCRIPTION",
-    "EXTRA",
-    "GRAPH",
-    "PLATFORMS",
-    "ExportOptions",
-    "Exports",
-    "check_asset",
-    "check_place",
-    "copy_file",
-]
-
 log = logger("trainer")
 
 GRAPH, EXTRA, DESCRIPTION = "saved_model.pb", "assets.extra", "infeed.json"

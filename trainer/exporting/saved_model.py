@@ -21,8 +21,6 @@ from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 from trainer.exporting.served_model import ServedModel
 
-__all__ = ["ARRAYS", "CLASS_NAME", "FEATURES", "SERVING_DEFAULT", "Signature", "write_saved_model"]
-
 SERVING_DEFAULT, FEATURES, ARRAYS = "serving_default", "features", "arrays"
 CLASS_NAME = "{}_name"  # the prediction with the class names of a prediction
 

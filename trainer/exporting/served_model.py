@@ -18,8 +18,6 @@ from trainer.inputs import MASK
 from trainer.step_functions import chosen
 from trainer.task import Task, Variables
 
-__all__ = ["ServedModel", "dependencies", "serve"]
-
 log = logger("trainer")
 
 Arrays = Mapping[str, Any]

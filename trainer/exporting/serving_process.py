@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Requests", "answer"]
-
 WITHOUT = ("jax", "jaxlib", "flax", "orbax")
 
 

@@ -15,8 +15,6 @@ from pipeline.errors import ExportError
 from trainer.exporting import serving_process
 from trainer.exporting.serving_process import Requests
 
-__all__ = ["BATCH_SIZES", "difference", "served", "verify"]
-
 BATCH_SIZES = (1, 3, 7)
 POLL_SECONDS = 0.1
 

@@ -18,8 +18,6 @@ from pipeline.orders.order import Position
 from trainer.history.segments import REMEDY, History, Segment, segment_of
 from trainer.workdir import SEGMENTS
 
-__all__ = ["SeenBatch", "seen_batches"]
-
 
 @dataclass(frozen=True)
 class SeenBatch:

@@ -22,8 +22,6 @@ from pipeline.tools.record_checks import label_name, labels_of
 from trainer.history.seen_batches import SeenBatch, seen_batches
 from trainer.history.segments import History
 
-__all__ = ["RecordPlace", "RecordPlaces", "SeenRecord", "SeenStep", "seen_steps", "step_of"]
-
 log = logger("trainer")
 
 NAMES = (*FILE_NAME_KEYS, "filename", "key", "id", "name")  # features that identify a record

@@ -19,24 +19,6 @@ from pipeline.storage.storage import join
 from pipeline.tools.program import program
 from trainer.workdir import SEGMENTS
 
-__all__ = [
-    "REMEDY",
-    "BadRecords",
-    "Command",
-    "End",
-    "Hint",
-    "History",
-    "HistoryLine",
-    "Segment",
-    "Start",
-    "append",
-    "hint_of",
-    "no_hint",
-    "read_history",
-    "segment_of",
-    "segment_of_all",
-]
-
 
 @dataclass(frozen=True)
 class Command:

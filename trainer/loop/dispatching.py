@@ -15,18 +15,6 @@ from trainer.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
-__all__ = [
-    "MEASURED_STEPS",
-    "Between",
-    "DispatchResult",
-    "Marks",
-    "Steps",
-    "plan",
-    "run",
-    "steps_that_fit",
-    "timed_plan",
-]
-
 MEASURED_STEPS = 10  # single-step dispatches, which determine the length of all others
 
 

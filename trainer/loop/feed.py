@@ -18,8 +18,6 @@ from trainer.batch_spec import check_batch
 from trainer.interrupts import Check
 from trainer.loop.program import Program
 
-__all__ = ["Chunk", "Chunks", "Feeder", "InputEnd"]
-
 log = logger("trainer")
 DEPTH = 2  # chunks placed ahead; one more is being placed and one is in use
 CLOSE_WAIT_SECONDS = 2.0

@@ -17,8 +17,6 @@ from trainer.interrupts import Check, interruptible
 from trainer.mesh import Placement
 from trainer.task import Step
 
-__all__ = ["Program", "flops", "has_convolution", "inner_jaxprs", "peak_tflops"]
-
 # Dense bfloat16 in TFLOP/s of what jax counts as one device, by its device_kind.
 PEAKS = {
     "TPU v4": 275,  # cloud.google.com/tpu/docs/v4

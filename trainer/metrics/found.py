@@ -10,8 +10,6 @@ from pipeline.errors import InputError, did_you_mean
 from trainer.inputs import MASK
 from trainer.task import Batch
 
-__all__ = ["FromBatch", "FromOutputs", "class_labels", "class_logits", "found", "found_in_outputs", "rows"]
-
 FromBatch = str | Callable[[Any, Batch], jax.Array]
 """A key of the batch, or a function(outputs, batch)."""
 FromOutputs = str | Callable[[Any, Batch], jax.Array] | None

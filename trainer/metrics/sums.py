@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["float_sum", "integer_sum", "total_of", "whole_of"]
-
 LOW_BITS = 16
 
 

@@ -16,25 +16,6 @@ from trainer.batch_spec import ROWS_FIRST, BatchAxes
 from trainer.inputs import CRC, INDEX, MASK
 from trainer.task import Batch, Metric, Metrics
 
-__all__ = [
-    "LOSSES",
-    "PADDINGS",
-    "Tally",
-    "bad_rows",
-    "blank_padding",
-    "check_metrics",
-    "computed",
-    "counted",
-    "due_crc",
-    "empty_tallies",
-    "masked_mean",
-    "masked_sum",
-    "mergeable",
-    "per_record",
-    "records",
-    "totals_counted",
-]
-
 # Values of padding rows. Tasks normally see the first; evaluate(check_padding=True) also shows them the others.
 PADDINGS = ("zeros", "NaN (in floats)", "the largest values")
 

@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["PoolingCnn", "SmallCnn"]
-
 DROPOUT = 0.4  # share of the dense layer's outputs in PoolingCnn
 
 

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["LstmLanguageModel"]
-
 CellState = tuple[jax.Array, jax.Array]
 """Of one layer, float32 [b, width] each: the cell and its output."""
 

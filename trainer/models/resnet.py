@@ -12,8 +12,6 @@ from flax import nnx
 
 from trainer.models.batch_norm import BatchNorm
 
-__all__ = ["RESNETS", "BlockConv", "ResNet", "ResNetShape"]
-
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue in 0..1, as is usual
 HE_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")  # https://arxiv.org/abs/1502.01852
 HEAD_INIT = nnx.initializers.normal(0.01)  # Goyal et al. 2017, https://arxiv.org/abs/1706.02677

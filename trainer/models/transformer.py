@@ -11,8 +11,6 @@ from flax import nnx
 
 from trainer.remat import Remat, rematerialized
 
-__all__ = ["KeysAndValues", "Transformer"]
-
 EMBEDDING_INIT = nnx.initializers.normal(1.0)
 ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
 HIDDEN_MULTIPLE = 32

@@ -26,8 +26,6 @@ from trainer.results import EvalResult, ExportResult
 from trainer.state import TrainState
 from trainer.workdir import eval_directory
 
-__all__ = ["FinishedEvaluation", "compare_paddings", "evaluate", "measured"]
-
 log = logger("trainer")
 
 

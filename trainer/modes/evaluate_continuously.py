@@ -20,8 +20,6 @@ from trainer.modes.session import Session, open_session
 from trainer.results import EvalResult
 from trainer.user_code import ShortErrors
 
-__all__ = ["Waits", "evaluate_continuously"]
-
 REMOVAL_SECONDS = 10.0  # the longest removal of a checkpoint, from its first file to its last
 
 log = logger("trainer")

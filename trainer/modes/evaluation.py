@@ -21,8 +21,6 @@ from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
-__all__ = ["Evaluation"]
-
 log = logger("trainer")
 
 NOT_THE_SPLITS = "the metrics are not the split's"

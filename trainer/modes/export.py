@@ -32,8 +32,6 @@ from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import predict_step
 from trainer.task import Variables
 
-__all__ = ["export", "export_checkpoint"]
-
 RECORDS = math.lcm(*BATCH_SIZES)  # 21, so that every batch is full
 
 

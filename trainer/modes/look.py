@@ -12,8 +12,6 @@ from trainer.job import Job, OpenedInput
 from trainer.results import Look
 from trainer.step_functions import augmented
 
-__all__ = ["look"]
-
 Seen = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
 
 

@@ -23,8 +23,6 @@ from trainer.step_functions import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 from trainer.user_code import ShortErrors
 
-__all__ = ["Prediction", "check_export", "check_predict", "predict"]
-
 log = logger("trainer")
 
 

@@ -21,8 +21,6 @@ from trainer.job import Job, OpenedInput
 from trainer.modes.session import Session
 from trainer.ownership.claim import claim, make_mark
 
-__all__ = ["agree", "agree_on", "difference", "facts_of"]
-
 HOSTS_NAMED = 8
 SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another host
 PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different paths

@@ -21,8 +21,6 @@ from trainer.results import ReplayedStep
 from trainer.step_functions import record_losses
 from trainer.warm_start.config import WarmStart
 
-__all__ = ["replay"]
-
 log = logger("trainer")
 
 

@@ -15,8 +15,6 @@ from trainer.state import TrainState
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.loading import plan_loading
 
-__all__ = ["Begun", "Restored", "begin", "restore", "resumed_position"]
-
 log = logger("trainer")
 
 ORDER_SETTINGS = ("global_batch_size", "seed")  # they determine the order of a recipe's records

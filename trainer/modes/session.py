@@ -27,8 +27,6 @@ from trainer.ownership.owner_files import OwnerProcess
 from trainer.ownership.ownership import Ownership
 from trainer.workdir import CHECKPOINTS, TRAIN, is_event_file
 
-__all__ = ["Session", "open_session"]
-
 OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
 
 

@@ -30,8 +30,6 @@ from trainer.step_functions import train_step
 from trainer.task import Step
 from trainer.warm_start.config import WarmStart
 
-__all__ = ["goal_of", "train", "training_step"]
-
 log = logger("trainer")
 
 

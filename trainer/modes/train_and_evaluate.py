@@ -12,8 +12,6 @@ from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.state import TrainState
 
-__all__ = ["PeriodicEvaluations", "check_name", "named_inputs"]
-
 
 class PeriodicEvaluations:
     """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""

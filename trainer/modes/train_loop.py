@@ -25,8 +25,6 @@ from trainer.modes.train_and_evaluate import PeriodicEvaluations
 from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.state import TrainState
 
-__all__ = ["Pace", "TrainLoop"]
-
 log = logger("trainer")
 
 

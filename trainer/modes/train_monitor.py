@@ -31,8 +31,6 @@ from trainer.modes.session import Session
 from trainer.step_functions import BAD_LEAF
 from trainer.workdir import TRAIN
 
-__all__ = ["Recorder", "TrainMonitor"]
-
 MOST_REASON = 300  # characters
 
 

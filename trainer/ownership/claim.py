@@ -10,8 +10,6 @@ from pipeline.storage.storage import explained, join
 from trainer.checkpointing.listing import finished_steps
 from trainer.workdir import EVAL_RESULT, OWNERS, TRAIN, eval_name, replaced_by_runs
 
-__all__ = ["check_writable", "claim", "make_mark"]
-
 
 def check_writable(workdir: str) -> None:
     """Creates the directory if necessary. StorageError if it is not writable.

@@ -15,8 +15,6 @@ from pipeline.errors import OwnerError, StorageError
 from pipeline.logs import logger
 from trainer.ownership.owner_files import OwnerFile, OwnerFiles, Record
 
-__all__ = ["HELD", "TIMES", "Lease", "Times", "elapsed"]
-
 log = logger("trainer")
 
 LEAVE_SECONDS = 1.0  # for the thread, which may be stuck in a write

@@ -20,8 +20,6 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.workdir import OWNERS
 
-__all__ = ["OwnerFile", "OwnerFiles", "OwnerProcess", "Record", "is_suspended", "lives", "this_process"]
-
 # Environment variable that names this machine, for clones of a virtual machine with equal boot ids and host names.
 MACHINE = "INFEED_MACHINE"
 PROC = Path("/proc")

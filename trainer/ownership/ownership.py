@@ -14,8 +14,6 @@ from pipeline.storage.storage import explained
 from trainer.ownership.lease import HELD, TIMES, Lease, Times, elapsed
 from trainer.ownership.owner_files import OwnerFile, OwnerFiles, OwnerProcess, Record, is_suspended, lives, this_process
 
-__all__ = ["Ownership", "Taken", "take"]
-
 log = logger("trainer")
 
 PATIENCE = 2.5  # beats, within which a living owner has renewed its record

@@ -10,8 +10,6 @@ from pipeline.describing.labels import MOST_NAME, shortened
 from pipeline.pages.page import Block, Cell, Matrix, Table
 from pipeline.shards.schema import Labels
 
-__all__ = ["Classes", "find_classes"]
-
 MATRIX_CLASSES, TABLE_CLASSES, PAIRS = 25, 1_000, 20
 OTHERS_NOTE = (
     "The {} of {} classes with the most mistakes, and all others together. Records whose label and prediction are both "

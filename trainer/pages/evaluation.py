@@ -13,8 +13,6 @@ from pipeline.shards.schema import Labels
 from trainer.pages.classes import Classes, find_classes
 from trainer.results import EvalResult, EvaluatedRecords
 
-__all__ = ["About", "Collected", "evaluation_page", "worst"]
-
 SHOWN, MOST_METRICS = 24, 100
 OF_CLASSES, PROBABILITY = ("class", "label", "probability"), "probability, %"
 OF_RECORDS = ("text", "where")

@@ -12,8 +12,6 @@ from trainer.events.metrics_lines import Column
 from trainer.pages.run_files import Scalars, TrainingRun
 from trainer.pages.run_times import Clock
 
-__all__ = ["SPEEDS", "Drawn", "charts"]
-
 TRAINING = "training"
 SPEEDS = {
     "speed/examples_per_second": "examples per second",

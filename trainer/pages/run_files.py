@@ -20,8 +20,6 @@ from trainer.events.metrics_lines import Column, Progress, ignored, metrics_byte
 from trainer.history.segments import Command, End, History, Start, read_history
 from trainer.workdir import EVAL_RESULT, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name
 
-__all__ = ["EVALUATION", "Attempt", "Scalars", "TrainingRun", "attempts_of", "bytes_to_read", "names_of", "read_run"]
-
 How = Literal["finished", "preempted", "interrupted", "stopped", "killed", "no end recorded"]
 PREEMPTED, INTERRUPTED = ("preempted: ", "SIGTERM"), ("SIGINT",)
 EVALUATION = "evaluation"

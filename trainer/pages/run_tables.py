@@ -13,8 +13,6 @@ from trainer.pages.run_charts import SPEEDS
 from trainer.pages.run_files import EVALUATION, TrainingRun
 from trainer.pages.run_times import duration, utc
 
-__all__ = ["bad_records", "checkpoints", "differing", "processes", "results", "settings", "versions"]
-
 Value = str | int | float | bool | None
 MOST_ROWS = 100
 PROOF = {

@@ -9,8 +9,6 @@ import numpy as np
 
 from trainer.pages.run_files import How, TrainingRun
 
-__all__ = ["Clock", "duration", "utc"]
-
 UNITS = {"days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
 ENDS = ("preempted", "interrupted", "killed")
 AFTER: Mapping[How, str] = {"preempted": "a preemption", "interrupted": "an interrupt", "killed": "being killed"}

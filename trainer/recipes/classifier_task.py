@@ -13,8 +13,6 @@ from trainer.metrics.classes import Accuracy, TopK
 from trainer.nnx_task import nnx_task
 from trainer.task import Augment, Batch, Task
 
-__all__ = ["SOFT_LABELS", "classifier_task"]
-
 SOFT_LABELS = "labels"
 
 

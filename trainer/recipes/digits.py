@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pipeline.decoding.op import Op
     from trainer.models.cnn import SmallCnn
 
-__all__ = ["Config"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LabelledImages):

@@ -19,18 +19,6 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.workdir import CLASSES
 
-__all__ = [
-    "Choices",
-    "FileNames",
-    "ImageData",
-    "TrainedClasses",
-    "file_name_key",
-    "find_image_data",
-    "image_data",
-    "keep_classes",
-    "trained_classes",
-]
-
 log = logger("trainer")
 
 BLOCK_BYTES = 16 << 20

@@ -27,8 +27,6 @@ from pipeline.errors import OptionError
 from trainer.recipe import OptimizerConfig, Recipe, TrainerConfig, settings
 from trainer.recipes import images
 
-__all__ = ["Config", "TpuConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(images.Config):

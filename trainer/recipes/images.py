@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from trainer.models.resnet import ResNet
     from trainer.task import Augment, Batch, Task
 
-__all__ = ["Config"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(DataRecipe):

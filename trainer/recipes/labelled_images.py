@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from trainer.inputs import InputContext
     from trainer.task import Task
 
-__all__ = ["IMAGE", "LabelledImages", "fitting_span"]
-
 ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
 IMAGE = "image"
 OTHER_IMAGES = "For other labelled images, use the images recipe: python -m trainer images."

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from trainer.models.lstm import LstmLanguageModel
     from trainer.models.transformer import Transformer
 
-__all__ = ["ByteLm", "CharLm"]
-
 SHORT = settings(
     global_batch_size=8, eval_batch_size=32, iterations_per_loop=20, max_steps=1000, checkpoint_every_steps=500
 )

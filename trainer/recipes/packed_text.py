@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from trainer.task import Task
     from trainer.trainer import Trainer
 
-__all__ = ["KEYS", "PackedText"]
-
 log = logger("trainer")
 
 KEYS = ("tokens", "segment_ids", "positions", "num_bytes")

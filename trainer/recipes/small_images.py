@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from trainer.models.cnn import PoolingCnn
     from trainer.models.resnet import ResNet
 
-__all__ = ["Cifar10", "FashionMnist", "Mnist"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(LabelledImages):

@@ -15,8 +15,6 @@ from trainer.optimizers.build import make_optimizer
 from trainer.recipes.packed_text import PackedText
 from trainer.task import Batch, Task
 
-__all__ = ["LanguageModel", "sampled", "text_task"]
-
 
 class LanguageModel(Protocol):
     """What Transformer and LstmLanguageModel have in common."""

@@ -10,8 +10,6 @@ from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.example_records import ExampleRecords
 from pipeline.tokenizers import TextInfo
 
-__all__ = ["tiny_text"]
-
 RECORDS = 130  # as tiny_images
 SUBJECTS = ("the shard", "a record", "the host", "one device", "the batch", "an epoch")
 VERBS = ("reads", "holds", "counts", "follows", "splits", "proves")

@@ -6,8 +6,6 @@ from typing import Literal, get_args
 
 from pipeline.errors import OptionError
 
-__all__ = ["Mismatch", "WarmStart"]
-
 Mismatch = Literal["error", "skip"]
 
 

@@ -16,19 +16,6 @@ from trainer.checkpointing.contents import TREE, contents_path
 from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps
 from trainer.warm_start.config import WarmStart
 
-__all__ = [
-    "Array",
-    "Found",
-    "MatchedArray",
-    "Status",
-    "check_rows",
-    "described_rows",
-    "find_checkpoint",
-    "from_torch",
-    "match",
-    "model_names",
-]
-
 ALLOWED = (
     "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a directory of them, "
     "or a TensorFlow checkpoint without its .index."

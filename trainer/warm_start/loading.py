@@ -32,8 +32,6 @@ from trainer.warm_start.finding import (
     model_names,
 )
 
-__all__ = ["Loading", "Weights", "open_weights", "plan_loading"]
-
 TOPS = ("variables/params", "variables/extra", "ema")  # of a checkpoint of infeed
 OF_NNX = "/value"  # ends the name of each array in a saved nnx.State
 # The format's names: https://github.com/huggingface/safetensors#format. Others are kept as they are.
