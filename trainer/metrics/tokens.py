@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from pipeline.errors import InputError
 from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows
-from trainer.metrics.sums import float_sum, integer_sum, total_of, whole_of
+from trainer.metrics.means import float_sum, integer_sum, total_of, whole_of
 from trainer.task import Batch, Computed, Metric
 
 __all__ = ["BitsPerByte", "TokenAccuracy", "next_tokens"]
