@@ -148,7 +148,7 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/verdicts.py:sweep_verdicts": NAMED,
     "beam_jobs/write.py:write_shard": CLAIMED,
     "converters/digits_raw.py:write_raw": IN_OUR_FORMAT,
-    "pipeline/caches/disk.py:DiskStore._open": CACHE,
+    "pipeline/caches/cache.py:DiskStore._open": CACHE,
     "pipeline/index.py:_publish": IN_OUR_FORMAT,
     "pipeline/inputs/bad_records.py:_File.add": IN_OUR_FORMAT,
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,

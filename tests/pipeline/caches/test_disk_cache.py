@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.caches import disk as disk_cache
+from pipeline.caches import cache as disk_cache
 from pipeline.caches.cache import cached
 from pipeline.errors import OptionError, StorageError
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
