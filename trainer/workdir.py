@@ -6,11 +6,22 @@ import itertools
 import os
 import re
 import secrets
+from collections.abc import Iterable
 
 OWNERS = "_owner"
 """One file per run that has owned the directory, and the mark that runs have written here."""
 CHECKPOINTS = "checkpoints"
-"""A directory per step. What is in it is Orbax's; see checkpointing/listing.py."""
+"""A directory per step."""
+STATE, CONTENTS = "state", "contents"
+"""In the directory of a step, what Orbax calls items: the arrays, and their description."""
+STEP_METADATA = "_CHECKPOINT_METADATA"
+"""Orbax writes this into the directory of a step first."""
+STEP_COMMITTED = "commit_success.txt"
+"""Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough."""
+ITEM_METADATA = "_METADATA"
+"""Orbax writes this into the directory of an item with arrays: which there are."""
+_IN_ITEMS = {"metadata", STEP_COMMITTED, ITEM_METADATA, "_sharding", "array_metadatas", "d", "manifest.ocdbt"}
+_STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
 SEGMENTS = "segments.jsonl"
 """The starts and ends of runs; see history/segments.py."""
 BEGAN = "began.json"
@@ -62,3 +73,18 @@ def _process(host: str, pid: int) -> str:
 def replaced_by_runs(path: str) -> bool:
     """Whether runs replace, or add to, a file with this path in the work directory."""
     return bool(_REPLACED.fullmatch(path))
+
+
+def is_step(name: str) -> bool:
+    """Whether a directory among the checkpoints has the name of one."""
+    return bool(_STEP.fullmatch(name))
+
+
+def is_step_renamed_later(name: str) -> bool:
+    """Whether it is one that Orbax writes on a disk, and renames when it is complete."""
+    return bool(_RENAMED_LATER.fullmatch(name))
+
+
+def is_of_orbax(names: Iterable[str]) -> bool:
+    """Whether any of the names in an item is one of Orbax's."""
+    return not _IN_ITEMS.isdisjoint(names)

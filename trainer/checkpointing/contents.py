@@ -11,9 +11,8 @@ from pipeline.errors import CheckpointError, StorageError
 from pipeline.shards.record import crc32c
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.storage import Storage, join
+from trainer.workdir import CONTENTS, ITEM_METADATA
 
-CONTENTS = "contents"  # an item of Orbax, that is, a directory of the checkpoint
-TREE = "_METADATA"
 FORMAT = 1
 _REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
 _SEAL = "crc32c"
@@ -82,7 +81,7 @@ def check_tree(storage: Storage, directory: str, listed: Iterable[str] = ()) -> 
     """Checks the description of the arrays in a directory of Orbax, whose own errors do not name the file.
 
     listed: names of arrays that it must have. Raises CheckpointError if it lacks one, is missing or is damaged."""
-    path = join(directory, TREE)
+    path = join(directory, ITEM_METADATA)
     if not storage.exists(path):
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged.")
     file = JsonFile(path, CheckpointError, _REMEDY)

@@ -6,7 +6,6 @@ work directory, which survives a restart."""
 
 import json
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +16,17 @@ from pipeline.errors import CheckpointError
 from pipeline.shards.typed_json import JsonFile, sealed, unsealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
-from trainer.workdir import CHECKPOINTS, EVALUATIONS
-
-# Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough.
-_LAST_WORD = "commit_success.txt"
-METADATA = "_CHECKPOINT_METADATA"  # Orbax writes this first
-_ITEMS = frozenset({"contents", "state"})
-_INSIDE = frozenset({"metadata", _LAST_WORD, "_METADATA", "_sharding", "array_metadatas", "d", "manifest.ocdbt"})
-_STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
+from trainer.workdir import (
+    CHECKPOINTS,
+    CONTENTS,
+    EVALUATIONS,
+    STATE,
+    STEP_COMMITTED,
+    STEP_METADATA,
+    is_of_orbax,
+    is_step,
+    is_step_renamed_later,
+)
 
 Metrics = dict[int, dict[str, float]]  # step -> metric -> value
 
@@ -46,23 +48,23 @@ def finished_steps(workdir: str) -> list[int]:
 def kinds(workdir: str) -> Mapping[str, str]:
     """Name -> "finished", "unfinished" or "other", if it is none, of each directory with the name of a checkpoint."""
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
-    names = [name for name in storage.entries(directory)[1] if name.isdecimal() or _RENAMED_LATER.fullmatch(name)]
+    names = [name for name in storage.entries(directory)[1] if name.isdecimal() or is_step_renamed_later(name)]
     in_turn = in_parallel if storage.remote else map  # on a disk, threads would cost more than they save
     return dict(zip(names, in_turn(partial(_kind, storage, directory), names), strict=True))
 
 
 def _kind(storage: Storage, directory: str, name: str) -> str:
     files, directories = storage.entries(join(directory, name))
-    items, is_step = _ITEMS.intersection(directories), _STEP.fullmatch(name)
-    if storage.remote and _LAST_WORD not in files:
-        begun = METADATA in files or not {*files, *directories}
-        return "unfinished" if is_step and begun and _ITEMS.issuperset(directories) else "other"
-    if is_step and not {*files, *directories}:  # as a kill may leave it
+    items, named = {STATE, CONTENTS}.intersection(directories), is_step(name)
+    if storage.remote and STEP_COMMITTED not in files:
+        begun = STEP_METADATA in files or not {*files, *directories}
+        return "unfinished" if named and begun and {STATE, CONTENTS}.issuperset(directories) else "other"
+    if named and not {*files, *directories}:  # as a kill may leave it
         return "unfinished"
     inside = {each for item in items for part in storage.entries(join(directory, f"{name}/{item}")) for each in part}
-    if is_step and items and (METADATA in files or not inside or not inside.isdisjoint(_INSIDE)):
+    if named and items and (STEP_METADATA in files or not inside or is_of_orbax(inside)):
         return "finished"  # or half removed, or damaged, which is an error where it is read
-    return "unfinished" if _RENAMED_LATER.fullmatch(name) and not Path(directory, name).is_symlink() else "other"
+    return "unfinished" if is_step_renamed_later(name) and not Path(directory, name).is_symlink() else "other"
 
 
 def required_step(directory: str, steps: Sequence[int], step: int | None) -> int:

@@ -16,7 +16,7 @@ from pipeline.logs import logger
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.arrays import Saved, check_model, check_numbers, list_arrays, mesh_of
-from trainer.checkpointing.contents import CONTENTS, check_tree, read_contents, sealed, versions
+from trainer.checkpointing.contents import check_tree, read_contents, sealed, versions
 from trainer.checkpointing.listing import (
     Evaluations,
     KeepPolicy,
@@ -30,6 +30,7 @@ from trainer.checkpointing.orbax_paths import as_checkpoint_error, fenced_path, 
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
+from trainer.workdir import CONTENTS, STATE
 
 log = logger("trainer")
 
@@ -169,7 +170,7 @@ class CheckpointManager:
             }
         )
         items = {
-            "state": ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]
+            STATE: ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]
             CONTENTS: ocp.args.JsonSave(page),  # pyright: ignore[reportCallIssue]
         }
         self.settle(wait=True)
@@ -206,7 +207,7 @@ class CheckpointManager:
         check_model(path, page["arrays"], like)
         check_files(self._storage, path)
         with self._offering_previous(step):
-            check_tree(self._storage, join(path, "state"), page["arrays"])
+            check_tree(self._storage, join(path, STATE), page["arrays"])
         with self._explaining("read", path, advice=" It may be damaged." + self._previous(step)):
             state = self._read_state(step, like)
         with self._offering_previous(step):
@@ -218,7 +219,7 @@ class CheckpointManager:
     def _read_state(self, step: int, like: TrainState) -> TrainState:
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
             args = ocp.args.StandardRestore(like)  # pyright: ignore[reportCallIssue]
-            return reader.restore(self._path / str(step) / "state", args=args)
+            return reader.restore(self._path / str(step) / STATE, args=args)
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records the metrics of the checkpoint of `step`, for keep_best. All hosts call it.

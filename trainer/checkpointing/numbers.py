@@ -12,6 +12,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.listing import check_files
 from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls, reason
+from trainer.workdir import STATE
 
 
 def part_crc(numbers: np.ndarray, number: int) -> int:
@@ -24,7 +25,7 @@ def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarr
     """All values of the array `name`, from the directory of a step.
 
     Raises CheckpointError if they cannot be read or do not match `listed`, the array's entry in the contents."""
-    state = join(directory, "state")
+    state = join(directory, STATE)
     check_files(open_storage(state), state)
     try:
         numbers = _read(state, name)

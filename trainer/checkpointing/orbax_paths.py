@@ -19,7 +19,8 @@ from etils import epath
 from pipeline.errors import CheckpointError, InfeedError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, advice_for, join
-from trainer.checkpointing.listing import METADATA, checkpoints_directory, kinds
+from trainer.checkpointing.listing import checkpoints_directory, kinds
+from trainer.workdir import STEP_METADATA
 
 # ruff: noqa: D102 (the methods are those of epath.Path)
 
@@ -153,11 +154,11 @@ class BucketPath(epath.Path):
         del missing_ok  # never an error: a retry finds less to remove
         files, directories = self._storage.entries(str(self))
         # The mark of a finished checkpoint goes first: if killed, it counts as unfinished, and as ours until the end.
-        for name in (name for name in files if name != METADATA):
+        for name in (name for name in files if name != STEP_METADATA):
             self._storage.delete(join(str(self), name))
         for name in directories:
             (self / name).rmtree()
-        self._storage.delete(join(str(self), METADATA))
+        self._storage.delete(join(str(self), STEP_METADATA))
         self._storage.delete(f"{self}/")
 
     def unlink(self, missing_ok: bool = False) -> None:

@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple, TypeVar
 from pipeline.errors import CheckpointError, OptionError, StorageError, did_you_mean
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
-from trainer.checkpointing.contents import TREE, contents_path
+from trainer.checkpointing.contents import contents_path
 from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps
 from trainer.warm_start.config import WarmStart
+from trainer.workdir import ITEM_METADATA
 
 ALLOWED = (
     "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a directory of them, "
@@ -89,9 +90,9 @@ def _of_infeed(storage: Storage, path: str) -> str | None:
 def _of_orbax(storage: Storage, path: str) -> str | None:
     """The directory of the arrays: this one, the only item in it, or that of the newest step in it."""
     files, directories = _entries(storage, path)
-    if TREE in files:
+    if ITEM_METADATA in files:
         return path
-    items = [name for name in directories if storage.exists(join(path, f"{name}/{TREE}"))]
+    items = [name for name in directories if storage.exists(join(path, f"{name}/{ITEM_METADATA}"))]
     if len(items) > 1:
         raise OptionError(f"init_from={path!r} has several items: {', '.join(sorted(items))}. Give the path of one.")
     if items:
