@@ -100,9 +100,15 @@ class Job:
         batch = sizes.get(mode, config.global_batch_size)
         hosts = self.placement.hosts(batch)
         host_batch = sum(len(rows) for rows in hosts.host_rows(batch))
-        device_batch = batch // self.placement.replicas
         context = InputContext(
-            mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
+            mode,
+            global_batch_size=batch,
+            per_host_batch_size=host_batch,
+            per_device_batch_size=batch // self.placement.replicas,
+            hosts=hosts,
+            seed=config.seed,
+            start_step=start_step,
+            stall_seconds=config.stall_seconds,
         )
         make = as_function(input_fn)
         if mode == "train" and config.overfit_batches:

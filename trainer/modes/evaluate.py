@@ -73,7 +73,9 @@ class FinishedEvaluation:
         with Reports(self._session.job.config, eval_directory(name)) as reports:
             reports.scalars(self._result.step, self._result.metrics)
             for callback in self._session.job.callbacks:
-                callback.on_evaluation_end(EvaluationEnd(name, self._result, self._final, self._export, reports, stop))
+                callback.on_evaluation_end(
+                    EvaluationEnd(name, self._result, self._final, export=self._export, reports=reports, stop=stop)
+                )
 
     def _export(
         self,

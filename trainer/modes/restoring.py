@@ -43,7 +43,8 @@ def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStar
         return Begun(0, plan.into(state, job.task, job.placement) if plan else state, opened.source.info.start)
     saved, config = session.checkpoints.restore(step, job.abstract_state(opened)), job.config.to_json()
     position = resumed_position(opened.source, saved, config)
-    return Begun(step, saved.state, position, saved.productive_seconds, saved.run, tuple(saved.changes(config)))
+    changes = tuple(saved.changes(config))
+    return Begun(step, saved.state, position, saved.productive_seconds, saved.run, changes=changes)
 
 
 def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> Any:

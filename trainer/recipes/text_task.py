@@ -12,7 +12,6 @@ from trainer.metrics.means import Perplexity
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
 from trainer.nnx_task import nnx_task
 from trainer.optimizers.build import make_optimizer
-from trainer.recipes.packed_text import PackedText
 from trainer.task import Batch, Task
 
 
@@ -32,13 +31,15 @@ class LanguageModel(Protocol):
         ...
 
 
-def text_task(config: PackedText) -> Task:
+def text_task(config: Any) -> Task:
     """Cross entropy of the next token; bits per byte, perplexity per token and token accuracy of an evaluation.
 
     A record's loss is the sum of the nats of its tokens that count, divided by the most that a row can have. So every
     token weighs the same, and the loss is nats per token where rows have one segment and no padding, and otherwise
     lower. Predicts nats, num_tokens and num_bytes of each row; with mode="sample" the tokens int32 [b, sample_length]
-    of samples, from batches with prompts int32 [b, tokens] and their numbers int32 [b]."""
+    of samples, from batches with prompts int32 [b, tokens] and their numbers int32 [b].
+
+    config: a PackedText, which imports this module."""
     most = config.text_info.sequence_length - 1
 
     def outputs_of(model: Any, batch: Batch) -> dict[str, jax.Array]:
