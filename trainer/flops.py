@@ -1,4 +1,9 @@
-"""The old name of trainer.device_speed, for one version: `python -m trainer.flops`."""
+"""The old name of trainer.device_speed, for one version."""
+
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
 
 import warnings
 

@@ -199,7 +199,7 @@ def test_plain_batches_get_a_mask_of_their_rows(settings):
         for given in (batch, only_images):
             job = Job(conv_task("HWCN"), settled, Placement.of(axes=BatchAxes(AXES["HWCN"])))
             opened = job.open("train", lambda _, given=given: [given])
-            assert next(opened.source.batches(opened.source.start))["_mask"].tolist() == [1] * 8
+            assert next(opened.source.batches(opened.source.info.start))["_mask"].tolist() == [1] * 8
 
 
 def trained(settings, batch, **others):

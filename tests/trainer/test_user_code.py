@@ -132,8 +132,8 @@ def test_all_frames_are_shown_to_those_who_ask(written, tmp_path, monkeypatch):
     with pytest.raises(KeyError) as caught:
         main(["mine", "--workdir", "w"])
     names = [frame.name for frame in traceback.extract_tb(caught.tb)]
-    assert [name for name in names if name in ("_train_run", "program", "loss_fn")] == [
-        "_train_run",
+    assert [name for name in names if name in ("_train_steps", "program", "loss_fn")] == [
+        "_train_steps",
         "program",
         "loss_fn",
     ]
