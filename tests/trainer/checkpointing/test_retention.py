@@ -55,9 +55,10 @@ def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(confi
     save(settings, 1, 2, 3)
     checkpoints = CheckpointManager(settings)
     assert checkpoints.best() is None
-    for step, loss in {1: 2.0, 2: float("nan"), 3: 3.0}.items():
+    for step, loss in {1: float("nan"), 2: 2.0, 3: 3.0}.items():  # Python's min() would take a NaN that comes first
         checkpoints.record(step, {"loss": loss})
-    assert checkpoints.best() == 1
+    assert checkpoints.best() == 2
+    assert checkpoints.metrics(1) == {}
 
 
 def test_a_metric_that_no_evaluation_can_have_is_named_before_anything_runs(config):
