@@ -1,5 +1,6 @@
 """TensorBoard itself, started once on a run that broke and went on: what it serves, and its page in a browser."""
 
+import contextlib
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -67,30 +69,37 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tensorboard(workdir):
-    """The address of a TensorBoard that shows this directory."""
+    """The address of a TensorBoard that shows this directory, and has loaded the last event of each run."""
     arguments = ["--logdir", workdir, "--host", "127.0.0.1", "--port", "0"]
     with subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE, text=True) as process:
         try:
             said = iter(process.stderr.readline, "")
-            yield next(found[1] for line in said if (found := re.search(r" at (http://\S+/) ", line)))
+            address = next(found[1] for line in said if (found := re.search(r" at (http://\S+/) ", line)))
+            _wait_for(f"{address}data/plugin/histograms/histograms?run=train&tag=weights", 12)
+            _wait_for(f"{address}data/plugin/scalars/scalars?run=eval&tag=loss", 12)
+            yield address
         finally:
             process.terminate()
 
 
+def _wait_for(url, last_step):
+    """It serves while it loads: at first without the tag, then with some of the steps."""
+    stop, steps = time.monotonic() + 60, []
+    while last_step not in steps:
+        assert time.monotonic() < stop, f"{url} has only the steps {steps}"
+        with contextlib.suppress(urllib.error.HTTPError), DIRECT.open(url, timeout=10) as answer:
+            steps = [step for _, step, _ in json.loads(answer.read())]
+        time.sleep(0.2)
+
+
 @pytest.fixture
 def serves(tensorboard):
-    """serves(path): the JSON that TensorBoard answers with, as soon as it is not empty, or its bytes."""
+    """serves(path): the JSON that TensorBoard answers with, or its bytes."""
 
     def get(path):
-        stop = time.monotonic() + 30
-        while True:
-            with DIRECT.open(f"{tensorboard}data/{path}", timeout=10) as answer:
-                data = answer.read()
-                if answer.headers.get_content_type() != "application/json":
-                    return data
-            if json.loads(data) or time.monotonic() > stop:
-                return json.loads(data)
-            time.sleep(0.2)
+        with DIRECT.open(f"{tensorboard}data/{path}", timeout=10) as answer:
+            data = answer.read()
+            return json.loads(data) if answer.headers.get_content_type() == "application/json" else data
 
     return get
 
