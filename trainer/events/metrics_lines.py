@@ -79,6 +79,8 @@ def metrics_lines(
 def last_step(directory: str) -> int | None:
     """The last step in a directory's metrics.jsonl; None if there is none. Reads only the end of the file."""
     for name, size in reversed(_files(directory).items()):
+        if not size:  # opening a named pipe, which is listed with 0 bytes, would wait for its other end
+            continue
         path, start = join(directory, name), max(0, size - PIECE_BYTES)
         end = b"".join(open_storage(path).read_ranges([(path, start, size - start)]))
         if found := re.findall(rb"^" + _STEP.pattern, end, re.MULTILINE):

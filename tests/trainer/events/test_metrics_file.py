@@ -10,7 +10,7 @@ from pipeline.errors import OwnerError, StorageError
 from pipeline.storage.gcs import GcsStorage
 from pipeline.storage.schemes import open_storage
 from trainer.events.metrics_file import MetricsFile
-from trainer.events.metrics_lines import metrics_lines
+from trainer.events.metrics_lines import last_step, metrics_lines
 
 NOW = 1_790_164_800.125
 
@@ -133,3 +133,17 @@ def test_late_metrics_of_a_previous_owner_do_not_appear(tmp_path):
 
 def refuse(*_):
     raise OSError(95, "Operation not supported")
+
+
+def test_the_last_step_is_read_from_the_end_of_the_file(tmp_path):
+    assert last_step(str(tmp_path)) is None
+    write(tmp_path, [1, 2, 30]).close()
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"st')  # of a process that was killed
+    assert last_step(str(tmp_path)) == 30
+
+
+@pytest.mark.timeout(20)
+def test_the_last_step_does_not_wait_for_a_named_pipe(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    assert last_step(str(tmp_path)) is None
