@@ -18,8 +18,7 @@ from typing import Any
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.dataflow_errors import as_ours, check_bucket, check_credentials
 from beam_jobs.wheel import build_wheel
-from pipeline.errors import InfeedError, OptionError
-from pipeline.installing import how_to_install
+from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 

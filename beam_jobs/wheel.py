@@ -12,8 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePath
 from typing import Any
 
-from pipeline.errors import InfeedError
-from pipeline.installing import packages_of
+from pipeline.errors import InfeedError, packages_of
 
 _NAME = "infeed"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: infeed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

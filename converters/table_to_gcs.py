@@ -17,8 +17,7 @@ from converters.command_line import chosen_splits, conversion_parser, run
 from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names
 from converters.raw.splits import SPLITS
-from converters.table.converter import TextTableConverter
-from converters.table.images import ImageTableConverter
+from converters.table.converter import ImageTableConverter, TextTableConverter
 from converters.table.layouts import check_columns, check_delimiter, find_classes, find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
 from pipeline.errors import OptionError

@@ -20,8 +20,7 @@ from converters.raw.splits import SPLITS
 from converters.table.layouts import check_delimiter
 from converters.table.rows import column_names
 from converters.text.converter import TextConverter
-from converters.text.documents import DocumentFormat
-from converters.text.layouts import SUFFIXES, find_texts
+from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Literal
 
-from pipeline.caches.cache import Cache, CachedRecords, cached
+from pipeline.caches import Cache, CachedRecords, cached
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
 from pipeline.decoding.padding import PadTo

@@ -3,12 +3,20 @@
 A message states the problem, the value found, the allowed values and the remedy. Command lines print it without a
 traceback and exit with 2. Names in raw data may contain anything, so str() of an error escapes control characters.
 A notebook shows an error below the user's own frames only. Like JAX's own filter, this is off if the environment has
-JAX_TRACEBACK_FILTERING=off. Stdlib only."""
+JAX_TRACEBACK_FILTERING=off.
 
+The remedy for a missing package is a command that works from a checkout and from a wheel, published or not: pip finds
+'infeed[read]' only in a package index, so the command lists the packages of the extra. Stdlib only."""
+
+import contextlib
 import difflib
+import functools
 import os
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from types import TracebackType
 
@@ -45,6 +53,10 @@ _ROOT = Path(__file__).resolve().parents[1]
 _OURS = tuple(f"{_ROOT / name}{os.sep}" for name in ("pipeline", "trainer", "converters", "beam_jobs"))
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "__autograph_generated_file")
 _STDLIB = f"{Path(os.__file__).resolve().parent}{os.sep}"
+# C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8 cannot encode.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_OF_EXTRA = re.compile(r"""(?P<requirement>.*?)\s*;\s*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
+_OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")
 
 
 class ShortInNotebooks(BaseException):
@@ -93,10 +105,6 @@ def _is_users(file: str) -> bool:
         return file.startswith(("<stdin>", "<ipython-input"))
     path = os.path.realpath(file)
     return not path.startswith((*_OURS, _STDLIB)) and not any(part in path for part in _LIBRARIES)
-
-
-# C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8 cannot encode.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class InfeedError(ShortInNotebooks, Exception):
@@ -211,3 +219,35 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def printable(text: str) -> str:
     r"""The text with escapes (\x1b, \n, \u202e ...) for terminal controls and for what UTF-8 cannot encode."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def how_to_install(*names: str) -> str:
+    """The command for these extras, quoted for a shell: pip install 'tensorflow>=2.21' for `read`.
+
+    Where nothing tells what they require, it names the extras: an error must not fail on its remedy."""
+    extras = _extras()
+    packages = packages_of(names, extras) if extras.keys() >= set(names) else [f"infeed[{','.join(names)}]"]
+    return f"pip install {' '.join(map(shlex.quote, packages))}"
+
+
+def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
+    """The requirements of these extras and of the extras that they include, each once."""
+    found: dict[str, None] = {}
+    for requirement in (requirement for name in names for requirement in extras[name]):
+        ours = _OURSELVES.fullmatch(requirement)
+        found |= dict.fromkeys(packages_of(ours["extras"].split(","), extras) if ours else [requirement])
+    return list(found)
+
+
+@functools.cache
+def _extras() -> Mapping[str, Sequence[str]]:
+    """From the checkout, which may be newer than its installation; for a wheel, from the installed metadata."""
+    with contextlib.suppress(OSError, KeyError, ValueError):  # there is no such file, or it belongs to others
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+        if project["name"] == "infeed":
+            return project["optional-dependencies"]
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(PackageNotFoundError):  # our packages were copied without their metadata
+        for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):
+            found.setdefault(match["extra"], []).append(match["requirement"])
+    return found

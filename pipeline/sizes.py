@@ -1,6 +1,11 @@
-"""Parses and formats sizes in bytes: 100MB is 10^8 bytes, 100MiB is 100 * 2^20."""
+"""Sizes in bytes: parsed and formatted (100MB is 10^8 bytes, 100MiB is 100 * 2^20), and how much memory is free.
 
+Free is what the machine has, or less if a cgroup limits it: a few small files of the kernel tell."""
+
+import os
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 from pipeline.errors import OptionError
 
@@ -9,6 +14,14 @@ KiB, MiB = 2**10, 2**20
 
 _UNITS = {"": 1, "B": 1, "KB": KB, "MB": MB, "GB": GB, "TB": TB}
 _UNITS |= {"KIB": KiB, "MIB": MiB, "GIB": 2**30, "TIB": 2**40}
+
+SPARE = 0.1  # of the free memory, for everything else
+
+# cgroup v2, v1: the limit, the usage, and the name of the part of it that the kernel can reclaim.
+_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 def parse_bytes(text: str | int) -> int:
@@ -30,3 +43,55 @@ def format_bytes(size: float) -> str:
         if size >= factor:
             return f"{size / factor:.3g} {unit}" if size < 999.5 * factor else f"{size / factor:.0f} {unit}"
     return f"{size:.0f} B"
+
+
+def free_memory_bytes(root: Path = Path("/")) -> int:
+    """Bytes that can be used without swapping or being killed. root: where /proc and /sys are.
+
+    Without these files (not Linux), all of the machine's memory counts as free."""
+    return max(0, min([_of_machine(root), *_left_in_cgroups(root)]))
+
+
+def room_for_a_cache() -> int:
+    """Bytes of the free memory that one cache may use."""
+    return int((1 - SPARE) * free_memory_bytes())
+
+
+def _of_machine(root: Path) -> int:
+    try:
+        return 1024 * _numbers(root / "proc/meminfo")["MemAvailable:"]
+    except (OSError, KeyError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _left_in_cgroups(root: Path) -> Iterator[int]:
+    for directory in _cgroups(root):
+        for bound, used, droppable in _FILES:
+            try:
+                limit = int((directory / bound).read_text())  # "max" means no limit, and raises ValueError
+                taken = int((directory / used).read_text()) - _numbers(directory / "memory.stat").get(droppable, 0)
+            except (OSError, ValueError):
+                continue
+            yield limit - taken
+
+
+def _cgroups(root: Path) -> Iterator[Path]:
+    """The memory cgroups of this process and all their parents: each may have a limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        # Inside a container the path may be the host's. Then only the base exists, and is the container's own.
+        names = path.strip("/").split("/")
+        yield from (base.joinpath(*names[:depth]) for depth in range(len(names) + 1))
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The first two words of each line."""
+    words = (line.split() for line in path.read_text().splitlines())
+    return {name: int(number) for name, number, *_ in words}

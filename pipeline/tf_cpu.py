@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 
-from pipeline.installing import how_to_install
+from pipeline.errors import how_to_install
 from pipeline.logs import quiet_libraries
 
 __all__ = ["tf"]

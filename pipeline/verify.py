@@ -3,6 +3,15 @@
 Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is nothing to verify. Works on a disk or gs://;
 needs neither TensorFlow nor Beam."""
 
+import itertools
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pipeline.shards.manifest import INDEX_WRITER, Manifest
+from pipeline.shards.schema import SHARD_FILES
+from pipeline.tools.split_verifier import Cause, Problem
+
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
 
@@ -10,7 +19,6 @@ if __name__ == "__main__":
 
 import argparse
 import functools
-from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -18,7 +26,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.errors import ManifestError, OptionError, did_you_mean
-from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry, read_manifest
+from pipeline.shards.manifest import SplitEntry, read_manifest
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
@@ -27,10 +35,11 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.record_checks import label_name
-from pipeline.tools.repairs import repairs
-from pipeline.tools.split_verifier import Problem, SplitVerifier, check_sidecars
+from pipeline.tools.split_verifier import SplitVerifier, check_sidecars
 
 EXAMPLES = ("shards", "shards --split validation --decode")
+DALI_DIRECTORY = "_dali"
+ProblemsBySplit = Mapping[str, Sequence[Problem]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,9 +158,6 @@ def _write_dali(directory: str, verifier: SplitVerifier, problems: Sequence[Prob
     return f"{verifier.split}: DALI index of {len(paths):,} shards -> {directory}"
 
 
-DALI_DIRECTORY = "_dali"
-
-
 def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> list[str]:
     """Publishes <directory>/<shard>.idx for each shard, as DALI's tfrecord2idx does. Returns the paths in shard order.
 
@@ -172,6 +178,65 @@ def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> li
         return path
 
     return in_parallel(write, range(len(entry.shards)))
+
+
+def repairs(manifest: Manifest, found: ProblemsBySplit, sidecars: Sequence[Problem]) -> Iterator[str]:
+    """One line per repair. found: the problems of each split. sidecars: those of the files for TFDS."""
+    changed, wrong = _names(found, "changed"), _names(found, "as converted")
+    if manifest.writer.startswith(INDEX_WRITER):
+        yield from _of_indexed(changed, wrong)
+    else:
+        yield from _of_converted(manifest, changed, wrong)
+    every = itertools.chain(*found.values(), sidecars)
+    strays = [problem.where for problem in every if problem.cause == "stray"]
+    if strays:
+        remove = "gcloud storage rm" if strays[0].startswith("gs://") else "rm"
+        yield f"To remove files that are not in the manifest: {remove} {shlex.join(strays)}"
+    if any(problem.cause == "sidecar" for problem in sidecars):
+        command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --write_sidecars"
+        yield f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then verifies everything)."
+
+
+def _names(found: ProblemsBySplit, cause: Cause) -> str:
+    return ",".join(split for split, problems in found.items() if any(p.cause == cause for p in problems))
+
+
+def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]:
+    again = f"run the conversion again, its command with --output={_output_path(manifest)} --splits="
+    if changed:
+        yield (
+            f"To repair {changed}: {again}{changed} --verify_existing (it rewrites only what is damaged); or copy the "
+            "files named above again."
+        )
+    if wrong:
+        yield (
+            f"Records of {wrong} are wrong, although their bytes are as converted: repair the raw data or the label "
+            f"file, and {again}{wrong} --overwrite."
+        )
+
+
+def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
+    again = "run the indexing command again (python -m pipeline.index)"
+    if changed:
+        yield f"To repair {changed}: copy the files named above again; or, if they were replaced on purpose, {again}."
+    if wrong:
+        yield (
+            f"Records of {wrong} are wrong, although their bytes are as indexed: replace the files, or correct the "
+            f"label file, and {again} with the right --labels_file, --label_key and --label_base."
+        )
+
+
+def _output_path(manifest: Manifest) -> str:
+    """--output of the conversion: --schema=tfds writes to a subdirectory of it, where TFDS looks."""
+    directory = manifest.directory
+    if manifest.schema.files == SHARD_FILES:
+        return shlex.quote(directory)
+    if "://" not in directory:
+        directory = str(Path(directory).resolve())
+    below = f"/{manifest.name}/{manifest.schema.version}"
+    if directory.endswith(below):
+        return shlex.quote(directory.removesuffix(below))
+    return f"PARENT (after moving {shlex.quote(directory)} to PARENT{below})"
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ PRIVATE = [
     Private("google-cloud-storage", ("_buffer",), "pipeline/storage/gcs_upload.py", buffer_of_an_upload),
     Private("apache-beam", ("_jobs_client", "_storage_client"), "beam_jobs/dataflow.py", clients_of_dataflow),
     Private("apache-beam", ("_GroupByKeyOnly",), "beam_jobs/dask_runner.py", grouping_on_dask),
-    Private("apache-beam", ("_add_argparse_args",), "beam_jobs/options.py", flags_of_beam),
+    Private("apache-beam", ("_add_argparse_args",), "converters/command_line.py", flags_of_beam),
     Private("apache-beam", ("_worker_command_line",), "beam_jobs/local_workers.py", worker_of_beam),
     # Its name has no underscore, but Orbax documents nothing of it.
     Private("orbax-checkpoint", ("atomicity",), "trainer/checkpointing/orbax_paths.py", saving_of_orbax),

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
-from pipeline.errors import HostError, InfeedError, keeps_all_frames, printable
-from pipeline.installing import how_to_install
+from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
 from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
 from trainer.command.names import RECIPES, is_ours
 from trainer.exits import (
@@ -118,7 +117,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
 
 
 def _check(recipe: "Recipe") -> None:
-    from trainer.ownership.claim import check_writable
+    from trainer.ownership.lease import check_writable
 
     recipe.check()
     if recipe.mode == "train" and not recipe.show_state:

@@ -28,8 +28,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.errors import OptionError, did_you_mean
-from pipeline.installing import how_to_install
+from pipeline.errors import OptionError, did_you_mean, how_to_install
 from pipeline.sizes import MiB, parse_bytes
 from pipeline.tools.command import Console, Parser, exit_with, say
 

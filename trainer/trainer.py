@@ -18,8 +18,7 @@ from trainer.history.segments import Command
 from trainer.inputs import InputFn
 from trainer.job import Job
 from trainer.mesh import Placement
-from trainer.modes.evaluate import evaluate
-from trainer.modes.evaluate_continuously import Waits, evaluate_continuously
+from trainer.modes.evaluate import Waits, evaluate, evaluate_continuously
 from trainer.modes.look import look
 from trainer.modes.predict import check_export, check_predict, predict
 from trainer.modes.replay import replay

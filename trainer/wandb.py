@@ -3,8 +3,7 @@
 import secrets
 from typing import Any
 
-from pipeline.errors import OptionError
-from pipeline.installing import how_to_install
+from pipeline.errors import OptionError, how_to_install
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.callbacks import Callback, EvaluationEnd, LoopEnd

@@ -3,6 +3,7 @@
 A DatasetInput runs it from its own thread or inside tf.data: the same function, so the same batches."""
 
 import functools
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,22 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.decoding.nesting import nested as nested_tree
 from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.padding import PadTo, padded_specs
 from pipeline.decoding.planning import Plan, listed, planned
-from pipeline.decoding.reason import reason
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.logs import logger
 from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
 from pipeline.tf_cpu import tf
 
-__all__ = ["Decoder"]
-
 log = logger("pipeline")
 
 _TRACING = threading.Lock()
+_STACK_LINE = re.compile(r'Graph execution error|Detected at node|  File "|\s*$')
+_GRAPH_NAMES = re.compile(
+    r"\{\{(function_)?node [^}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]|INVALID_ARGUMENT:|<stack traces unavailable>"
+)
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\]")
+# Messages of the ops that decode images; they state neither the problem nor the remedy.
+_DAMAGED = re.compile(r"(Invalid|Failed to decode) (?P<kind>JPEG|PNG|WebP)\b")
+OTHER_FORMATS = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP."
 
 
 class Decoder:
@@ -172,3 +177,42 @@ def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float
         if not holds(rows[key].dtype, pad):
             raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold.")
     return rows
+
+
+def nested_tree(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """{"image/class/label": x, "_mask": y} as {"image": {"class": {"label": x}}, "_mask": y}.
+
+    Raises OptionError if a key is both a value and the parent of another key."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        folders = key.split("/")
+        for depth in range(1, len(folders)):
+            if (folder := "/".join(folders[:depth])) in flat:
+                raise OptionError(
+                    f"a nested batch cannot have both {folder!r}, a value, and {key!r} inside it. Leave one out of "
+                    f"keys, or set the value under another name in an op (into='{folder}/value')."
+                )
+        at = tree
+        for folder in folders[:-1]:
+            at = at.setdefault(folder, {})
+        at[folders[-1]] = value
+    return tree
+
+
+def reason(error: Any) -> str:
+    """The message of TensorFlow's error, without the names of graph nodes and the stack that built them.
+
+    error: InvalidArgumentError, or the UnicodeDecodeError that replaces it when the message quotes bytes of a record
+    that are not UTF-8."""
+    message = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else error.message
+    if "root error(s) found" in message:  # the first cancelled the others
+        message = message.partition("(0) ")[2].partition("\n  (1) ")[0]
+    lines = [line for line in message.splitlines() if not _STACK_LINE.match(line)]
+    text = _ASSERTION.sub(r"\1", _GRAPH_NAMES.sub("", " ".join(lines)))
+    text = " ".join(text.replace("\\'", "'").split())
+    if found := _DAMAGED.search(text):
+        return (
+            f"the {found['kind']} image is damaged or truncated. Replace it and convert the data again, or leave such "
+            f"records out with on_error.{OTHER_FORMATS if found['kind'] == 'JPEG' else ''} TensorFlow reports: {text}"
+        )
+    return text

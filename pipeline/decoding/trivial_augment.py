@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.decoding import tones
 from pipeline.decoding.image_op import ImageOp, image_spec
 from pipeline.decoding.op import Specs
-from pipeline.decoding.warps import MAX_SIDES, Matrix, fixed_point, moved, rotation, warped
+from pipeline.decoding.tones import MAX_SIDES, Matrix, fixed_point, moved, rotation, warped
 from pipeline.errors import SchemaError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf

@@ -13,9 +13,9 @@ from pipeline.errors import InfeedError
 from pipeline.pages.page import Picture
 from pipeline.pages.thumbnails import PIXELS, is_picture, thumbnail, thumbnail_of_array
 from pipeline.shards.schema import Content, Feature, Labels, Schema
-from pipeline.sources.examples import ExampleParser
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Records, RecordsInfo, fetch, intact
+from pipeline.sources.single_records import ExampleParser
 
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")

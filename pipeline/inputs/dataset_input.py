@@ -13,11 +13,10 @@ from pipeline.background import checked_stall_seconds
 from pipeline.decoding.decode import Decoder
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
-from pipeline.inputs.batch_decoder import BatchDecoder
+from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import Batch, Batches, Delivery, read_ahead
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.provenance import provenance_of
-from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
 from pipeline.old_attributes import OldAttributes
 from pipeline.orders.mixing import MixOrder

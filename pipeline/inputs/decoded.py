@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.caches.ram import room_for_a_cache
 from pipeline.errors import OptionError
 from pipeline.inputs.batches import Batch, Batches
 from pipeline.inputs.dataset_input import DatasetInput
 from pipeline.logs import logger
 from pipeline.orders.order import Position
-from pipeline.sizes import format_bytes
+from pipeline.sizes import format_bytes, room_for_a_cache
 from pipeline.tf_cpu import tf
 
 log = logger("pipeline")

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import OptionError, printable
-from pipeline.installing import how_to_install
+from pipeline.errors import OptionError, how_to_install, printable
 from pipeline.pages.page import Chart
 
 INCHES = (7.6, 2.7)

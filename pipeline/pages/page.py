@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipeline.errors import OptionError, StorageError, printable
-from pipeline.installing import how_to_install
+from pipeline.errors import OptionError, StorageError, how_to_install, printable
 from pipeline.sizes import MB, format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage

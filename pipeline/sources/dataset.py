@@ -12,9 +12,8 @@ from pipeline.errors import OptionError, RecordNumberError
 from pipeline.old_attributes import OldAttributes
 from pipeline.shards.schema import Labels
 from pipeline.sources.concatenated import Concatenated, Part
-from pipeline.sources.examples import ExampleParser
-from pipeline.sources.payloads import OpenFiles, payload_reader
 from pipeline.sources.records import Group, Reading, Records, fetch, intact, weighed
+from pipeline.sources.single_records import ExampleParser, OpenFiles, payload_reader
 from pipeline.spec import Layout
 
 ITERATED_RECORDS = 64  # read together when iterating

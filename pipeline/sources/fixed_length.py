@@ -12,7 +12,7 @@ from pipeline.errors import EmptySplitError, ShardError
 from pipeline.formats import FixedLength
 from pipeline.shards.record import crc32c
 from pipeline.shards.split_index import Location
-from pipeline.sources.indexed_reading import IndexedReading
+from pipeline.sources.indexed_records import IndexedReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, RecordsInfo
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage

@@ -1,24 +1,154 @@
 """The records of one split of indexed shards: few large reads, each record checked against the index.
 
-The Records of our own datasets, and of foreign TFRecords with an index. No order, no TensorFlow."""
+The Records of our own datasets, and of foreign TFRecords with an index. They are read in an order known in advance:
+neighbours needed soon share a large read, and each record is read once. Payloads are checked as they arrive and kept
+until used. Frames are not checked: damage to a frame alone changes no record, and pipeline.verify finds it."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pipeline.errors import InfeedError, ShardError, printable
+from pipeline.errors import CorruptRecordError, InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.record import HEADER_BYTES
-from pipeline.shards.split_index import load_index
-from pipeline.sources.indexed_reading import IndexedReading
-from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, RecordsInfo, fetch, intact
+from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, proven_crc
+from pipeline.shards.split_index import Location, load_index
+from pipeline.sources.lookahead import Lookahead
+from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, Proven, Record, RecordsInfo, fetch, intact
 from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Stat, Storage, join
 
+MERGE_GAP_BYTES = 16 * 1024  # reading across a gap of this size costs as much as another request (local: ~5 us)
+MAX_READ_BYTES = 4 * 1024**2
+COPY_BYTES = 48 * 1024  # slicing this much out of a larger read costs as much as a separate read (local: ~5 us)
 FILE_NAME_KEYS = ("image/filename", "file_name")
+
+
+class Places(Protocol):
+    """Where records are in their files; implemented by SplitIndex."""
+
+    lengths: np.ndarray
+
+    def locate(self, record_ids: np.ndarray) -> Location: ...
+
+
+class IndexedReading(Iterable[list[Record]]):
+    """See Reading: the records of groups, from indexed shards."""
+
+    header_bytes = HEADER_BYTES  # from the start of a record to its payload
+
+    def __init__(
+        self, storage: Storage, paths: Sequence[str], index: Places, groups: Iterable[Group], ahead_bytes: int
+    ) -> None:
+        self.held_bytes = 0  # of records that have been requested or are waiting to be used
+        self._storage, self._paths, self._index, self._ahead_bytes = storage, paths, index, ahead_bytes
+        self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
+        self._lookahead = Lookahead(groups, ahead_bytes)
+        self._planned: deque[tuple[np.ndarray, int]] = deque()  # groups, and the reads that each waits for
+        self._asked: deque[_Read] = deque()
+        self._reads_planned = self._reads_done = 0
+        self._kept: dict[int, Record] = {}
+        self._more = True
+
+    def __iter__(self) -> Iterator[list[Record]]:
+        while self._more:
+            # A storage may take ranges far ahead of the data it yields, to keep requests in flight.
+            for data in self._storage.read_ranges(self._ranges()):
+                self._keep(self._asked.popleft(), data)
+                yield from self._whole()
+            yield from self._whole()
+
+    def _ranges(self) -> Iterator[tuple[str, int, int]]:
+        idle_bytes = 0
+        for group in self._lookahead:
+            reads = self._reads()
+            self._reads_planned += len(reads)
+            self._planned.append((group, self._reads_planned))
+            for read in reads:
+                self._asked.append(read)
+                self.held_bytes += read.held_bytes
+                yield self._paths[read.shard], read.offset, read.size
+            # Small data is kept completely: there are always groups to deliver and nothing to read.
+            idle_bytes = 0 if reads else idle_bytes + self._lookahead.due_weight
+            if idle_bytes > self._ahead_bytes:
+                return
+        self._more = False
+
+    def _reads(self) -> "list[_Read]":
+        ids, starts = self._lookahead.due(lambda ids: read_starts(self._index.locate(ids), self._join_bytes))
+        if not len(ids):
+            return []
+        where = self._index.locate(ids)
+        ends = np.append(starts[1:], len(ids))
+        # From the first payload to the end of the last, so that the range of a single record is its payload.
+        offsets = where.offset[starts] + self.header_bytes
+        sizes = where.offset[ends - 1] + self.header_bytes + where.length[ends - 1] - offsets
+        sizes = np.maximum(sizes, 1)  # a payload may be empty, a range may not: it then contains a byte of the footer
+        held = np.add.reduceat(where.length + RECORD_OBJECT_BYTES, starts)
+        columns = (where.shard[starts], offsets, sizes, held, starts, ends)
+        records = _rows(ids, where.record, where.offset, where.length, where.crc)
+        return [
+            _Read(shard, offset, size, held_bytes, records[first:end])
+            for shard, offset, size, held_bytes, first, end in _rows(*columns)
+        ]
+
+    def _keep(self, read: "_Read", data: bytes) -> None:
+        assert len(data) == read.size
+        self._reads_done += 1
+        for record_id, record, offset, length, crc in read.records:
+            begin = offset + self.header_bytes - read.offset
+            payload = data[begin : begin + length]  # of a single record: no copy
+            try:
+                # The checksum stays with the bytes it was computed from: it proves what is delivered.
+                self._kept[record_id] = Proven(payload, self.crc_of(payload, crc))
+            except CorruptRecordError as e:
+                where = f"{self._paths[read.shard]}, record {record} at byte {offset}"
+                self._kept[record_id] = CorruptRecordError(f"{where}: {e}")
+
+    def crc_of(self, payload: bytes, due: int) -> int:
+        """The crc32c of a payload. Raises CorruptRecordError, without the location, unless it equals `due`."""
+        return proven_crc(payload, due)
+
+    def _whole(self) -> Iterator[list[Record]]:
+        while self._planned and self._planned[0][1] <= self._reads_done:
+            group, _ = self._planned.popleft()
+            records = [self._kept[record_id] for record_id in group.tolist()]
+            for record_id in self._lookahead.used(group):
+                del self._kept[record_id]
+                self.held_bytes -= int(self._index.lengths[record_id]) + RECORD_OBJECT_BYTES
+            yield records
+
+
+class _Read(NamedTuple):
+    shard: int
+    offset: int
+    size: int
+    held_bytes: int
+    records: list[tuple[int, ...]]  # number in the split, number in the shard, offset of the frame, length, crc32c
+
+
+def _rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:
+    """The records at which reads start, int64: a read covers neighbours of up to join_bytes with small gaps.
+
+    The location must be ascending, without repeats, and not empty."""
+    ends = location.offset + location.length + FRAME_BYTES
+    new = np.ones(len(ends), bool)
+    new[1:] = (
+        (np.diff(location.shard) != 0)
+        | (location.offset[1:] - ends[:-1] > MERGE_GAP_BYTES)
+        | (np.diff(location.offset // MAX_READ_BYTES) != 0)
+        | (np.maximum(location.length[1:], location.length[:-1]) > join_bytes)
+    )
+    return np.flatnonzero(new)
+
+
 """The features that hold the name of an image's file: of infeed's schemas, and of TFDS."""
 
 

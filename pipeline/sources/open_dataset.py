@@ -13,11 +13,11 @@ from pipeline.errors import EmptySplitError, OptionError, ShardError, did_you_me
 from pipeline.formats import FixedLength, Format, TextLines
 from pipeline.shards.manifest import find_manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
-from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.foreign_splits import Splits, foreign_splits, is_directory, matching_files
+from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import Records, as_records
 from pipeline.sources.sequential_records import open_lines, open_tfrecords

@@ -19,8 +19,15 @@ from pipeline.shards.schema import Labels
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import SchemaGuess
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, RecordsInfo
-from pipeline.sources.sequential_file import Content, Kind, SequentialFile, content_of, frames_of
-from pipeline.sources.sequential_reading import CountedFile, SequentialReading
+from pipeline.sources.sequential_file import (
+    Content,
+    CountedFile,
+    Kind,
+    SequentialFile,
+    SequentialReading,
+    content_of,
+    frames_of,
+)
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage, files_at_once, in_parallel
 

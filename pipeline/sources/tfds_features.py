@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.errors import InfeedError, RawDataError
-from pipeline.installing import how_to_install
+from pipeline.errors import InfeedError, RawDataError, how_to_install
 from pipeline.shards.schema import PASSED_ON, Content, Feature, Schema
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
 from pipeline.storage.storage import join

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InfeedError, OptionError, did_you_mean
-from pipeline.installing import how_to_install
+from pipeline.errors import InfeedError, OptionError, did_you_mean, how_to_install
 from pipeline.logs import quiet_libraries
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizing.tokenizer import utf8_ends

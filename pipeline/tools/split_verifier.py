@@ -18,8 +18,14 @@ from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
 from pipeline.shards.schema import PASSED_ON
-from pipeline.shards.sidecar_proof import has_sidecars, ledger_problem, sidecar_problems
-from pipeline.shards.sidecars import METADATA_FILE, labels_file, sidecar_texts
+from pipeline.shards.sidecars import (
+    METADATA_FILE,
+    has_sidecars,
+    labels_file,
+    ledger_problem,
+    sidecar_problems,
+    sidecar_texts,
+)
 from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.indexed_records import key_of
 from pipeline.sources.tfds_files import tfds_leaves

@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOption
 from dataflow_jobs import PLACE, job_of, options_of
 
 from beam_jobs.dataflow import set_defaults, threads_of
-from beam_jobs.options import beam_options
+from converters.command_line import beam_options
 from pipeline.errors import InfeedError, OptionError
 
 

@@ -20,8 +20,8 @@ from beam_jobs.conversion_job import Waiting
 from beam_jobs.dataflow import DISK_GB, MACHINE_TYPE, MAX_WORKERS
 from beam_jobs.dataflow_errors import advice, reason_of
 from beam_jobs.launch import launch
-from beam_jobs.options import beam_options
 from converters import imagenet_to_gcs
+from converters.command_line import beam_options
 from pipeline.errors import ConversionError, InfeedError, OptionError, RawDataError
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from beam_jobs.options import beam_options
 from beam_jobs.runners import RUNNERS
 from converters import idx_to_gcs
+from converters.command_line import beam_options
 from pipeline.errors import ConversionError, InfeedError, OptionError
 
 

@@ -27,7 +27,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from conversion_data import write_raw
 
-from pipeline.installing import how_to_install
+from pipeline.errors import how_to_install
 
 OURS = "infeed"
 BARE = "bare-loop"

@@ -16,8 +16,8 @@ from beam_jobs import packed_files
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Converter
 from beam_jobs.launch import launch
-from beam_jobs.options import beam_options
 from beam_jobs.references import concat
+from converters.command_line import beam_options
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest

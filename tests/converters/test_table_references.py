@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from converters.table.converter import TextTableConverter
-from converters.table.images import ImageTableConverter
+from converters.table.converter import ImageTableConverter, TextTableConverter
 from converters.table.layouts import find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from pipeline.errors import RawDataError

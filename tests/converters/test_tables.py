@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from converters.raw.splits import is_validation
-from converters.table.images import ImageTableConverter
+from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
 from converters.table.targets import Unlabelled
 from pipeline.errors import ConversionError

@@ -11,8 +11,7 @@ from pipeline import index
 from pipeline.datasets import eval_dataset
 from pipeline.errors import EvaluationError
 from pipeline.ops import DecodeJpeg
-from pipeline.sources.indexed_reading import IndexedReading
-from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.indexed_records import IndexedReading, IndexedRecords
 from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes.digits import Config

@@ -19,13 +19,11 @@ from converters.images.image_files import ToJpeg
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
-from converters.table.converter import TextTableConverter
-from converters.table.images import ImageTableConverter
+from converters.table.converter import ImageTableConverter, TextTableConverter
 from converters.table.layouts import find_classes, find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from converters.text.converter import TextConverter
-from converters.text.documents import DocumentFormat
-from converters.text.layouts import find_texts
+from converters.text.documents import DocumentFormat, find_texts
 from converters.tfds_to_gcs import DatasetName, find_tfds
 from converters.tfrecord import layouts
 from converters.tfrecord.converter import TfrecordConverter

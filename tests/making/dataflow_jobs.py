@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
-from beam_jobs.options import beam_options
+from converters.command_line import beam_options
 from converters.imagenet.converter import ImagenetConverter
 from pipeline.storage.storage import Stat
 

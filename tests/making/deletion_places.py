@@ -148,7 +148,7 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/verdicts.py:sweep_verdicts": NAMED,
     "beam_jobs/write.py:write_shard": CLAIMED,
     "converters/digits_raw.py:write_raw": IN_OUR_FORMAT,
-    "pipeline/caches/cache.py:DiskStore._open": CACHE,
+    "pipeline/caches.py:DiskStore._open": CACHE,
     "pipeline/index.py:_publish": IN_OUR_FORMAT,
     "pipeline/inputs/bad_records.py:_File.add": IN_OUR_FORMAT,
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
@@ -193,5 +193,5 @@ PLACES: Mapping[str, Proof] = {
     "trainer/ownership/owner_files.py:OwnerFiles.remove": IN_OUR_FORMAT,
     "trainer/ownership/owner_files.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
     "trainer/recipes/image_data.py:keep_classes": RUN,
-    "trainer/ownership/claim.py:check_writable": PRIVATE,
+    "trainer/ownership/lease.py:check_writable": PRIVATE,
 }

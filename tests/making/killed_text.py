@@ -7,7 +7,7 @@ import sys
 
 from beam_jobs.launch import exit_with
 from converters import text_to_gcs
-from converters.text import layouts
+from converters.text import documents as layouts
 
 SLICE_BYTES = 4000
 

@@ -17,7 +17,7 @@ from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.sidecars import write_sidecars
-from pipeline.sources.example_records import ExampleRecords
+from pipeline.sources.in_memory import ExampleRecords
 from pipeline.sources.records import Records
 from pipeline.storage.local import LocalStorage
 

@@ -12,7 +12,7 @@ from pipeline.tf_cpu import tf
 BLOCKED = """
 import sys
 sys.modules["tensorflow"] = None
-import pipeline.background, pipeline.caches.cache, pipeline.hosts, pipeline.orders.order, pipeline.spec
+import pipeline.background, pipeline.caches, pipeline.hosts, pipeline.orders.order, pipeline.spec
 import pipeline.sources.open_dataset
 import pipeline.describe, pipeline.verify
 try:

@@ -8,7 +8,7 @@ import pytest
 from pipeline.datasets import cached, eval_dataset, train_dataset
 from pipeline.errors import OptionError
 from pipeline.records import open_dataset
-from pipeline.sources.arrays import ArrayRecords
+from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.records import RecordsInfo
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from trainer.checked import LossSpikes
 from trainer.history.segments import hint_of
+from trainer.modes.train_monitor import LossSpikes
 
 
 @pytest.fixture

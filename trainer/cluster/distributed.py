@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.errors import OptionError
-from pipeline.installing import how_to_install
+from pipeline.errors import OptionError, how_to_install
 from trainer.cluster.service import HEARTBEAT_SECONDS, check_host, in_own_process, split
 from trainer.exits import EXIT_USER_ERROR, leave
 

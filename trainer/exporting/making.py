@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.errors import ExportError, StorageError
 from pipeline.hosts import ONE_HOST
-from pipeline.inputs.serving import Serving
+from pipeline.inputs.batch_decoder import Serving
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.decoding.op import Features
 from pipeline.errors import ExportError, InfeedError
-from pipeline.inputs.serving import Serving
+from pipeline.inputs.batch_decoder import Serving
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf

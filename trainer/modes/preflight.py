@@ -19,7 +19,7 @@ from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_registry import poll
 from trainer.job import Job, OpenedInput
 from trainer.modes.session import Session
-from trainer.ownership.claim import claim, make_mark
+from trainer.ownership.lease import claim, make_mark
 
 HOSTS_NAMED = 8
 SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another host

@@ -22,7 +22,7 @@ from trainer.job import Job, OpenedInput
 from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
-from trainer.ownership.claim import claim
+from trainer.ownership.lease import claim
 from trainer.ownership.owner_files import OwnerProcess
 from trainer.ownership.ownership import Ownership
 from trainer.workdir import CHECKPOINTS, TRAIN, is_event_file

@@ -5,24 +5,211 @@
     infeed train char_lm --data-dir shards/texts --workdir runs/char_lm --mode sample --prompt "The "
 
 char_lm follows the TPU notebook about Shakespeare's works. For byte_lm, convert with --sequence_length=256 and the
-default tokenizer, bytes."""
+default tokenizer, bytes. The tokenizer and the length of rows are those of the dataset, whose text.json
+converters.text_to_gcs writes. JAX and TensorFlow are imported where they are used, so that --help and the checks need
+neither."""
 
-from dataclasses import dataclass
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError
+from pipeline.logs import logger
 from trainer.config import check_positive_int
-from trainer.recipe import OptimizerConfig, TrainerConfig, settings
-from trainer.recipes.packed_text import PackedText
+from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.sources.records import Records
+    from pipeline.tokenizers import TextInfo, Tokenizer
+    from trainer.inputs import InputContext
+    from trainer.task import Task
+    from trainer.trainer import Trainer
+
+log = logger("trainer")
+
+KEYS = ("tokens", "segment_ids", "positions", "num_bytes")
+TINY_LENGTH = 64  # tokens per row of --tiny
+SHORT = settings(
+    global_batch_size=8, eval_batch_size=32, iterations_per_loop=20, max_steps=1000, checkpoint_every_steps=500
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedText(DataRecipe):
+    """A model of the next token of packed text. A subclass makes the model and the tokenizer of --tiny."""
+
+    dropout: float = 0.0
+    """Share of each layer's outputs that training drops, against overfitting."""
+    prompt: str = ""
+    """The beginning of the texts that --mode sample prints."""
+    temperature: float = 1.0
+    """Divides the logits before --mode sample draws a token: lower is safer, higher more varied. 0: always the most
+    likely token."""
+    num_tokens: int | None = None
+    """Tokens that --mode sample adds to the prompt, at most; it stops at the end of a document. Default: as many as fit
+    into a row of the training."""
+    num_samples: int = 1
+    """Texts that --mode sample prints. Each follows from --seed and its number."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.dropout < 1:
+            raise OptionError(f"dropout={self.dropout} must be at least 0 and below 1.")
+        if not 0 <= self.temperature < math.inf:
+            raise OptionError(f"temperature={self.temperature} must be a number of at least 0.")
+        check_positive_int("num_samples", self.num_samples)
+        if self.num_tokens is not None:
+            check_positive_int("num_tokens", self.num_tokens)
+
+    @abstractmethod
+    def model(self, rngs: Any, vocabulary_size: int) -> Any:
+        """An nnx.Module with the methods of LanguageModel of trainer.recipes.text_task."""
+
+    @abstractmethod
+    def tiny_tokenizer(self) -> "Tokenizer":
+        """The tokenizer of --tiny."""
+
+    @cached_property
+    def text_info(self) -> "TextInfo":
+        """The tokenizer and the length of rows. Raises OptionError for a data_dir without packed text."""
+        from pipeline.tokenizers import TextInfo, read_text_info  # loads NumPy
+
+        if self.data_dir is None:
+            return TextInfo(self.tiny_tokenizer(), TINY_LENGTH, "documents")
+        return read_text_info(self.data_dir)
+
+    def check(self) -> None:
+        """As DataRecipe.check. Raises OptionError for data other than packed text, and for a prompt that is too long
+        or that the tokenizer cannot represent."""
+        super().check()
+        row = [self.text_info.sequence_length]
+        features = getattr(self.eval_records.info.layout, "features", {})
+        for key, shape in zip(KEYS, (row, row, row, []), strict=True):
+            if key not in features or [*features[key].shape] != shape:
+                raise OptionError(
+                    f"{self.data_name} has no feature {key!r} of the shape {shape}, which this recipe reads. "
+                    "Convert the texts again: python -m converters.text_to_gcs."
+                )
+        if self.mode == "sample":
+            if self.trainer.fast_dev_run:
+                raise OptionError("fast_dev_run with mode=sample: nothing is trained to sample from. Leave one out.")
+            _ = self.sample_length
+        self._warn_of_unknown()
+
+    def _warn_of_unknown(self) -> None:
+        totals = self.eval_records.info.totals
+        if unknown := totals.get("num_unknown"):
+            log.warning(
+                "%s: %d of %d tokens are unknown to the tokenizer, but all of their bytes count: bits_per_byte is too "
+                "low",
+                self.eval_records.info.name,
+                unknown,
+                totals["num_tokens"],
+            )
+
+    @cached_property
+    def prompt_tokens(self) -> "np.ndarray":
+        """int32 [tokens]: the start token and the prompt. Raises OptionError for characters that have no token."""
+        import numpy as np
+
+        tokenizer = self.text_info.tokenizer
+        (tokens,) = tokenizer.encode_batch([self.prompt])
+        if tokenizer.unknown is not None and tokenizer.unknown in tokens:
+            unknown = {each for each in self.prompt if tokenizer.unknown in tokenizer.encode_batch([each])[0]}
+            what = f"characters ({', '.join(map(repr, sorted(unknown)))})" if unknown else "words"
+            raise OptionError(
+                f"prompt={self.prompt!r} has {what} that the tokenizer of {self.data_name} does not know. Leave them "
+                "out."
+            )
+        return np.append(np.int32(tokenizer.start), tokens)
+
+    @cached_property
+    def sample_length(self) -> int:
+        """Tokens of a sample, with the start token. Raises OptionError if they do not fit into a row: the model was
+        trained on no longer segments."""
+        given, length = len(self.prompt_tokens), self.text_info.sequence_length
+        if given >= length:
+            raise OptionError(
+                f"the prompt has {given - 1} tokens; at most {length - 2} leave room for another one in the "
+                f"{length} tokens of a row of {self.data_name}. Give a shorter one."
+            )
+        if self.num_tokens is not None and given + self.num_tokens > length:
+            raise OptionError(
+                f"num_tokens={self.num_tokens} after a prompt of {given - 1} tokens does not fit into the {length} "
+                f"tokens of a row of {self.data_name}. Give at most {length - given}."
+            )
+        return length if self.num_tokens is None else given + self.num_tokens
+
+    def tiny_records(self, split: str) -> "Records":
+        """See tiny_text."""
+        from trainer.recipes.text_task import tiny_text
+
+        return tiny_text(split, self.text_info)
+
+    def train_input(self, ctx: "InputContext") -> Any:
+        """tokens, segment_ids and positions int32 [b, sequence_length]; num_bytes int32 [b]."""
+        from pipeline.datasets import train_dataset
+
+        return train_dataset(self.train_records, keys=KEYS, seed=ctx.seed, **batch_options(ctx))
+
+    def eval_input(self, ctx: "InputContext") -> Any:
+        """As train_input, in order."""
+        from pipeline.datasets import eval_dataset
+
+        return eval_dataset(self.eval_records, keys=KEYS, **batch_options(ctx))
+
+    def task(self) -> "Task":
+        """See text_task."""
+        from trainer.recipes.text_task import text_task
+
+        return text_task(self)
+
+    def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
+        """Adds bits_per_byte; None for a row without text."""
+        size = values["num_bytes"]
+        return values | {"bits_per_byte": values["nats"] / math.log(2) / size if size else None}
+
+    def record_text(self, features: Mapping[str, Any]) -> str | None:
+        """The text of a row."""
+        from pipeline.tools.packed_text import row_text
+
+        return row_text(self.text_info, {key: features[key].tolist() for key in ("segment_ids", "tokens")})
+
+    def samples(self, trainer: "Trainer") -> Iterator[str]:
+        """The prompt with what the model adds to it, num_samples times."""
+        import jax
+
+        tokenizer, given = self.text_info.tokenizer, len(self.prompt_tokens)
+        # Every row of a batch takes as long as a sample: as few as the devices allow.
+        devices, most = jax.device_count(), trainer.config.eval_batch_size or trainer.config.global_batch_size
+        rows = min(-(-self.num_samples // devices) * devices, most)
+        sampler = type(trainer)(self.task(), replace(trainer.config, eval_batch_size=rows))
+        for record in sampler.predict(self._prompts, checkpoint_path=self.checkpoint_path, gather=True):
+            tokens = record["tokens"].tolist()
+            end = tokens.index(tokenizer.end, given) if tokenizer.end in tokens[given:] else len(tokens)
+            yield tokenizer.decode(tokens[1:end])
+
+    def _prompts(self, ctx: "InputContext") -> Iterable[Mapping[str, Any]]:
+        """The prompt and the numbers of samples: rows of this host in batches of ctx.global_batch_size."""
+        import numpy as np
+
+        rows = np.concatenate([np.arange(part.start, part.stop) for part in ctx.hosts.host_rows(ctx.global_batch_size)])
+        for start in range(0, self.num_samples, ctx.global_batch_size):
+            numbers = (start + rows).astype(np.int32)
+            mask = (numbers < self.num_samples).astype(np.float32)
+            yield {"prompt": np.tile(self.prompt_tokens, (len(rows), 1)), "number": numbers, "_mask": mask}
+
 
 if TYPE_CHECKING:
     from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer
     from trainer.models.lstm import LstmLanguageModel
     from trainer.models.transformer import Transformer
-
-SHORT = settings(
-    global_batch_size=8, eval_batch_size=32, iterations_per_loop=20, max_steps=1000, checkpoint_every_steps=500
-)
 
 
 @dataclass(frozen=True, kw_only=True)

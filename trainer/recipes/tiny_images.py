@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.shards.schema import Feature, Labels, Schema
 
 if TYPE_CHECKING:
-    from pipeline.sources.example_records import ExampleRecords
+    from pipeline.sources.in_memory import ExampleRecords
 
 __all__ = ["Encoding", "tiny_images"]
 
@@ -33,7 +33,7 @@ def tiny_images(
     The features are those of infeed's converters: image/encoded, an image of `shape` (height, width, 1 or 3 channels);
     image/filename; image/class/label, from label_base. Pixels depend only on the arguments; the bytes of a JPEG also on
     the version of Pillow."""
-    from pipeline.sources.example_records import ExampleRecords  # loads NumPy
+    from pipeline.sources.in_memory import ExampleRecords  # loads NumPy
 
     schema = Schema(
         "tiny",

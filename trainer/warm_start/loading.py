@@ -10,8 +10,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from pipeline.errors import CheckpointError
-from pipeline.installing import how_to_install
+from pipeline.errors import CheckpointError, how_to_install
 from pipeline.logs import logger
 from pipeline.storage.schemes import open_storage
 from trainer.batch_spec import named_leaves

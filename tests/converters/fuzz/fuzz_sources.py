@@ -20,8 +20,7 @@ from converters.imagenet.synsets import read_synsets
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
-from converters.table.converter import TextTableConverter
-from converters.table.images import ImageTableConverter
+from converters.table.converter import ImageTableConverter, TextTableConverter
 from converters.table.layouts import find_classes, find_tables
 from converters.table.targets import MultiLabel, SingleLabel
 from converters.tfrecord import layouts

@@ -14,10 +14,9 @@ from raw_data.texts import RawTexts
 from sweep import SWEEP, examples
 
 from converters.text import converter as module
-from converters.text import layouts
+from converters.text import documents as layouts
 from converters.text.converter import TextConverter
-from converters.text.documents import DocumentFormat
-from converters.text.layouts import find_texts
+from converters.text.documents import DocumentFormat, find_texts
 from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest

@@ -11,9 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from beam_jobs.converter import files_of
 from converters import text_to_gcs
-from converters.text import layouts
-from converters.text.documents import DocumentFormat
-from converters.text.layouts import find_texts
+from converters.text import documents as layouts
+from converters.text.documents import DocumentFormat, find_texts
 from pipeline import describe, verify
 from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest

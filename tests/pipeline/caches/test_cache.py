@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from host_batches import assert_same, taken
 
-from pipeline.caches import ram
+from pipeline import sizes
 from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.hosts import Hosts
@@ -134,7 +134,7 @@ def test_a_cache_logs_its_maximum_size_before_reading(images, cache, caplog, sou
 
 
 def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(images, monkeypatch, source_reads):
-    monkeypatch.setattr(ram, "free_memory_bytes", lambda: 10_000)
+    monkeypatch.setattr(sizes, "free_memory_bytes", lambda: 10_000)
     with pytest.raises(OptionError, match=r"cache='ram' needs \S+ KB for .*'train'; 9 KB of memory are available\. C"):
         train_dataset(images, **options("ram"))
     assert source_reads == []
@@ -144,7 +144,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(images
 def test_records_larger_than_announced_fill_only_the_free_memory(images, monkeypatch, caplog, source_reads):
     records = open_dataset(images, "train")
     monkeypatch.setattr(records, "info", replace(records.info, num_bytes=2_000))  # as of a compressed file
-    monkeypatch.setattr(ram, "free_memory_bytes", lambda: 8_000)
+    monkeypatch.setattr(sizes, "free_memory_bytes", lambda: 8_000)
     source = cached(records, "ram")
     ids = np.arange(40)
     plain = fetch(records, ids)

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.datasets import PadTo, eval_dataset, train_dataset
-from pipeline.decoding.decode import Decoder
-from pipeline.decoding.nesting import nested
+from pipeline.decoding.decode import Decoder, nested_tree
 from pipeline.errors import OptionError
 from pipeline.ops import DecodeJpeg
 from pipeline.tf_cpu import tf
@@ -28,9 +27,9 @@ def test_nesting_loses_nothing_or_is_refused(flat):
     folders = {key[:i] for key in flat for i, letter in enumerate(key) if letter == "/"}
     if folders & flat.keys():
         with pytest.raises(OptionError, match="a nested batch cannot have both"):
-            nested(flat)
+            nested_tree(flat)
     else:
-        assert flattened(nested(flat)) == flat
+        assert flattened(nested_tree(flat)) == flat
 
 
 def batches(data, make: str) -> list[dict]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chi2_contingency, ks_2samp
 from sweep import examples
 
-from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, resized_short
+from pipeline.decoding.photo_ops import TRIES, central_square, random_bits, random_window, resized_short
 from pipeline.tf_cpu import tf
 
 COUNT, ALPHA = 100_000, 1e-3  # fixed seeds: what passes once passes always

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from host_batches import assert_same, taken
 
-from pipeline.caches import ram
+from pipeline import sizes
 from pipeline.datasets import Position, eval_dataset
 from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.hosts import Hosts
@@ -127,7 +127,7 @@ def test_a_decoded_cache_logs_its_size_and_is_refused_if_memory_is_short(images,
     # uint8 8x8, int32, two float32; _mask, _index and _crc: 88 bytes a row
     (line,) = [text for text in caplog.messages if "caching" in text]
     assert line.endswith("split 'validation': caching 2.11 KB decoded in RAM: 3 batches of 704 B")
-    monkeypatch.setattr(ram, "free_memory_bytes", lambda: 2_300)
+    monkeypatch.setattr(sizes, "free_memory_bytes", lambda: 2_300)
     with pytest.raises(OptionError, match=r"cache='decoded' needs 2\.11 KB on this host, 3 batches of 704 B; 2\.07 KB"):
         eval_dataset(images, cache="decoded", **OPTIONS)
     assert reads == []

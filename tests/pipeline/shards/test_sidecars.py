@@ -7,8 +7,7 @@ import pytest
 
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.sidecar_proof import sidecar_problems
-from pipeline.shards.sidecars import LATER_FIELDS, sidecar_texts, write_sidecars
+from pipeline.shards.sidecars import LATER_FIELDS, sidecar_problems, sidecar_texts, write_sidecars
 from pipeline.storage.local import LocalStorage
 
 IMAGE, TEXT = Feature("bytes", content="image"), Feature("bytes", content="text")

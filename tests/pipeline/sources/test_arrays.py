@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.record import crc32c
-from pipeline.sources.arrays import ArrayRecords
+from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.records import Group, fetch, intact
 
 IMAGES = np.arange(5 * 2 * 3, dtype=np.uint8).reshape(5, 2, 3)

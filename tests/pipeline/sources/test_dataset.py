@@ -17,9 +17,9 @@ from pipeline.errors import CorruptRecordError, OptionError, RecordNumberError, 
 from pipeline.records import Dataset, open_dataset
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
-from pipeline.sources import payloads
-from pipeline.sources.examples import ExampleParser
+from pipeline.sources import single_records as payloads
 from pipeline.sources.records import fetch, intact
+from pipeline.sources.single_records import ExampleParser
 
 N = 37
 direct = [source for source in SOURCES if source.open.__name__ != "open_mixture"]

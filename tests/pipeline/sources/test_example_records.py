@@ -7,7 +7,7 @@ from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.sources.example_records import ExampleRecords
+from pipeline.sources.in_memory import ExampleRecords
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import Records
 

@@ -13,7 +13,7 @@ from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import EmptySplitError, OptionError, SchemaError, ShardError, StorageError
 from pipeline.formats import FixedLength
 from pipeline.shards.record import crc32c
-from pipeline.sources.indexed_reading import IndexedReading
+from pipeline.sources.indexed_records import IndexedReading
 from pipeline.sources.records import fetch, intact, weighed
 from pipeline.storage.local import LocalStorage
 from pipeline.tf_cpu import tf

@@ -27,7 +27,7 @@ def ranges(monkeypatch):
         return read_ranges(self, (asked.append(place) or place for place in ranges))
 
     monkeypatch.setattr(LocalStorage, "read_ranges", counting)
-    monkeypatch.setattr("pipeline.sources.indexed_reading.MERGE_GAP_BYTES", 0)  # the records are small
+    monkeypatch.setattr("pipeline.sources.indexed_records.MERGE_GAP_BYTES", 0)  # the records are small
     return asked
 
 

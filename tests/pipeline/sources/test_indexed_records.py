@@ -18,8 +18,14 @@ from pipeline.errors import (
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
 from pipeline.shards.split_index import Location, SplitIndex
-from pipeline.sources.indexed_reading import COPY_BYTES, MAX_READ_BYTES, MERGE_GAP_BYTES, IndexedReading, read_starts
-from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.indexed_records import (
+    COPY_BYTES,
+    MAX_READ_BYTES,
+    MERGE_GAP_BYTES,
+    IndexedReading,
+    IndexedRecords,
+    read_starts,
+)
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import Group, fetch, intact, weighed
 from pipeline.storage.local import LocalStorage

@@ -26,7 +26,7 @@ from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
 from trainer.modes import evaluate_continuously as evaluating
-from trainer.modes.evaluate_continuously import Waits
+from trainer.modes.evaluate import Waits
 from trainer.modes.session import Session
 from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer

@@ -14,7 +14,7 @@ import pytest
 from trainer.__main__ import RECIPES
 from trainer.command.loading import recipe_class
 from trainer.models.resnet import RESNETS
-from trainer.recipes.packed_text import PackedText
+from trainer.recipes.language_models import PackedText
 from trainer.trainer import Trainer
 
 PINNED = Path(__file__).parents[3] / "constraints.txt"

@@ -1,4 +1,6 @@
-"""Records of arrays in memory: row i of each is record i. For tests, demos and data that fits in memory.
+"""Records in memory: of arrays, where row i of each is record i, or of a few examples with a schema and class names.
+
+For tests, demos and data that fits in memory.
 
 open_dataset makes these Records from a mapping. Arrays are not copied, so a memory-mapped .npy file works as well;
 each row is checked against its checksum on delivery, in case it has changed since. NumPy only."""
@@ -10,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
+from pipeline.shards.example import Value, encode_example
 from pipeline.shards.record import crc32c
+from pipeline.shards.schema import Labels, Schema
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, ReadWhenDue, Record, RecordsInfo
 from pipeline.spec import feature_specs
 
@@ -122,3 +126,55 @@ def _check_dtypes(arrays: Mapping[str, np.ndarray], layout: np.dtype) -> None:
                 f"np.char.encode({name}, 'utf-8'). Pad rows of different lengths, or write them as a dataset."
             )
     feature_specs(layout)
+
+
+class ExampleRecords:
+    """Example i as record i, encoded with this schema as a conversion would: see Records.
+
+    For data that a program generates: there is no file to check, so checksums only prove that each record was delivered
+    once. Raises EmptySplitError without examples, and SchemaError for one that does not match the schema."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: Schema,
+        examples: Iterable[Mapping[str, Value]],
+        labels: Labels | None = None,
+        totals: Mapping[str, int] | None = None,
+    ) -> None:
+        self._payloads = [encode_example(schema, example) for example in examples]
+        if not self._payloads:
+            raise EmptySplitError(f"{name} has no records, so there is nothing to read.")
+        self._lengths = np.array([len(payload) for payload in self._payloads], np.uint32)
+        self._crcs = np.array([crc32c(payload) for payload in self._payloads], np.uint32)
+        self.info = RecordsInfo(
+            name=name,
+            fingerprint=blake2b(b"".join(self._payloads), digest_size=16).hexdigest(),
+            num_records=len(self._payloads),
+            num_bytes=int(self._lengths.sum()),
+            layout=schema,
+            labels=labels,
+            crcs=self._crcs,
+            lengths=self._lengths,
+            totals=totals or {},
+        )
+
+    def block_starts(self, block_records: int) -> np.ndarray:
+        """See Records: every record is equally cheap to read."""
+        return np.arange(0, len(self._payloads), block_records)
+
+    def weigh(self, record_ids: np.ndarray) -> int:
+        return int(self._lengths[record_ids].sum()) + len(record_ids) * RECORD_OBJECT_BYTES
+
+    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:
+        """See Records."""
+        del ahead_bytes  # everything is in memory
+        return ReadWhenDue(self._proven, groups)
+
+    def _proven(self, record_ids: np.ndarray) -> list[Record]:
+        """These records."""
+        crcs = self._crcs[record_ids].tolist()
+        return [Proven(self._payloads[number], crc) for number, crc in zip(record_ids.tolist(), crcs, strict=True)]
+
+    def where(self, record_id: int) -> str:
+        return f"{self.info.name}, record {record_id}"
