@@ -3,15 +3,6 @@
 Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is nothing to verify. Works on a disk or gs://;
 needs neither TensorFlow nor Beam."""
 
-import itertools
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-
-from pipeline.shards.manifest import INDEX_WRITER, Manifest
-from pipeline.shards.schema import SHARD_FILES
-from pipeline.tools.split_verifier import Cause, Problem
-
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
 
@@ -19,6 +10,10 @@ if __name__ == "__main__":
 
 import argparse
 import functools
+import itertools
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -26,8 +21,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.errors import ManifestError, OptionError, did_you_mean
-from pipeline.shards.manifest import SplitEntry, read_manifest
+from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry, read_manifest
 from pipeline.shards.record import FRAME_BYTES
+from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes
@@ -35,7 +31,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.record_checks import label_name
-from pipeline.tools.split_verifier import SplitVerifier, check_sidecars
+from pipeline.tools.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 
 EXAMPLES = ("shards", "shards --split validation --decode")
 DALI_DIRECTORY = "_dali"

@@ -25,7 +25,7 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
-from trainer.modes import evaluate_continuously as evaluating
+from trainer.modes import evaluate as evaluating
 from trainer.modes.evaluate import Waits
 from trainer.modes.session import Session
 from trainer.ownership.ownership import Ownership
