@@ -41,9 +41,14 @@ def stalled(awaited: str, seconds: float) -> StallError:
         f"waited {seconds:g} s for {awaited}, and nothing came. The log has the stack of every thread (reading is in "
         "'infeed-read') and shows where it hangs. Check the storage; if it is only slow, pass a larger stall_seconds."
     )
+    log_stacks(error)
+    return error
+
+
+def log_stacks(error: object = "the stacks of all threads:") -> None:
+    """Logs an error and the stacks of all threads."""
     lines = stacks().split("\n")
     log.error("\n".join(["%s"] * (1 + len(lines))), error, *lines)
-    return error
 
 
 def stacks() -> str:

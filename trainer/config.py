@@ -120,8 +120,18 @@ class TrainerConfig:
     """How long to wait for a batch before the run ends with an error and the stacks of all threads."""
     save_seconds: float = 900.0
     """How long writing a checkpoint in the background may take before the run ends with an error."""
+    compile_seconds: float = 1800.0
+    """How long compiling, the first three dispatches, and whatever has no limit of its own, such as reading a checkpoint,
+    may take before the run ends with an error."""
+    callback_seconds: float = 3600.0
+    """How long a callback or a call of input_fn may take before the run ends with an error."""
+    evaluation_seconds: float = 3600.0
+    """How long an evaluation or a prediction may make no progress before the run ends with an error."""
+    export_seconds: float = 3600.0
+    """How long an export may take before the run ends with an error."""
     host_timeout_seconds: float = 90.0
-    """When a host fails or dies, all others end within this time; a host may be silent for half of it."""
+    """When a host fails, dies or is stuck, all others end within this time; a host may be silent for half of it. Later
+    dispatches may take this long, or 20 times as long as is usual."""
 
     def __post_init__(self) -> None:
         check_workdir(self.workdir)
@@ -154,7 +164,8 @@ class TrainerConfig:
             raise OptionError(f"ema_decay={self.ema_decay} must be at least 0 and below 1, such as 0.9999.")
 
     def _check_numbers(self) -> None:
-        for name in ("stall_seconds", "save_seconds", "host_timeout_seconds", "peak_tflops"):
+        seconds = [setting.name for setting in dataclasses.fields(self) if setting.name.endswith("_seconds")]
+        for name in (*seconds, "peak_tflops"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise OptionError(f"{name}={value} must be above 0.")
         for name in ("max_time", "checkpoint_every"):

@@ -39,7 +39,8 @@ class Interrupts:
     """Listens for SIGINT, as a context manager; if several are entered, the innermost does.
 
     Only in the main thread, and only in place of Python's own handler: a program's handler is respected. words: what to
-    print. tell: called once, in the listening thread. error: makes the exception to raise."""
+    print. tell: called once, in the listening thread. error: makes the exception to raise. terminated: called there for
+    each SIGTERM for which the program has a handler, even while the main thread is inside C."""
 
     def __init__(
         self,
@@ -47,8 +48,10 @@ class Interrupts:
         words: str,
         tell: Callable[[], None] = lambda: None,
         error: Callable[[], BaseException] = KeyboardInterrupt,
+        terminated: Callable[[], None] = lambda: None,
     ) -> None:
         self.first, self._words, self._tell, self._error = first, words, tell, error
+        self.terminated = terminated
         self._heard, self._answered = threading.Event(), threading.Event()
         self._raised = False
 
@@ -140,6 +143,8 @@ class _Listener:
                     os.close(read)
                     return
                 handled += number == HANDLED
+                if number == signal.SIGTERM and self.entered:
+                    self.entered[-1].terminated()
                 # A signal wakes this thread, unless an event loop in the main thread has set a wakeup of its own.
                 if (number == signal.SIGINT or handled > woken) and self.entered:
                     woken += 1

@@ -15,6 +15,7 @@ from pipeline.errors import CheckpointError, InfeedError, OptionError, OwnerErro
 from pipeline.logs import logger
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from trainer.activity import Activity
 from trainer.checkpointing.arrays import Saved, check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.contents import check_tree, read_contents, sealed, versions
 from trainer.checkpointing.listing import (
@@ -42,9 +43,13 @@ class CheckpointManager:
     """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write.
 
     Listing and reading create nothing and wait for no process but the hosts of this run. fence: called before anything
-    is published or removed, in the thread that does it; it raises if this run no longer owns the work directory."""
+    is published or removed, in the thread that does it; it raises if this run no longer owns the work directory.
+    activity: of the call."""
 
-    def __init__(self, config: TrainerConfig, fence: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, config: TrainerConfig, fence: Callable[[], None] = lambda: None, activity: Activity | None = None
+    ) -> None:
+        self._activity = activity or Activity()
         self._config, self._workdir, self._fence = config, str(config.workdir), fence
         self._explaining = partial(as_checkpoint_error, save_seconds=config.save_seconds)
         self._path = orbax_path(checkpoints_directory(self._workdir))
@@ -151,6 +156,7 @@ class CheckpointManager:
             step, self._unfinished = self._unfinished, None
             with self._writing():
                 self.manager.wait_until_finished()
+            self._activity.saved = step
             self.on_complete(step)
 
     def save(self, saved: Saved) -> None:
@@ -260,8 +266,10 @@ class CheckpointManager:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        # Orbax has the same limit, whose error comes first, for each of two saves.
+        saving = self._activity.doing("saving a checkpoint", "save_seconds", times=2)
         try:
-            with self._explaining("write to", self.directory):
+            with self._explaining("write to", self.directory), saving:
                 yield
         except InfeedError as error:
             abandon_threads()  # Orbax's threads wait in vain: five minutes, or as long as a request stalls

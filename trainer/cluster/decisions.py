@@ -2,10 +2,13 @@
 
 SIGTERM and SIGINT are requests: the trainer saves at the next opportunity, and ends the process or the call. SIGTERM is
 for the process: after it, every later call ends immediately. SIGINT, as of Ctrl-C, is for the call that receives it: it
-raises KeyboardInterrupt, and a program that catches that may make another call."""
+raises KeyboardInterrupt, and a program that catches that may make another call. The watchdog ends a process that makes
+no progress after a request, or gets a second SIGTERM; a second SIGINT ends it at once."""
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -22,6 +25,8 @@ STOPPING = "interrupted: stopping; a second interrupt (Ctrl-C) ends the process"
 SAVED = "all progress is saved, and the same command resumes from there"
 UNSAVED = "there was nothing to save: run the same command again"
 
+TWICE_SECONDS = 1.0  # a launcher may pass on a SIGTERM that the process has received itself
+
 _requested = threading.Event()
 
 
@@ -30,6 +35,13 @@ class Request(NamedTuple):
 
     where: str
     interrupted: bool
+
+
+class Asked(NamedTuple):
+    """How this process was asked to end: by which signal, "" if it was not; again: by a second one."""
+
+    name: str = ""
+    again: bool = False
 
 
 class Preemption:
@@ -43,8 +55,14 @@ class Preemption:
         self._listening = False
         self._call = ""
         words, self._why = (SAVING, SAVED) if saves else (STOPPING, UNSAVED)
-        given = lambda: self._tell(self._call), lambda: Interrupted(f"SIGINT; {self._why}")
-        self._interrupts = Interrupts(FirstOne.WAITS, words, *given)
+        self._interrupts = Interrupts(
+            FirstOne.WAITS,
+            words,
+            tell=lambda: self._hear("SIGINT"),
+            error=lambda: Interrupted(f"SIGINT; {self._why}"),
+            terminated=lambda: self._hear("SIGTERM"),
+        )
+        self._asked, self._asked_at = Asked(), math.inf
 
     def __enter__(self) -> "Preemption":
         main = threading.current_thread() is threading.main_thread()
@@ -62,8 +80,25 @@ class Preemption:
             self._interrupts.check()  # received while the last checkpoint was written
 
     def _on_sigterm(self, *_: object) -> None:
-        _requested.set()
-        self._tell("")
+        if not _requested.is_set():
+            _requested.set()
+            self._tell("")
+
+    def _hear(self, name: str) -> None:
+        """Handles a signal in the listening thread; the main thread may be inside C and handle it late or never."""
+        now = time.monotonic()
+        if self._asked_at == math.inf:
+            self._asked, self._asked_at = Asked(name), now
+        elif now - self._asked_at > TWICE_SECONDS:
+            self._asked = Asked(name, again=True)
+        if name == "SIGINT":
+            self._tell(self._call)
+        else:
+            self._on_sigterm()
+
+    def asked(self) -> "Asked":
+        """How this process was asked to end. Asks no store."""
+        return self._asked._replace(name=self._asked.name or "SIGTERM" * _requested.is_set())
 
     def _tell(self, what: str) -> None:
         if self._store.count > 1:  # a thread, because the main thread may be inside the store

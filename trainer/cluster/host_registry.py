@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pipeline.errors import HostError
 from trainer.cluster.store import Store, StoreError, joined_store
@@ -35,11 +35,13 @@ class SilentHosts:
     def __init__(self, store: Store, silence_seconds: float) -> None:
         self._store, self._silence_seconds = store, silence_seconds
         self._heard: dict[int, tuple[str, float]] = {}
+        self.beats: dict[int, str] = {}  # the newest of each host
         self._looked = time.monotonic()
 
     def look(self) -> set[int]:
         """The other hosts without a heartbeat for this time, except those that never joined. Raises StoreError."""
         beats, now = self._store.by_host("beat"), time.monotonic()
+        self.beats = beats
         # While this process was suspended, it noticed no heartbeats.
         deaf = max(0.0, now - self._looked - self._silence_seconds / 2)
         self._looked = now
@@ -54,10 +56,13 @@ class SilentHosts:
 
 
 class Heartbeats:
-    """The thread that sends this process's heartbeats. calls: of the trainer, open now; each has a host watchdog."""
+    """The thread that sends this process's heartbeats. calls: of the trainer, open now; each has a host watchdog.
+
+    told: what they tell the other hosts."""
 
     def __init__(self, store: Store) -> None:
         self.calls = 0
+        self.told: Callable[[], Any] = lambda: None
         self._store, self._stopped = store, threading.Event()
         self._thread = threading.Thread(target=self._beat, name="trainer-heartbeats", daemon=True)
         self._thread.start()
@@ -69,7 +74,7 @@ class Heartbeats:
         for number in itertools.count():
             try:
                 self._store.reach(SILENCE_SECONDS)
-                self._store.put(f"beat/{self._store.index}", str(number))
+                self._store.put(f"beat/{self._store.index}", json.dumps([number, self.told()]))
                 if number % every == 0 and (silent := silent_hosts.look()):
                     self._end(min(silent), f"it sent no heartbeat for {SILENCE_SECONDS:g} s.")
             except StoreError as error:
@@ -113,24 +118,33 @@ def start_heartbeats() -> Heartbeats | None:
     return _heartbeats
 
 
-def count_calls(change: int) -> None:
-    """1 as a call of the trainer starts, -1 as it ends: in between, its host watchdog acts, and they do not."""
+def count_calls(change: int, told: Callable[[], Any] = lambda: None) -> None:
+    """1 as a call of the trainer starts, -1 as it ends: in between, its host watchdog acts, and they do not.
+
+    told: what the heartbeats tell the other hosts from now on."""
     if heartbeats := start_heartbeats():
         heartbeats.calls += change
+        heartbeats.told = told
 
 
 class Failure(NamedTuple):
-    """The first failure of a run: its host and message; or a request to end (preempted; interrupted: by SIGINT)."""
+    """The first failure of a run: its host and message; or a request to end (preempted; interrupted: by SIGINT).
+
+    stuck: the host, or the devices of all (host -1), made no progress."""
 
     host: int
     text: str
     preempted: bool = False
     interrupted: bool = False
+    stuck: bool = False
 
     def error(self, count: int) -> HostError | Ending:
         """The exception that the other hosts raise."""
         if self.preempted:
             return ending(f"host {self.host} of {count}: {self.text}", self.interrupted)
+        if self.stuck:
+            who = "the devices are stuck" if self.host < 0 else f"host {self.host} of {count} is stuck"
+            return HostError(f"{who if count > 1 or self.host < 0 else 'the process is stuck'}: {self.text}")
         return HostError(f"host {self.host} of {count} failed: {self.text}")
 
 
@@ -175,11 +189,11 @@ class HostRegistry:
             self._lost = _out_of_reach(error)
         return self._lost
 
-    def report(self, text: str, host: int | None = None, preempted: bool = False, interrupted: bool = False) -> Failure:
-        """Reports that this host, or `host`, has failed or is to end. Returns the run's first failure."""
+    def report(self, text: str, host: int | None = None, **kind: bool) -> Failure:
+        """Reports that this host, or `host`, has failed or is to end. Returns the run's first failure. kind: of it."""
         if self._lost:
             return self._lost
-        own = Failure(self.store.index if host is None else host, text, preempted, interrupted)
+        own = Failure(self.store.index if host is None else host, text, **kind)
         try:
             return Failure(*json.loads(self.store.put_first(FAILURE, json.dumps(own))))
         except StoreError as error:
@@ -197,9 +211,19 @@ class HostRegistry:
         if self._silent:
             self.report(
                 f"it sent no heartbeat for {self.silence_seconds:g} s (half of host_timeout_seconds). Its process or "
-                "machine died: see its log. The same command resumes from the newest checkpoint.",
+                "machine died or is suspended, or code in C holds Python's lock: see its log. The same command resumes "
+                "from the newest checkpoint.",
                 min(self._silent),
             )
+
+    def told(self) -> dict[int, Any]:
+        """What the heartbeats of hosts told when `look` last heard them, by host; of those that are in this call."""
+        beats = {host: json.loads(beat)[1] for host, beat in self._silent_hosts.beats.items()}
+        return {host: told[1] for host, told in beats.items() if told and told[0] == self._call}
+
+    def tells(self, value: Any) -> Any:
+        """What this host's heartbeats tell: a value of this call."""
+        return self._call, value
 
     def left(self, how: str) -> None:
         """Announces how this host's session ended: "done", "raised" or "killed"."""

@@ -1,7 +1,7 @@
-"""The host watchdog: when one host fails, all end. Others wait in a collective that cannot finish or be left.
+"""The host watchdog: when one host fails or is stuck, all end. The others wait in a collective that they cannot leave.
 
 Every call of the trainer runs under a HostWatchdog. The failing host reports why; the others raise that error or, if
-they cannot, print it and exit. A single process starts no watchdog thread."""
+they cannot, print it and exit. Which host is stuck, each host finds from what all of them tell with their heartbeats."""
 
 import itertools
 import re
@@ -10,22 +10,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+from pipeline.background import log_stacks
 from pipeline.errors import HostError, InfeedError, OptionError
+from pipeline.logs import logger
+from trainer.activity import Activity, Row, StandingStill, slowest
+from trainer.cluster.decisions import Asked
 from trainer.cluster.exchange import Exchange
+from trainer.cluster.guard import GUARD, RESTS
 from trainer.cluster.host_registry import POLL_SECONDS, Failure, HostRegistry, count_calls, poll
 from trainer.cluster.service import HEARTBEAT_SECONDS
 from trainer.cluster.store import Store, open_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, break_apart, is_apart, leave
 
 LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure
+ASKED_SECONDS, TIMES_USUAL = 10.0, 4  # without progress, or usual dispatches: then a process that was asked to end ends
 TOLD = "told_to_the_other_hosts"  # an attribute of an exception
 TELL_SECONDS = 30.0  # until all hosts have ended after a failure between the trainer's calls
 # How errors of collectives start when a peer is gone. No peer causes any other error.
 ECHO = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
 
 T = TypeVar("T")
+log = logger("trainer")
 
 
 class HostWatchdog:
@@ -33,7 +40,8 @@ class HostWatchdog:
 
     timeout_seconds: from a host's death to the end of the others; a host may be silent for half of it. busy: whether a
     checkpoint is being written, which may still be finished in that time. heed: called in every wait, and may raise.
-    alone: whether this is the run's only process. exchange: how its hosts talk to each other. store: of the run."""
+    alone: whether this is the run's only process. exchange: how its hosts talk to each other. store: of the run.
+    activity: what the call does; without it, nobody is stuck. asked: how this process was asked to end, if it was."""
 
     def __init__(
         self,
@@ -41,6 +49,8 @@ class HostWatchdog:
         busy: Callable[[], bool] = lambda: False,
         heed: Callable[[], None] = lambda: None,
         *,
+        activity: Activity | None = None,
+        asked: Callable[[], Asked] = Asked,
         store: Store | None = None,
     ) -> None:
         store = store or open_store()
@@ -52,31 +62,46 @@ class HostWatchdog:
         self.registry, self._busy, self._heed = HostRegistry(store, timeout_seconds), busy, heed
         self.exchange, self.alone = Exchange(self.registry, self.wait), store.count == 1
         self.silence_seconds = self.registry.silence_seconds
-        self._raising, self._left = threading.Event(), threading.Event()
+        self.activity, self._guarded, self._asked = activity or Activity(), activity is not None, asked
+        self._hosts = StandingStill(max(self.registry.look_seconds, POLL_SECONDS))
+        self._own, self._asked_at = StandingStill(POLL_SECONDS), 0.0
+        self._warned: object = None
+        self._raising, self._left, self._shown = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)
 
     def __enter__(self) -> "HostWatchdog":
         if not self.alone:
-            count_calls(1)
+            count_calls(1, lambda: self.registry.tells(self.activity.row()))
+        if self._guarded:
+            GUARD.start()
+        if self._guarded or not self.alone:
             self._thread.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.alone:
+            self._stop_watching()
             return
         raised = not _in_peace(error)
         self.registry.left("raised" if raised else "done")
-        self._left.set()
-        self._thread.join()
+        self._stop_watching()
         count_calls(-1)
         if isinstance(error, Ending) and raised:  # it left a compilation, whose thread still runs
             break_apart(self.registry.depart, error.exit_code)
         elif raised and not self.registry.ended_together():
             break_apart(self.registry.depart, EXIT_HOST_FAILED if isinstance(error, HostError) else 1)
 
+    def _stop_watching(self) -> None:
+        self._left.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+            GUARD.tell(RESTS)
+
     def check(self) -> None:
-        """Raises HostError if another host has failed, an Ending if it was asked to end."""
+        """Raises HostError if another host has failed or is stuck, an Ending if it was asked to end."""
         if failure := self.registry.failure():
+            if failure.stuck:
+                self._show_stacks()
             raise failure.error(self.registry.store.count)
 
     def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:
@@ -90,7 +115,8 @@ class HostWatchdog:
                 self.check()
             return value
 
-        return poll(look_around, time.monotonic() + seconds)
+        with self.activity.doing("waiting for the other hosts", waits=True):
+            return poll(look_around, time.monotonic() + seconds)
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -123,18 +149,68 @@ class HostWatchdog:
         every = max(1, round(self.registry.look_seconds / POLL_SECONDS))
         for number in itertools.count():
             lost = self.registry.reach()
+            row = self.activity.row()
+            self._tell_guard(row.what)
+            self._end_if_asked(row)
             if number % every == 0:
                 self.registry.look()
+                self._look_for_stuck({0: row} if self.alone else self.registry.told())
             if failure := lost or self.registry.failure():
                 self._see_off(failure)
                 break
             if self._left.wait(POLL_SECONDS):
                 break
 
+    def _look_for_stuck(self, told: dict[int, Any]) -> None:
+        """Reports who keeps the run from going on, once that has lasted too long; says so at a quarter of that."""
+        count = self.registry.store.count
+        if len(told) < count:  # a host has not begun this call, or has ended it: exchanges have limits of their own
+            return
+        rows = {host: Row(*row) for host, row in told.items()}
+        stuck = slowest(rows, self._hosts.look(rows))
+        if stuck.seconds >= stuck.limit:
+            host = 0 if count == 1 else -1 if stuck.host is None else stuck.host
+            advice = "The logs have the stacks of all threads; the same command resumes from the newest checkpoint."
+            self.registry.report(f"{stuck.text}. {advice}", host, stuck=True)
+        elif stuck.seconds >= stuck.limit / 4 and self._warned != (place := (stuck.host, *rows.values())):
+            self._warned = place
+            who = "" if count == 1 or stuck.host is None else f"host {stuck.host} of {count}: "
+            log.warning("%s%s; then the run ends", who, stuck.text)
+
+    def _end_if_asked(self, row: Row) -> None:
+        """Ends the process if it was asked to end and makes no progress, or if it was asked twice."""
+        still = self._own.look({0: row})[0]
+        asked = self._asked()
+        if not asked.name:
+            self._asked_at = self._own.clock
+            return
+        seconds = min(still, self._own.clock - self._asked_at)
+        limit = row.limit if row.setting == "save_seconds" else max(ASKED_SECONDS, TIMES_USUAL * self.activity.usual())
+        if not asked.again and seconds < limit:
+            return
+        why = "asked twice" if asked.again else f"no progress for {seconds:.0f} s, {row.what}"
+        saved = self.activity.saved
+        safe = "nothing is saved" if saved is None else f"step {saved} is the last that is saved"
+        text = f"{asked.name}; {why}, so it ends without saving: {safe}, and the same command resumes from there"
+        failure = self.registry.report(text, preempted=True, interrupted=asked.name == "SIGINT")
+        self._kill(failure, in_a_hurry=True)
+
+    def _tell_guard(self, what: str) -> None:
+        if self._guarded:
+            GUARD.tell(f"{self.registry.timeout_seconds:g} {what}")
+
+    def _show_stacks(self) -> None:
+        if not self._shown.is_set():
+            self._shown.set()
+            log_stacks()
+
     def _see_off(self, failure: Failure) -> None:
         """Gives the main thread time to leave, and ends the process if it does not."""
+        if failure.stuck:
+            self._show_stacks()
         heard = time.monotonic()
         while not self._left.wait(POLL_SECONDS / 5):
+            self._tell_guard("ending")
             bound = (
                 self.registry.timeout_seconds
                 - self.registry.silence_seconds
@@ -145,16 +221,20 @@ class HostWatchdog:
             if time.monotonic() - heard > (bound if patient else min(bound, LEAVE_SECONDS)):
                 self._kill(failure)
 
-    def _kill(self, failure: Failure) -> NoReturn:
+    def _kill(self, failure: Failure, in_a_hurry: bool = False) -> NoReturn:
+        """Ends the process. in_a_hurry: without waiting for other hosts."""
+        GUARD.tell(RESTS)
         store, error = self.registry.store, failure.error(self.registry.store.count)
         kind, stop, code = "error", "", EXIT_HOST_FAILED
         if isinstance(error, Ending):
             kind, stop, code = type(error).__name__.lower(), ".", error.exit_code
-        print(f"{kind}: {error}{stop} Host {store.index} was waiting for it and ends.", file=sys.stderr)
+        waited = f" Host {store.index} was waiting for it and ends." if failure.host != store.index else ""
+        print(f"{kind}: {error}{stop}{waited}", file=sys.stderr)
         self.registry.left("killed")
-        if store.index == 0:
-            self.registry.ended_together()
-        self.registry.depart()
+        if not in_a_hurry:
+            if store.index == 0:
+                self.registry.ended_together()
+            self.registry.depart()
         leave(code)
 
 

@@ -4,13 +4,16 @@ Generic over the carry: training carries a TrainState, evaluation an EvalState."
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from trainer.activity import Activity, Dispatches
 from trainer.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
@@ -123,44 +126,68 @@ def run(
     program: Program,
     on_result: Callable[[DispatchResult], None],
     between: Between | None = None,
+    activity: Activity | None = None,
 ) -> tuple[Any, int]:
     """Runs every chunk from step `start` on; returns the carry at the end and its step.
 
     `on_result` gets all results in order, each while the next dispatch runs, so the device never waits for the
-    host."""
+    host. activity: of the call, which is told how far the dispatches are."""
+    with (activity or Activity()).dispatches(start, chunks) as doing:
+        return _run(carry, start, chunks, program, partial(_reported, on_result=on_result, doing=doing), between, doing)
+
+
+def _run(
+    carry: Any,
+    start: int,
+    chunks: Iterable[Chunk],
+    program: Program,
+    reported: Callable[[tuple[Chunk, Any] | None], None],
+    between: Between | None,
+    doing: Dispatches,
+) -> tuple[Any, int]:
     pending: tuple[Chunk, Any] | None = None
     step, source, ended = start, iter(chunks), False
     copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
     while True:
         if between is not None and between.due(step, ended):
-            pending = _reported(pending, on_result)
+            pending = reported(pending)
             carry, go_on = between.act(step, carry)
             if not go_on:
                 break
         if ended:
             break
         try:
+            doing.at = doing.INPUT
             chunk = next(source, None)
         except Ending:  # raised while the input was late: the pauses save all progress
             continue
         if chunk is None:
-            pending = _reported(pending, on_result)  # so that this host knows what was decided before it asks again
+            pending = reported(pending)  # so that this host knows what was decided before it asks again
             ended = True
             continue
+        doing.at = doing.DEVICES
         with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
             carry, scalars = program(carry, chunk.batches, chunk.stacked)
         for leaf in jax.tree.leaves(scalars) if copies else ():
             leaf.copy_to_host_async()
-        _reported(pending, on_result)
+        step = doing.launched = chunk.start + chunk.length
+        reported(pending)
         pending = (chunk, scalars)
-        step = chunk.start + chunk.length
-    _reported(pending, on_result)
+    reported(pending)
     return carry, step
 
 
-def _reported(pending: tuple[Chunk, Any] | None, on_result: Callable[[DispatchResult], None]) -> None:
+def _reported(
+    pending: tuple[Chunk, Any] | None, on_result: Callable[[DispatchResult], None], doing: Dispatches
+) -> None:
     if pending:
-        on_result(_read(*pending))
+        doing.at = doing.DEVICES
+        result = _read(*pending)
+        began = time.perf_counter()
+        doing.finish(result.start + result.length, began)
+        doing.at = doing.WORK
+        on_result(result)
+        doing.host_seconds += time.perf_counter() - began
 
 
 def _read(chunk: Chunk, scalars: list[dict[str, Any]]) -> DispatchResult:

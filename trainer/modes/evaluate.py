@@ -83,9 +83,10 @@ class FinishedEvaluation:
         with Reports(self._session.job.config, eval_directory(name)) as reports:
             reports.scalars(self._result.step, self._result.metrics)
             for callback in self._session.job.callbacks:
-                callback.on_evaluation_end(
-                    EvaluationEnd(name, self._result, self._final, export=self._export, reports=reports, stop=stop)
-                )
+                with self._session.callback(callback, "on_evaluation_end"):
+                    callback.on_evaluation_end(
+                        EvaluationEnd(name, self._result, self._final, export=self._export, reports=reports, stop=stop)
+                    )
 
     def _export(
         self,
@@ -107,12 +108,12 @@ class FinishedEvaluation:
             return None
         if better is not None and not self._is_better(path, metric, better):
             return None
-        opened = job.open("predict", input_fn)
+        opened = session.open("predict", input_fn)
         origin = ExportOrigin(result.step, job.config.workdir, result.metrics)
         session.checkpoints.settle(wait=True)
-        return export(
-            session, opened, self.state, origin, ExportOptions(path, **options), continue_with=self._continue_with
-        )
+        settings = ExportOptions(path, **options)
+        with session.activity.doing("exporting", "export_seconds"):
+            return export(session, opened, self.state, origin, settings, continue_with=self._continue_with)
 
     def _continue_with(self, state: TrainState) -> None:
         self.state = state

@@ -68,7 +68,8 @@ class Evaluation:
 
         The first epoch of all passes its records to on_records. on_counted: called after each dispatch.
         EvaluationError unless every record counted exactly once, or was left out as bad."""
-        first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
+        with self._session.activity.doing("evaluating", "evaluation_seconds"):
+            first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
         for other in others:
             metrics, arrays = (_prefixed(values) for values in (other.metrics, other.arrays))
             first = replace(
@@ -86,7 +87,15 @@ class Evaluation:
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
         with self._session.feeding(self._program, opened, opened.source.info.start, self._steps) as feeder:
             started = time.perf_counter()
-            carry, _ = run(carry, 0, feeder, self._program, on_result=sums.add, between=self._session)
+            carry, _ = run(
+                carry,
+                0,
+                feeder,
+                self._program,
+                on_result=sums.add,
+                between=self._session,
+                activity=self._session.activity,
+            )
         self.state = with_model(self.state, model, carry.variables)
         epoch = sums.epoch
         epoch.check("evaluation", NOT_THE_SPLITS)
@@ -111,7 +120,7 @@ class Evaluation:
 
     def _source(self) -> OpenedInput:
         if self._exhausted and not self._opened.resumable:  # a plain iterable: input_fn makes the next
-            self._opened = self._job.open("eval", self._opened.input_fn)
+            self._opened = self._session.open("eval", self._opened.input_fn)
         self._exhausted = True
         return self._opened
 

@@ -46,7 +46,8 @@ def export_checkpoint(
         with session.preemption.leavable():
             workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else job.config.workdir
             origin = ExportOrigin(start.step, workdir, start.checkpoints.metrics(start.step))
-            return export(session, start.opened, start.state, origin, options)
+            with session.activity.doing("exporting", "export_seconds"):
+                return export(session, start.opened, start.state, origin, options)
 
 
 def export(

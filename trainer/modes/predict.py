@@ -3,6 +3,7 @@
 All hosts make the same number of dispatches: the sums that prove the epoch are over all hosts."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -102,7 +103,10 @@ class Prediction:
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
         stops before the end and another one does not."""
         source, session = self._opened.source, self._session
-        with session.feeding(self._program, self._opened, source.info.start, self._steps) as feeder:
+        with (
+            session.feeding(self._program, self._opened, source.info.start, self._steps) as feeder,
+            session.activity.doing("with the consumer of its predictions"),
+        ):
             pending = None
             try:
                 for chunk in feeder:
@@ -123,16 +127,21 @@ class Prediction:
         yield from last
 
     def _dispatch(self, chunk: Chunk) -> list[Any]:
-        self.variables, given = self._program(self.variables, chunk.batches, chunk.stacked)
+        with self._predicting():
+            self.variables, given = self._program(self.variables, chunk.batches, chunk.stacked)
         self._dispatches += 1
         for leaf in jax.tree.leaves(given):
             leaf.copy_to_host_async()
         return given
 
+    def _predicting(self) -> AbstractContextManager[None]:
+        return self._session.activity.doing("waiting for its devices to predict", "evaluation_seconds", waits=True)
+
     def _read(self, chunk: Chunk, given: list[Any]) -> Iterator[dict[str, Any]]:
-        for step in given:
-            self._epoch.add(jax.device_get(step[PROOF]))
-        steps = [jax.tree.map(lambda leaf: _on_this_host(leaf, chunk.stacked), step[ROWS]) for step in given]
+        with self._predicting():
+            for step in given:
+                self._epoch.add(jax.device_get(step[PROOF]))
+            steps = [jax.tree.map(lambda leaf: _on_this_host(leaf, chunk.stacked), step[ROWS]) for step in given]
         rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
         return self._records(rows, np.flatnonzero(rows.pop(MASK) > 0))
 

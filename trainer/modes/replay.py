@@ -33,14 +33,15 @@ def replay(job: Job, input_fn: InputFn, steps: range, warm_start: WarmStart) -> 
     with open_session(job) as session:
         step = _first_step(session.checkpoints, steps, start, job.config.checkpoint_every_steps)
         log.info("replaying from %s", f"the checkpoint of step {step}" if step else "the new model")
-        opened = job.open("train", input_fn, step)
+        opened = session.open("train", input_fn, step)
         if not opened.resumable:
             raise OptionError("a plain iterable has no positions, so its batches cannot be read again.")
         if opened.is_program:
             raise OptionError("a tf.data program need not deliver its batches again; only infeed's datasets do.")
         begun = _advanced(session, opened, begin(session, opened, step, warm_start), steps.start - 1)
         for replayed in _observed(session, opened, begun, steps):
-            yield replace(replayed, from_step=step)
+            with session.activity.doing("with the consumer of the replayed steps"):
+                yield replace(replayed, from_step=step)
 
 
 def _first_step(checkpoints: CheckpointManager, steps: range, start: Start, every: int | None) -> int:
@@ -68,7 +69,15 @@ def _advanced(session: Session, opened: OpenedInput, begun: Begun, to: int) -> B
     program = job.program(training_step(job), begun.state, opened, k)
     planned = Steps.planned(begun.step, to, k, Marks(every))
     with session.feeding(program, opened, begun.position, planned) as feeder:
-        state, _ = run(begun.state, begun.step, feeder, program, on_result=lambda _: None, between=session)
+        state, _ = run(
+            begun.state,
+            begun.step,
+            feeder,
+            program,
+            on_result=lambda _: None,
+            between=session,
+            activity=session.activity,
+        )
     return Begun(to, state, opened.source.advance(begun.position, to - begun.step))
 
 

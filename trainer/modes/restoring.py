@@ -92,7 +92,7 @@ def restore(
     job = session.job
     with session.preemption.leavable():
         checkpoints, step = session.checkpoints_of(step, checkpoint_path)
-        opened = job.open(mode, input_fn)
+        opened = session.open(mode, input_fn)
     agree_on(session, [opened], step, step, checkpoint_path=checkpoint_path, **arguments)
     with session.preemption.leavable():
         if job.config.fast_dev_run:

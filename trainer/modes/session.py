@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
+from trainer.activity import Activity
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.checkpointing.orbax_paths import check_directory, remove_unfinished
@@ -17,8 +18,9 @@ from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.exits import ending
+from trainer.inputs import InputFn
 from trainer.interrupts import Check
-from trainer.job import Job, OpenedInput
+from trainer.job import Job, Mode, OpenedInput
 from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
@@ -40,6 +42,21 @@ class Session:
     decisions: SharedDecisions
     checkpoints: CheckpointManager
     ownership: Ownership
+
+    @property
+    def activity(self) -> Activity:
+        """What the call does, for the watchdog."""
+        return self.watchdog.activity
+
+    def callback(self, callback: Any, method: str) -> AbstractContextManager[None]:
+        """A context manager for a call of a callback."""
+        what = f"in {method} of the callback {type(callback).__name__}"
+        return self.activity.doing(what, "callback_seconds")
+
+    def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> OpenedInput:
+        """See Job.open."""
+        with self.activity.doing(f"opening the input ({mode})", "callback_seconds"):
+            return self.job.open(mode, input_fn, start_step)
 
     @property
     def exchange(self) -> Exchange:
@@ -110,7 +127,8 @@ class Session:
         batches = opened.source.batches(position)
         chunks = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program=program, common=common)
         with closing(Feeder(chunks, bound, late or self.check)) as feeder:
-            program.compile(steps.compiled, self.check)
+            with self.activity.doing("compiling", "compile_seconds"):
+                program.compile(steps.compiled, self.check)
             yield feeder
 
     def due(self, _: int, ended: bool = False) -> bool:
@@ -130,11 +148,18 @@ def open_session(job: Job, saves: bool = False) -> Iterator[Session]:
     """The session of a call. saves: whether a preemption finds progress to save."""
     config = job.config
     ownership = Ownership(config.workdir)
-    checkpoints = CheckpointManager(config, ownership.fence)
+    activity = Activity(config)
+    checkpoints = CheckpointManager(config, ownership.fence, activity)
     # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
     with (
         Preemption(saves) as preemption,
-        HostWatchdog(config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
+        HostWatchdog(
+            config.host_timeout_seconds,
+            checkpoints.saving,
+            preemption.check,
+            activity=activity,
+            asked=preemption.asked,
+        ) as watchdog,
         ownership,  # until the last checkpoint is written
         checkpoints,
         watchdog.reporting(),

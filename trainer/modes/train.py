@@ -63,7 +63,7 @@ def train(
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
             end = config.fast_dev_run or goal(start)
-            opened = job.open("train", input_fn, start) if end is None or start < end else None
+            opened = session.open("train", input_fn, start) if end is None or start < end else None
             if opened and opened.source.info.endless and end is None:
                 raise OptionError(
                     "no end is given, and the input never ends. Give steps or max_steps to train, or max_steps in the "
@@ -109,7 +109,16 @@ def _train_steps(
     began = first_began(config.workdir, time.time()) if records_time else None
     spent = TimeSpent(began, begun.productive_seconds)
     with _open_loop(session, opened, begun, end, spent=spent, evaluations=evaluations) as (loop, feeder):
-        state, step = run(begun.state, start, feeder, loop.program, on_result=loop.observe, between=loop)
+        session.activity.saved = start or None
+        state, step = run(
+            begun.state,
+            start,
+            feeder,
+            loop.program,
+            on_result=loop.observe,
+            between=loop,
+            activity=session.activity,
+        )
         loop.recorder.end(loop.stopped)
         session.checkpoints.settle(wait=True)
     _say_end(loop, step)

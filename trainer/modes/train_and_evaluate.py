@@ -17,7 +17,7 @@ class PeriodicEvaluations:
     """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""
 
     def __init__(self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None) -> None:
-        self.opened = {name: session.job.open("eval", input_fn) for name, input_fn in inputs.items()}
+        self.opened = {name: session.open("eval", input_fn) for name, input_fn in inputs.items()}
         self.every_steps, self.results = every_steps, list[EvalResult]()
         self._session, self._evaluations = session, dict[str | None, Evaluation]()
 

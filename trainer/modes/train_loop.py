@@ -109,7 +109,8 @@ class TrainLoop:
         self.recorder.reached(end)
         speed = self.monitor.observe(result)
         for callback in self.session.job.callbacks:
-            callback.on_loop_end(LoopEnd(end, result.scalars, self.monitor.reports, self.stop, speed))
+            with self.session.callback(callback, "on_loop_end"):
+                callback.on_loop_end(LoopEnd(end, result.scalars, self.monitor.reports, self.stop, speed))
         if self.pace:
             self.pace.observe()
 
@@ -178,12 +179,14 @@ class TrainLoop:
                 )
             )
             for callback in job.callbacks:
-                callback.on_checkpoint(CheckpointEnd(step, state, self.monitor.reports, self.stop))
+                with self.session.callback(callback, "on_checkpoint"):
+                    callback.on_checkpoint(CheckpointEnd(step, state, self.monitor.reports, self.stop))
 
     def _completed(self, step: int) -> None:
         path = join(self.session.checkpoints.directory, str(step))
         for callback in self.session.job.callbacks:
-            callback.on_checkpoint_complete(CheckpointComplete(step, path, self.monitor.reports))
+            with self.session.callback(callback, "on_checkpoint_complete"):
+                callback.on_checkpoint_complete(CheckpointComplete(step, path, self.monitor.reports))
 
     def _set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
@@ -193,7 +196,8 @@ class TrainLoop:
         with self.monitor.away():
             self.program.lengthen(k)
             pace.settle(k)
-            self.program.compile({k}, self.session.check)
+            with self.session.activity.doing("compiling", "compile_seconds"):
+                self.program.compile({k}, self.session.check)
 
 
 def _falls_on(step: int, every: int | None) -> bool:

@@ -1,0 +1,199 @@
+"""What the main thread of a call does, and how far its dispatches are: the progress that hosts tell each other.
+
+The main thread writes attributes; the watchdog's thread reads a Row of them and finds from the rows of all hosts which
+one is stuck. Heartbeats cannot tell that: they come from a thread of their own. Stdlib only."""
+
+import itertools
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from trainer.config import TrainerConfig
+
+RECENT, LEAST = 100, 3  # finished dispatches that determine what is usual; with fewer than LEAST, nothing is
+TIMES_USUAL = 20  # a dispatch that takes longer than this many usual ones is stuck
+
+
+class Row(NamedTuple):
+    """What one host does. loops, launched, finished: of its dispatch loops, and the steps of the last one. moves: how
+    often it has begun or ended something. limit: seconds that it may make no progress; setting: what sets it.
+
+    waits: for devices or other hosts, so it need not be at fault. input_seconds, host_seconds: that its loop has spent
+    waiting for the input and on this host's own work."""
+
+    loops: int
+    launched: int
+    finished: int
+    moves: int
+    what: str
+    limit: float
+    setting: str
+    waits: bool
+    input_seconds: float = 0.0
+    host_seconds: float = 0.0
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """Changes with every progress."""
+        return self[:4]
+
+
+@dataclass(frozen=True)
+class Doing:
+    """Something that the main thread does; see Row. Some loops tell more, see Dispatches."""
+
+    what: str
+    limit: float = math.inf
+    setting: str = ""
+    waits: bool = False
+
+
+class Dispatches:
+    """A loop's dispatches. The main thread sets `launched`, calls `finish`, and sets `at` to what it does meanwhile.
+
+    source: its chunks, which may count the seconds of waiting for them. host_seconds: of its own work."""
+
+    DEVICES = Doing("waiting for its devices", waits=True)
+    INPUT = Doing("waiting for its input")  # the feeder has a limit
+    WORK = Doing("at the work between two dispatches")
+
+    def __init__(self, start: int, limits: TrainerConfig | None, source: Any) -> None:
+        self.launched = self.finished = start
+        self.at, self.host_seconds, self.source = self.WORK, 0.0, source
+        self._limits, self._ends = limits, deque[tuple[float, int]](maxlen=RECENT)
+
+    def finish(self, step: int, now: float) -> None:
+        """Notes that the steps up to this one have finished. now: of time.perf_counter."""
+        self._ends.append((now, step))
+        self.finished = step
+
+    def now(self) -> Doing:
+        """What the main thread does, and its limit now."""
+        at, limits, usual = self.at, self._limits, self.usual()
+        if limits is None or at is self.INPUT:
+            return at
+        if at is self.WORK:
+            return replace(at, limit=limits.callback_seconds, setting="callback_seconds")
+        what = f"{at.what}: it has launched the steps up to {self.launched}, and {self.finished} are finished"
+        if not usual:
+            return replace(at, what=what, limit=limits.compile_seconds, setting="compile_seconds")
+        limit = max(limits.host_timeout_seconds, TIMES_USUAL * usual)
+        return replace(at, what=what, limit=limit, setting=f"host_timeout_seconds, or {TIMES_USUAL} usual dispatches")
+
+    def usual(self) -> float:
+        """Seconds that what is launched usually takes; 0 if unknown."""
+        ends = list(self._ends)  # in one piece: the main thread appends meanwhile
+        if len(ends) <= LEAST:
+            return 0.0
+        per_step = [(now - before) / (step - at) for (before, at), (now, step) in itertools.pairwise(ends)]
+        return statistics.median(per_step) * max(1, self.launched - self.finished)
+
+
+class Activity:
+    """What the main thread of one call does, innermost last. limits: of the call; None: nothing is limited.
+
+    saved: the last step that a checkpoint is known to have; None if there is none."""
+
+    def __init__(self, limits: TrainerConfig | None = None) -> None:
+        self._limits = limits
+        self.saved: int | None = None
+        self._loops = self._moves = 0
+        self._stack: list[Doing | Dispatches] = [self._limited("between its dispatches", "compile_seconds")]
+
+    @contextmanager
+    def doing(self, what: str, setting: str = "", times: float = 1, waits: bool = False) -> Iterator[None]:
+        """The block does this. setting: the field that limits it, `times` over; without one, it may take forever."""
+        with self._inside(self._limited(what, setting, times, waits)):
+            yield
+
+    @contextmanager
+    def dispatches(self, start: int, source: Any) -> Iterator[Dispatches]:
+        """The block is a loop over the chunks of `source`, from step `start` on."""
+        self._loops += 1
+        with self._inside(doing := Dispatches(start, self._limits, source)):
+            yield doing
+
+    def _limited(self, what: str, setting: str, times: float = 1, waits: bool = False) -> Doing:
+        limit = times * getattr(self._limits, setting, math.inf)
+        return Doing(what, limit, setting, waits)
+
+    @contextmanager
+    def _inside(self, doing: Doing | Dispatches) -> Iterator[None]:
+        self._stack.append(doing)
+        self._moves += 1
+        try:
+            yield
+        finally:
+            self._stack.remove(doing)  # the innermost, except where a generator is closed late
+            self._moves += 1
+
+    def row(self) -> Row:
+        """What is done now; for any thread."""
+        stack = list(self._stack)
+        loop = next((each for each in reversed(stack) if isinstance(each, Dispatches)), None)
+        doing = stack[-1].now() if isinstance(stack[-1], Dispatches) else stack[-1]
+        told = (doing.what, doing.limit, doing.setting, doing.waits)
+        if loop is None:
+            return Row(self._loops, 0, 0, self._moves, *told)
+        spent = (getattr(loop.source, "wait_seconds", 0.0), loop.host_seconds)
+        return Row(self._loops, loop.launched, loop.finished, self._moves, *told, *spent)
+
+    def usual(self) -> float:
+        """Seconds that the dispatches under way usually take; 0 if unknown."""
+        doing = self._stack[-1]
+        return doing.usual() if isinstance(doing, Dispatches) else 0.0
+
+
+class Stuck(NamedTuple):
+    """Who keeps the run from going on: a host, or None for the devices of all; for how long, and how long it may."""
+
+    host: int | None
+    seconds: float
+    limit: float
+    text: str
+
+
+def slowest(rows: Mapping[int, Row], still: Mapping[int, float]) -> Stuck:
+    """The host that the others wait for. rows: of all hosts; still: seconds in which each has made no progress.
+
+    A host at work of its own comes before one that waits; of those, the one whose dispatches are furthest behind; then
+    the one that has stood still for longest. If all wait and have launched alike, it is the devices: those of one
+    program cannot be told apart."""
+    working = {host: row for host, row in rows.items() if not row.waits}
+    among = working or rows
+    host = min(among, key=lambda host: (*among[host][:2], -still[host], host))
+    row, seconds = rows[host], still[host]
+    if not working and len({row[:2] for row in rows.values()}) == 1:
+        limit, seconds = max(row.limit for row in rows.values()), min(still.values())
+        text = f"its devices: the steps up to {row.launched} are launched, {row.finished} are finished"
+        return Stuck(None, seconds, limit, _told(text, seconds, limit, row.setting))
+    return Stuck(host, seconds, row.limit, _told(row.what, seconds, row.limit, row.setting))
+
+
+def _told(what: str, seconds: float, limit: float, setting: str) -> str:
+    return f"no progress for {seconds:.0f} s, {what} (limit {limit:.0f} s: {setting})"
+
+
+class StandingStill:
+    """For how long each host has made no progress, by a clock that stops while this process does.
+
+    tick_seconds: about the time between two looks."""
+
+    def __init__(self, tick_seconds: float) -> None:
+        self._most, self._looked, self.clock = 2 * tick_seconds, time.monotonic(), 0.0
+        self._since: dict[int, tuple[tuple[int, ...], float]] = {}
+
+    def look(self, rows: Mapping[int, Row]) -> dict[int, float]:
+        """Seconds by host, since a look first saw it where it is."""
+        now = time.monotonic()
+        self.clock += min(now - self._looked, self._most)
+        self._looked = now
+        for host, row in rows.items():
+            if self._since.get(host, (None,))[0] != row.progress:
+                self._since[host] = (row.progress, self.clock)
+        return {host: self.clock - self._since[host][1] for host in rows}
