@@ -65,7 +65,7 @@ def test_a_remedy_names_a_command_as_the_user_started_this_one(infeed, tmp_path,
     assert program.as_started(text) == "Run infeed train images. Or infeed convert table; not python -m http.server"
 
 
-STARTED_BY_US = ("service.py", "serving_process.py")
+STARTED_BY_US = ("guard.py", "service.py", "serving_process.py")
 OLD_NAMES = {"trainer.rewind", "trainer.flops"}  # which only warn and call the new ones
 
 

@@ -6,16 +6,20 @@ one is stuck. Heartbeats cannot tell that: they come from a thread of their own.
 import itertools
 import math
 import statistics
+import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from pipeline.background import thread_frames
 from trainer.config import TrainerConfig
 
 RECENT, LEAST = 100, 3  # finished dispatches that determine what is usual; with fewer than LEAST, nothing is
+BARRIERS = ("sync_global_processes", "process_allgather")  # functions of Orbax and JAX that wait for all hosts
 TIMES_USUAL = 20  # a dispatch that takes longer than this many usual ones is stuck
 
 
@@ -23,8 +27,8 @@ class Row(NamedTuple):
     """What one host does. loops, launched, finished: of its dispatch loops, and the steps of the last one. moves: how
     often it has begun or ended something. limit: seconds that it may make no progress; setting: what sets it.
 
-    waits: for devices or other hosts, so it need not be at fault. input_seconds, host_seconds: that its loop has spent
-    waiting for the input and on this host's own work."""
+    waits: for devices or other hosts, so it need not be at fault. loop: which one it is in. seconds,
+    input_seconds, host_seconds: for how long that has run, waited for its input, and worked on this host alone."""
 
     loops: int
     launched: int
@@ -34,6 +38,8 @@ class Row(NamedTuple):
     limit: float
     setting: str
     waits: bool
+    loop: int = 0
+    seconds: float = 0.0
     input_seconds: float = 0.0
     host_seconds: float = 0.0
 
@@ -54,7 +60,8 @@ class Doing:
 
 
 class Dispatches:
-    """A loop's dispatches. The main thread sets `launched`, calls `finish`, and sets `at` to what it does meanwhile.
+    """The dispatches of the loop of this number. The main thread sets `launched`, calls `finish`, and sets `at` to what
+    it does meanwhile.
 
     source: its chunks, which may count the seconds of waiting for them. host_seconds: of its own work."""
 
@@ -62,15 +69,20 @@ class Dispatches:
     INPUT = Doing("waiting for its input")  # the feeder has a limit
     WORK = Doing("at the work between two dispatches")
 
-    def __init__(self, start: int, limits: TrainerConfig | None, source: Any) -> None:
+    def __init__(self, number: int, start: int, limits: TrainerConfig | None, source: Any) -> None:
+        self.number = number
         self.launched = self.finished = start
-        self.at, self.host_seconds, self.source = self.WORK, 0.0, source
-        self._limits, self._ends = limits, deque[tuple[float, int]](maxlen=RECENT)
+        self.at, self.host_seconds, self._source = self.WORK, 0.0, source
+        self._began, self._limits, self._ends = time.perf_counter(), limits, deque[tuple[float, int]](maxlen=RECENT)
 
     def finish(self, step: int, now: float) -> None:
         """Notes that the steps up to this one have finished. now: of time.perf_counter."""
         self._ends.append((now, step))
         self.finished = step
+
+    def spent(self) -> tuple[float, float, float]:
+        """See Row: seconds, input_seconds, host_seconds."""
+        return time.perf_counter() - self._began, getattr(self._source, "wait_seconds", 0.0), self.host_seconds
 
     def now(self) -> Doing:
         """What the main thread does, and its limit now."""
@@ -100,7 +112,7 @@ class Activity:
     saved: the last step that a checkpoint is known to have; None if there is none."""
 
     def __init__(self, limits: TrainerConfig | None = None) -> None:
-        self._limits = limits
+        self._limits, self._thread = limits, threading.get_ident()
         self.saved: int | None = None
         self._loops = self._moves = 0
         self._stack: list[Doing | Dispatches] = [self._limited("between its dispatches", "compile_seconds")]
@@ -115,7 +127,7 @@ class Activity:
     def dispatches(self, start: int, source: Any) -> Iterator[Dispatches]:
         """The block is a loop over the chunks of `source`, from step `start` on."""
         self._loops += 1
-        with self._inside(doing := Dispatches(start, self._limits, source)):
+        with self._inside(doing := Dispatches(self._loops, start, self._limits, source)):
             yield doing
 
     def _limited(self, what: str, setting: str, times: float = 1, waits: bool = False) -> Doing:
@@ -137,11 +149,15 @@ class Activity:
         stack = list(self._stack)
         loop = next((each for each in reversed(stack) if isinstance(each, Dispatches)), None)
         doing = stack[-1].now() if isinstance(stack[-1], Dispatches) else stack[-1]
-        told = (doing.what, doing.limit, doing.setting, doing.waits)
+        told = (doing.what, doing.limit, doing.setting, doing.waits or self._is_in_barrier())
         if loop is None:
             return Row(self._loops, 0, 0, self._moves, *told)
-        spent = (getattr(loop.source, "wait_seconds", 0.0), loop.host_seconds)
-        return Row(self._loops, loop.launched, loop.finished, self._moves, *told, *spent)
+        return Row(self._loops, loop.launched, loop.finished, self._moves, *told, loop.number, *loop.spent())
+
+    def _is_in_barrier(self) -> bool:
+        """Whether a library waits for the other hosts, such as Orbax in the middle of a save."""
+        frame = thread_frames().get(self._thread)
+        return any(each.f_code.co_name in BARRIERS for each, _ in traceback.walk_stack(frame)) if frame else False
 
     def usual(self) -> float:
         """Seconds that the dispatches under way usually take; 0 if unknown."""
@@ -168,15 +184,33 @@ def slowest(rows: Mapping[int, Row], still: Mapping[int, float]) -> Stuck:
     among = working or rows
     host = min(among, key=lambda host: (*among[host][:2], -still[host], host))
     row, seconds = rows[host], still[host]
-    if not working and len({row[:2] for row in rows.values()}) == 1:
+    if len(rows) > 1 and not working and len({row[:2] for row in rows.values()}) == 1:
         limit, seconds = max(row.limit for row in rows.values()), min(still.values())
-        text = f"its devices: the steps up to {row.launched} are launched, {row.finished} are finished"
+        text = f"every host has launched the steps up to {row.launched}, and {row.finished} are finished"
         return Stuck(None, seconds, limit, _told(text, seconds, limit, row.setting))
-    return Stuck(host, seconds, row.limit, _told(row.what, seconds, row.limit, row.setting))
+    return Stuck(host, seconds, row.limit, _told(f"it is {row.what}", seconds, row.limit, row.setting))
 
 
 def _told(what: str, seconds: float, limit: float, setting: str) -> str:
-    return f"no progress for {seconds:.0f} s, {what} (limit {limit:.0f} s: {setting})"
+    return f"no progress for {seconds:.0f} s; {what} (limit {limit:.0f} s: {setting})"
+
+
+def straggler(before: Mapping[int, Row], now: Mapping[int, Row]) -> dict[str, Any]:
+    """The fields of Speed about the host that launched last, between two tables of one loop; {} if they are not.
+
+    That is where most of the time went into waiting for the input and work of its own."""
+    shares = {}
+    for host, row in now.items():
+        then = before.get(host)
+        if then is None or then.loop != row.loop or row.seconds <= then.seconds:
+            return {}
+        seconds, waited, worked = (new - old for new, old in zip(row[-3:], then[-3:], strict=True))
+        shares[host] = ((waited + worked) / seconds, waited / seconds)
+    if not shares:
+        return {}
+    host = max(shares, key=lambda host: shares[host])
+    most = max(waited for _, waited in shares.values())
+    return {"slowest_host": host, "slowest_share": shares[host][0], "input_wait_max": most}
 
 
 class StandingStill:

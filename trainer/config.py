@@ -121,7 +121,7 @@ class TrainerConfig:
     save_seconds: float = 900.0
     """How long writing a checkpoint in the background may take before the run ends with an error."""
     compile_seconds: float = 1800.0
-    """How long compiling, the first three dispatches, and whatever has no limit of its own, such as reading a checkpoint,
+    """How long compiling, the first three dispatches and what has no limit of its own, such as reading a checkpoint,
     may take before the run ends with an error."""
     callback_seconds: float = 3600.0
     """How long a callback or a call of input_fn may take before the run ends with an error."""

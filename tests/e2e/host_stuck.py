@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +12,11 @@ import orbax.checkpoint as ocp
 from host_task import NumberedInput, checksums, dense_task, settings
 
 from trainer.callbacks import Callback
-from trainer.task import Task
 from trainer.trainer import Trainer
 
 STEPS, EVERY, RECORDS = 40, 10, 480
-FOREVER = 10_000.0
-# The limits of TrainerConfig, divided by about ten.
+FOREVER = 10_000
+# The limits of TrainerConfig, divided by about ten or more.
 LIMITS = {
     "compile_seconds": 20.0,
     "callback_seconds": 8.0,
@@ -28,65 +26,75 @@ LIMITS = {
 }
 
 
-def stuck(order):
-    """Host `order.host` does what `order.how` says, for ever, at step `order.at`; without one, all train to the end."""
-    mine = order.host == jax.process_index()
-    how, at = (order.how if mine else ""), order.at
+class Hang:
+    """Hangs once the run does what `order.how` says at step `order.at`, on host `order.host`."""
 
-    def hang():
-        Path(order.out, "hung").write_text(str(time.time()))
-        if how == "lock":
-            ctypes.PyDLL(None).sleep(int(FOREVER))  # PyDLL: with Python's lock
-        elif how == "stopped":
+    def __init__(self, order):
+        self.order = order
+        self.how = order.how if order.host == jax.process_index() else ""
+
+    def __call__(self, ways, step):
+        if self.how not in ways or step < self.order.at:
+            return
+        Path(self.order.out, "hung").write_text(str(time.time()))
+        if self.how == "lock":
+            ctypes.PyDLL(None).sleep(FOREVER)  # PyDLL: with Python's lock
+        elif self.how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         else:
             time.sleep(FOREVER)
 
-    class Hanging(Callback):
-        def on_loop_end(self, end):
-            if how in ("callback", "lock", "stopped") and end.step >= at:
-                hang()
-            if order.slow:  # not stuck
-                time.sleep(order.slow)
 
-        def on_evaluation_end(self, end):
-            if how == "evaluation" and end.result.step >= at:
-                hang()
+class Hanging(Callback):
+    def __init__(self, hang):
+        self.hang = hang
 
-    class Input(NumberedInput):
-        def batches(self, position):
-            for step, batch in enumerate(super().batches(position), position):
-                if how == "input" and self.ctx.mode == "train" and step >= at:
-                    hang()
-                yield batch
+    def on_loop_end(self, end):
+        self.hang(("callback", "lock", "stopped"), end.step)
+        if jax.process_index() == 1:
+            time.sleep(self.hang.order.slow)  # slow is not stuck
 
-    if how == "save":
-        save = ocp.CheckpointManager.save
+    def on_evaluation_end(self, end):
+        self.hang(("evaluation",), end.result.step)
 
-        def saved(manager, step, **options):
-            if step >= at:
-                hang()
-            return save(manager, step, **options)
 
-        ocp.CheckpointManager.save = saved
+class HangingInput(NumberedInput):
+    def __init__(self, ctx, hang):
+        super().__init__(ctx, RECORDS)
+        self.hang = hang
 
-    def device(step):
-        if how == "device" and step >= at:
-            hang()
+    def batches(self, position):
+        for step, batch in enumerate(super().batches(position), position):
+            if self.ctx.mode == "train":
+                self.hang(("input",), step + 1)
+            yield batch
 
+
+def stuck(order):
+    """One host hangs as `order` says; if it does not say how, all train to the end."""
+    hang, save = Hang(order), ocp.CheckpointManager.save
+
+    def saved(manager, step, **options):
+        hang(("save",), step)
+        return save(manager, step, **options)
+
+    ocp.CheckpointManager.save = saved
     task = dense_task()
     if order.how == "device":
-        task = replace(task, loss_fn=with_call(task, device))
-    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY, **LIMITS)
-    trainer = Trainer(task, config, callbacks=[Hanging()])
-    result = trainer.train_and_evaluate(
-        lambda ctx: Input(ctx, RECORDS), lambda ctx: Input(ctx, RECORDS), max_steps=STEPS, eval_every_steps=EVERY
-    )
+        task = replace(task, loss_fn=with_call(task.loss_fn, lambda step: hang(("device",), step)))
+    limits = LIMITS | getattr(order, "limits", {})
+    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY, log_every=10, **limits)
+    trainer = Trainer(task, config, callbacks=[Hanging(hang)])
+
+    def open_input(ctx):
+        return HangingInput(ctx, hang)
+
+    result = trainer.train_and_evaluate(open_input, open_input, max_steps=STEPS, eval_every_steps=EVERY)
     yield "trained", [result.step, checksums(result.state)]
 
 
-def with_call(task: Task, call):
-    """The task's loss, which calls a function of the host from every device of training."""
+def with_call(loss_fn, call):
+    """The loss, for which the first device of training calls a function of its host in every step."""
     made = [0]
 
     def called(loss):
@@ -94,12 +102,11 @@ def with_call(task: Task, call):
         call(made[0])
         return loss
 
-    def loss_fn(variables, batch, rng, train):
-        loss, *others = task.loss_fn(variables, batch, rng, train)
+    def calling(variables, batch, rng, train):
+        loss, *others = loss_fn(variables, batch, rng, train)
         if train:
-            loss = loss + 0 * jax.lax.stop_gradient(
-                jax.pure_callback(called, jax.ShapeDtypeStruct(loss.shape, loss.dtype), jax.lax.stop_gradient(loss))
-            )
+            fixed = jax.lax.stop_gradient(loss)
+            loss = loss + 0 * jax.pure_callback(called, jax.ShapeDtypeStruct(loss.shape, loss.dtype), fixed)
         return loss, *others
 
-    return loss_fn
+    return calling

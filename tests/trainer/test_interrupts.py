@@ -20,7 +20,7 @@ COMMANDS = sorted(
     for package in ("pipeline", "trainer", "converters")
     for path in (ROOT / package).rglob("*.py")
     if 'if __name__ == "__main__":' in path.read_text()
-    and path.name not in ("service.py", "serving_process.py")  # which SIGINT does not reach
+    and path.name not in ("guard.py", "service.py", "serving_process.py")  # which SIGINT does not reach
 )
 
 STUCK = """

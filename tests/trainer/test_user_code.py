@@ -144,4 +144,4 @@ def test_an_error_without_a_frame_of_the_user_is_ours_and_keeps_its_traceback(wr
     monkeypatch.setattr("trainer.job.as_input", None)
     with pytest.raises(TypeError, match="'NoneType' object is not callable") as caught:
         main(["mine", "--workdir", "w"])
-    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-2:] == ["train", "open"]
+    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-3:] == ["train", "open", "open"]

@@ -79,7 +79,7 @@ def _act(process: int, line: str, polls: int) -> None:
     if polls == late:
         print(
             f"error: process {process} has run no Python for {float(seconds):g} s: code in C holds Python's lock. It "
-            f"was last {what}. It is killed in {GRACE_SECONDS:g} s; the same command resumes from the newest checkpoint.",
+            f"was last {what}. It is killed in {GRACE_SECONDS:g} s; the same command resumes from the last checkpoint.",
             file=sys.stderr,
             flush=True,
         )

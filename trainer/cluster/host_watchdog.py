@@ -1,7 +1,7 @@
 """The host watchdog: when one host fails or is stuck, all end. The others wait in a collective that they cannot leave.
 
 Every call of the trainer runs under a HostWatchdog. The failing host reports why; the others raise that error or, if
-they cannot, print it and exit. Which host is stuck, each host finds from what all of them tell with their heartbeats."""
+they cannot, print it and exit. Which host is stuck, each finds from what all of them tell with their heartbeats."""
 
 import itertools
 import re
@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from pipeline.background import log_stacks
 from pipeline.errors import HostError, InfeedError, OptionError
 from pipeline.logs import logger
-from trainer.activity import Activity, Row, StandingStill, slowest
+from trainer.activity import Activity, Row, StandingStill, slowest, straggler
 from trainer.cluster.decisions import Asked
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.guard import GUARD, RESTS
@@ -66,6 +66,7 @@ class HostWatchdog:
         self._hosts = StandingStill(max(self.registry.look_seconds, POLL_SECONDS))
         self._own, self._asked_at = StandingStill(POLL_SECONDS), 0.0
         self._warned: object = None
+        self._told: dict[int, Row] = {}
         self._raising, self._left, self._shown = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)
 
@@ -129,6 +130,8 @@ class HostWatchdog:
                 raise
             self._raising.set()
             failure = self._reported(error)
+            if failure.stuck:
+                self._show_stacks()
             own = failure.host == self.registry.store.index or isinstance(error, (InfeedError, Ending))
             told = error if own else failure.error(self.registry.store.count)
             setattr(told, TOLD, True)
@@ -161,6 +164,13 @@ class HostWatchdog:
             if self._left.wait(POLL_SECONDS):
                 break
 
+    def straggler(self) -> dict[str, Any]:
+        """The fields of Speed about the slowest host since the previous call; {} with one process, or if unknown."""
+        if self.alone:
+            return {}
+        before, self._told = self._told, {host: Row(*row) for host, row in self.registry.told().items()}
+        return straggler(before, self._told)
+
     def _look_for_stuck(self, told: dict[int, Any]) -> None:
         """Reports who keeps the run from going on, once that has lasted too long; says so at a quarter of that."""
         count = self.registry.store.count
@@ -188,7 +198,7 @@ class HostWatchdog:
         limit = row.limit if row.setting == "save_seconds" else max(ASKED_SECONDS, TIMES_USUAL * self.activity.usual())
         if not asked.again and seconds < limit:
             return
-        why = "asked twice" if asked.again else f"no progress for {seconds:.0f} s, {row.what}"
+        why = "a second time" if asked.again else f"no progress for {seconds:.0f} s; it is {row.what}"
         saved = self.activity.saved
         safe = "nothing is saved" if saved is None else f"step {saved} is the last that is saved"
         text = f"{asked.name}; {why}, so it ends without saving: {safe}, and the same command resumes from there"
@@ -228,7 +238,8 @@ class HostWatchdog:
         kind, stop, code = "error", "", EXIT_HOST_FAILED
         if isinstance(error, Ending):
             kind, stop, code = type(error).__name__.lower(), ".", error.exit_code
-        waited = f" Host {store.index} was waiting for it and ends." if failure.host != store.index else ""
+        waited = f" Host {store.index} was waiting for {'it' if failure.host >= 0 else 'them'} and ends."
+        waited = waited if failure.host != store.index and store.count > 1 else ""
         print(f"{kind}: {error}{stop}{waited}", file=sys.stderr)
         self.registry.left("killed")
         if not in_a_hurry:

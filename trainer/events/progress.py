@@ -9,10 +9,10 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.file_proxy import FileProxy
 from rich.progress import Progress, TextColumn
@@ -29,6 +29,7 @@ from trainer.workdir import BEGAN
 log = logger("trainer")
 
 NOTEBOOK_SECONDS = 0.5  # between updates of a notebook's line: each is a message to the browser
+NOTABLE = 0.1  # the share of its time from which on the slowest host is in the progress line
 LIVE_SECONDS, LOG_SECONDS = 0.25, 30.0  # between two updates of a RecordsLine
 
 
@@ -87,13 +88,18 @@ class Speed:
     """Measured over some steps: steps_per_second, and examples_per_second over all hosts.
 
     input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of all devices together;
-    None if the FLOPs of a step are unknown. mfu: its share of the devices' peak, 0..1; None if either is unknown."""
+    None if the FLOPs of a step are unknown. mfu: its share of the devices' peak, 0..1; None if either is unknown.
+    slowest_host: of several, the one that the others waited for; slowest_share: of the time that it waited for its
+    input or worked by itself, 0..1; input_wait_max: the largest input_wait of a host. None with one process."""
 
     steps_per_second: float
     examples_per_second: float
     input_wait: float
     tflops_per_second: float | None = None
     mfu: float | None = None
+    slowest_host: int | None = None
+    slowest_share: float | None = None
+    input_wait_max: float | None = None
 
     @classmethod
     def of(cls, steps: int, size: "StepSize", seconds: float, wait_seconds: float) -> "Speed":
@@ -111,7 +117,14 @@ class Speed:
         return (
             f"{self.steps_per_second:.4g} steps/s, {self.examples_per_second:,.0f} examples/s, "
             f"input wait {self.input_wait:.0%}"
-        ) + ("" if self.mfu is None else f", MFU {self.mfu:.1%}")
+        ) + self._others()
+
+    def _others(self) -> str:
+        mfu = "" if self.mfu is None else f", MFU {self.mfu:.1%}"
+        if self.slowest_share is None or self.slowest_share <= NOTABLE:
+            return mfu
+        waits = f"its input or its own work {self.slowest_share:.0%}, input wait at most {self.input_wait_max:.0%}"
+        return f"{mfu}, slowest host {self.slowest_host} ({waits})"
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ class ProgressLine:
     """Shows the loss, the time left, steps/s, examples/s and input wait. Call `update` after every dispatch.
 
     end: None if it is not known. Time and steps count from construction, so a compilation before is not part of the
-    speed."""
+    speed. slowest: the fields of Speed about the slowest host."""
 
     def __init__(
         self,
@@ -137,8 +150,9 @@ class ProgressLine:
         log_every: int,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        slowest: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._end, self._size, self._log_every = end, size, log_every
+        self._end, self._size, self._log_every, self._slowest = end, size, log_every, slowest
         self._clock = clock
         self._step, self._since, self._wait_seconds = start, clock(), 0.0
         out = sys.stderr if stream is None else stream
@@ -153,6 +167,7 @@ class ProgressLine:
         now = self._clock()
         seconds = max(now - self._since, 1e-9)
         speed = Speed.of(step - self._step, self._size, seconds, wait_seconds - self._wait_seconds)
+        speed = dataclasses.replace(speed, **self._slowest())
         self._step, self._since, self._wait_seconds = step, now, wait_seconds
         left = ""
         if self._end is not None:

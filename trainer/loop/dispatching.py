@@ -126,13 +126,12 @@ def run(
     program: Program,
     on_result: Callable[[DispatchResult], None],
     between: Between | None = None,
-    activity: Activity | None = None,
 ) -> tuple[Any, int]:
     """Runs every chunk from step `start` on; returns the carry at the end and its step.
 
     `on_result` gets all results in order, each while the next dispatch runs, so the device never waits for the
-    host. activity: of the call, which is told how far the dispatches are."""
-    with (activity or Activity()).dispatches(start, chunks) as doing:
+    host. The activity of a Feeder is told how far the dispatches are."""
+    with getattr(chunks, "activity", Activity()).dispatches(start, chunks) as doing:
         return _run(carry, start, chunks, program, partial(_reported, on_result=on_result, doing=doing), between, doing)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.background import Background
 from pipeline.errors import InputError, StallError
 from pipeline.logs import logger
+from trainer.activity import Activity
 from trainer.batch_spec import check_batch
 from trainer.interrupts import Check
 from trainer.loop.program import Program
@@ -136,10 +137,13 @@ class Feeder(Iterator[Chunk]):
     """Runs `source` two chunks ahead in a thread. wait_seconds: how long the host has waited.
 
     stall_seconds: how long one batch may take; beyond it, a StallError, with the stacks of all threads in the log.
-    check: called while waiting for a chunk. If it raises, the following `next` returns the chunk."""
+    check: called while waiting for a chunk. If it raises, the following `next` returns the chunk. activity: of the
+    call, for the loop over the chunks."""
 
-    def __init__(self, source: Chunks, stall_seconds: float, check: Check = lambda: None) -> None:
-        self.wait_seconds = 0.0
+    def __init__(
+        self, source: Chunks, stall_seconds: float, check: Check = lambda: None, activity: Activity | None = None
+    ) -> None:
+        self.wait_seconds, self.activity = 0.0, activity or Activity()
         self._source, self._check = source, check
         self._begun = self._heard = source.read
         self._ahead = Background(

@@ -87,15 +87,7 @@ class Evaluation:
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
         with self._session.feeding(self._program, opened, opened.source.info.start, self._steps) as feeder:
             started = time.perf_counter()
-            carry, _ = run(
-                carry,
-                0,
-                feeder,
-                self._program,
-                on_result=sums.add,
-                between=self._session,
-                activity=self._session.activity,
-            )
+            carry, _ = run(carry, 0, feeder, self._program, on_result=sums.add, between=self._session)
         self.state = with_model(self.state, model, carry.variables)
         epoch = sums.epoch
         epoch.check("evaluation", NOT_THE_SPLITS)

@@ -69,15 +69,7 @@ def _advanced(session: Session, opened: OpenedInput, begun: Begun, to: int) -> B
     program = job.program(training_step(job), begun.state, opened, k)
     planned = Steps.planned(begun.step, to, k, Marks(every))
     with session.feeding(program, opened, begun.position, planned) as feeder:
-        state, _ = run(
-            begun.state,
-            begun.step,
-            feeder,
-            program,
-            on_result=lambda _: None,
-            between=session,
-            activity=session.activity,
-        )
+        state, _ = run(begun.state, begun.step, feeder, program, on_result=lambda _: None, between=session)
     return Begun(to, state, opened.source.advance(begun.position, to - begun.step))
 
 

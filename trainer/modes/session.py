@@ -126,7 +126,7 @@ class Session:
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
         batches = opened.source.batches(position)
         chunks = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program=program, common=common)
-        with closing(Feeder(chunks, bound, late or self.check)) as feeder:
+        with closing(Feeder(chunks, bound, late or self.check, self.activity)) as feeder:
             with self.activity.doing("compiling", "compile_seconds"):
                 program.compile(steps.compiled, self.check)
             yield feeder

@@ -110,15 +110,7 @@ def _train_steps(
     spent = TimeSpent(began, begun.productive_seconds)
     with _open_loop(session, opened, begun, end, spent=spent, evaluations=evaluations) as (loop, feeder):
         session.activity.saved = start or None
-        state, step = run(
-            begun.state,
-            start,
-            feeder,
-            loop.program,
-            on_result=loop.observe,
-            between=loop,
-            activity=session.activity,
-        )
+        state, step = run(begun.state, start, feeder, loop.program, on_result=loop.observe, between=loop)
         loop.recorder.end(loop.stopped)
         session.checkpoints.settle(wait=True)
     _say_end(loop, step)

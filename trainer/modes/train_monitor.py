@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,7 +64,8 @@ class TrainMonitor(AbstractContextManager):
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
         self._feeder, self._size, self._spikes = feeder, size, LossSpikes(hint)
-        self._line = ProgressLine(start, end, size, config.log_every) if jax.process_index() == 0 else None
+        line = partial(ProgressLine, start, end, size, config.log_every, slowest=session.watchdog.straggler)
+        self._line = line() if jax.process_index() == 0 else None
         self._began = time.perf_counter()
         self._seconds = self._away = self._saving = 0.0
 

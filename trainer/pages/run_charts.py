@@ -19,6 +19,9 @@ SPEEDS = {
     "speed/mfu": "share of the devices' peak (MFU)",
     "speed/tflops_per_second": "TFLOP/s of all devices",
     "speed/input_wait": "share of time spent waiting for input",
+    "speed/input_wait_max": "the same on the host that waited most",
+    "speed/slowest_host": "the host that the others waited for",
+    "speed/slowest_share": "share of time in which it did not",
 }
 MOST_LINES, MOST_CHARTS = 240, 120  # of a page, which has to stay below 5 MB; a chart takes 27 KB, its lines aside
 ALL_POINTS, FEWEST_POINTS, MOST_POINTS = 100_000, 120, 2_000
