@@ -27,8 +27,9 @@ class Row(NamedTuple):
     """What one host does. loops, launched, finished: of its dispatch loops, and the steps of the last one. moves: how
     often it has begun or ended something. limit: seconds that it may make no progress; setting: what sets it.
 
-    waits: for devices or other hosts, so it need not be at fault. loop: which one it is in. seconds,
-    input_seconds, host_seconds: for how long that has run, waited for its input, and worked on this host alone."""
+    waits: for devices or other hosts, so it need not be at fault. usual: seconds that the dispatches under way usually
+    take, 0 if unknown. loop: which one it is in. seconds, input_seconds, host_seconds: for how long that has run,
+    waited for its input, and worked on this host alone."""
 
     loops: int
     launched: int
@@ -38,15 +39,11 @@ class Row(NamedTuple):
     limit: float
     setting: str
     waits: bool
+    usual: float = 0.0
     loop: int = 0
     seconds: float = 0.0
     input_seconds: float = 0.0
     host_seconds: float = 0.0
-
-    @property
-    def progress(self) -> tuple[int, ...]:
-        """Changes with every progress."""
-        return self[:4]
 
 
 @dataclass(frozen=True)
@@ -80,9 +77,10 @@ class Dispatches:
         self._ends.append((now, step))
         self.finished = step
 
-    def spent(self) -> tuple[float, float, float]:
-        """See Row: seconds, input_seconds, host_seconds."""
-        return time.perf_counter() - self._began, getattr(self._source, "wait_seconds", 0.0), self.host_seconds
+    def told(self) -> tuple[float, int, float, float, float]:
+        """See Row: from `usual` on."""
+        waited = getattr(self._source, "wait_seconds", 0.0)
+        return self.usual(), self.number, time.perf_counter() - self._began, waited, self.host_seconds
 
     def now(self) -> Doing:
         """What the main thread does, and its limit now."""
@@ -152,17 +150,12 @@ class Activity:
         told = (doing.what, doing.limit, doing.setting, doing.waits or self._is_in_barrier())
         if loop is None:
             return Row(self._loops, 0, 0, self._moves, *told)
-        return Row(self._loops, loop.launched, loop.finished, self._moves, *told, loop.number, *loop.spent())
+        return Row(self._loops, loop.launched, loop.finished, self._moves, *told, *loop.told())
 
     def _is_in_barrier(self) -> bool:
         """Whether a library waits for the other hosts, such as Orbax in the middle of a save."""
         frame = thread_frames().get(self._thread)
         return any(each.f_code.co_name in BARRIERS for each, _ in traceback.walk_stack(frame)) if frame else False
-
-    def usual(self) -> float:
-        """Seconds that the dispatches under way usually take; 0 if unknown."""
-        doing = self._stack[-1]
-        return doing.usual() if isinstance(doing, Dispatches) else 0.0
 
 
 class Stuck(NamedTuple):
@@ -228,6 +221,6 @@ class StandingStill:
         self.clock += min(now - self._looked, self._most)
         self._looked = now
         for host, row in rows.items():
-            if self._since.get(host, (None,))[0] != row.progress:
-                self._since[host] = (row.progress, self.clock)
+            if self._since.get(host, (None,))[0] != row[:4]:
+                self._since[host] = (row[:4], self.clock)
         return {host: self.clock - self._since[host][1] for host in rows}

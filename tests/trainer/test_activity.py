@@ -97,7 +97,7 @@ def test_after_three_dispatches_a_dispatch_may_take_twenty_usual_ones():
         loop.launched = 50
         assert doing.row().limit == 5.0  # ten steps take a second, one takes a tenth
         loop.launched = 70
-        assert doing.usual() == pytest.approx(2.0)
+        assert doing.row().usual == pytest.approx(2.0)
         assert doing.row().limit == pytest.approx(40.0)
         assert "launched the steps up to 70, and 50 are finished" in doing.row().what
 

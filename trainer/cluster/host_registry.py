@@ -151,7 +151,8 @@ class Failure(NamedTuple):
 class HostRegistry:
     """One host's view of one session. No method raises when the store is gone: `failure` reports it.
 
-    timeout_seconds: from a host's death to the end of the others; it is noticed after half of it and one look."""
+    timeout_seconds: from a host's death to the end of the others; it is noticed after half of it and one look.
+    call: its number."""
 
     def __init__(self, store: Store, timeout_seconds: float) -> None:
         self.store, self.timeout_seconds = store, timeout_seconds
@@ -162,14 +163,14 @@ class HostRegistry:
         self._lost: Failure | None = None
         mine = f"calls/{store.index}"
         try:
-            self._call = int(store.get(mine) or 0)  # all hosts make the same calls, so they get the same number
-            store.put(mine, str(self._call + 1))
+            self.call = int(store.get(mine) or 0)  # all hosts make the same calls, so they get the same number
+            store.put(mine, str(self.call + 1))
         except StoreError as error:
             raise _out_of_reach(error).error(store.count) from error
 
     def key(self, name: str) -> str:
         """`name` as a key of this session."""
-        return f"{self._call}/{name}"
+        return f"{self.call}/{name}"
 
     def failure(self) -> Failure | None:
         """The first reported failure; None if there is none."""
@@ -217,13 +218,9 @@ class HostRegistry:
             )
 
     def told(self) -> dict[int, Any]:
-        """What the heartbeats of hosts told when `look` last heard them, by host; of those that are in this call."""
+        """What the heartbeats of hosts told when `look` last heard them, by host: (call, value), of this call."""
         beats = {host: json.loads(beat)[1] for host, beat in self._silent_hosts.beats.items()}
-        return {host: told[1] for host, told in beats.items() if told and told[0] == self._call}
-
-    def tells(self, value: Any) -> Any:
-        """What this host's heartbeats tell: a value of this call."""
-        return self._call, value
+        return {host: told[1] for host, told in beats.items() if told and told[0] == self.call}
 
     def left(self, how: str) -> None:
         """Announces how this host's session ended: "done", "raised" or "killed"."""

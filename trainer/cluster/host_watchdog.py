@@ -72,7 +72,7 @@ class HostWatchdog:
 
     def __enter__(self) -> "HostWatchdog":
         if not self.alone:
-            count_calls(1, lambda: self.registry.tells(self.activity.row()))
+            count_calls(1, lambda: (self.registry.call, self.activity.row()))
         if self._guarded:
             GUARD.start()
         if self._guarded or not self.alone:
@@ -195,7 +195,7 @@ class HostWatchdog:
             self._asked_at = self._own.clock
             return
         seconds = min(still, self._own.clock - self._asked_at)
-        limit = row.limit if row.setting == "save_seconds" else max(ASKED_SECONDS, TIMES_USUAL * self.activity.usual())
+        limit = row.limit if row.setting == "save_seconds" else max(ASKED_SECONDS, TIMES_USUAL * row.usual)
         if not asked.again and seconds < limit:
             return
         why = "a second time" if asked.again else f"no progress for {seconds:.0f} s; it is {row.what}"

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -131,48 +130,36 @@ def run(
 
     `on_result` gets all results in order, each while the next dispatch runs, so the device never waits for the
     host. The activity of a Feeder is told how far the dispatches are."""
-    with getattr(chunks, "activity", Activity()).dispatches(start, chunks) as doing:
-        return _run(carry, start, chunks, program, partial(_reported, on_result=on_result, doing=doing), between, doing)
-
-
-def _run(
-    carry: Any,
-    start: int,
-    chunks: Iterable[Chunk],
-    program: Program,
-    reported: Callable[[tuple[Chunk, Any] | None], None],
-    between: Between | None,
-    doing: Dispatches,
-) -> tuple[Any, int]:
     pending: tuple[Chunk, Any] | None = None
     step, source, ended = start, iter(chunks), False
     copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
-    while True:
-        if between is not None and between.due(step, ended):
-            pending = reported(pending)
-            carry, go_on = between.act(step, carry)
-            if not go_on:
+    with getattr(chunks, "activity", Activity()).dispatches(start, chunks) as doing:
+        while True:
+            if between is not None and between.due(step, ended):
+                pending = _reported(pending, on_result, doing)
+                carry, go_on = between.act(step, carry)
+                if not go_on:
+                    break
+            if ended:
                 break
-        if ended:
-            break
-        try:
-            doing.at = doing.INPUT
-            chunk = next(source, None)
-        except Ending:  # raised while the input was late: the pauses save all progress
-            continue
-        if chunk is None:
-            pending = reported(pending)  # so that this host knows what was decided before it asks again
-            ended = True
-            continue
-        doing.at = doing.DEVICES
-        with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
-            carry, scalars = program(carry, chunk.batches, chunk.stacked)
-        for leaf in jax.tree.leaves(scalars) if copies else ():
-            leaf.copy_to_host_async()
-        step = doing.launched = chunk.start + chunk.length
-        reported(pending)
-        pending = (chunk, scalars)
-    reported(pending)
+            try:
+                doing.at = doing.INPUT
+                chunk = next(source, None)
+            except Ending:  # raised while the input was late: the pauses save all progress
+                continue
+            if chunk is None:
+                # So that this host knows what was decided before it asks again.
+                pending, ended = _reported(pending, on_result, doing), True
+                continue
+            doing.at = doing.DEVICES
+            with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
+                carry, scalars = program(carry, chunk.batches, chunk.stacked)
+            for leaf in jax.tree.leaves(scalars) if copies else ():
+                leaf.copy_to_host_async()
+            step = doing.launched = chunk.start + chunk.length
+            _reported(pending, on_result, doing)
+            pending = (chunk, scalars)
+        _reported(pending, on_result, doing)
     return carry, step
 
 
