@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from host_task import NumberedInput, checksums, dense_task, settings
 
@@ -110,3 +111,38 @@ def with_call(loss_fn, call):
         return loss, *others
 
     return calling
+
+
+def unhurried(order):
+    """Trains for `order.seconds` with random pauses below the limits, with compilations and a clock that jumps."""
+    random = np.random.default_rng(jax.process_index())
+    stop, real, jump = time.monotonic() + order.seconds, time.time, [0.0]
+    time.time = lambda: real() + jump[0]
+
+    def pause(most):
+        if random.random() < 0.01:
+            time.sleep(random.uniform(0, most))
+
+    class Pausing(Callback):
+        def on_loop_end(self, end):
+            pause(0.6 * LIMITS["callback_seconds"])
+            if random.random() < 0.01:
+                jump[0] = random.uniform(-7200, 7200)
+            if random.random() < 0.002:
+                jax.jit(lambda x: x * random.random())(np.zeros(7)).block_until_ready()
+            if time.monotonic() > stop:
+                end.stop("it is time")
+
+    class PausingInput(NumberedInput):
+        def batches(self, position):
+            for batch in super().batches(position):
+                pause(0.6 * LIMITS["stall_seconds"])
+                yield batch
+
+    task = dense_task()
+    slow = with_call(task.loss_fn, lambda _: pause(0.6 * order.host_timeout_seconds))
+    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=500, **LIMITS)
+    trainer = Trainer(replace(task, loss_fn=slow), config, callbacks=[Pausing()])
+    evaluated = {"eval_every_steps": 500, "max_steps": 10**7}
+    open_input = lambda ctx: PausingInput(ctx, RECORDS)  # noqa: E731
+    yield "trained", trainer.train_and_evaluate(open_input, open_input, **evaluated).step

@@ -182,7 +182,7 @@ class HostWatchdog:
             host = 0 if count == 1 else -1 if stuck.host is None else stuck.host
             advice = "The logs have the stacks of all threads; the same command resumes from the newest checkpoint."
             self.registry.report(f"{stuck.text}. {advice}", host, stuck=True)
-        elif stuck.seconds >= stuck.limit / 4 and self._warned != (place := (stuck.host, *rows.values())):
+        elif stuck.seconds >= stuck.limit / 4 and self._warned != (place := [row[:4] for row in rows.values()]):
             self._warned = place
             who = "" if count == 1 or stuck.host is None else f"host {stuck.host} of {count}: "
             log.warning("%s%s; then the run ends", who, stuck.text)

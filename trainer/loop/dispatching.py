@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -38,32 +39,33 @@ class Marks:
 
 @dataclass(frozen=True)
 class Steps:
-    """The dispatches of one loop: from step `start` to `end` (None: until the input ends), of these lengths.
+    """The dispatches of one loop: from step `start` to `end` (None: until the input ends), of the lengths it yields.
 
     compiled: the lengths to compile before the first dispatch."""
 
     start: int
     end: int | None
-    lengths: Iterable[int]
+    lengths: Callable[[], Iterator[int]]
     compiled: frozenset[int]
 
     @classmethod
     def planned(cls, start: int, end: int | None, k: int, marks: Marks = Marks()) -> "Steps":
         """See `plan`."""
-        if end is None:
-            return cls(start, None, plan(start, math.inf, k, marks), frozenset([1, k]))
-        lengths = list(plan(start, end, k, marks))
-        return cls(start, end, lengths, frozenset(lengths))
+        lengths = partial(plan, start, math.inf if end is None else end, k, marks)
+        if end is None or (k == 1 and start < end):  # a hundred million single steps need not be counted
+            return cls(start, end, lengths, frozenset([1, k]))
+        return cls(start, end, lengths, frozenset(lengths()))
 
     @classmethod
     def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
         """See `timed_plan`."""
-        return cls(start, end, timed_plan(start, math.inf if end is None else end, k, marks), frozenset([1]))
+        lengths = partial(timed_plan, start, math.inf if end is None else end, k, marks)
+        return cls(start, end, lengths, frozenset([1]))
 
     @classmethod
     def of_input(cls) -> "Steps":
         """Single steps until the input ends."""
-        return cls(0, None, itertools.repeat(1), frozenset([1]))
+        return cls(0, None, partial(itertools.repeat, 1), frozenset([1]))
 
 
 def plan(start: int, end: float, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:

@@ -125,7 +125,7 @@ class Session:
         common = self.exchange.common_end() if ends or opened.is_program else None
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
         batches = opened.source.batches(position)
-        chunks = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program=program, common=common)
+        chunks = Chunks(batches, steps.start, steps.end, steps.lengths(), opened.struct, program=program, common=common)
         with closing(Feeder(chunks, bound, late or self.check, self.activity)) as feeder:
             with self.activity.doing("compiling", "compile_seconds"):
                 program.compile(steps.compiled, self.check)

@@ -1,0 +1,74 @@
+"""No false alarm of a stuck host: two processes train with random pauses below the limits. Exits 1 on an alarm.
+
+    python tests/e2e/false_alarm_sweep.py [--minutes 120] [--load 8]
+
+Pauses in callbacks, in the input and on the devices; compilations; a wall clock that jumps by up to two hours; and for
+a fifth of the time `load` other processes that compute. .ci/sweep runs it."""
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+WORKER = Path(__file__).with_name("host_worker.py")
+TIMEOUT = 12.0  # host_timeout_seconds
+
+
+def main() -> None:
+    """Prints what the run said of its progress, and how it ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--load", type=int, default=8)
+    args = parser.parse_args()
+    failed = 0
+    for k in (1, 10):
+        with tempfile.TemporaryDirectory() as out:
+            hosts = [start(out, index, k, 30 * args.minutes) for index in range(2)]
+            time.sleep(24 * args.minutes)
+            busy = [multiprocessing.Process(target=compute, args=(6 * args.minutes,)) for _ in range(args.load)]
+            for process in busy:
+                process.start()
+            codes = [host.wait() for host in hosts]
+            for process in busy:
+                process.join()
+            printed = [Path(out, f"{index}.txt").read_text() for index in range(2)]
+            told = [path.read_text() for path in sorted(Path(out).glob("[01].json"))]
+        print(
+            f"k={k}: exit codes {codes}, {told}, {sum(text.count('no progress') for text in printed)} warnings",
+            flush=True,
+        )
+        if codes != [0, 0]:
+            failed += 1
+            print(*(text[-4000:] for text in printed), sep="\n")
+    sys.exit(failed)
+
+
+def start(out: str, index: int, k: int, seconds: float) -> subprocess.Popen:
+    """A process of the run; both find a free port by the first one's choice."""
+    port = Path(out, "port")
+    if not index:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port.write_text(str(s.getsockname()[1]))
+    order = {"function": "unhurried", "count": 2, "devices": 1, "out": out, "index": index, "xla_flags": "", "k": k}
+    order |= {"workdir": f"{out}/run", "address": f"127.0.0.1:{port.read_text()}", "seconds": seconds}
+    with Path(out, f"{index}.txt").open("w") as printed:
+        command = [sys.executable, str(WORKER), json.dumps(order | {"host_timeout_seconds": TIMEOUT})]
+        return subprocess.Popen(command, stdout=printed, stderr=printed, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+
+
+def compute(seconds: float) -> None:
+    """Keeps a core busy."""
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop:
+        sum(range(10_000))
+
+
+if __name__ == "__main__":
+    main()
