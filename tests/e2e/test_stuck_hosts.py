@@ -34,9 +34,9 @@ if SWEEP:
         if not (how == "stopped" and count == 1)
     ]
 SAID = {
-    "callback": "no progress for 8 s; it is in on_loop_end of the callback Hanging (limit 8 s: callback_seconds)",
-    "evaluation": "no progress for 8 s; it is in on_evaluation_end of the callback Hanging (limit 8 s: callback_se",
-    "save": "no progress for 16 s; it is saving a checkpoint (limit 16 s: save_seconds)",
+    "callback": "s; it is in on_loop_end of the callback Hanging (limit 8 s: callback_seconds)",
+    "evaluation": "s; it is in on_evaluation_end of the callback Hanging (limit 8 s: callback_seconds)",
+    "save": "s; it is saving a checkpoint (limit 16 s: save_seconds)",
     "input": "for input from thread 'trainer-feeder', and nothing came",
     "device": " has launched the steps up to ",
 }
@@ -109,11 +109,13 @@ def test_a_host_that_never_goes_on_ends_all_within_the_limit_with_its_name(stuck
         else:
             assert SAID[how] in said
             who = "the devices are stuck" if how == "device" else f"host {host} of {count} is stuck"
-            assert said.count("then the run ends") == (how != "input")  # at a quarter of the limit
+            warned = said.count("then the run ends")  # at a quarter of the limit
+            assert warned <= 1
+            assert warned or how == "input" or index != host
             if count > 1 and how != "input":
                 assert f"{who}: no progress for" in said
             if how != "input" or index == host:
-                assert "host_stuck.py" in said  # the stacks of its threads
+                assert "host_worker.py" in said  # the stacks of its threads
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[0] == "callback" or (SWEEP and row[2] == 2)], ids=str)

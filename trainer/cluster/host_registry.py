@@ -9,10 +9,11 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+from pipeline.background import log_stacks
 from pipeline.errors import HostError
 from trainer.cluster.store import Store, StoreError, joined_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, ending, leave
@@ -87,9 +88,10 @@ class Heartbeats:
     def _end(self, host: int, text: str) -> None:
         if self.calls:
             return
-        store = self._store
-        failed = f"error: host {host} of {store.count} failed: {text} Its process or machine died: see its log."
-        print(f"{failed} Host {store.index} ends, too.", file=sys.stderr)
+        self._leave(f"host {host} of {self._store.count} failed: {text} Its process or machine died: see its log.")
+
+    def _leave(self, why: str) -> NoReturn:
+        print(f"error: {why} Host {self._store.index} ends, too.", file=sys.stderr)
         leave(EXIT_HOST_FAILED)
 
     def farewell(self) -> None:
@@ -100,6 +102,9 @@ class Heartbeats:
             while self._thread.is_alive() and time.monotonic() < stop:
                 if len(self._store.by_host("farewell")) == self._store.count:
                     break
+                if (told := self._store.get(FAILURE)) and (failure := Failure(*json.loads(told))).stuck:
+                    log_stacks()
+                    self._leave(str(failure.error(self._store.count)))
                 time.sleep(BEAT_SECONDS / 5)
         except StoreError:
             pass  # JAX's own shutdown reports it
@@ -221,6 +226,10 @@ class HostRegistry:
         """What the heartbeats of hosts told when `look` last heard them, by host: (call, value), of this call."""
         beats = {host: json.loads(beat)[1] for host, beat in self._silent_hosts.beats.items()}
         return {host: told[1] for host, told in beats.items() if told and told[0] == self.call}
+
+    def gone(self) -> Collection[int]:
+        """The hosts that have left this call."""
+        return self._hear("left").keys()
 
     def left(self, how: str) -> None:
         """Announces how this host's session ended: "done", "raised" or "killed"."""

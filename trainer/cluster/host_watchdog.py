@@ -174,7 +174,9 @@ class HostWatchdog:
     def _look_for_stuck(self, told: dict[int, Any]) -> None:
         """Reports who keeps the run from going on, once that has lasted too long; says so at a quarter of that."""
         count = self.registry.store.count
-        if len(told) < count:  # a host has not begun this call, or has ended it: exchanges have limits of their own
+        if len(told) < count - len(
+            self.registry.gone()
+        ):  # one has not begun this call: exchanges have their own limits
             return
         rows = {host: Row(*row) for host, row in told.items()}
         stuck = slowest(rows, self._hosts.look(rows))
