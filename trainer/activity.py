@@ -213,14 +213,14 @@ class StandingStill:
 
     def __init__(self, tick_seconds: float) -> None:
         self._most, self._looked, self.clock = 2 * tick_seconds, time.monotonic(), 0.0
-        self._since: dict[int, tuple[tuple[int, ...], float]] = {}
+        self._since: dict[int, tuple[Any, float]] = {}
 
-    def look(self, rows: Mapping[int, Row]) -> dict[int, float]:
-        """Seconds by host, since a look first saw it where it is."""
+    def look(self, places: Mapping[int, Any]) -> dict[int, float]:
+        """Seconds by host, since a look first saw it at its place."""
         now = time.monotonic()
         self.clock += min(now - self._looked, self._most)
         self._looked = now
-        for host, row in rows.items():
-            if self._since.get(host, (None,))[0] != row[:4]:
-                self._since[host] = (row[:4], self.clock)
-        return {host: self.clock - self._since[host][1] for host in rows}
+        for host, place in places.items():
+            if self._since.get(host, (None,))[0] != place:
+                self._since[host] = (place, self.clock)
+        return {host: self.clock - self._since[host][1] for host in places}

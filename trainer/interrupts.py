@@ -39,19 +39,17 @@ class Interrupts:
     """Listens for SIGINT, as a context manager; if several are entered, the innermost does.
 
     Only in the main thread, and only in place of Python's own handler: a program's handler is respected. words: what to
-    print. tell: called once, in the listening thread. error: makes the exception to raise. terminated: called there for
-    each SIGTERM for which the program has a handler, even while the main thread is inside C."""
+    print. tell: called in the listening thread, even while the main thread is inside C, with the number of the first
+    SIGINT, and of every SIGTERM for which the program has a handler. error: makes the exception to raise."""
 
     def __init__(
         self,
         first: FirstOne,
         words: str,
-        tell: Callable[[], None] = lambda: None,
+        tell: Callable[[int], None] = lambda _: None,
         error: Callable[[], BaseException] = KeyboardInterrupt,
-        terminated: Callable[[], None] = lambda: None,
     ) -> None:
-        self.first, self._words, self._tell, self._error = first, words, tell, error
-        self.terminated = terminated
+        self.first, self._words, self.tell, self._error = first, words, tell, error
         self._heard, self._answered = threading.Event(), threading.Event()
         self._raised = False
 
@@ -90,7 +88,7 @@ class Interrupts:
         if self.first is FirstOne.LEAVES:
             os._exit(EXIT_INTERRUPTED)
         self._answered.set()
-        self._tell()
+        self.tell(signal.SIGINT)
 
     def in_main(self, frame: FrameType | None) -> None:
         """Handles a SIGINT in the main thread."""
@@ -144,7 +142,7 @@ class _Listener:
                     return
                 handled += number == HANDLED
                 if number == signal.SIGTERM and self.entered:
-                    self.entered[-1].terminated()
+                    self.entered[-1].tell(number)
                 # A signal wakes this thread, unless an event loop in the main thread has set a wakeup of its own.
                 if (number == signal.SIGINT or handled > woken) and self.entered:
                     woken += 1

@@ -55,13 +55,7 @@ class Preemption:
         self._listening = False
         self._call = ""
         words, self._why = (SAVING, SAVED) if saves else (STOPPING, UNSAVED)
-        self._interrupts = Interrupts(
-            FirstOne.WAITS,
-            words,
-            tell=lambda: self._hear("SIGINT"),
-            error=lambda: Interrupted(f"SIGINT; {self._why}"),
-            terminated=lambda: self._hear("SIGTERM"),
-        )
+        self._interrupts = Interrupts(FirstOne.WAITS, words, self._hear, lambda: Interrupted(f"SIGINT; {self._why}"))
         self._asked, self._asked_at = Asked(), math.inf
 
     def __enter__(self) -> "Preemption":
@@ -84,17 +78,14 @@ class Preemption:
             _requested.set()
             self._tell("")
 
-    def _hear(self, name: str) -> None:
+    def _hear(self, number: int) -> None:
         """Handles a signal in the listening thread; the main thread may be inside C and handle it late or never."""
-        now = time.monotonic()
+        now, name = time.monotonic(), signal.Signals(number).name
         if self._asked_at == math.inf:
             self._asked, self._asked_at = Asked(name), now
         elif now - self._asked_at > TWICE_SECONDS:
             self._asked = Asked(name, again=True)
-        if name == "SIGINT":
-            self._tell(self._call)
-        else:
-            self._on_sigterm()
+        self._tell(self._call) if number == signal.SIGINT else self._on_sigterm()
 
     def asked(self) -> "Asked":
         """How this process was asked to end. Asks no store."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pipeline.background import log_stacks
 from pipeline.errors import HostError
+from trainer.activity import StandingStill
 from trainer.cluster.store import Store, StoreError, joined_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, ending, leave
 
@@ -35,25 +36,14 @@ class SilentHosts:
 
     def __init__(self, store: Store, silence_seconds: float) -> None:
         self._store, self._silence_seconds = store, silence_seconds
-        self._heard: dict[int, tuple[str, float]] = {}
         self.beats: dict[int, str] = {}  # the newest of each host
-        self._looked = time.monotonic()
+        self._standing_still = StandingStill(silence_seconds / 4)
 
     def look(self) -> set[int]:
         """The other hosts without a heartbeat for this time, except those that never joined. Raises StoreError."""
-        beats, now = self._store.by_host("beat"), time.monotonic()
-        self.beats = beats
-        # While this process was suspended, it noticed no heartbeats.
-        deaf = max(0.0, now - self._looked - self._silence_seconds / 2)
-        self._looked = now
-        for host, beat in beats.items():
-            last, since = self._heard.get(host, ("", now))
-            self._heard[host] = (beat, since + deaf if beat == last else now)
-        return {
-            host
-            for host, (_, since) in self._heard.items()
-            if host != self._store.index and now - since > self._silence_seconds
-        }
+        self.beats = self._store.by_host("beat")
+        still = self._standing_still.look(self.beats)
+        return {host for host in still if host != self._store.index and still[host] > self._silence_seconds}
 
 
 class Heartbeats:

@@ -62,7 +62,7 @@ class HostWatchdog:
         self.registry, self._busy, self._heed = HostRegistry(store, timeout_seconds), busy, heed
         self.exchange, self.alone = Exchange(self.registry, self.wait), store.count == 1
         self.silence_seconds = self.registry.silence_seconds
-        self.activity, self._guarded, self._asked = activity or Activity(), activity is not None, asked
+        self.activity, self._asked = activity or Activity(), asked
         self._hosts = StandingStill(max(self.registry.look_seconds, POLL_SECONDS))
         self._own, self._asked_at = StandingStill(POLL_SECONDS), 0.0
         self._warned: object = None
@@ -73,30 +73,23 @@ class HostWatchdog:
     def __enter__(self) -> "HostWatchdog":
         if not self.alone:
             count_calls(1, lambda: (self.registry.call, self.activity.row()))
-        if self._guarded:
-            GUARD.start()
-        if self._guarded or not self.alone:
-            self._thread.start()
+        GUARD.start()
+        self._thread.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self.alone:
-            self._stop_watching()
-            return
         raised = not _in_peace(error)
         self.registry.left("raised" if raised else "done")
-        self._stop_watching()
+        self._left.set()
+        self._thread.join()
+        GUARD.tell(RESTS)
+        if self.alone:
+            return
         count_calls(-1)
         if isinstance(error, Ending) and raised:  # it left a compilation, whose thread still runs
             break_apart(self.registry.depart, error.exit_code)
         elif raised and not self.registry.ended_together():
             break_apart(self.registry.depart, EXIT_HOST_FAILED if isinstance(error, HostError) else 1)
-
-    def _stop_watching(self) -> None:
-        self._left.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-            GUARD.tell(RESTS)
 
     def check(self) -> None:
         """Raises HostError if another host has failed or is stuck, an Ending if it was asked to end."""
@@ -133,6 +126,7 @@ class HostWatchdog:
             if failure.stuck:
                 self._show_stacks()
             own = failure.host == self.registry.store.index or isinstance(error, (InfeedError, Ending))
+            own = own and not failure.stuck and not _echoes(error)
             told = error if own else failure.error(self.registry.store.count)
             setattr(told, TOLD, True)
             if own:
@@ -140,7 +134,7 @@ class HostWatchdog:
             raise told from error
 
     def _reported(self, error: BaseException) -> Failure:
-        if ECHO.match(str(error)):  # the peer's own report comes, or its silence is noticed
+        if _echoes(error):  # the peer's own report comes, or its silence is noticed
             stop = time.monotonic() + self.registry.silence_seconds + self.registry.look_seconds + 4 * POLL_SECONDS
             if failure := poll(self.registry.failure, stop):
                 return failure
@@ -153,7 +147,7 @@ class HostWatchdog:
         for number in itertools.count():
             lost = self.registry.reach()
             row = self.activity.row()
-            self._tell_guard(row.what)
+            GUARD.tell(f"{self.registry.timeout_seconds:g} {row.what}")
             self._end_if_asked(row)
             if number % every == 0:
                 self.registry.look()
@@ -174,24 +168,23 @@ class HostWatchdog:
     def _look_for_stuck(self, told: dict[int, Any]) -> None:
         """Reports who keeps the run from going on, once that has lasted too long; says so at a quarter of that."""
         count = self.registry.store.count
-        if len(told) < count - len(
-            self.registry.gone()
-        ):  # one has not begun this call: exchanges have their own limits
+        if len(told) + len(self.registry.gone()) < count:  # one has not begun: exchanges have limits of their own
             return
         rows = {host: Row(*row) for host, row in told.items()}
-        stuck = slowest(rows, self._hosts.look(rows))
+        places = {host: row[:4] for host, row in rows.items()}
+        stuck = slowest(rows, self._hosts.look(places))
         if stuck.seconds >= stuck.limit:
             host = 0 if count == 1 else -1 if stuck.host is None else stuck.host
             advice = "The logs have the stacks of all threads; the same command resumes from the newest checkpoint."
             self.registry.report(f"{stuck.text}. {advice}", host, stuck=True)
-        elif stuck.seconds >= stuck.limit / 4 and self._warned != (place := [row[:4] for row in rows.values()]):
-            self._warned = place
+        elif stuck.seconds >= stuck.limit / 4 and self._warned != places:
+            self._warned = places
             who = "" if count == 1 or stuck.host is None else f"host {stuck.host} of {count}: "
             log.warning("%s%s; then the run ends", who, stuck.text)
 
     def _end_if_asked(self, row: Row) -> None:
         """Ends the process if it was asked to end and makes no progress, or if it was asked twice."""
-        still = self._own.look({0: row})[0]
+        still = self._own.look({0: row[:4]})[0]
         asked = self._asked()
         if not asked.name:
             self._asked_at = self._own.clock
@@ -207,10 +200,6 @@ class HostWatchdog:
         failure = self.registry.report(text, preempted=True, interrupted=asked.name == "SIGINT")
         self._kill(failure, in_a_hurry=True)
 
-    def _tell_guard(self, what: str) -> None:
-        if self._guarded:
-            GUARD.tell(f"{self.registry.timeout_seconds:g} {what}")
-
     def _show_stacks(self) -> None:
         if not self._shown.is_set():
             self._shown.set()
@@ -222,7 +211,7 @@ class HostWatchdog:
             self._show_stacks()
         heard = time.monotonic()
         while not self._left.wait(POLL_SECONDS / 5):
-            self._tell_guard("ending")
+            GUARD.tell(f"{self.registry.timeout_seconds:g} ending")
             bound = (
                 self.registry.timeout_seconds
                 - self.registry.silence_seconds
@@ -249,6 +238,11 @@ class HostWatchdog:
                 self.registry.ended_together()
             self.registry.depart()
         leave(code)
+
+
+def _echoes(error: BaseException) -> bool:
+    """Whether a collective failed, such as one of Orbax, whose error we explain."""
+    return bool(ECHO.match(str(error)) or ECHO.match(str(error.__cause__)))
 
 
 def _in_peace(error: BaseException | None) -> bool:

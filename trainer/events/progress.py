@@ -121,10 +121,9 @@ class Speed:
 
     def _others(self) -> str:
         mfu = "" if self.mfu is None else f", MFU {self.mfu:.1%}"
-        if self.slowest_share is None or self.slowest_share <= NOTABLE:
+        if not self.slowest_share or self.slowest_share <= NOTABLE:
             return mfu
-        waits = f"its input or its own work {self.slowest_share:.0%}, input wait at most {self.input_wait_max:.0%}"
-        return f"{mfu}, slowest host {self.slowest_host} ({waits})"
+        return f"{mfu}, host {self.slowest_host} is slowest ({self.slowest_share:.0%} input wait and own work)"
 
 
 @dataclass(frozen=True)
