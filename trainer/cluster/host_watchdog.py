@@ -168,8 +168,8 @@ class HostWatchdog:
     def _look_for_stuck(self, told: dict[int, Any]) -> None:
         """Reports who keeps the run from going on, once that has lasted too long; says so at a quarter of that."""
         count = self.registry.store.count
-        if len(told) + len(self.registry.gone()) < count:  # one has not begun: exchanges have limits of their own
-            return
+        if not told or len(told) + len(self.registry.gone()) < count:
+            return  # one has not begun this call: exchanges have limits of their own
         rows = {host: Row(*row) for host, row in told.items()}
         places = {host: row[:4] for host, row in rows.items()}
         stuck = slowest(rows, self._hosts.look(places))
