@@ -147,7 +147,8 @@ class Activity:
         stack = list(self._stack)
         loop = next((each for each in reversed(stack) if isinstance(each, Dispatches)), None)
         doing = stack[-1].now() if isinstance(stack[-1], Dispatches) else stack[-1]
-        told = (doing.what, doing.limit, doing.setting, doing.waits or self._is_in_barrier())
+        waits = doing.waits or (doing.setting in ("save_seconds", "export_seconds") and self._is_in_barrier())
+        told = (doing.what, doing.limit, doing.setting, waits)
         if loop is None:
             return Row(self._loops, 0, 0, self._moves, *told)
         return Row(self._loops, loop.launched, loop.finished, self._moves, *told, *loop.told())

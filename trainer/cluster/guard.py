@@ -16,7 +16,7 @@ from typing import NoReturn
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
-RESTS = "rests"
+RESTS, ENDS = "rests", "ends"
 LINUX = sys.platform == "linux"
 
 
@@ -33,14 +33,23 @@ class Guard:
             return
         self._owner = os.getpid()
         # By its path and isolated: 15 ms, and no import of ours. In a session of its own, so that Ctrl-C spares it.
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(self._owner)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/",
-        )  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, str(self._owner)],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/",
+            )  # fmt: skip
+        except OSError:  # a program with Python inside has no interpreter to start
+            self._pipe = -1
+            return
         assert process.stdin is not None
         self._pipe = process.stdin.fileno()
         os.set_blocking(self._pipe, False)
-        atexit.register(lambda owner: process.communicate() if owner == os.getpid() else None, self._owner)
+        atexit.register(self._end, process, self._owner)
+
+    def _end(self, process: subprocess.Popen[bytes], owner: int) -> None:
+        if owner == os.getpid():  # not in a forked process, which also has the pipe
+            self.tell(ENDS)
+            process.communicate()
 
     def tell(self, line: str) -> None:
         """The process runs Python. line: seconds until the next one is overdue, and what it does; or RESTS."""
@@ -60,11 +69,11 @@ def watch(process: int) -> NoReturn:
     while True:
         ready = select.select([0], [], [], POLL_SECONDS)[0]
         data = os.read(0, 1 << 16) if ready else b""
-        if (ready and not data) or os.getppid() != process:
-            os._exit(0)
         if ready:
-            line, polls = data.decode().splitlines()[-1], 0
-        elif line != RESTS and not _suspended(process):
+            line, polls = (data.decode().splitlines() or [ENDS])[-1], 0
+        if line == ENDS or os.getppid() != process:
+            os._exit(0)
+        if not ready and line != RESTS and not _suspended(process):
             # Polls, not a clock: a machine that was suspended has lost no time.
             polls += 1
             _act(process, line, polls)
