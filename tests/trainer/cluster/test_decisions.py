@@ -1,12 +1,14 @@
 """All hosts do the same before the same dispatch, whatever the order in which they get there."""
 
+import signal
 import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.cluster.decisions import Decision, Request, SharedDecisions
+from trainer.cluster import decisions
+from trainer.cluster.decisions import Asked, Decision, Preemption, Request, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 
@@ -84,3 +86,24 @@ def test_a_preemption_does_not_wait_for_a_save_by_the_clock():
     assert alone.poll(lambda: SAVE) == SAVE
     now.request = Request("SIGTERM on host 0 of 1", False)
     assert alone.poll(lambda: pytest.fail("the clock is asked")).preempted
+
+
+@pytest.mark.parametrize(
+    ("heard", "asked"),
+    [
+        ([(signal.SIGTERM, 0.0)], Asked("SIGTERM")),
+        ([(signal.SIGTERM, 0.0), (signal.SIGTERM, 0.9)], Asked("SIGTERM")),  # a launcher passed it on
+        ([(signal.SIGTERM, 0.0), (signal.SIGTERM, 0.9), (signal.SIGTERM, 1.5)], Asked("SIGTERM", again=True)),
+        ([(signal.SIGINT, 0.0), (signal.SIGTERM, 2.0)], Asked("SIGTERM", again=True)),
+        ([(signal.SIGTERM, 0.0), (signal.SIGINT, 2.0)], Asked("SIGINT", again=True)),
+    ],
+)
+def test_signals_more_than_a_second_apart_are_two(heard, asked, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(decisions, "_requested", threading.Event())
+    monkeypatch.setattr(decisions.time, "monotonic", lambda: clock[0])
+    preemption = Preemption(store=LocalStore())
+    assert preemption.asked() == Asked()
+    for number, clock[0] in heard:
+        preemption._hear(number)
+    assert preemption.asked() == asked

@@ -63,7 +63,7 @@ def test_an_error_of_host_0_ends_the_wait_of_the_others(monkeypatch):
 
     def outcome(index):
         try:
-            with HostWatchdog(2.0, store=store.view(index, 2)) as watchdog, watchdog.reporting():
+            with HostWatchdog(4.0, store=store.view(index, 2)) as watchdog, watchdog.reporting():
                 watchdog.exchange.from_host_0("value", make)
         except Exception as error:
             return f"{type(error).__name__}: {error}"

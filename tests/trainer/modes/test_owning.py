@@ -31,7 +31,7 @@ def outcomes(config, monkeypatch):
             view = store.view(index, count)
             preemption, ownership = Preemption(store=view), Ownership(settings.workdir)
             try:
-                with HostWatchdog(2.0, store=view) as watchdog, ownership, watchdog.reporting():
+                with HostWatchdog(4.0, store=view) as watchdog, ownership, watchdog.reporting():
                     decisions = SharedDecisions(watchdog.exchange, preemption)
                     Session(
                         job=SimpleNamespace(config=settings),

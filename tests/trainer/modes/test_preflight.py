@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from pipeline.errors import HostError, InputError, OptionError
+from pipeline.errors import CheckpointError, HostError, InputError, OptionError
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 from trainer.job import Job
@@ -33,7 +33,7 @@ def outcomes(tmp_path):
 
         def outcome(index):
             try:
-                with HostWatchdog(2.0, store=store.view(index, len(facts))) as watchdog, watchdog.reporting():
+                with HostWatchdog(4.0, store=store.view(index, len(facts))) as watchdog, watchdog.reporting():
                     if isinstance(facts[index], Exception):
                         raise facts[index]
                     agree(watchdog.exchange, lambda: facts[index], str(tmp_path / workdir.format(index)), seconds)
@@ -164,3 +164,12 @@ def test_a_collective_that_fails_because_a_host_died_reports_that_host():
         echoing()
     assert isinstance(caught.value.__cause__, ValueError)
     assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("stuck", [True, False])
+def test_a_save_that_fails_because_another_host_is_gone_is_not_this_hosts_failure(stuck):
+    lost = ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
+    gone = pytest.raises(HostError, match="host 1 of 2 (is stuck|failed): it is gone")
+    with gone, HostWatchdog(3.0, store=LocalStore().view(0, 2)) as watchdog, watchdog.reporting():
+        watchdog.registry.report("it is gone", 1, stuck=stuck)
+        raise CheckpointError(f"cannot write to the disk: {lost}") from lost
