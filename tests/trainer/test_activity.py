@@ -147,6 +147,7 @@ def test_the_slowest_host_is_the_one_that_waits_and_works_most():
     found = straggler(before, after)
     assert found == {"slowest_host": 1, "slowest_share": 0.4, "input_wait_max": 0.3}
     assert straggler({}, after) == {}
+    assert straggler(before, {host: each._replace(loop=2) for host, each in after.items()}) == {}  # another loop
     assert straggler(before, before) == {}  # nothing new was told
 
 
