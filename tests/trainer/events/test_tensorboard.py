@@ -84,7 +84,7 @@ def tensorboard(workdir):
 
 def _wait_for(url, last_step):
     """It serves while it loads: at first without the tag, then with some of the steps."""
-    stop, steps = time.monotonic() + 60, []
+    stop, steps = time.monotonic() + 150, []  # it loads one file after the other, on a busy machine
     while last_step not in steps:
         assert time.monotonic() < stop, f"{url} has only the steps {steps}"
         with contextlib.suppress(urllib.error.HTTPError), DIRECT.open(url, timeout=10) as answer:
