@@ -67,10 +67,13 @@ def saving_of_orbax():
 
 def barriers_of_orbax():
     from jax.experimental import multihost_utils
-    from orbax.checkpoint import CheckpointManager
+    from orbax.checkpoint import CheckpointManager, multihost
 
-    assert "sync_global_processes(" in inspect.getsource(CheckpointManager.save)
-    assert callable(multihost_utils.process_allgather)
+    from trainer.activity import BARRIERS
+
+    assert "multihost.sync_global_processes(" in inspect.getsource(CheckpointManager.save)
+    assert multihost.sync_global_processes.__code__.co_filename.endswith(BARRIERS)
+    assert multihost_utils.process_allgather.__code__.co_filename.endswith(BARRIERS)
 
 
 def session_of_a_client():

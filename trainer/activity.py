@@ -19,7 +19,8 @@ from pipeline.background import thread_frames
 from trainer.config import TrainerConfig
 
 RECENT, LEAST = 100, 3  # finished dispatches that determine what is usual; with fewer than LEAST, nothing is
-BARRIERS = ("sync_global_processes", "process_allgather")  # functions of Orbax and JAX that wait for all hosts
+BARRIERS = ("/multihost/multihost.py", "/multihost_utils.py")  # of Orbax and JAX: their functions wait for all hosts
+WITH_BARRIERS = ("callback_seconds", "save_seconds", "export_seconds")  # asking Orbax whether it saves is one, too
 TIMES_USUAL = 20  # a dispatch that takes longer than this many usual ones is stuck
 
 
@@ -147,7 +148,7 @@ class Activity:
         stack = list(self._stack)
         loop = next((each for each in reversed(stack) if isinstance(each, Dispatches)), None)
         doing = stack[-1].now() if isinstance(stack[-1], Dispatches) else stack[-1]
-        waits = doing.waits or (doing.setting in ("save_seconds", "export_seconds") and self._is_in_barrier())
+        waits = doing.waits or (doing.setting in WITH_BARRIERS and self._is_in_barrier())
         told = (doing.what, doing.limit, doing.setting, waits)
         if loop is None:
             return Row(self._loops, 0, 0, self._moves, *told)
@@ -156,7 +157,11 @@ class Activity:
     def _is_in_barrier(self) -> bool:
         """Whether a library waits for the other hosts, such as Orbax in the middle of a save."""
         frame = thread_frames().get(self._thread)
-        return any(each.f_code.co_name in BARRIERS for each, _ in traceback.walk_stack(frame)) if frame else False
+        return (
+            any(each.f_code.co_filename.endswith(BARRIERS) for each, _ in traceback.walk_stack(frame))
+            if frame
+            else False
+        )
 
 
 class Stuck(NamedTuple):
