@@ -20,7 +20,7 @@ from trainer.config import TrainerConfig
 
 RECENT, LEAST = 100, 3  # finished dispatches that determine what is usual; with fewer than LEAST, nothing is
 BARRIERS = ("/multihost/multihost.py", "/multihost_utils.py")  # of Orbax and JAX: their functions wait for all hosts
-WITH_BARRIERS = ("callback_seconds", "save_seconds", "export_seconds")  # asking Orbax whether it saves is one, too
+CONSUMER = "the consumer"  # in place of a setting: what the program does between two results limits nothing
 TIMES_USUAL = 20  # a dispatch that takes longer than this many usual ones is stuck
 
 
@@ -148,20 +148,17 @@ class Activity:
         stack = list(self._stack)
         loop = next((each for each in reversed(stack) if isinstance(each, Dispatches)), None)
         doing = stack[-1].now() if isinstance(stack[-1], Dispatches) else stack[-1]
-        waits = doing.waits or (doing.setting in WITH_BARRIERS and self._is_in_barrier())
+        waits = doing.waits or (doing.limit < math.inf and self._is_in_barrier())
         told = (doing.what, doing.limit, doing.setting, waits)
         if loop is None:
             return Row(self._loops, 0, 0, self._moves, *told)
         return Row(self._loops, loop.launched, loop.finished, self._moves, *told, *loop.told())
 
     def _is_in_barrier(self) -> bool:
-        """Whether a library waits for the other hosts, such as Orbax in the middle of a save."""
-        frame = thread_frames().get(self._thread)
-        return (
-            any(each.f_code.co_filename.endswith(BARRIERS) for each, _ in traceback.walk_stack(frame))
-            if frame
-            else False
-        )
+        """Whether a library waits for the other hosts, as Orbax does to save, and to say whether it saves."""
+        if (frame := thread_frames().get(self._thread)) is None:
+            return False
+        return any(each.f_code.co_filename.endswith(BARRIERS) for each, _ in traceback.walk_stack(frame))
 
 
 class Stuck(NamedTuple):
@@ -173,7 +170,7 @@ class Stuck(NamedTuple):
     text: str
 
 
-def slowest(rows: Mapping[int, Row], still: Mapping[int, float]) -> Stuck:
+def find_stuck(rows: Mapping[int, Row], still: Mapping[int, float]) -> Stuck:
     """The host that the others wait for. rows: of all hosts; still: seconds in which each has made no progress.
 
     A host at work of its own comes before one that waits; of those, the one whose dispatches are furthest behind; then
@@ -194,7 +191,7 @@ def _told(what: str, seconds: float, limit: float, setting: str) -> str:
     return f"no progress for {seconds:.0f} s; {what} (limit {limit:.0f} s: {setting})"
 
 
-def straggler(before: Mapping[int, Row], now: Mapping[int, Row]) -> dict[str, Any]:
+def slowest_host(before: Mapping[int, Row], now: Mapping[int, Row]) -> dict[str, Any]:
     """The fields of Speed about the host that launched last, between two tables of one loop; {} if they are not.
 
     That is where most of the time went into waiting for the input and work of its own."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from host_task import NumberedInput, checksums, dense_task, settings
+from host_task import NumberedInput, checksums, class_scores, dense_task, settings
 
 from trainer.callbacks import Callback
 from trainer.trainer import Trainer
@@ -146,3 +146,19 @@ def unhurried(order):
     evaluated = {"eval_every_steps": 500, "max_steps": 10**7}
     open_input = lambda ctx: PausingInput(ctx, RECORDS)  # noqa: E731
     yield "trained", trainer.train_and_evaluate(open_input, open_input, **evaluated).step
+
+
+def interrupted_consumer(order):
+    """Predicts; Ctrl-C comes while the program works with a prediction for longer than a stuck process may live."""
+    task = replace(dense_task(), predict_fn=class_scores)
+    trainer = Trainer(task, settings(order, **LIMITS))
+    trainer.train(lambda ctx: NumberedInput(ctx, RECORDS), max_steps=2)
+    predictions = trainer.predict(lambda ctx: NumberedInput(ctx, RECORDS))
+    next(predictions)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(13)
+    yield "used", True
+    try:
+        next(predictions)
+    except KeyboardInterrupt:
+        yield "told", True

@@ -19,7 +19,7 @@ from host_placement import placed
 from host_predictions import predictions
 from host_preemption import goes_on, preempted
 from host_programs import programs
-from host_stuck import stuck, unhurried
+from host_stuck import interrupted_consumer, stuck, unhurried
 from host_task import (
     IMAGE,
     LABEL,
@@ -43,7 +43,10 @@ from trainer.trainer import Trainer
 from trainer.warm_start.config import WarmStart
 
 AGREED = "now all agree"
-ELSEWHERE = {each.__name__: each for each in (batch_axes, predictions, preempted, goes_on, programs, stuck, unhurried)}
+ELSEWHERE = {
+    each.__name__: each
+    for each in (batch_axes, predictions, preempted, goes_on, programs, stuck, unhurried, interrupted_consumer)
+}
 
 
 class Complete(Callback):

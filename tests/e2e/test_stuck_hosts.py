@@ -106,7 +106,7 @@ def test_a_host_that_never_goes_on_ends_all_within_the_limit_with_its_name(stuck
             if index != host:
                 assert f"host {host} of {count} failed: it sent no heartbeat for 3 s" in said
             elif how == "lock":
-                assert "has run no Python for 6 s: code in C holds Python's lock. It was last " in said
+                assert "has given no sign for 6 s: code in C holds Python's lock, or nobody reads what it" in said
         else:
             assert SAID[how] in said
             who = "the devices are stuck" if how == "device" else f"host {host} of {count} is stuck"
@@ -176,3 +176,9 @@ def test_a_slow_host_is_not_stuck_and_is_named_in_the_metrics_and_the_progress_l
         assert line["speed/slowest_host"] == 1
         assert line["speed/slowest_share"] > 0.5
         assert 0 <= line["speed/input_wait_max"] < 0.5
+
+
+def test_ctrl_c_while_the_program_uses_a_prediction_is_told_with_the_next_and_ends_nothing(start_hosts):
+    (process,) = start_hosts("interrupted_consumer", 1, host_timeout_seconds=TIMEOUT).end(120)
+    assert process.code == 0, process.printed
+    assert process.report == {"used": True, "told": True}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer import activity
-from trainer.activity import Activity, Row, StandingStill, slowest, straggler
+from trainer.activity import Activity, Row, StandingStill, find_stuck, slowest_host
 from trainer.config import TrainerConfig
 
 CONFIG = TrainerConfig(workdir="w", global_batch_size=8, host_timeout_seconds=5.0, callback_seconds=60.0)
@@ -20,7 +20,7 @@ def row(launched, what="waiting for its devices", waits=True, finished=0, limit=
 
 
 def blamed(*rows, still=None):
-    return slowest(dict(enumerate(rows)), dict(enumerate(still or [100.0] * len(rows))))
+    return find_stuck(dict(enumerate(rows)), dict(enumerate(still or [100.0] * len(rows))))
 
 
 def test_a_host_in_a_callback_is_blamed_before_those_that_wait_for_it():
@@ -57,7 +57,7 @@ def test_a_host_that_may_take_forever_is_never_stuck():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans(), st.floats(0, 1e4)), min_size=1))
 def test_the_host_that_is_blamed_waits_for_no_other(places):
     rows = {host: row(launched, waits=waits, loops=loops) for host, (loops, launched, waits, _) in enumerate(places)}
-    found = slowest(rows, {host: seconds for host, (*_, seconds) in enumerate(places)})
+    found = find_stuck(rows, {host: seconds for host, (*_, seconds) in enumerate(places)})
     working = [host for host, each in rows.items() if not each.waits]
     if found.host is None:
         assert not working
@@ -144,11 +144,11 @@ def test_the_slowest_host_is_the_one_that_waits_and_works_most():
         1: row(9, seconds=11.0, input_seconds=0.5, host_seconds=4.0),
         2: row(9, seconds=11.0, input_seconds=3.5, host_seconds=0.0),
     }
-    found = straggler(before, after)
+    found = slowest_host(before, after)
     assert found == {"slowest_host": 1, "slowest_share": 0.4, "input_wait_max": 0.3}
-    assert straggler({}, after) == {}
-    assert straggler(before, {host: each._replace(loop=2) for host, each in after.items()}) == {}  # another loop
-    assert straggler(before, before) == {}  # nothing new was told
+    assert slowest_host({}, after) == {}
+    assert slowest_host(before, {host: each._replace(loop=2) for host, each in after.items()}) == {}  # another loop
+    assert slowest_host(before, before) == {}  # nothing new was told
 
 
 def test_rows_can_be_read_while_the_main_thread_goes_on():

@@ -1,8 +1,8 @@
 """A helper process that ends this one if code in C holds Python's lock: then no thread of this process can.
 
 The watchdog's thread writes a line to it every half second. Without lines for the time that the last one states, the
-helper says why and kills the process 10 seconds later (137 in a shell). A process that is suspended (SIGSTOP, a
-debugger) is left alone. Only on Linux, where /proc tells that. Stdlib only."""
+helper says so and kills the process 10 seconds later (137 in a shell), even if nobody reads that. A process that is
+suspended (SIGSTOP, a debugger) is left alone. Only on Linux, where /proc tells that. Stdlib only."""
 
 import atexit
 import contextlib
@@ -11,11 +11,13 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import NoReturn
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
+LEAVE_SECONDS = 5.0  # for the helper to end; one that was suspended cannot
 RESTS, ENDS = "rests", "ends"
 LINUX = sys.platform == "linux"
 
@@ -49,7 +51,10 @@ class Guard:
     def _end(self, process: subprocess.Popen[bytes], owner: int) -> None:
         if owner == os.getpid():  # not in a forked process, which also has the pipe
             self.tell(ENDS)
-            process.communicate()
+            try:
+                process.communicate(timeout=LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
     def tell(self, line: str) -> None:
         """The process runs Python. line: seconds until the next one is overdue, and what it does; or RESTS."""
@@ -83,12 +88,13 @@ def _act(process: int, line: str, polls: int) -> None:
     seconds, _, what = line.partition(" ")
     late = round(float(seconds) / POLL_SECONDS)
     if polls == late:
-        print(
-            f"error: process {process} has run no Python for {float(seconds):g} s: code in C holds Python's lock. It "
-            f"was last {what}. It is killed in {GRACE_SECONDS:g} s; the same command resumes from the last checkpoint.",
-            file=sys.stderr,
-            flush=True,
+        text = (
+            f"error: process {process} has given no sign for {float(seconds):g} s: code in C holds Python's lock, or "
+            f"nobody reads what it prints. It was last {what}. It is killed in {GRACE_SECONDS:g} s; the same command "
+            "resumes from the last checkpoint.\n"
         )
+        # In a thread, because this may wait for the same reader.
+        threading.Thread(target=os.write, args=(2, text.encode()), daemon=True).start()
     if polls == late + round(GRACE_SECONDS / POLL_SECONDS):
         os.kill(process, signal.SIGKILL)
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from pipeline.background import log_stacks
 from pipeline.errors import HostError, InfeedError, OptionError
 from pipeline.logs import logger
-from trainer.activity import Activity, Row, StandingStill, slowest, straggler
+from trainer.activity import CONSUMER, Activity, Row, StandingStill, find_stuck, slowest_host
 from trainer.cluster.decisions import Asked
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.guard import GUARD, RESTS
@@ -25,7 +25,8 @@ from trainer.cluster.store import Store, open_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, break_apart, is_apart, leave
 
 LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure
-ASKED_SECONDS, TIMES_USUAL = 10.0, 4  # without progress, or usual dispatches: then a process that was asked to end ends
+# Without progress, or usual dispatches: then a process that was asked to end ends.
+ASKED_SECONDS, ASKED_TIMES_USUAL = 10.0, 4
 TOLD = "told_to_the_other_hosts"  # an attribute of an exception
 TELL_SECONDS = 30.0  # until all hosts have ended after a failure between the trainer's calls
 # How errors of collectives start when a peer is gone. No peer causes any other error.
@@ -147,7 +148,7 @@ class HostWatchdog:
         for number in itertools.count():
             lost = self.registry.reach()
             row = self.activity.row()
-            GUARD.tell(f"{self.registry.timeout_seconds:g} {row.what}")
+            GUARD.tell(RESTS if row.setting == CONSUMER else f"{self.registry.timeout_seconds:g} {row.what}")
             self._end_if_asked(row)
             if number % every == 0:
                 self.registry.look()
@@ -158,12 +159,12 @@ class HostWatchdog:
             if self._left.wait(POLL_SECONDS):
                 break
 
-    def straggler(self) -> dict[str, Any]:
+    def slowest_host(self) -> dict[str, Any]:
         """The fields of Speed about the slowest host since the previous call; {} with one process, or if unknown."""
         if self.alone:
             return {}
         before, self._told = self._told, {host: Row(*row) for host, row in self.registry.told().items()}
-        return straggler(before, self._told)
+        return slowest_host(before, self._told)
 
     def _look_for_stuck(self, told: dict[int, Any]) -> None:
         """Reports who keeps the run from going on, once that has lasted too long; says so at a quarter of that."""
@@ -172,7 +173,7 @@ class HostWatchdog:
             return  # one has not begun this call: exchanges have limits of their own
         rows = {host: Row(*row) for host, row in told.items()}
         places = {host: row[:4] for host, row in rows.items()}
-        stuck = slowest(rows, self._hosts.look(places))
+        stuck = find_stuck(rows, self._hosts.look(places))
         if stuck.seconds >= stuck.limit:
             host = 0 if count == 1 else -1 if stuck.host is None else stuck.host
             advice = "The logs have the stacks of all threads; the same command resumes from the newest checkpoint."
@@ -190,8 +191,9 @@ class HostWatchdog:
             self._asked_at = self._own.clock
             return
         seconds = min(still, self._own.clock - self._asked_at)
-        limit = row.limit if row.setting == "save_seconds" else max(ASKED_SECONDS, TIMES_USUAL * row.usual)
-        if not asked.again and seconds < limit:
+        limit = row.limit if row.setting == "save_seconds" else max(ASKED_SECONDS, ASKED_TIMES_USUAL * row.usual)
+        interrupts_consumer = asked.name == "SIGINT" and row.setting == CONSUMER  # it is told with the next result
+        if interrupts_consumer or (not asked.again and seconds < limit):
             return
         why = "a second time" if asked.again else f"no progress for {seconds:.0f} s; it is {row.what}"
         saved = self.activity.saved

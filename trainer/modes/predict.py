@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
+from trainer.activity import CONSUMER
 from trainer.checkpointing.manager import WhichStep
 from trainer.exact_epoch import ExactEpoch
 from trainer.inputs import MASK, InputFn
@@ -105,7 +106,7 @@ class Prediction:
         source, session = self._opened.source, self._session
         with (
             session.feeding(self._program, self._opened, source.info.start, self._steps) as feeder,
-            session.activity.doing("with the consumer of its predictions"),
+            session.activity.doing("with the consumer of its predictions", CONSUMER),
         ):
             pending = None
             try:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.logs import logger
+from trainer.activity import CONSUMER
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.history.segments import Start, read_history, segment_of_all
 from trainer.inputs import INDEX, MASK, InputFn
@@ -40,7 +41,7 @@ def replay(job: Job, input_fn: InputFn, steps: range, warm_start: WarmStart) -> 
             raise OptionError("a tf.data program need not deliver its batches again; only infeed's datasets do.")
         begun = _advanced(session, opened, begin(session, opened, step, warm_start), steps.start - 1)
         for replayed in _observed(session, opened, begun, steps):
-            with session.activity.doing("with the consumer of the replayed steps"):
+            with session.activity.doing("with the consumer of the replayed steps", CONSUMER):
                 yield replace(replayed, from_step=step)
 
 

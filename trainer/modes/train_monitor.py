@@ -64,7 +64,7 @@ class TrainMonitor(AbstractContextManager):
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
         self._feeder, self._size, self._spikes = feeder, size, LossSpikes(hint)
-        line = partial(ProgressLine, start, end, size, config.log_every, slowest=session.watchdog.straggler)
+        line = partial(ProgressLine, start, end, size, config.log_every, slowest=session.watchdog.slowest_host)
         self._line = line() if jax.process_index() == 0 else None
         self._began = time.perf_counter()
         self._seconds = self._away = self._saving = 0.0

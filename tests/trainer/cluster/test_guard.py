@@ -27,6 +27,21 @@ elif how == "suspended":
 elif how == "rests":
     GUARD.tell(RESTS)
     time.sleep(14)
+elif how == "unread":  # nobody reads stderr, which is full
+    os.dup2(os.pipe()[1], 2)
+    GUARD._owner = 0
+    GUARD.start()
+    GUARD.tell("1 testing")
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, bytes(1 << 16))
+    except BlockingIOError:
+        os.set_blocking(2, True)
+    ctypes.PyDLL(None).sleep(60)
+elif how == "frozen":  # its helper cannot answer
+    pid = os.popen(f"pgrep -f 'guard.py {os.getpid()}$'").read().split()[0]
+    os.kill(int(pid), signal.SIGSTOP)
 elif how == "forked":  # a child that outlives its parent
     if child := os.fork():
         print(child, flush=True)
@@ -54,15 +69,18 @@ def guards_of(pid):
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no guard")
 def test_a_process_that_runs_no_python_is_killed_and_one_that_rests_or_is_suspended_is_not(tmp_path):
-    runs = {how: started(how, tmp_path / how) for how in ("lock", "suspended", "rests")}
+    runs = {how: started(how, tmp_path / how) for how in ("lock", "unread", "frozen", "suspended", "rests")}
     lock, begun = runs["lock"]
     assert guards_of(lock.pid)
     assert lock.wait(60) == -signal.SIGKILL
     assert 10.0 < time.monotonic() - begun < 20.0
     assert (tmp_path / "lock").read_text() == (
-        f"told\nerror: process {lock.pid} has run no Python for 1 s: code in C holds Python's lock. It was last "
-        "testing. It is killed in 10 s; the same command resumes from the last checkpoint.\n"
+        f"told\nerror: process {lock.pid} has given no sign for 1 s: code in C holds Python's lock, or nobody "
+        "reads what it prints. It was last testing. It is killed in 10 s; the same command resumes from the last "
+        "checkpoint.\n"
     )
+    assert runs["unread"][0].wait(60) == -signal.SIGKILL
+    assert runs["frozen"][0].wait(60) == 0
     suspended, _ = runs["suspended"]
     time.sleep(max(0.0, begun + 14.0 - time.monotonic()))
     assert suspended.poll() is None
