@@ -46,7 +46,6 @@ Cache = str | os.PathLike[str]
 RECORDS_FILE = "records"  # the frame of each record, at its place
 PRESENT_FILE = "present"  # one byte per record, not 0 once it was written: a hint, not a proof
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
 RECORD_BYTES = 64  # in memory, per record besides the payload: the object, its place in the list, its checksum
 
 log = logger("pipeline")

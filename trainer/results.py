@@ -5,10 +5,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainer.events.progress import Goodput, Speed
+from trainer.events.progress import Speed
 from trainer.state import TrainState
 
 __all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Look", "ReplayedStep", "Speed", "TrainResult"]
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """productive_seconds: in the training loop, for the steps of the checkpoint: without compilation, evaluations and
+    pauses for saving. A step that was trained, lost and trained again counts once. wall_seconds: since training first
+    began in the work directory, whether or not a run was active."""
+
+    productive_seconds: float
+    wall_seconds: float
+
+    @property
+    def share(self) -> float:
+        """Of the wall time that was productive, 0..1."""
+        return min(1.0, self.productive_seconds / max(self.wall_seconds, 1e-9))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pipeline.errors import OptionError
 from pipeline.logs import logger
 from trainer.config import TrainerConfig, check_positive_int
 from trainer.events.profile import Profile
-from trainer.events.progress import StepSize, TimeSpent, first_began
+from trainer.events.progress import StepSize
 from trainer.exits import ending
 from trainer.inputs import InputFn
 from trainer.job import Job, OpenedInput
@@ -23,7 +23,7 @@ from trainer.modes.preflight import agree_on
 from trainer.modes.restoring import Begun, begin
 from trainer.modes.session import Session, open_session
 from trainer.modes.train_and_evaluate import PeriodicEvaluations
-from trainer.modes.train_loop import Pace, TrainLoop
+from trainer.modes.train_loop import Pace, TimeSpent, TrainLoop, first_began
 from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.results import TrainResult
 from trainer.step_functions import train_step

@@ -1,5 +1,6 @@
 """The loop of training: what the host does with the result of each dispatch, and between two dispatches."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -7,7 +8,10 @@ from dataclasses import KW_ONLY, dataclass
 
 import jax
 
+from pipeline.errors import CheckpointError
 from pipeline.logs import logger
+from pipeline.shards.typed_json import JsonFile
+from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
 from trainer.checkpointing.manager import Saved
@@ -15,7 +19,6 @@ from trainer.cluster.decisions import Decision
 from trainer.cluster.exchange import Exchange
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
-from trainer.events.progress import TimeSpent
 from trainer.job import OpenedInput
 from trainer.loop.dispatching import MEASURED_STEPS, DispatchResult
 from trainer.loop.program import Program
@@ -23,7 +26,9 @@ from trainer.modes.restoring import Begun
 from trainer.modes.session import Session
 from trainer.modes.train_and_evaluate import PeriodicEvaluations
 from trainer.modes.train_monitor import Recorder, TrainMonitor
+from trainer.results import Goodput
 from trainer.state import TrainState
+from trainer.workdir import BEGAN
 
 log = logger("trainer")
 
@@ -67,6 +72,41 @@ class Pace:
         """Lets the feeder continue."""
         self._steps = steps
         self._settled.set()
+
+
+@dataclass(frozen=True)
+class TimeSpent:
+    """began: when training first began in the work directory, as time.time(); None where that is not recorded.
+
+    earlier: productive seconds in the checkpoint that the run resumes from; None if it does not say."""
+
+    began: float | None
+    earlier: float | None
+
+    def productive(self, seconds: float) -> float | None:
+        """In total, after this many in this run."""
+        return None if self.earlier is None else self.earlier + seconds
+
+    def goodput(self, seconds: float, now: float) -> Goodput | None:
+        """After this many productive seconds in this run."""
+        total = self.productive(seconds)
+        return None if total is None or self.began is None else Goodput(total, now - self.began)
+
+
+@dataclass(frozen=True)
+class _Began:
+    began: float
+
+
+def first_began(workdir: str, now: float) -> float:
+    """When training first began in the work directory, which <workdir>/began.json records: `now` the first time.
+
+    CheckpointError if the file is damaged."""
+    storage, path = open_storage(workdir), join(workdir, BEGAN)
+    if not storage.exists(path):
+        storage.create(path, json.dumps({"began": now}).encode())
+    file = JsonFile(path, CheckpointError, "Remove it: it only records when training first began, for the goodput.")
+    return file.read(storage.read(path), _Began).began
 
 
 @dataclass

@@ -3,7 +3,8 @@
 import pytest
 
 from pipeline.errors import CheckpointError
-from trainer.events.progress import Goodput, TimeSpent, first_began
+from trainer.modes.train_loop import TimeSpent, first_began
+from trainer.results import Goodput
 
 
 def test_the_time_of_earlier_runs_counts():
