@@ -51,13 +51,23 @@ elif how == "forked":  # a child that outlives its parent
 """
 
 
-def started(how, out):
-    """The process, once it has told its helper something, and when."""
-    with out.open("w") as printed:
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, how], cwd=ROOT, stdout=printed, stderr=printed)
-    while not out.read_text().startswith("told\n"):
-        time.sleep(0.05)
-    return process, time.monotonic()
+@pytest.fixture
+def started(tmp_path):
+    """started(how) -> the process, once it has told its helper something, and when."""
+    processes = []
+
+    def start(how):
+        with (tmp_path / how).open("w") as printed:
+            process = subprocess.Popen([sys.executable, "-c", PROGRAM, how], cwd=ROOT, stdout=printed, stderr=printed)
+        processes.append(process)
+        while not (tmp_path / how).read_text().startswith("told\n"):
+            time.sleep(0.05)
+        return process, time.monotonic()
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 def guards_of(pid):
@@ -68,8 +78,8 @@ def guards_of(pid):
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no guard")
-def test_a_process_that_runs_no_python_is_killed_and_one_that_rests_or_is_suspended_is_not(tmp_path):
-    runs = {how: started(how, tmp_path / how) for how in ("lock", "unread", "frozen", "suspended", "rests")}
+def test_a_process_that_runs_no_python_is_killed_and_one_that_rests_or_is_suspended_is_not(started, tmp_path):
+    runs = {how: started(how) for how in ("lock", "unread", "frozen", "suspended", "rests")}
     lock, begun = runs["lock"]
     assert guards_of(lock.pid)
     assert lock.wait(60) == -signal.SIGKILL
@@ -93,14 +103,14 @@ def test_a_process_that_runs_no_python_is_killed_and_one_that_rests_or_is_suspen
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no guard")
-def test_the_helper_ends_with_its_process_even_if_a_child_of_that_goes_on(tmp_path):
-    process, _ = started("forked", tmp_path / "out")
+def test_the_helper_ends_with_its_process_even_if_a_child_of_that_goes_on(started, tmp_path):
+    process, _ = started("forked")
     assert process.wait(20) == 0
     stop = time.monotonic() + 20
     while guards_of(process.pid):
         assert time.monotonic() < stop
         time.sleep(0.1)
-    os.kill(int((tmp_path / "out").read_text().split()[1]), signal.SIGKILL)
+    os.kill(int((tmp_path / "forked").read_text().split()[1]), signal.SIGKILL)
 
 
 def test_a_program_without_an_interpreter_trains_without_a_guard(monkeypatch):
