@@ -174,11 +174,12 @@ def find_stuck(rows: Mapping[int, Row], still: Mapping[int, float]) -> Stuck:
     """The host that the others wait for. rows: of all hosts; still: seconds in which each has made no progress.
 
     A host at work of its own comes before one that waits; of those, the one whose dispatches are furthest behind; then
-    the one that has stood still for longest. If all wait and have launched alike, it is the devices: those of one
-    program cannot be told apart."""
+    the one that may work for longest, because the others may wait for it, as in a save; then the one that has stood
+    still for longest. If all wait and have launched alike, it is the devices: those of one program cannot be told
+    apart."""
     working = {host: row for host, row in rows.items() if not row.waits}
     among = working or rows
-    host = min(among, key=lambda host: (*among[host][:2], -still[host], host))
+    host = min(among, key=lambda host: (*among[host][:2], -among[host].limit, -still[host], host))
     row, seconds = rows[host], still[host]
     if len(rows) > 1 and not working and len({row[:2] for row in rows.values()}) == 1:
         limit, seconds = max(row.limit for row in rows.values()), min(still.values())

@@ -80,6 +80,9 @@ def stuck(order):
         return save(manager, step, **options)
 
     ocp.CheckpointManager.save = saved
+    if jax.process_index() == 0 and hasattr(order, "late"):
+        finalize = ocp.CheckpointManager._finalize
+        ocp.CheckpointManager._finalize = lambda *args: [time.sleep(order.late), finalize(*args)]
     task = dense_task()
     if order.how == "device":
         task = replace(task, loss_fn=with_call(task.loss_fn, lambda step: hang(("device",), step)))

@@ -182,3 +182,8 @@ def test_ctrl_c_while_the_program_uses_a_prediction_is_told_with_the_next_and_en
     (process,) = start_hosts("interrupted_consumer", 1, host_timeout_seconds=TIMEOUT).end(120)
     assert process.code == 0, process.printed
     assert process.report == {"used": True, "told": True}
+
+
+def test_a_host_may_end_a_save_later_than_the_others_by_more_than_writing_may_take(start):
+    for process in start("", -1, 2, 10, 0, late=4.0, limits={"save_seconds": 2.0}).end(200):
+        assert process.code == 0, process.printed

@@ -39,6 +39,13 @@ def test_of_hosts_at_work_the_furthest_behind_is_blamed_then_the_one_that_stood_
     assert blamed(saving, saving, row(10), still=[3.0, 4.0, 100.0]).host == 1
 
 
+def test_a_host_that_may_work_for_longer_is_what_a_host_in_a_save_waits_for():
+    found = blamed(
+        row(10, "saving", False, limit=1800.0), row(10, "in a callback", False, limit=3600.0), still=[2000.0, 1999.0]
+    )
+    assert (found.host, found.limit) == (1, 3600.0)
+
+
 def test_where_all_launched_alike_the_devices_are_blamed_and_no_host():
     found = blamed(row(20, finished=10), row(20, finished=10), still=[30.0, 20.0])
     assert found.host is None
