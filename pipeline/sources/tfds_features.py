@@ -1,8 +1,9 @@
 """TFDS's description of a dataset that it prepared: the features of its records, and the record count of each file.
 
-For the tfds converter and open_dataset. Only TFDS knows how it encodes a feature, so functions here import it, and
-TensorFlow with it. Wherever the dataset is, TFDS reads copies of features.json and the few small files next to it in a
-temporary directory. TFDS imports the modules of the classes that these files name, so the names are checked first."""
+For the tfds converter and open_dataset. How TFDS encodes its usual features is known here. Only TFDS knows others, such
+as sequences of sequences: for these it is imported, and TensorFlow with it. Wherever the dataset is, TFDS reads copies
+of features.json and the few small files next to it in a temporary directory. It imports the modules of the classes that
+these files name, so the names are checked first."""
 
 import json
 import tempfile
@@ -10,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pipeline.errors import InfeedError, RawDataError, how_to_install
-from pipeline.shards.schema import PASSED_ON, Content, Feature, Schema
+from pipeline.shards.schema import PASSED_ON, Content, Dtype, Feature, Schema
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
 from pipeline.storage.storage import join
 
@@ -19,6 +22,15 @@ _FEATURES = "tensorflow_datasets.core.features"  # has all features of TFDS
 _NAMING = ("pythonClassName", "python_class_name")  # protobuf reads both
 _DTYPES = {"string": "bytes", "int64": "int64", "float32": "float32"}
 _CONTENTS: Mapping[str, Content] = {"image": "image", "text": "text"}
+_USUAL = ("FeaturesDict", "Sequence", "Tensor", "Scalar", "Image", "Text", "ClassLabel", "BBoxFeature")
+_KINDS: Mapping[str, Dtype] = {"b": "int64", "i": "int64", "u": "int64", "f": "float32"}  # by NumPy's kind
+_STORED: Mapping[str, tuple[Dtype, tuple[int, ...]]] = {
+    "image": ("bytes", ()),
+    "text": ("bytes", ()),
+    "classLabel": ("int64", ()),
+    "boundingBox": ("float32", (4,)),
+}
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
 class Described(NamedTuple):
@@ -32,6 +44,8 @@ def described_by_tfds(directory: str, tfds: Mapping[str, str], trust_features: S
     """Reads the description in the files that tfds_files returns. trust_features: modules with features of the user's
     own, which TFDS may import. Raises RawDataError, InfeedError."""
     _check_code(directory, tfds, trust_features)
+    if described := _described_here(tfds):
+        return described
     module, contents = load_tfds(), dict(tfds_leaves(tfds))
     with tempfile.TemporaryDirectory() as copies:
         for name, text in tfds.items():
@@ -48,6 +62,61 @@ def described_by_tfds(directory: str, tfds: Mapping[str, str], trust_features: S
     features = {key: _feature(spec, _CONTENTS.get(contents.get(key, ""), "raw")) for key, spec in specs.items()}
     schema = Schema(PASSED_ON, features, version=str(info.version), tfds=kept_of_tfds(tfds))
     return Described(schema, splits)
+
+
+class _UnusualError(Exception):
+    """Only TFDS can tell."""
+
+
+def _described_here(tfds: Mapping[str, str]) -> Described | None:
+    """None if a feature is not a usual one, or the files are named in a way of their own."""
+    try:
+        info = json.loads(tfds["dataset_info.json"])
+        features = _usual("", json.loads(tfds["features.json"]), ())
+        splits = {split["name"]: _shards(info["name"], split) for split in info["splits"]}
+        version = info["version"]
+    except (_UnusualError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
+    return Described(Schema(PASSED_ON, features, version=version, tfds=kept_of_tfds(tfds)), splits)
+
+
+def _usual(key: str, feature: Mapping[str, Any], around: tuple[int | None, ...]) -> dict[str, Feature]:
+    """The features of a record that encode this one. around: the dimensions of the sequences that it is in."""
+    name = feature.get("pythonClassName", "")
+    if name.startswith(f"{_FEATURES}.") and name.rpartition(".")[2] in _USUAL:
+        if "featuresDict" in feature:
+            found = dict[str, Feature]()
+            for inner, described in feature["featuresDict"]["features"].items():
+                found |= _usual(f"{key}/{inner}".lstrip("/"), described, around)
+            return found
+        if "sequence" in feature and not around:
+            length = int(feature["sequence"]["length"])
+            return _usual(key, feature["sequence"]["feature"], (None if length < 0 else length,))
+        if "tensor" in feature and feature["tensor"]["encoding"] == "none":
+            dims = [int(dim) for dim in feature["tensor"]["shape"].get("dimensions", ())]
+            return {key: _stored(_KINDS[np.dtype(feature["tensor"]["dtype"]).kind], (*around, *dims))}
+        for kind, (dtype, shape) in _STORED.items():
+            if kind in feature:
+                return {key: _stored(dtype, (*around, *shape), _CONTENTS.get(kind, "raw"))}
+    raise _UnusualError
+
+
+def _stored(dtype: Dtype, shape: Sequence[int | None], content: Content = "raw") -> Feature:
+    if any(dim is None or dim < 0 for dim in shape[1:]):
+        raise _UnusualError
+    if shape and (shape[0] is None or shape[0] < 0):
+        return Feature(dtype, (None,), optional=True)
+    return Feature(dtype, tuple(shape), content="raw" if shape else content)
+
+
+def _shards(dataset: str, split: Mapping[str, Any]) -> dict[str, int]:
+    counts = [int(length) for length in split["shardLengths"]]
+    if split.get("filepathTemplate", _TEMPLATE) != _TEMPLATE or not counts:
+        raise _UnusualError
+    return {
+        f"{dataset}-{split['name']}.tfrecord-{shard:05d}-of-{len(counts):05d}": count
+        for shard, count in enumerate(counts)
+    }
 
 
 def _check_code(directory: str, tfds: Mapping[str, str], trusted: Sequence[str]) -> None:
@@ -107,7 +176,7 @@ def load_tfds() -> Any:
     except ImportError as e:
         raise InfeedError(
             f"TFDS datasets need tensorflow-datasets and TensorFlow ({e}). Install them: "
-            f"{how_to_install('tfds', 'read')}. Without them, a pattern can select the files themselves, and "
+            f"{how_to_install('tfds')}. Without them, a pattern can select the files themselves, and "
             "python -m converters.tfrecord_to_gcs can convert them."
         ) from e
     return tensorflow_datasets

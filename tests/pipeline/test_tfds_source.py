@@ -16,6 +16,7 @@ from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import EmptySplitError, InfeedError, OptionError, RawDataError, ShardError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
+from pipeline.sources import tfds_features
 from pipeline.sources.records import fetch
 from pipeline.sources.tfds_features import described_by_tfds
 
@@ -81,7 +82,7 @@ def test_an_unreadable_tfds_directory_is_refused_with_the_remedy(tiny, monkeypat
         open_dataset(tiny)
     edit_info(tiny, lambda info: info.update(fileFormat="tfrecord"))
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(InfeedError, match=r"pip install 'tensorflow-datasets>=.* 'tensorflow>=.*a pattern can select"):
+    with pytest.raises(InfeedError, match=r"pip install 'tensorflow>=.* 'tensorflow-datasets>=.*a pattern can select"):
         open_dataset(tiny)
     assert open_dataset(f"{tiny}/tiny-train*").num_records == 23
 
@@ -205,3 +206,26 @@ def test_the_documents_say_what_each_feature_of_tfds_is_stored_as(tmp_path):
             if key.partition("/")[0] == str(i)
         ]
         assert due == stored, code
+
+
+def test_the_usual_features_are_read_without_tfds_as_tfds_reads_them(tmp_path, monkeypatch):
+    info = {"name": "one", "version": "1.0.0", "fileFormat": "tfrecord", "splits": []}
+    known = []
+    for i, code in enumerate(documented_features()):
+        feature = eval(code, {**vars(tfds.features), "np": np})
+        (tmp_path / f"{i}").mkdir()
+        tfds.features.FeaturesDict({"x": feature}).save_config(tmp_path / f"{i}")
+        files = {path.name: path.read_text() for path in (tmp_path / f"{i}").iterdir()}
+        files["dataset_info.json"] = json.dumps(info)
+        theirs = described_by_tfds(str(tmp_path), files)
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "tensorflow_datasets", None)
+            try:
+                ours = described_by_tfds(str(tmp_path), files)
+            except InfeedError:
+                continue
+        with monkeypatch.context() as only:
+            only.setattr(tfds_features, "_described_here", lambda tfds: None)
+            assert ours == described_by_tfds(str(tmp_path), files) == theirs, code
+        known.append(code)
+    assert len(known) >= 12, known
