@@ -1,6 +1,7 @@
 """All ops: frozen dataclasses. train_dataset takes a list of them; your own must implement `Op`.
 
-`Features` is a dict with one tensor per key, `Specs` a mapping from keys to `pipeline.datasets.ArraySpec`."""
+`Features` is a dict with one array per key, `Specs` a mapping from keys to `pipeline.datasets.ArraySpec`; `Rng` draws
+an op's random numbers."""
 
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng
@@ -8,6 +9,7 @@ from pipeline.decoding.label_ops import MultiHot, OneHot
 from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.photo_ops import DecodeCentralCrop, DecodeRandomResizedCrop, DecodeResize
 from pipeline.decoding.pixel_ops import CentralCrop, GreyToRgb, RandomCrop, RandomFlip, RandomShift, Resize
+from pipeline.decoding.rng import Rng
 from pipeline.decoding.trivial_augment import TrivialAugmentWide
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "RandomShift",
     "Rename",
     "Resize",
+    "Rng",
     "Specs",
     "TrivialAugmentWide",
 ]

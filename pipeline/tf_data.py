@@ -19,7 +19,12 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import DECODING
 from pipeline.inputs.tf_program import MASK, TfProgram
 from pipeline.spec import NUMBERS
-from pipeline.tf_cpu import tf
+from pipeline.tf_quiet import JAX_CAME_FIRST, tf
+
+if JAX_CAME_FIRST:  # it needs the accelerators; without it, they are for Keras
+    import pipeline.tf_cpu
+
+    assert pipeline.tf_cpu
 
 __all__ = ["dataset_of", "eval_dataset", "evaluation_batches", "train_dataset", "training_batches"]
 

@@ -18,6 +18,7 @@ OTHERS = {
     "trainer/exporting/making.py:Making.__call__": "Exports.publish, which has a row",
     "converters/digits_raw.py:_tar": "a tar in memory",
     "pipeline/decoding/padding.py:pad_rows": "a field of an op",
+    "trainer/exporting/graph_decoding.py:_padded": "a field of an op",
     "pipeline/storage/gcs_upload.py:Upload._open": "an upload, which publish finishes",
 }
 

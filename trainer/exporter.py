@@ -20,7 +20,8 @@ class Exporter(Callback):
     input_fn: see Trainer.export. metric, better: what best means: the largest ("max") or smallest ("min") value. A
     restarted run compares with the newest export, which knows its own. keep: how many exports to keep; None: all.
     name: of the evaluations; default: those without a name. options: model, keys, labels, tolerance, platforms and
-    assets_extra of Trainer.export. An export that fails ends the training, whose checkpoint was saved before."""
+    assets_extra of Trainer.export. An export that fails ends the training, whose checkpoint was saved before. The log
+    says when the training starts which ops an export cannot contain."""
 
     def __init__(
         self,
@@ -39,7 +40,8 @@ class Exporter(Callback):
         if better not in ("min", "max"):
             raise OptionError(f"better={better!r} is not one of min, max.")
         ExportOptions(path, keep=keep, **options)  # a mistake should not wait for the first evaluation
-        self._path, self._input_fn, self._when, self._name = path, input_fn, when, name
+        self._path, self._when, self._name = path, when, name
+        self.export_input, self.export_keys = input_fn, options.get("keys")  # see Exports
         self._options: dict[str, Any] = options | {"keep": keep}
         if when == "best":
             self._options |= {"better": better, "metric": metric}
@@ -47,4 +49,4 @@ class Exporter(Callback):
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """Exports, if it is due."""
         if end.name == self._name and (end.final or self._when != "final"):
-            end.export(self._path, self._input_fn, **self._options)
+            end.export(self._path, self.export_input, **self._options)

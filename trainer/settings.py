@@ -42,7 +42,8 @@ class Export:
     """How many exports to keep there. Default: all."""
     export_tolerance: float = 1e-5
     """The largest difference from the predictions of the trainer, as a share of the largest value. Nothing is published
-    above it. On an accelerator, or with --precision bf16, 0.02 is reasonable."""
+    above it. On an accelerator, or with --precision bf16, 0.02 is reasonable; for signatures that decode images, it is
+    the least."""
 
     def __post_init__(self) -> None:
         if self.export_keep is not None and self.export_keep < 1:

@@ -226,7 +226,8 @@ class Trainer:
         predicted. step, checkpoint_path: as in evaluate. model: default: what is evaluated; the averaged parameters, if
         both are. keys: only these predictions; default: all that depend on the model. labels: class names of
         predictions; those of "class" become the prediction "class_name". tolerance: the largest difference from what
-        `predict` returns, as a share of the largest value. keep: how many exports to keep in `path`; default: all.
+        `predict` returns, as a share of the largest value; at least 0.02 where TensorFlow decodes images. keep: how
+        many exports to keep in `path`; default: all.
         assets_extra: name -> path, local or gs://, of files to copy into the export's directory assets.extra.
         Raises ExportError, before anything is published; and whatever predict raises."""
         check_export(self._job, keys)

@@ -1,37 +1,48 @@
 """Encoded images: detects format and size from the content, and decodes the pixels of a window.
 
-EXIF is ignored, including its rotation, as in other readers. Transparent pixels keep their colour."""
+JPEGs are decoded by libjpeg-turbo, everything else by Pillow. EXIF is ignored, including its rotation, as in other
+readers. Transparent pixels keep their colour."""
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+import io
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import numpy as np
+import simplejpeg
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from pipeline.decoding.op import Op, Specs, spec_of
 from pipeline.errors import SchemaError
 from pipeline.spec import BYTES, ArraySpec
-from pipeline.tf_cpu import tf
 
-__all__ = ["decoded_window", "pixels_spec"]
+__all__ = ["Window", "decoded_window", "jpeg_pixels", "jpeg_size", "pillow_pixels", "pixels_spec", "png_size"]
 
-_HEAD_BYTES = 30  # the longest header up to the size: WebP's
+Window = tuple[int, int, int, int]  # y, x, height, width
+Kind = Literal["JPEG", "PNG", "WebP"]
+
 _PNG = b"\x89PNG\r\n\x1a\n"
-_ANY = 0  # in _KINDS: any byte
+_JPEG = b"\xff\xd8\xff"
 _SHOWN = 12
-# Names in errors for data that start like this; the first match. https://en.wikipedia.org/wiki/List_of_file_signatures
+_READERS: Mapping[Kind, type[ImageFile]] = {"JPEG": JpegImageFile, "PNG": PngImageFile, "WebP": WebPImageFile}
+# Names in errors for data that start like this; the first match.
+# https://en.wikipedia.org/wiki/List_of_file_signatures
 _KINDS = (
-    ("a PNG with a damaged header", _PNG),
-    ("a WebP with a damaged header", b"RIFF\0\0\0\0WEBP"),
-    ("a GIF", b"GIF8"),
-    ("a BMP", b"BM"),
-    ("a TIFF", b"II*"),
-    ("a TIFF", b"MM\0*"),
-    ("a JPEG 2000", b"\0\0\0\x0cjP  "),
-    ("a JPEG XL", b"\0\0\0\x0cJXL "),
-    ("a JPEG XL", b"\xff\x0a"),
-    ("an AVIF or HEIC", b"\0\0\0\0ftyp"),
-    ("HTML or XML", b"<"),
-    ("not a known image format", b""),
+    ("a PNG with a damaged header", rb"\x89PNG\r\n\x1a\n"),
+    ("a WebP with a damaged header", rb"RIFF....WEBP"),
+    ("a GIF", rb"GIF8"),
+    ("a BMP", rb"BM"),
+    ("a TIFF", rb"II\*|MM\0\*"),
+    ("a JPEG 2000", rb"\0\0\0\x0cjP  "),
+    ("a JPEG XL", rb"\0\0\0\x0cJXL |\xff\x0a"),
+    ("an AVIF or HEIC", rb"....ftyp"),
+    ("HTML or XML", rb"<"),
+    ("not a known image format", rb""),
 )
 
 
@@ -44,106 +55,113 @@ def pixels_spec(op: Op, key: str, specs: Specs, shape: tuple[int, int, int]) -> 
 
 
 def decoded_window(
-    encoded: Any, window: Callable[[Any], Any], channels: int, max_pixels: int, key: str
-) -> tuple[Any, Any]:
-    """(pixels, window): uint8 [h, w, channels] of the window that `window` returns, and its [y, x, h, w] (int32).
+    encoded: bytes, window: Callable[[int, int], Window], channels: int, max_pixels: int, key: str
+) -> np.ndarray:
+    """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and width of the image.
 
-    window: int32 [2], height and width of the image -> [y, x, h, w] inside it. For a JPEG, only the window is decoded;
-    PNG and WebP are decoded completely. InvalidArgumentError, with `key` and the remedy, for other data and for more
-    than max_pixels pixels, and for a damaged image."""
-    is_jpeg = tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff"
-    shape = tf.cond(is_jpeg, lambda: tf.io.extract_jpeg_shape(encoded), lambda: _shape_of_png_or_webp(encoded, key))
-    small = tf.reduce_prod(tf.cast(shape[:2], tf.int64)) <= max_pixels
-    said = (
-        f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger max_pixels, or convert the data "
-        "again with --max_side. Its height and width are"
+    SchemaError, with `key` and the remedy, for other data, for more than max_pixels pixels, and for a damaged image."""
+    is_jpeg = encoded.startswith(_JPEG)
+    height, width = size = jpeg_size(encoded) if is_jpeg else _png_or_webp_size(encoded, key)
+    if height * width > max_pixels:  # before anything is decoded
+        raise SchemaError(
+            f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger max_pixels, or convert the "
+            f"data again with --max_side. Its height and width are {height} and {width}."
+        )
+    y, x, h, w = window(height, width)
+    if is_jpeg:
+        pixels = jpeg_pixels(encoded, size, channels)
+    else:
+        pixels = pillow_pixels(encoded, "PNG" if encoded.startswith(_PNG) else "WebP", size, channels)
+    return pixels[y : y + h, x : x + w]
+
+
+def jpeg_size(encoded: bytes) -> tuple[int, int]:
+    """Height and width. SchemaError for a damaged header."""
+    header = _jpeg_header(encoded) or _opened(encoded, "JPEG").size[::-1]
+    return header[0], header[1]
+
+
+def jpeg_pixels(encoded: bytes, size: tuple[int, int], channels: int) -> np.ndarray:
+    """uint8 [*size, channels], with the exact DCT. size: jpeg_size's. SchemaError for a damaged image."""
+    header = _jpeg_header(encoded)
+    if header and header[2] not in ("CMYK", "YCCK"):
+        with contextlib.suppress(ValueError):  # of damage, and of what libjpeg only warns of: Pillow tells them apart
+            return simplejpeg.decode_jpeg(encoded, "GRAY" if channels == 1 else "RGB")
+    return pillow_pixels(encoded, "JPEG", size, channels)
+
+
+def _jpeg_header(encoded: bytes) -> Any:
+    """Height, width, colour space and subsampling; None for a damaged header and for a subsampling without a name."""
+    with contextlib.suppress(ValueError, KeyError):
+        return simplejpeg.decode_jpeg_header(encoded, strict=False)
+    return None
+
+
+def png_size(encoded: bytes) -> tuple[int, int] | None:
+    """Height and width; None if the data do not begin like a PNG. https://www.w3.org/TR/png-3/"""
+    if len(encoded) < 24 or encoded[:16] != _PNG + b"\0\0\0\x0dIHDR":
+        return None
+    width, height = struct.unpack_from(">2i", encoded, 16)  # PNG has no larger sizes than int32
+    return height, width
+
+
+def pillow_pixels(encoded: bytes, kind: Kind, size: tuple[int, int], channels: int) -> np.ndarray:
+    """uint8 [*size, channels]. SchemaError for a damaged image, which includes one of another size."""
+    image = _opened(encoded, kind, size)
+    image.info.pop("transparency", None)  # Pillow would warn that RGB has none
+    if image.mode.startswith("I"):  # 16 bits of grey
+        grey = (np.asarray(image) >> 8).astype(np.uint8)[..., None]
+        return grey if channels == 1 else np.repeat(grey, 3, 2)
+    return np.asarray(image.convert("RGB" if channels == 3 else "L")).reshape(*size, channels)
+
+
+def _opened(encoded: bytes, kind: Kind, size: tuple[int, int] | None = None) -> ImageFile:
+    """The image, with its pixels if its size is stated. SchemaError if it is damaged."""
+    try:
+        image = _READERS[kind](io.BytesIO(encoded))  # Image.open would warn of many pixels, which max_pixels allows
+        if size:
+            if image.size[::-1] != size:
+                raise ValueError(f"it has two sizes, {size} and {image.size[::-1]}")
+            image.load()
+            _READERS[kind](io.BytesIO(encoded)).verify()  # loading a PNG does not check the checksums of its pixels
+    except (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error) as e:
+        raise _damaged(kind, e) from e
+    return image
+
+
+def _damaged(kind: Kind, error: Exception) -> SchemaError:
+    other = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP." * (kind == "JPEG")
+    return SchemaError(
+        f"the {kind} image is damaged or truncated. Replace it and convert the data again, or leave such records out "
+        f"with on_error.{other} The decoder reports: {str(error)[:200]}"
     )
-    # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us per image.
-    with tf.control_dependencies([tf.raw_ops.Assert(condition=small, data=[said, shape[:2]], summarize=2)]):
-        # Outside the branches: the graph visits all ops of both, one branch without values.
-        chosen = window(tf.identity(shape[:2]))
-
-    def cropped(channels: int) -> Any:
-        # The exact DCT: TensorFlow's default is 0.8 levels too dark.
-        return tf.io.decode_and_crop_jpeg(encoded, chosen, channels=channels, dct_method="INTEGER_ACCURATE")
-
-    def of_jpeg() -> Any:
-        if channels == 3:
-            return cropped(3)
-        return tf.cond(shape[2] == 4, lambda: _grey(cropped(3)), lambda: cropped(1))  # 4: CMYK
-
-    # Otherwise it may be decoded, however large, before its header is checked: branches do not preserve the order.
-    with tf.control_dependencies([chosen]):
-        after = tf.identity(encoded)
-    pixels = tf.cond(is_jpeg, of_jpeg, lambda: _window_of_png_or_webp(after, chosen, channels))
-    return tf.ensure_shape(pixels, [None, None, channels]), tf.ensure_shape(chosen, [4])
 
 
-def _window_of_png_or_webp(encoded: Any, window: Any, channels: int) -> Any:
-    begin, size = tf.split(window, 2)
-    is_png = tf.strings.substr(encoded, 0, 8) == _PNG
-    # channels=0, because any other number is an error either for images with alpha or for those without. The WebP must
-    # be still: for an animation, TensorFlow 2.21 writes out of bounds.
-    colours = tf.cond(
-        is_png, lambda: tf.io.decode_png(encoded, channels=3), lambda: tf.io.decode_webp(encoded, channels=0)[0]
+def _png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
+    """Height and width. SchemaError, which states the actual format, for other data."""
+    size = png_size(encoded) or _webp_size(encoded)
+    animated = encoded[:4] == b"RIFF" and encoded[8:16] == b"WEBPVP8X" and encoded[20:21] > b"" and encoded[20] & 2
+    if size and min(size) > 0 and not animated:
+        return size
+    kind = next(name for name, begin in _KINDS if re.match(begin, encoded, re.DOTALL))
+    begins = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in encoded[:_SHOWN])
+    raise SchemaError(
+        f"{key!r} is {'an animated WebP' if animated else kind}; it must be a JPEG, a PNG or a still WebP. Save it as "
+        "one of these and convert the data again, or leave such records out with on_error. It has "
+        f"{len(encoded)} bytes and starts with '{begins}'."
     )
-    pixels = tf.slice(colours, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
-    return pixels if channels == 3 else _grey(pixels)
 
 
-def _grey(colours: Any) -> Any:
-    """The luma of RGB (ITU-R BT.601), as in a JPEG's own."""
-    weighted = tf.cast(colours, tf.float32) * [0.299, 0.587, 0.114]
-    return tf.cast(tf.round(tf.reduce_sum(weighted, -1, keepdims=True)), tf.uint8)
-
-
-def _shape_of_png_or_webp(encoded: Any, key: str) -> Any:
-    """int32 [3]: height, width and 3. InvalidArgumentError for other data.
-
-    PNG: https://www.w3.org/TR/png-3/. WebP: https://www.rfc-editor.org/rfc/rfc9649."""
-    head = tf.cast(tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEAD_BYTES), tf.int32)
-
-    def big_endian(at: int) -> Any:
-        return tf.reduce_sum(head[at : at + 4] * [1 << 24, 1 << 16, 1 << 8, 1])
-
-    def little_endian(at: int, count: int) -> Any:
-        return tf.reduce_sum(head[at : at + count] * [1 << 8 * i for i in range(count)])
-
-    is_png = tf.reduce_all(head[:16] == [*_PNG, 0, 0, 0, 13, *b"IHDR"])
-    is_webp = tf.reduce_all(head[:4] == [*b"RIFF"]) & tf.reduce_all(head[8:15] == [*b"WEBPVP8"])
-    packed = little_endian(21, 4)
-    sizes = {
-        " ": [little_endian(28, 2) & 0x3FFF, little_endian(26, 2) & 0x3FFF],
-        "L": [1 + (tf.bitwise.right_shift(packed, 14) & 0x3FFF), 1 + (packed & 0x3FFF)],
-        "X": [1 + little_endian(27, 3), 1 + little_endian(24, 3)],
-    }
-    webp = tf.zeros(2, tf.int32)
-    for kind, size in sizes.items():
-        webp = tf.where(head[15] == ord(kind), tf.stack(size), webp)
-    animated = is_webp & (head[15] == ord("X")) & (head[20] & 2 > 0)
-    size = tf.where(is_png, tf.stack([big_endian(20), big_endian(16)]), tf.where(is_webp, webp, 0))
-    known = (tf.reduce_min(size) > 0) & ~animated
-    with tf.control_dependencies([_assert_known(known, animated, head, encoded, key)]):
-        return tf.concat([size, [3]], 0)
-
-
-def _assert_known(known: Any, animated: Any, head: Any, encoded: Any, key: str) -> Any:
-    """The assertion states the actual format of the data."""
-    begins = np.array([list(begin.ljust(_SHOWN, b"\0")) for _, begin in _KINDS])
-    fits = tf.reduce_all((begins == _ANY) | (head[:_SHOWN] == begins), axis=1)
-    kind = tf.gather([name for name, _ in _KINDS], tf.argmax(tf.cast(fits, tf.int32)))
-    kind = tf.where(animated, "an animated WebP", kind)
-    # ASCII only: TensorFlow raises UnicodeDecodeError for an error whose text is not UTF-8.
-    letters = tf.gather([chr(byte) if 32 <= byte < 127 else "." for byte in range(256)], head[:_SHOWN])
-    length = tf.strings.length(encoded)
-    said = [
-        f"{key!r} is ",
-        kind,
-        "; it must be a JPEG, a PNG or a still WebP. Save it as one of these and convert the data again, or leave such "
-        "records out with on_error. It has ",
-        tf.strings.as_string(length),
-        " bytes and starts with '",
-        tf.strings.substr(tf.strings.reduce_join(letters), 0, length),
-        "'.",
-    ]
-    return tf.raw_ops.Assert(condition=known, data=[tf.strings.join(said)])
+def _webp_size(encoded: bytes) -> tuple[int, int] | None:
+    """Height and width; None for other data. https://www.rfc-editor.org/rfc/rfc9649"""
+    if len(encoded) < 30 or encoded[:4] != b"RIFF" or encoded[8:15] != b"WEBPVP8":
+        return None
+    if encoded[15:16] == b" ":
+        width, height = struct.unpack_from("<2H", encoded, 26)
+        return height & 0x3FFF, width & 0x3FFF
+    if encoded[15:16] == b"L":
+        (packed,) = struct.unpack_from("<I", encoded, 21)
+        return 1 + (packed >> 14 & 0x3FFF), 1 + (packed & 0x3FFF)
+    if encoded[15:16] == b"X":
+        return 1 + int.from_bytes(encoded[27:30], "little"), 1 + int.from_bytes(encoded[24:27], "little")
+    return None

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from pipeline.decoding.op import Features, Specs, spec_of
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, NUMBERS, holds
-from pipeline.tf_cpu import tf
 
 __all__ = ["Cast", "Drop", "Keep", "Rename"]
 
@@ -36,8 +36,8 @@ class _Choice:
             spec_of(self, key, specs)
         return {}
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        del features, seed
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        del features, rng
         return {}
 
 
@@ -94,8 +94,8 @@ class Rename:
         del specs
         return self.reads
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        del seed
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        del rng
         return {new: features[old] for old, new in dict(self.names).items()}
 
 
@@ -134,19 +134,23 @@ class Cast:
                                   "hold. Choose another value in pad_to, or a wider dtype.")  # fmt: skip
         return {self.key: replace(spec, dtype=dtype)}
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        del seed
-        value, dtype = features[self.key], np.dtype(self.dtype)
-        if value.dtype.is_floating and dtype.kind in "iu":
-            value = tf.round(value)
-        cast = tf.cast(value, dtype)
-        if dtype.kind == "b" or np.can_cast(value.dtype.as_numpy_dtype, dtype):
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        del rng
+        value, dtype = np.asarray(features[self.key]), np.dtype(self.dtype)
+        if value.dtype.kind == "f" and dtype.kind in "iu":
+            value = np.rint(value)
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = value.astype(dtype)
+        if dtype.kind == "b" or np.can_cast(value.dtype, dtype):
             return {self.key: cast}
         if dtype.kind == "f":
-            fits = tf.math.is_finite(cast) == tf.math.is_finite(tf.cast(value, tf.float64))
+            fits = np.isfinite(cast) == np.isfinite(value)
         else:  # casting back can restore a sign that the cast has lost
-            fits = (tf.cast(cast, value.dtype) == value) & ((cast < 0) == (value < 0))
-        said = f"{self.key!r} has a value that {self.dtype} cannot hold, in {self!r}. Its minimum and maximum are"
-        data = [said, tf.reduce_min(value), tf.reduce_max(value)]
-        with tf.control_dependencies([tf.raw_ops.Assert(condition=tf.reduce_all(fits), data=data, summarize=1)]):
-            return {self.key: tf.identity(cast)}
+            with np.errstate(invalid="ignore"):
+                fits = (cast.astype(value.dtype) == value) & ((cast < 0) == (value < 0))
+        if not np.all(fits):
+            raise SchemaError(
+                f"{self.key!r} has a value that {self.dtype} cannot hold, in {self!r}. Its minimum and maximum are "
+                f"{value.min()} and {value.max()}."
+            )
+        return {self.key: cast}

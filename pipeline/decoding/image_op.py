@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 from pipeline.decoding.op import Features, Op, Specs, spec_of
+from pipeline.decoding.rng import Rng
 from pipeline.errors import SchemaError
 from pipeline.spec import BYTES, ArraySpec
 
@@ -24,8 +27,8 @@ class ImageOp:
         """See Op."""
         return {self._sets: self._spec(specs)}
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        return {self._sets: self._image(features[self.key], seed)}
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        return {self._sets: self._image(features[self.key], rng)}
 
     @property
     def _sets(self) -> str:
@@ -34,7 +37,7 @@ class ImageOp:
     def _spec(self, specs: Specs) -> ArraySpec:
         return image_spec(self, self.key, specs)
 
-    def _image(self, value: Any, seed: Any, /) -> Any:
+    def _image(self, value: Any, rng: Rng, /) -> np.ndarray:
         raise NotImplementedError
 
 

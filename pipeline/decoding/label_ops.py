@@ -1,14 +1,13 @@
 """Ops for labels."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pipeline.decoding.op import Features, Specs, spec_of
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
-from pipeline.tf_cpu import tf
 
 __all__ = ["MultiHot", "OneHot"]
 
@@ -43,22 +42,20 @@ class _Hot:
             )
         return {self.into: ArraySpec((self.num_classes,), np.dtype(np.float32))}
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        del seed
-        labels = self._without_ignored(tf.reshape(tf.cast(features[self.key], tf.int64), [-1]))
-        wrong = tf.boolean_mask(labels, (labels < self.base) | (labels >= self.base + self.num_classes))
-        message = f"{self.key!r} has a label outside {self._labels}, the classes of {self!r}:"
-        with tf.control_dependencies(
-            [tf.raw_ops.Assert(condition=tf.size(wrong) == 0, data=[message, wrong[:1]], summarize=1)]
-        ):
-            places = labels[:, None] - self.base
-        hot = tf.tensor_scatter_nd_update(tf.zeros([self.num_classes]), places, tf.ones_like(labels, tf.float32))
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        del rng
+        labels = self._without_ignored(np.asarray(features[self.key]).reshape(-1))
+        wrong = labels[(labels < self.base) | (labels >= self.base + self.num_classes)]
+        if len(wrong):
+            raise SchemaError(f"{self.key!r} has a label outside {self._labels}, the classes of {self!r}: {wrong[0]}.")
+        hot = np.zeros(self.num_classes, np.float32)
+        hot[labels.astype(np.int64) - self.base] = 1
         return {self.into: hot}
 
     def _check(self, spec: ArraySpec) -> None:
         raise NotImplementedError
 
-    def _without_ignored(self, labels: Any) -> Any:
+    def _without_ignored(self, labels: np.ndarray) -> np.ndarray:
         return labels
 
     @property
@@ -110,5 +107,5 @@ class MultiHot(_Hot):
                 f"{self!r}: {self.key!r} has {spec.missing} for absent labels. Give ignore={spec.missing}."
             )
 
-    def _without_ignored(self, labels: Any) -> Any:
-        return labels if self.ignore is None else tf.boolean_mask(labels, labels != self.ignore)
+    def _without_ignored(self, labels: np.ndarray) -> np.ndarray:
+        return labels if self.ignore is None else labels[labels != self.ignore]

@@ -1,17 +1,19 @@
 """The protocol of preprocessing ops, ours and users': features of one example in, features out.
 
-An op has no random state: its seed is a hash of (dataset seed, epoch, record id, position in the list), so a record is
-preprocessed identically on any number of hosts and after any resume."""
+Ops are NumPy, one record at a time. An op has no random state: what it draws depends on a hash of (dataset seed,
+epoch, record id, position in the list), so a record is preprocessed identically on any number of hosts and after any
+resume."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.spec import ArraySpec
 
 __all__ = ["DropsFeatures", "Features", "Op", "Specs", "spec_of"]
 
-Features = dict[str, Any]  # one tensor per key
+Features = dict[str, Any]  # per key, an array or NumPy scalar; bytes where they are one value
 Specs = Mapping[str, ArraySpec]
 
 
@@ -28,8 +30,10 @@ class Op(Protocol):
         """The features that the op sets, of one example. Raises OptionError or SchemaError if `specs` do not fit."""
         ...
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        """Returns the features that the op sets. seed: int32 [2], uniform over all bits. Runs in a graph."""
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        """Returns the features that the op sets: arrays of the shapes and dtypes that output_spec states.
+
+        features: of one record; do not write into them. A SchemaError raised here names the record."""
         ...
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.decoding.op import Features, Specs
+from pipeline.decoding.columns import Column, Ragged
+from pipeline.decoding.op import Specs
 from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, ArraySpec, delivered, holds
-from pipeline.tf_cpu import tf
 
 __all__ = ["PadTo", "pad_rows", "padded_specs"]
 
@@ -60,25 +60,30 @@ def padded_specs(specs: Specs, pad_to: Mapping[str, PadTo]) -> dict[str, ArraySp
     return result
 
 
-def pad_rows(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
-    """Features of a batch, those of any length padded to [n, length], and the lengths. Runs in a graph.
+def pad_rows(columns: Mapping[str, Column], pad_to: Mapping[str, PadTo]) -> dict[str, Column]:
+    """Features of a batch, those of any length padded to [n, length], and the lengths.
 
-    The graph raises InvalidArgumentError for a row that is too long."""
-    result = dict(features)
-    for key in features.keys() & pad_to.keys():
-        ragged, pad = features[key], pad_to[key]
-        lengths = ragged.row_lengths()
-        if not pad.truncate:
-            longest = tf.reduce_max(lengths)
-            message = (
+    Raises SchemaError for a row that is too long."""
+    result = dict(columns)
+    for key, column in columns.items():
+        if key not in pad_to or not isinstance(column, Ragged):
+            continue
+        pad, lengths = pad_to[key], column.lengths
+        longest = int(lengths.max(initial=0))
+        if longest > pad.length and not pad.truncate:
+            raise SchemaError(
                 f"{key!r} has more values than the {pad.length} that pad_to allows. Allow more, or drop the rest with "
-                f"PadTo({pad.length}, truncate=True). It has"
+                f"PadTo({pad.length}, truncate=True). It has {longest}."
             )
-            with tf.control_dependencies([tf.debugging.Assert(longest <= pad.length, [message, longest])]):
-                lengths = tf.identity(lengths)
-        fill = np.array(pad.value, ragged.dtype.as_numpy_dtype)
-        with tf.control_dependencies([lengths]):
-            result[key] = ragged.to_tensor(fill, shape=[None, pad.length])
+        inside = np.arange(pad.length) < lengths[:, None]
+        result[key] = padded = np.full(inside.shape, pad.value, column.values.dtype)
+        padded[inside] = column.values if longest <= pad.length else _first(column, pad.length)
         if pad.length_into is not None:
-            result[pad.length_into] = tf.cast(tf.minimum(lengths, pad.length), tf.int32)
+            result[pad.length_into] = np.minimum(lengths, pad.length).astype(np.int32)
     return result
+
+
+def _first(column: Ragged, length: int) -> np.ndarray:
+    """The values of all rows, without those beyond `length` in a row."""
+    places = np.arange(len(column.values)) - np.repeat(np.cumsum(column.lengths) - column.lengths, column.lengths)
+    return column.values[places < length]

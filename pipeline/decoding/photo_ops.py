@@ -4,20 +4,21 @@ Random windows of an image depend on the record's seed and the image's size only
 float64 with +, -, *, / and square roots, which IEEE 754 defines to the last bit, so they are the same on any machine.
 Logarithms, which it does not define, are in a table."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from pipeline.decoding.encoded import decoded_window, pixels_spec
+from pipeline.decoding.encoded import Window, decoded_window, pixels_spec
 from pipeline.decoding.image_op import ImageOp
 from pipeline.decoding.op import Specs
-from pipeline.decoding.resizing import Method, check_resizing, flipped, resized
+from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError
 from pipeline.spec import ArraySpec
-from pipeline.tf_cpu import tf
 
 __all__ = ["DecodeCentralCrop", "DecodeRandomResizedCrop", "DecodeResize"]
 
@@ -55,10 +56,10 @@ class _Photo(ImageOp):
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, self.key, specs, (*self.size, self.channels))
 
-    def _window(self, encoded: Any, window: Callable[[Any], Any]) -> tuple[Any, Any]:
+    def _window(self, encoded: bytes, window: Callable[[int, int], Window]) -> np.ndarray:
         return decoded_window(encoded, window, self.channels, self.max_pixels, self.key)
 
-    def _resized(self, pixels: Any, size: Any = None) -> Any:
+    def _resized(self, pixels: np.ndarray, size: tuple[int, int] | None = None) -> np.ndarray:
         return resized(pixels, self.size if size is None else size, self.method, self.antialias)
 
 
@@ -69,7 +70,7 @@ class DecodeRandomResizedCrop(_Photo):
 
     area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its logarithm. If none
     of ten draws fits, takes the largest central window with a ratio within the bounds, like torchvision's
-    RandomResizedCrop. For a JPEG, only the window is decoded."""
+    RandomResizedCrop."""
 
     area: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -80,11 +81,11 @@ class DecodeRandomResizedCrop(_Photo):
         if not 0 < self.area[0] <= self.area[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:
             raise OptionError(f"{self!r}: area must be two ascending numbers in (0, 1], ratio two ascending above 0.")
 
-    def _image(self, value: Any, seed: Any, /) -> Any:
-        bits = random_bits(seed, 4 * TRIES + 1)
-        pixels, _ = self._window(value, lambda size: random_window(size, bits[: 4 * TRIES], self.area, self.ratio))
+    def _image(self, value: bytes, rng: Rng, /) -> np.ndarray:
+        bits = rng.bits(4 * TRIES + 1)
+        pixels = self._window(value, lambda h, w: random_window(h, w, bits[:-1], self.area, self.ratio))
         image = self._resized(pixels)
-        return flipped(image, bits[-1]) if self.flip else image
+        return mirrored(image) if self.flip and bits[-1] & 1 else image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ class DecodeCentralCrop(_Photo):
 
     resize_short=256: resizes the shorter side to 256 pixels, then takes the central crop of `size`, like big_vision and
     torchvision. resize_short=None: takes the central square that is size / (size + border) of the shorter side, then
-    resizes it, like tensorflow/tpu; for a JPEG, only that square is decoded."""
+    resizes it, like tensorflow/tpu."""
 
     resize_short: int | None = None
     border: int = 32
@@ -105,15 +106,14 @@ class DecodeCentralCrop(_Photo):
         if self.resize_short is not None and self.resize_short < self.size[0]:
             raise OptionError(f"{self!r}: resize_short must be at least the {self.size[0]} of size.")
 
-    def _image(self, value: Any, _seed: Any, /) -> Any:
+    def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
         side = self.size[0]
         if self.resize_short is None:
-            pixels, _ = self._window(value, lambda size: central_square(size, side, self.border))
-            return self._resized(pixels)
-        pixels, window = self._window(value, whole)
-        small = resized_short(window[2:], self.resize_short)
-        y, x = tf.unstack((small - side) // 2)
-        return tf.slice(self._resized(pixels, small), [y, x, 0], [side, side, self.channels])
+            return self._resized(self._window(value, lambda h, w: central_square(h, w, side, self.border)))
+        pixels = self._window(value, whole)
+        height, width = resized_short(pixels.shape[0], pixels.shape[1], self.resize_short)
+        y, x = (height - side) // 2, (width - side) // 2
+        return self._resized(pixels, (height, width))[y : y + side, x : x + side]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,72 +129,64 @@ class DecodeResize(_Photo):
         if self.fit not in ("stretch", "pad"):
             raise OptionError(f"{self!r}: fit must be 'stretch' or 'pad'.")
 
-    def _image(self, value: Any, _seed: Any, /) -> Any:
-        pixels, window = self._window(value, whole)
+    def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
+        pixels = self._window(value, whole)
         if self.fit == "stretch":
             return self._resized(pixels)
-        target = tf.constant(self.size, tf.float64)
-        scale = tf.reduce_min(target / tf.cast(window[2:], tf.float64))
-        inner = tf.maximum(tf.cast(tf.round(tf.cast(window[2:], tf.float64) * scale), tf.int32), 1)
-        before = (tf.constant(self.size) - inner) // 2
-        padding = tf.pad(tf.stack([before, tf.constant(self.size) - inner - before], 1), [[0, 1], [0, 0]])
-        return tf.ensure_shape(tf.pad(self._resized(pixels, inner), padding), (*self.size, self.channels))
+        scale = min(target / side for target, side in zip(self.size, pixels.shape, strict=False))
+        height, width = (max(round(side * scale), 1) for side in pixels.shape[:2])
+        y, x = (self.size[0] - height) // 2, (self.size[1] - width) // 2
+        image = np.zeros((*self.size, self.channels), np.uint8)
+        image[y : y + height, x : x + width] = self._resized(pixels, (height, width))
+        return image
 
 
-def random_bits(seed: Any, count: int) -> Any:
-    """uint32 [count], uniform: Philox4x32-10 (Salmon et al. 2011) with the seed, int32 [2], as its key."""
-    key = tf.bitcast(seed, tf.uint64)[None]
-    counter = tf.zeros(2, tf.uint64)
-    return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=[count], key=key, counter=counter, alg=1, dtype=tf.uint32)
-
-
-def random_window(size: Any, bits: Any, area: tuple[float, float], ratio: tuple[float, float]) -> Any:
-    """int32 [4], y, x, height, width: the window of a random resized crop, like torchvision's.
+def random_window(
+    height: int, width: int, bits: np.ndarray, area: tuple[float, float], ratio: tuple[float, float]
+) -> Window:
+    """The window of a random resized crop, like torchvision's.
 
     area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its logarithm. The
     first of ten draws that fits into the image is placed uniformly; if none fits, the window is the largest central one
-    with a ratio within the bounds. size: int32 [2]. bits: uint32 [4 * TRIES]."""
-    height, width = tf.unstack(tf.cast(size, tf.float64))
-    uniform = tf.reshape(tf.cast(bits, tf.float64) * 2.0**-32, [4, TRIES])
-    root = tf.sqrt(height * width * (area[0] + uniform[0] * (area[1] - area[0])))
-    side = tf.gather(_roots_of_ratios(ratio), tf.cast(uniform[1] * _RATIOS, tf.int32))
-    drawn = tf.stack([tf.round(root / side), tf.round(root * side)])  # [2, TRIES]
-    room = tf.stack([height, width])[:, None] - drawn
-    fits = tf.reduce_all((room >= 0) & (drawn >= 1), axis=0)
-    corner = tf.floor(uniform[2:] * (room + 1))
-    first = tf.argmax(tf.cast(fits, tf.int32))  # the first maximum
-    placed = tf.gather(tf.concat([corner, drawn], 0), first, axis=1)
-    central = _central_within(height, width, ratio)
-    return tf.cast(tf.where(tf.reduce_any(fits), placed, central), tf.int32)
+    with a ratio within the bounds. bits: uint32 [4 * TRIES]."""
+    uniform = (bits * 2.0**-32).reshape(4, TRIES).tolist()
+    roots = _roots_of_ratios(ratio)
+    for of_area, of_ratio, of_y, of_x in zip(*uniform, strict=True):
+        root = math.sqrt(height * width * (area[0] + of_area * (area[1] - area[0])))
+        side = roots[int(of_ratio * _RATIOS)]
+        h, w = round(root / side), round(root * side)
+        if 1 <= h <= height and 1 <= w <= width:
+            return math.floor(of_y * (height - h + 1)), math.floor(of_x * (width - w + 1)), h, w
+    return _central_within(height, width, ratio)
 
 
-def _roots_of_ratios(ratio: tuple[float, float]) -> np.ndarray:
+@functools.cache
+def _roots_of_ratios(ratio: tuple[float, float]) -> list[float]:
     """Square roots of ratios, uniform in their logarithm: the midpoints of equal intervals, rounded to 24 bits."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
     middles = [low + (i + 0.5) / _RATIOS * (high - low) for i in range(_RATIOS)]
-    return np.array([round(math.exp(middle / 2) * 2**24) / 2**24 for middle in middles])
+    return [round(math.exp(middle / 2) * 2**24) / 2**24 for middle in middles]
 
 
-def _central_within(height: Any, width: Any, ratio: tuple[float, float]) -> Any:
-    h = tf.maximum(tf.minimum(height, tf.round(width / ratio[0])), 1.0)
-    w = tf.maximum(tf.minimum(width, tf.round(height * ratio[1])), 1.0)
-    return tf.stack([tf.floor((height - h) / 2), tf.floor((width - w) / 2), h, w])
+def _central_within(height: int, width: int, ratio: tuple[float, float]) -> Window:
+    h = max(min(height, round(width / ratio[0])), 1)
+    w = max(min(width, round(height * ratio[1])), 1)
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
-def central_square(size: Any, crop: int, border: int) -> Any:
-    """int32 [4]: the central square that is crop / (crop + border) of the shorter side, like tensorflow/tpu."""
+def central_square(height: int, width: int, crop: int, border: int) -> Window:
+    """The central square that is crop / (crop + border) of the shorter side, like tensorflow/tpu."""
     # float32, as in https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_preprocessing.py
-    shorter = tf.cast(tf.reduce_min(size), tf.float32)
-    side = tf.maximum(tf.cast(np.float32(crop / (crop + border)) * shorter, tf.int32), 1)
-    return tf.concat([(size - side + 1) // 2, [side, side]], 0)
+    side = max(int(np.float32(crop / (crop + border)) * np.float32(min(height, width))), 1)
+    return (height - side + 1) // 2, (width - side + 1) // 2, side, side
 
 
-def resized_short(size: Any, shorter: int) -> Any:
-    """int32 [2]: the size whose shorter side is `shorter`. Keeps the ratio like big_vision, in float32."""
-    ratio = tf.cast(shorter, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
-    return tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32)
+def resized_short(height: int, width: int, shorter: int) -> tuple[int, int]:
+    """The size whose shorter side is `shorter`. Keeps the ratio like big_vision, in float32."""
+    ratio = np.float32(shorter) / np.float32(min(height, width))
+    return round(float(np.float32(height) * ratio)), round(float(np.float32(width) * ratio))
 
 
-def whole(size: Any) -> Any:
-    """int32 [4]: the complete image."""
-    return tf.concat([[0, 0], size], 0)
+def whole(height: int, width: int) -> Window:
+    """The complete image."""
+    return 0, 0, height, width

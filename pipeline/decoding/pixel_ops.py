@@ -1,20 +1,22 @@
 """Ops for decoded images [height, width, channels]: crops, flips, sizes and channels."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from pipeline.decoding.image_op import ImageOp, image_spec
 from pipeline.decoding.op import Specs
-from pipeline.decoding.resizing import Method, check_resizing, check_size, flipped, resized
+from pipeline.decoding.opencv import cv2
+from pipeline.decoding.resizing import Method, check_resizing, check_size, mirrored, resized
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
-from pipeline.tf_cpu import tf
 
 __all__ = ["CentralCrop", "GreyToRgb", "RandomCrop", "RandomFlip", "RandomShift", "Resize"]
 
 Fill = Literal["zero", "edge"]
+_MOST_CHANNELS = 512  # of OpenCV
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,9 @@ class RandomShift(ImageOp):
         if self.pixels < 0 or self.fill not in ("zero", "edge"):
             raise OptionError(f"{self!r}: pixels must be at least 0, and fill 'zero' or 'edge'.")
 
-    def _image(self, value: Any, seed: Any, /) -> Any:
+    def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
         height, width, _ = value.shape
-        return _random_crop(value, seed, (height, width), self.pixels, self.fill)
+        return _random_crop(value, rng, (height, width), self.pixels, self.fill)
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class RandomCrop(ImageOp):
         spec = image_spec(self, self.key, specs)
         return spec if self.size is None else _cropped_spec(self, self.key, spec, self.size, self.padding)
 
-    def _image(self, value: Any, seed: Any, /) -> Any:
+    def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
         height, width, _ = value.shape
-        return _random_crop(value, seed, self.size or (height, width), self.padding, self.fill)
+        return _random_crop(value, rng, self.size or (height, width), self.padding, self.fill)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class CentralCrop(ImageOp):
     def _spec(self, specs: Specs) -> ArraySpec:
         return _cropped_spec(self, self.key, image_spec(self, self.key, specs), self.size)
 
-    def _image(self, value: Any, _seed: Any, /) -> Any:
+    def _image(self, value: np.ndarray, _rng: Rng, /) -> np.ndarray:
         (height, width), (h, w) = value.shape[:2], self.size
         y, x = (height - h) // 2, (width - w) // 2
         return value[y : y + h, x : x + w]
@@ -88,8 +90,8 @@ class RandomFlip(ImageOp):
 
     key: str = "image"
 
-    def _image(self, value: Any, seed: Any, /) -> Any:
-        return flipped(value, seed[0])
+    def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
+        return mirrored(value) if rng.key[0] & 1 else value
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Resize(ImageOp):
         spec = image_spec(self, self.key, specs, only_uint8=True)
         return replace(spec, shape=(*self.size, spec.shape[2]))
 
-    def _image(self, value: Any, _seed: Any, /) -> Any:
+    def _image(self, value: np.ndarray, _rng: Rng, /) -> np.ndarray:
         return resized(value, self.size, self.method, self.antialias)
 
 
@@ -127,8 +129,8 @@ class GreyToRgb(ImageOp):
             raise SchemaError(f"{self!r}: {self.key!r} has {spec.shape[2]} channels. {remedy}")
         return replace(spec, shape=(*spec.shape[:2], 3))
 
-    def _image(self, value: Any, _seed: Any, /) -> Any:
-        return tf.broadcast_to(value, [*value.shape[:2], 3])  # tf.tile takes twice as long
+    def _image(self, value: np.ndarray, _rng: Rng, /) -> np.ndarray:
+        return np.broadcast_to(value, (*value.shape[:2], 3))
 
 
 def _cropped_spec(op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int], padding: int = 0) -> ArraySpec:
@@ -143,18 +145,19 @@ def _cropped_spec(op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int],
     return replace(spec, shape=(*size, channels))
 
 
-def _random_crop(image: Any, seed: Any, size: tuple[int, int], padding: int, fill: Fill) -> Any:
-    """A window of the padded image, [*size, channels], at a position drawn from `seed`."""
-    height, width, channels = image.shape
-    places = [height + 2 * padding - size[0] + 1, width + 2 * padding - size[1] + 1]
-    # The seed is already a hash: its bits are the random numbers, independent of any generator's version.
-    corner = tf.math.floormod(seed, places)
-    rows = tf.reshape(image, [height, width * channels])  # padding the three axes takes four times as long
-    if fill == "edge":
-        left, right = (tf.tile(border, [1, padding]) for border in (rows[:, :channels], rows[:, -channels:]))
-        nearest = np.clip(np.arange(-padding, height + padding), 0, height - 1)
-        padded = tf.gather(tf.concat([left, rows, right], 1), nearest)
-    else:
-        padded = tf.pad(rows, [[padding, padding], [padding * channels] * 2])
-    window = tf.slice(padded, corner * [1, channels], [size[0], size[1] * channels])
-    return tf.reshape(window, [*size, channels])
+def _random_crop(image: np.ndarray, rng: Rng, size: tuple[int, int], padding: int, fill: Fill) -> np.ndarray:
+    """A window of the padded image, [*size, channels], at a position drawn from the key."""
+    height, width, _ = image.shape
+    # The key is already a hash: its bits are the random numbers, independent of any generator's version.
+    y, x = rng.key[0] % (height + 2 * padding - size[0] + 1), rng.key[1] % (width + 2 * padding - size[1] + 1)
+    padded = _padded(image, padding, fill) if padding else image
+    return padded[y : y + size[0], x : x + size[1]]
+
+
+def _padded(image: np.ndarray, padding: int, fill: Fill) -> np.ndarray:
+    pixels = np.ascontiguousarray(image).view(np.uint8)  # OpenCV does not take every dtype
+    if pixels.shape[2] > _MOST_CHANNELS:
+        return np.pad(image, [(padding, padding)] * 2 + [(0, 0)], "edge" if fill == "edge" else "constant")
+    border = cv2.BORDER_REPLICATE if fill == "edge" else cv2.BORDER_CONSTANT
+    padded = cv2.copyMakeBorder(pixels, padding, padding, padding, padding, border)
+    return padded.reshape(*padded.shape[:2], -1).view(image.dtype)

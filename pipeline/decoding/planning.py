@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
+import numpy as np
+
 from pipeline.decoding.op import DropsFeatures, Features, Op, Specs, spec_of
-from pipeline.errors import OptionError
-from pipeline.spec import ArraySpec
+from pipeline.decoding.rng import Rng
+from pipeline.errors import OptionError, SchemaError
+from pipeline.spec import BYTES, ArraySpec, holds
 
 __all__ = ["Plan", "Step", "listed", "planned"]
 
@@ -18,18 +22,46 @@ class Step:
     op: Op
     sets: Specs
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        """The features after the op. Raises OptionError if one in its output_spec is missing."""
-        made = self.op(features, seed)
-        missing = sorted(self.sets.keys() - made.keys()) if isinstance(made, Mapping) else sorted(self.sets)
-        if missing or not isinstance(made, Mapping):
-            raise OptionError(
-                f"{self.op!r} returned {sorted(made) if isinstance(made, Mapping) else made!r} for a record; its "
-                f"output_spec promises {sorted(self.sets)}. An op cannot drop a record, because an evaluation counts "
-                "every record. To leave records out, give them a weight of 0 in a feature, and use it in the "
-                "metrics. Keep and Drop leave features out."
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        """The features after the op.
+
+        Raises OptionError if one in its output_spec is missing; SchemaError if one has another shape or dtype, and if
+        the op raises an error, which is then its cause."""
+        try:
+            made = self.op(features, rng)
+            if not isinstance(made, Mapping) or self.sets.keys() - made.keys():
+                raise OptionError(
+                    f"{self.op!r} returned {sorted(made) if isinstance(made, Mapping) else made!r} for a record; its "
+                    f"output_spec promises {sorted(self.sets)}. An op cannot drop a record, because an evaluation "
+                    "counts every record. To leave records out, give them a weight of 0 in a feature, and use it in "
+                    "the metrics. Keep and Drop leave features out."
+                )
+            return features | {key: self._as_promised(key, made[key]) for key in self.sets}
+        except (SchemaError, OptionError, MemoryError):
+            raise
+        except Exception as e:
+            raise SchemaError(f"{self.op!r} raised {type(e).__name__}: {e}") from e
+
+    def _as_promised(self, key: str, value: Any) -> Any:
+        spec = self.sets[key]
+        if type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype:
+            return value
+        if spec.dtype == BYTES and spec.shape == ():
+            if not isinstance(value, bytes):
+                raise SchemaError(f"{self.op!r} returned {type(value).__name__} for {key!r}; its output_spec promises "
+                                  "bytes.")  # fmt: skip
+            return value
+        number = isinstance(value, int | float) and spec.dtype != BYTES and holds(spec.dtype, value)
+        array = np.asarray(value, spec.dtype if number else None)
+        fits = len(array.shape) == len(spec.shape) and all(
+            known in (None, found) for found, known in zip(array.shape, spec.shape, strict=True)
+        )
+        if array.dtype != spec.dtype or not fits:
+            raise SchemaError(
+                f"{self.op!r} returned {key!r} as {array.dtype} {array.shape}; its output_spec promises {spec.dtype} "
+                f"{spec.shape}."
             )
-        return features | dict(made)
+        return array
 
 
 @dataclass(frozen=True)
@@ -53,6 +85,11 @@ def listed(ops: Sequence[Op]) -> tuple[Op, ...]:
             raise OptionError(
                 f"{op!r} in ops is not an op: an op has `reads`, `output_spec` and `__call__`, see pipeline.ops.Op. "
                 "Give an instance, such as DecodeJpeg('image/encoded')."
+            )
+        if "seed" in signature(op.__call__).parameters:
+            raise OptionError(
+                f"{op!r} is an op for graphs of TensorFlow: it takes `seed`. Ops are NumPy and take `rng`, see "
+                "pipeline.ops.Op. Write it so, or wrap it: TensorFlowOp(op), from pipeline.tensorflow_op."
             )
     return tuple(ops)
 

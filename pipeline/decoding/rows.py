@@ -1,30 +1,30 @@
-"""From records to the features of any number of rows, in a graph: parsing, ops, and 32-bit numbers.
+"""From records to the features of any number of rows: parsing, ops, and 32-bit numbers.
 
-The Decoder makes batches of them; an exported model uses the same code, so it sees what an evaluation sees."""
+The Decoder makes batches of them; an exported model is compared with what this makes."""
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from pipeline.decoding.columns import Column, Ragged
 from pipeline.decoding.op import Features
 from pipeline.decoding.padding import PadTo, pad_rows
-from pipeline.decoding.parse import parse_records
+from pipeline.decoding.parse import parser_of
 from pipeline.decoding.planning import Plan, Step
+from pipeline.decoding.rng import rngs_of
+from pipeline.decoding.threads import RowThreads
+from pipeline.errors import SchemaError
 from pipeline.spec import Layout, delivered
-from pipeline.tf_cpu import tf
 
 __all__ = ["RowDecoder"]
 
-PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # in tf.map_fn
-
 
 class RowDecoder:
-    """Makes the features `keys` of a plan's output, each a tensor [n, *shape]. Everything runs in a graph.
+    """Makes the features `keys` of a plan's output, each an array [n, *shape].
 
-    stored: the features of a record from which it makes them. only_needed: leaves out ops that none of the keys depends
-    on, and so what only they read."""
+    steps: the ops by their place in the list. stored: the features of a record from which it makes them. only_needed:
+    leaves out ops that none of the keys depends on, and so what only they read."""
 
     def __init__(
         self,
@@ -35,35 +35,45 @@ class RowDecoder:
         *,
         only_needed: bool = False,
     ) -> None:
-        self._layout, self._pad_to, self._keys, self._specs = layout, pad_to, tuple(keys), plan.specs
+        self.layout, self.pad_to, self.keys, self._specs = layout, pad_to, tuple(keys), plan.specs
         self.num_ops = len(plan.steps)
-        self._steps, read = (_needed if only_needed else _all)(plan, keys)
+        self.steps, read = (_needed if only_needed else _all)(plan, keys)
         counted = {pad.length_into: key for key, pad in pad_to.items()}
         self.stored = sorted({counted.get(key, key) for key in read})
+        self._made = [key for key in self.keys if any(key in step.sets for step in self.steps.values())]
+        self._parse, self._threads = parser_of(layout, self.stored, narrow=not self.steps), RowThreads()
 
-    def __repr__(self) -> str:  # equal for equal configurations: graphs are shared by it
-        return f"RowDecoder({vars(self)!r})"
+    def decode(self, payloads: Sequence[bytes], seeds: np.ndarray) -> Features:
+        """The features of these records. seeds: int32 [n, ops, 2]. Raises SchemaError, which does not name a record."""
+        columns = pad_rows(self._parse(payloads), self.pad_to)
+        features: Features = dict(columns)
+        if self.steps:
+            features |= self._apply_ops(columns, seeds)
+        return {key: narrowed(key, features[key]) for key in self.keys}
 
-    def decode(self, payloads: Any, seeds: Any) -> Features:
-        """The features of payloads, string [n]. seeds: int32 [n, ops, 2]."""
-        return self.from_stored(parse_records(self._layout, self.stored, payloads), seeds)
+    def _apply_ops(self, features: Mapping[str, Column], seeds: np.ndarray) -> Features:
+        """The features among `keys` that ops set."""
+        rows = {key: _by_row(column) for key, column in features.items()}
+        rngs = {place: rngs_of(seeds[:, place]) for place in self.steps}
+        made = dict[str, np.ndarray]()
+        for key in self._made:
+            shape: Any = self._specs[key].shape
+            made[key] = np.empty((len(seeds), *shape), self._specs[key].dtype)
 
-    def from_stored(self, parsed: Features, seeds: Any) -> Features:
-        """The same, from the features `stored` of n records."""
-        features = pad_rows(parsed, self._pad_to)
-        if self._steps:
-            features = self._apply_ops(features, seeds)
-        return {key: _narrowed(key, features[key]) for key in self._keys}
+        def apply(some: range) -> None:
+            for row in some:
+                record: Features = {key: values[row] for key, values in rows.items()}
+                for place, step in self.steps.items():
+                    record = step(record, rngs[place][row])
+                for key, values in made.items():
+                    values[row] = record[key]
 
-    def _apply_ops(self, parsed: Features, seeds: Any) -> Features:
-        def one(example: tuple[Features, Any]) -> Features:
-            features, seed = example
-            for place, step in self._steps.items():
-                features = step(features, seed[place])
-            return {key: features[key] for key in self._keys}
+        self._threads(len(seeds), apply)
+        return made
 
-        signature = {key: tf.TensorSpec(self._specs[key].shape, self._specs[key].dtype) for key in self._keys}
-        return tf.map_fn(one, (parsed, seeds), fn_output_signature=signature, parallel_iterations=PARALLEL_RECORDS)
+
+def _by_row(column: Column) -> Sequence[np.ndarray] | np.ndarray:
+    return column.rows() if isinstance(column, Ragged) else column
 
 
 def _all(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
@@ -80,19 +90,17 @@ def _needed(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str
     return dict(sorted(steps.items())), wanted
 
 
-def _narrowed(key: str, value: Any) -> Any:
+def narrowed(key: str, values: np.ndarray) -> np.ndarray:
     """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats are rounded."""
-    wide = np.dtype(value.dtype.as_numpy_dtype)
-    dtype = delivered(wide)
-    if dtype == wide:
-        return value
-    small = tf.cast(value, dtype)
-    same = (
-        tf.math.is_finite(small) == tf.math.is_finite(value)
-        if dtype.kind == "f"
-        else tf.cast(small, value.dtype) == value
-    )
-    message = f"{key!r} is delivered as {dtype} and has a value out of range; leave it out of keys, or map it in an op."
-    check = tf.debugging.Assert(tf.reduce_all(same), [message, tf.reduce_max(value), tf.reduce_min(value)])
-    with tf.control_dependencies([check]):
-        return tf.identity(small)
+    dtype = delivered(values.dtype)
+    if dtype == values.dtype:
+        return values
+    with np.errstate(over="ignore"):
+        small = values.astype(dtype)
+    same = np.isfinite(small) == np.isfinite(values) if dtype.kind == "f" else small == values
+    if not same.all():
+        raise SchemaError(
+            f"{key!r} is delivered as {dtype} and has a value out of range; leave it out of keys, or map it in an op. "
+            f"Its minimum and maximum are {values.min()} and {values.max()}."
+        )
+    return small

@@ -1,6 +1,6 @@
 """TrivialAugment in its wide space: https://arxiv.org/abs/2103.10158."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,10 @@ import numpy as np
 from pipeline.decoding import tones
 from pipeline.decoding.image_op import ImageOp, image_spec
 from pipeline.decoding.op import Specs
-from pipeline.decoding.tones import MAX_SIDES, Matrix, fixed_point, moved, rotation, warped
+from pipeline.decoding.rng import Rng
+from pipeline.decoding.tones import MAX_SIDES
 from pipeline.errors import SchemaError
 from pipeline.spec import ArraySpec
-from pipeline.tf_cpu import tf
 
 __all__ = ["NAMES", "STRENGTHS", "TrivialAugmentWide", "augmented", "drawn_from"]
 
@@ -20,12 +20,11 @@ STRENGTHS = 31
 _SHARES = np.arange(STRENGTHS) / (STRENGTHS - 1)
 _SIGNED = np.concatenate([_SHARES, -_SHARES])  # the drawn value: a strength and a sign
 _FACTORS = (1 + 0.99 * _SIGNED).astype(np.float32)
-_THRESHOLDS = np.tile(256 - np.floor(256 * _SHARES), 2).astype(np.int32)
+_THRESHOLDS = np.tile(256 - np.floor(256 * _SHARES), 2).astype(int).tolist()
 _MASKS = np.tile(256 - 2 ** np.round(6 * _SHARES), 2).astype(np.uint8)  # of the highest 8 to 2 bits
-_MOST_PIXELS = 32
-_PIXELS = np.trunc(_MOST_PIXELS * _SIGNED).astype(np.int32)
+_PIXELS = np.trunc(-32 * _SIGNED).astype(int).tolist()
 
-Augmentation = Callable[[Any, Any], Any]  # an image and the drawn value, int32 [], to an image
+Augmentation = Callable[[np.ndarray, int], np.ndarray]  # an image and the drawn value to an image
 
 
 @dataclass(frozen=True)
@@ -51,37 +50,22 @@ class TrivialAugmentWide(ImageOp):
             )
         return spec
 
-    def _image(self, value: Any, seed: Any, /) -> Any:
-        return augmented(value, *drawn_from(seed))
+    def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
+        return augmented(value, *drawn_from(rng.key))
 
 
-def drawn_from(seed: Any) -> tuple[Any, Any]:
-    """(which, drawn) of `augmented`, each uniform. seed: int32 [..., 2]."""
-    which, drawn = tf.unstack(tf.math.floormod(seed, [len(NAMES), 2 * STRENGTHS]), axis=-1)
-    return which, drawn
+def drawn_from(key: tuple[int, int]) -> tuple[int, int]:
+    """(which, drawn) of `augmented`, each uniform. key: Rng.key."""
+    return key[0] % len(NAMES), key[1] % (2 * STRENGTHS)
 
 
-def augmented(image: Any, which: Any, drawn: Any) -> Any:
-    """Applies augmentation NAMES[which]. drawn: the strength, plus STRENGTHS for the other sign. Both int32 []."""
-    branches = [lambda change=change: change(image, drawn) for change in _AUGMENTATIONS.values()]
-    return tf.ensure_shape(tf.switch_case(which, branches), image.shape)
+def augmented(image: np.ndarray, which: int, drawn: int) -> np.ndarray:
+    """Applies augmentation NAMES[which]. drawn: the strength, plus STRENGTHS for the other sign."""
+    return _AUGMENTATIONS[NAMES[which]](image, drawn)
 
 
-def _by(change: Augmentation, values: np.ndarray) -> Augmentation:
-    return lambda image, drawn: change(image, tf.gather(values, drawn))
-
-
-def _warp(matrix: Callable[[float, int, int], Matrix]) -> Augmentation:
-    def change(image: Any, drawn: Any) -> Any:
-        height, width, _ = image.shape
-        matrices = [fixed_point(matrix(share, height, width)) for share in _SIGNED]
-        return warped(image, tf.gather(np.array(matrices, np.int32), drawn))
-
-    return change
-
-
-def _translate(axis: int) -> Augmentation:
-    return _by(lambda image, by: moved(image, tf.one_hot(axis, 2, by, dtype=tf.int32), _MOST_PIXELS), -_PIXELS)
+def _by(change: Callable[[np.ndarray, Any], np.ndarray], values: Sequence[Any] | np.ndarray) -> Augmentation:
+    return lambda image, drawn: change(image, values[drawn])
 
 
 # The order determines which one a seed draws: another order would change a resumed training run.
@@ -89,16 +73,16 @@ _AUGMENTATIONS: dict[str, Augmentation] = {
     "identity": lambda image, _: image,
     "autocontrast": lambda image, _: tones.autocontrast(image),
     "equalize": lambda image, _: tones.equalized(image),
-    "rotate": _warp(lambda share, height, width: rotation(135 * share, height, width)),
+    "rotate": _by(tones.rotated, 135 * _SIGNED),
     "solarize": _by(tones.solarized, _THRESHOLDS),
     "colour": _by(tones.colour, _FACTORS),
     "posterize": _by(tones.posterized, _MASKS),
     "contrast": _by(tones.contrast, _FACTORS),
     "brightness": _by(tones.brightness, _FACTORS),
     "sharpness": _by(tones.sharpness, _FACTORS),
-    "shear_x": _warp(lambda share, *_: (1, 0.99 * share, 0, 0, 1, 0)),
-    "shear_y": _warp(lambda share, *_: (1, 0, 0, 0.99 * share, 1, 0)),
-    "translate_x": _translate(1),
-    "translate_y": _translate(0),
+    "shear_x": _by(tones.sheared_x, 0.99 * _SIGNED),
+    "shear_y": _by(tones.sheared_y, 0.99 * _SIGNED),
+    "translate_x": _by(lambda image, by: tones.moved(image, 1, by), _PIXELS),
+    "translate_y": _by(lambda image, by: tones.moved(image, 0, by), _PIXELS),
 }
 NAMES = tuple(_AUGMENTATIONS)

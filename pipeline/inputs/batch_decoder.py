@@ -1,17 +1,15 @@
 """The decoding half of a DatasetInput: turns the records read for a batch into the batch, even if some are bad.
 
 A batch without bad records is decoded in one go. In others, bisection finds the bad ones. `Serving` is what an exported
-model needs of it: decoding for any number of rows."""
+model needs of it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.op import Features
-from pipeline.decoding.parse import parse_records
+from pipeline.decoding.parse import parser_of
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
@@ -21,7 +19,6 @@ from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
 from pipeline.shards.schema import Schema
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 from pipeline.spec import ArraySpec, feature_specs
-from pipeline.tf_cpu import tf
 
 MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
@@ -136,28 +133,18 @@ class BatchDecoder:
 
 
 class Serving:
-    """Decodes records, or their features as they are stored, like the input it comes from: in a graph of TensorFlow.
+    """What an exported model needs of an input: its records as they are stored, and how they are decoded.
 
-    Ops get zeros in place of the seeds that an evaluation derives from a record's number, so one that draws random
-    numbers in evaluation computes something else. stored: the features of a record that are needed, key -> ArraySpec;
-    None if one of them has no fixed shape. kind: "examples" if a record is a tf.train.Example, else "records"."""
+    rows: makes the features that the model takes. stored: the features of a record from which it makes them, key ->
+    ArraySpec; None if one of them has no fixed shape. kind: "examples" if a record is a tf.train.Example, else
+    "records"."""
 
-    def __init__(self, records: Records, decoder: RowDecoder) -> None:
-        self._records, self._decoder = records, decoder
-        layout = records.info.layout
-        specs = {key: feature_specs(layout)[key] for key in decoder.stored}
+    def __init__(self, records: Records, rows: RowDecoder) -> None:
+        self._records, self.rows = records, rows
+        specs = {key: feature_specs(rows.layout)[key] for key in rows.stored}
         fixed = all(None not in spec.shape for spec in specs.values())
         self.stored: Mapping[str, ArraySpec] | None = specs if specs and fixed else None
-        self.kind = "examples" if isinstance(layout, Schema) and not layout.opaque else "records"
-
-    def decode(self, payloads: Any) -> Features:
-        """The features [n, ...] of records, string [n]."""
-        return self._decoder.decode(payloads, self._seeds(tf.shape(payloads)[0]))
-
-    def decode_stored(self, features: Features) -> Features:
-        """The same, from the features `stored`, each [n, ...]."""
-        count = tf.shape(next(iter(features.values())))[0]
-        return self._decoder.from_stored(features, self._seeds(count))
+        self.kind = "examples" if isinstance(rows.layout, Schema) and not rows.layout.opaque else "records"
 
     def payloads(self, record_ids: Sequence[int]) -> list[bytes]:
         """The bytes of these records. Raises CorruptRecordError for a damaged one, and StorageError."""
@@ -165,9 +152,6 @@ class Serving:
 
     def stored_features(self, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
         """The features `stored` of these records; none if that is None."""
-        keys = self.stored or {}
-        parsed = parse_records(self._records.info.layout, list(keys), tf.constant(payloads, tf.string, [len(payloads)]))
-        return {key: value.numpy() for key, value in parsed.items()}
-
-    def _seeds(self, count: Any) -> Any:
-        return tf.zeros([count, self._decoder.num_ops, 2], tf.int32)
+        keys = list(self.stored or {})
+        parsed = parser_of(self.rows.layout, keys)(payloads)
+        return {key: column for key, column in parsed.items() if isinstance(column, np.ndarray)}

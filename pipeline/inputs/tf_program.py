@@ -15,7 +15,7 @@ from pipeline.inputs.input_info import InputInfo
 from pipeline.logs import logger
 from pipeline.shards.record import crc32c_of
 from pipeline.spec import RESERVED, ArraySpec, delivered
-from pipeline.tf_cpu import tf
+from pipeline.tf_quiet import tf
 
 log = logger("pipeline")
 MASK = "_mask"

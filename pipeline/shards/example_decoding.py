@@ -19,6 +19,7 @@ _DTYPE_OF_TAG: dict[int, Dtype] = {tag[0]: dtype for dtype, tag in LIST_TAG.item
 _UNPACKED: dict[Dtype, int] = {"float32": 0x0D, "int64": 0x08}
 _CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint other than its last
 _INT64_MAX, _UINT64_MAX = 2**63 - 1, 2**64 - 1
+_MOST_TAG = 2**32 - 1
 
 _Span = tuple[int, int, int]
 
@@ -45,11 +46,22 @@ def decode_features(data: bytes, keys: Collection[bytes]) -> dict[str, np.ndarra
     features: dict[str, np.ndarray] = {}
     try:
         for key, begin, end in _entries(data, strict=False):
-            if key in keys and (found := _list(data, begin, end)):
-                features[key.decode()] = _array(data, *found)
+            if key in keys:
+                features.pop(key.decode(), None)
+                if found := _list(data, begin, end):
+                    features[key.decode()] = _array(data, *found)
     except (IndexError, UnicodeDecodeError) as e:
         raise _not_an_example(data, e) from e
     return features
+
+
+def example_keys(data: bytes) -> list[bytes] | None:
+    """The keys of one serialised tf.train.Example in their order; None if it is none, or has a key twice."""
+    try:
+        keys = [key for key, _, _ in _entries(data, strict=True)]
+    except IndexError:
+        return None
+    return keys if len(set(keys)) == len(keys) else None
 
 
 class FeatureLayout(NamedTuple):
@@ -72,6 +84,7 @@ def example_layout(data: bytes) -> Layout:
     layout: Layout = {}
     try:
         for key, begin, end in _entries(data, strict=True):
+            layout.pop(key.decode(), None)
             if found := _list(data, begin, end):
                 layout[key.decode()] = _feature_layout(data, *found)
     except (IndexError, UnicodeDecodeError) as e:
@@ -110,13 +123,12 @@ def _first_fields(data: bytes, pos: int, stop: int, strict: bool) -> list[tuple[
 
 
 def _entry(data: bytes, pos: int, stop: int) -> tuple[bytes, int, int]:
-    key, begin, end = b"", 0, 0
-    for tag, at, to in _spans(data, pos, stop):
-        if tag == _FIRST:
-            key = data[at:to]
-        elif tag == _SECOND:
-            begin, end = at, to
-    return key, begin, end
+    fields = _spans(data, pos, stop)
+    found = {tag: (begin, end) for tag, begin, end in fields}
+    if len(found) < len(fields) or not found.keys() <= {_FIRST, _SECOND}:
+        raise IndexError("a field twice, or an unknown one, in an entry")  # of which readers make different things
+    (at, to), value = found.get(_FIRST, (0, 0)), found.get(_SECOND, (0, 0))
+    return data[at:to], *value
 
 
 def _list(data: bytes, pos: int, stop: int) -> tuple[Dtype, list[_Span]] | None:
@@ -124,6 +136,8 @@ def _list(data: bytes, pos: int, stop: int) -> tuple[Dtype, list[_Span]] | None:
     found = None
     for tag, begin, end in _spans(data, pos, stop):
         if dtype := _DTYPE_OF_TAG.get(tag):
+            if found:
+                raise IndexError("two lists in a feature")  # protobuf joins those of a kind
             found = dtype, _spans(data, begin, end)
     if found:
         dtype, items = found
@@ -176,7 +190,12 @@ def _spans(data: bytes, pos: int, stop: int) -> list[_Span]:
         # Almost all tags and lengths are one byte; a call for each would cost a third more.
         tag, pos = data[pos], pos + 1
         if tag >= 0x80:
-            tag, pos = _read_varint(data, pos - 1)
+            begin = pos - 1
+            tag, pos = _read_varint(data, begin)
+            if pos - begin > 5:
+                raise IndexError("a tag of over five bytes")
+        if not 8 <= tag <= _MOST_TAG:
+            raise IndexError(f"field {tag >> 3}")
         wire_type = tag & 7
         if wire_type == 2:
             size, pos = data[pos], pos + 1

@@ -90,14 +90,50 @@ def _png(depth: int, colour: int, interlaced: bool) -> Make:
         ]
         header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
         chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"".join(rows))), (b"IEND", b"")]
-        framed = [struct.pack(">I", len(data)) + name + data + _crc(name + data) for name, data in chunks]
-        return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+        return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*each) for each in chunks)
 
     return make
 
 
 def _crc(data: bytes) -> bytes:
     return struct.pack(">I", zlib.crc32(data))
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + _crc(name + data)
+
+
+def _subsampled(*factors: int) -> Make:
+    """A grey JPEG whose components have these sampling factors, which Pillow does not write: all blocks are 0."""
+
+    def make(rng: np.random.Generator, number: int) -> bytes:
+        width, height = SIZES[number % len(SIZES)]
+        data = bytearray(encoded(Image.new("RGB", (width, height), (128, 128, 128)), subsampling=0))
+        at = data.index(b"\xff\xc0") + 11
+        data[at : at + 9 : 3] = bytes(factors)
+        across, down = (8 * max(sides) for sides in zip(*(divmod(factor, 16) for factor in factors), strict=True))
+        codes = "001010", "0000", "0000"  # of such a block of brightness and of colours, by the usual tables
+        unit = "".join(code * (factor >> 4) * (factor & 15) for code, factor in zip(codes, factors, strict=True))
+        bits = unit * (-(-width // across) * -(-height // down))
+        bits += "1" * (-len(bits) % 8)
+        return bytes(data[: data.index(b"\xff\xda") + 14]) + int(bits, 2).to_bytes(len(bits) // 8) + b"\xff\xd9"
+
+    return make
+
+
+def _after_header(chunk: Callable[[bytes], bytes], mode: str = "RGB") -> Make:
+    """A PNG with another chunk after its header, made from this."""
+
+    def make(rng: np.random.Generator, number: int) -> bytes:
+        data = _saved("PNG", mode)(rng, number)
+        at = data.index(b"IDAT") - 4
+        return data[:at] + chunk(data[12:29]) + data[at:]
+
+    return make
+
+
+def _with_wrong_checksum(rng: np.random.Generator, data: bytes) -> bytes:
+    return data[:-16] + bytes([data[-16] ^ 1]) + data[-15:]
 
 
 def _claiming(kind: str, width: int, height: int) -> Make:
@@ -208,7 +244,27 @@ KINDS: dict[str, Kind] = {
     **{f"{kind} of 4000 x 1": Kind(_sized(kind, 4000, 1), 3) for kind in ("JPEG", "PNG", "WEBP")},
     "CMYK JPEG": Kind(_saved("JPEG", "CMYK"), 4),
     "JPEG with bytes after its end": Kind(_after(lambda rng, data: data + rng.bytes(500), _saved("JPEG")), 4),
+    "JPEG with bytes before its end": Kind(_after(lambda rng, data: data[:-2] + b"??" + data[-2:], _saved("JPEG")), 4),
+    "JPEG of an unknown version": Kind(
+        _after(lambda rng, data: data.replace(b"JFIF\0\1", b"JFIF\0\0", 1), _saved("JPEG")), 4
+    ),
+    **{
+        f"JPEG subsampled {name}": Kind(_subsampled(*factors), 2)
+        for name, factors in {
+            "4:4:1": (0x14, 0x11, 0x11),
+            "by thirds": (0x31, 0x11, 0x11),
+            "each component otherwise": (0x22, 0x21, 0x11),
+            "in its brightness": (0x11, 0x22, 0x22),
+        }.items()
+    },
     "palette PNG": Kind(_saved("PNG", "P"), 4),
+    "palette PNG with transparent colours": Kind(_after_header(lambda header: _chunk(b"tRNS", bytes(200)), "P"), 2),
+    "PNG with a transparent colour": Kind(_after_header(lambda header: _chunk(b"tRNS", bytes(6))), 2),
+    "PNG with a wrong checksum of its pixels": Kind(_after(_with_wrong_checksum, _saved("PNG")), 2, DAMAGED),
+    "PNG without its last chunk": Kind(_after(lambda rng, data: data[:-12], _saved("PNG")), 2, DAMAGED),
+    "PNG with a second, larger header": Kind(
+        _after_header(lambda header: _chunk(header[:4], b"\0\1\0\0" * 2 + header[12:])), 2, DAMAGED
+    ),
     "1-bit PNG": Kind(_saved("PNG", "1"), 2),
     "grey and alpha PNG": Kind(_saved("PNG", "LA"), 4),
     "RGBA PNG": Kind(_saved("PNG", "RGBA"), 4),

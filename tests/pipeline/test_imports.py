@@ -1,25 +1,33 @@
 """What importing the reading side does, and does not."""
 
 import io
+import re
 import subprocess
 import sys
 
+import pytest
 from PIL import Image
 
 from pipeline.shards.schema import Feature, Schema
 from pipeline.tf_cpu import tf
 
-BLOCKED = """
+WITHOUT = """
 import sys
-sys.modules["tensorflow"] = None
-import pipeline.background, pipeline.caches, pipeline.hosts, pipeline.orders.order, pipeline.spec
-import pipeline.sources.open_dataset
-import pipeline.describe, pipeline.verify
-try:
-    import pipeline.datasets
-except ModuleNotFoundError as e:
-    print(e)
+sys.modules.update({"tensorflow": None, "tensorflow_datasets": None, "jax": None})
+import pipeline.describe, pipeline.verify, trainer.recipe
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
+ops = [DecodeRandomResizedCrop("image", size=(8, 8)), TrivialAugmentWide()]
+batch = next(train_dataset(sys.argv[1], global_batch=4, ops=ops, keys=["image"]).batches())
+print(*[array.shape for array in batch.values()])
+for name in ("pipeline.tf_data", "pipeline.tf_cpu"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError as e:
+        print(e)
 """
+NO_OPENCV = "import sys; sys.modules['cv2'] = None; import pipeline.datasets; import pipeline.ops"
+IMPORTED = "import sys{}; import pipeline.tf_data; print('pipeline.tf_cpu' in sys.modules)"
 UNDECODABLE = """
 import sys
 import jax
@@ -33,23 +41,45 @@ except SchemaError as e:
 """
 
 
-def test_without_tensorflow_only_reading_and_exporting_fail_with_the_install_command():
-    done = subprocess.run([sys.executable, "-c", BLOCKED], check=False, capture_output=True, text=True, timeout=60)
-    assert (
-        done.stdout == "Reading shards and exporting models need TensorFlow, which is not installed. "
-        "Install it: pip install 'tensorflow>=2.21'.\n"
-    )
-
-
-def test_a_record_that_cannot_be_decoded_is_one_error_also_where_jax_came_first(run_forked, write_dataset, tmp_path):
-    """JAX sets the level of TensorFlow's log, too. The forked process has imported it before this package."""
+@pytest.fixture
+def images(write_dataset, tmp_path):
+    """A dataset of eight grey JPEGs of 8 x 8 pixels."""
     jpeg = io.BytesIO()
     Image.new("L", (8, 8)).save(jpeg, "JPEG")
     schema = Schema("images", {"image": Feature("bytes", content="image")})
-    data = write_dataset(tmp_path / "data", {"train": [[{"image": jpeg.getvalue()}] * 8]}, schema)
-    code, printed = run_forked(["-c", UNDECODABLE, data], timeout=120)
-    assert (code, printed.splitlines()[1:]) == (0, []), printed
-    assert "is a JPEG of a size other than" in printed
+    return write_dataset(tmp_path / "data", {"train": [[{"image": jpeg.getvalue()}] * 8]}, schema)
+
+
+def run(program, *args):
+    return subprocess.run(
+        [sys.executable, "-c", program, *args], check=False, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_without_tensorflow_batches_are_made_and_the_rest_names_the_install_command(images):
+    done = run(WITHOUT, images)
+    shapes, *errors = done.stdout.splitlines()
+    assert shapes == "(4, 8, 8, 3) (4,) (4,) (4,) (4, 2)", done
+    assert len(errors) == 2
+    for error in errors:
+        assert re.search(r"need TensorFlow, which is not installed\. Install it: pip install 'tensorflow>=2\.21", error)
+
+
+def test_without_opencv_the_ops_name_the_install_command():
+    last = run(NO_OPENCV).stderr.splitlines()[-1]
+    assert "Ops need OpenCV, which is not installed. Install it: pip install 'opencv-python-headless>=" in last
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("jax", [False, True])
+def test_tf_data_leaves_the_accelerators_to_keras_unless_jax_came_first(jax):
+    assert run(IMPORTED.format(", jax" * jax)).stdout == f"{jax}\n"
+
+
+def test_a_record_that_cannot_be_decoded_is_one_error_also_where_jax_came_first(images):
+    done = run(UNDECODABLE, images)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "is a JPEG of a size other than" in done.stdout
 
 
 def test_tensorflow_is_hidden_from_accelerators():

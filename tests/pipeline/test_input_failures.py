@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
 import pytest
+from pictures import encoded
+from PIL import Image
 
 from pipeline.background import thread_frames
 from pipeline.datasets import eval_dataset, train_dataset
@@ -21,7 +22,7 @@ from pipeline.tf_data import dataset_of
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
 SOON = 20.0  # seconds that a slow machine may take for what takes milliseconds
-LARGE_JPEG = tf.io.encode_jpeg(np.zeros((9, 8, 1), np.uint8)).numpy()
+LARGE_JPEG = encoded(Image.new("L", (8, 9)))
 
 
 def damaged(images: str, tmp_path: Path) -> tuple[str, Path]:
@@ -81,23 +82,23 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
     [
         (
             lambda jpeg: jpeg[: len(jpeg) // 2],
-            r": the JPEG image is damaged or truncated\. .*Invalid JPEG data.* size \d+",
+            r": the JPEG image is damaged or truncated\. .*reports: Truncated File Read",
         ),
-        (lambda jpeg: b"no image", r": the JPEG image is damaged or truncated\. .*Invalid JPEG data, size 8"),
+        (lambda jpeg: b"no image", r": the JPEG image is damaged or truncated\. .*reports: not a JPEG file"),
         (
-            lambda jpeg: tf.io.encode_png(np.zeros((8, 8, 1), np.uint8)).numpy(),
+            lambda jpeg: encoded(Image.new("L", (8, 8)), "PNG"),
             r": the JPEG image is damaged .* DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG",
         ),
         (
             lambda jpeg: LARGE_JPEG,
-            r": 'image/encoded' is a JPEG of a size other than the 8 x 8 of .* height and width are \[9 8\]",
+            r": 'image/encoded' is a JPEG of a size other than the 8 x 8 of .* height and width are 9 and 8\.",
         ),
     ],
     ids=["truncated", "no image", "a PNG", "another size"],
 )
 def test_a_record_that_cannot_be_decoded_is_named(write_dataset, tmp_path, broken, text):
     # Truncated before it was converted, so its checksum is right.
-    whole = tf.io.encode_jpeg(np.zeros((8, 8, 1), np.uint8)).numpy()
+    whole = encoded(Image.new("L", (8, 8)))
     records = [{"image/encoded": whole, "image/class/label": i, "image/weight": [0, 0]} for i in range(5)]
     records[3]["image/encoded"] = broken(whole)
     directory = write_dataset(tmp_path / "cut", {"train": [records[:2], records[2:]]})
@@ -134,7 +135,7 @@ def wait_until_ended(name: str) -> None:
 def test_dropped_batches_leave_no_thread(images):
     next(train_dataset(images, global_batch=4).batches())
     gc.collect()
-    wait_until_ended("infeed")
+    wait_until_ended("infeed-")
 
 
 def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(images, tmp_path):
@@ -150,7 +151,7 @@ def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(ima
     wait_until_ended("infeed-submit")
     wait_until_ended("infeed-decode")
     end_stall(shard)
-    wait_until_ended("infeed")
+    wait_until_ended("infeed-")
 
 
 def test_an_input_reads_ahead_no_more_than_its_budget(images, monkeypatch):

@@ -20,7 +20,7 @@ Requires-Dist: tensorflow<3,>=2.99; extra == 'read'
 
 
 def test_a_checkout_names_the_packages_of_its_own_pyproject():
-    assert how_to_install("read") == "pip install 'tensorflow>=2.21'"
+    assert how_to_install("read") == "pip install 'opencv-python-headless>=4.12,<6'"
     assert how_to_install("cuda") == "pip install 'jax[cuda13]>=0.10.2'"
 
 

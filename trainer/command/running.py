@@ -14,6 +14,7 @@ from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
+from trainer.callbacks import Callback
 from trainer.command.page_writing import Report, write_look
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
@@ -39,7 +40,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     trainer = Trainer(
         task := recipe.task(),
         recipe.trainer,
-        callbacks=recipe.callbacks(),
+        callbacks=[*recipe.callbacks(), *([_ExportsAtEnd(recipe)] if recipe.export.export_path else [])],
         warm_start=recipe.warm_start,
         command=command,
     )
@@ -66,6 +67,13 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
             _publish(recipe.trainer.workdir, TRAIN_RESULT, measured)
         if trained and recipe.export.export_path:
             _export(trainer, recipe)
+
+
+class _ExportsAtEnd(Callback):
+    """Announces the export of --export-path, so that a training says at its start what it cannot contain."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.export_input, self.export_keys = recipe.eval_input, None  # see Exports
 
 
 def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bool) -> None:

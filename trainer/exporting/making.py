@@ -18,10 +18,11 @@ from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import versions
 from trainer.config import Model
+from trainer.exporting.exportable import arrays_only, decodes_images, ops_without_graph
 from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, Exports, copy_file
 from trainer.exporting.saved_model import ARRAYS, CLASS_NAME, FEATURES, SERVING_DEFAULT, Signature, write_saved_model
 from trainer.exporting.served_model import ServedModel
-from trainer.exporting.verification import BATCH_SIZES, verify
+from trainer.exporting.verification import BATCH_SIZES, IMAGE_TOLERANCE, verify
 from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_function, as_input
 from trainer.job import Job
 from trainer.results import ExportResult
@@ -49,8 +50,9 @@ class Description:
     """What an export says of itself.
 
     origin: see ExportOrigin. signatures: see _signature_facts. labels: prediction -> the class names of its numbers.
-    versions: of the libraries that made it. verified: with how many records, in which batch sizes, with which tolerance
-    and which largest difference. assets_extra: the names of the files copied into the same directory."""
+    versions: of the libraries that made it. verified: with how many records, in which batch sizes, and for each
+    signature its tolerance and its largest difference. assets_extra: the names of the files copied into the same
+    directory."""
 
     origin: ExportOrigin
     signatures: Mapping[str, Any]
@@ -64,8 +66,8 @@ class Description:
 class ServedExamples:
     """The first records of an input, in every form in which a served model takes them.
 
-    arrays: name -> [count, ...], of a batch. serving: None for an input that does not know how its records are
-    stored; then arrays are their only form."""
+    arrays: name -> [count, ...], of a batch. serving: None if an export cannot decode records as the input does; then
+    arrays are their only form."""
 
     arrays: Mapping[str, np.ndarray]
     count: int
@@ -91,8 +93,13 @@ class ServedExamples:
         getattr(batches, "close", lambda: None)()
         rows = np.flatnonzero(batch[MASK] > 0)[:count]
         arrays = {name: leaf[rows] for name, leaf in named_leaves(dict(batch)).items()}
-        make = getattr(source, "serving", None)
-        return cls(arrays, len(rows), make(list(needed)) if make is not None and INDEX in arrays else None)
+        return cls(arrays, len(rows), _serving(source if INDEX in arrays else None, needed))
+
+    def tolerances(self, tolerance: float) -> dict[str, float]:
+        """By signature. tolerance: of one that decodes no images."""
+        images = self.serving is not None and decodes_images(self.serving)
+        decoded = max(tolerance, IMAGE_TOLERANCE) if images else tolerance
+        return {SERVING_DEFAULT: decoded, FEATURES: decoded, ARRAYS: tolerance}
 
     def inputs(self) -> dict[str, Mapping[str, Any]]:
         """By signature: name -> the values of all records. Raises as Serving.payloads."""
@@ -127,26 +134,22 @@ class Making:
             raise ExportError(
                 "the evaluation split begins without a good record to verify the export with. Give another split."
             )
-        if examples.serving is None:
-            log.info("export: the input does not know how its records are stored, so it takes only arrays")
         with exports.unpublished() as scratch:
             directory = scratch / "model"
             given = (self.served, arrays, examples.serving, self.labels, options.platforms)
             signatures = write_saved_model(str(directory), *given)
             expected = self._expected(predicted[:count])
             inputs = _inputs(signatures, examples, count)
-            apart = verify(str(directory), str(scratch), inputs, expected, tolerance=options.tolerance, check=check)
+            most = examples.tolerances(options.tolerance)
+            apart = verify(str(directory), str(scratch), inputs, expected, tolerances=most, check=check)
+            found = [f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()]
             log.info(
-                "export: a process without JAX predicts %(count)d records as predict does, through %(signatures)s, in "
-                f"batches of {', '.join(map(str, BATCH_SIZES))}; largest difference: %(apart).2g (tolerance %(most)g)",
-                {"count": count, "signatures": ", ".join(signatures), "apart": apart, "most": options.tolerance},
-            )
-            verified = {
-                "records": count,
-                "batch_sizes": BATCH_SIZES,
-                "tolerance": options.tolerance,
-                "difference": apart,
-            }
+                "export: a process without JAX predicts %d records as predict does, in batches of %s; largest "
+                "differences: %s",
+                count, ", ".join(map(str, BATCH_SIZES)), ", ".join(found),
+            )  # fmt: skip
+            tolerance = {name: most[name] for name in apart}
+            verified = {"records": count, "batch_sizes": BATCH_SIZES, "tolerance": tolerance, "difference": apart}
             facts = _signature_facts(signatures, expected)
             extra = options.assets_extra or {}
             told = {"labels": self.labels, "versions": versions(), "verified": verified, "assets_extra": [*extra]}
@@ -161,7 +164,7 @@ class Making:
                 exports.keep(options.keep)
             except StorageError as e:
                 log.warning("export: cannot remove older exports: %s", e)
-        return ExportResult(path, self.origin.step, apart)
+        return ExportResult(path, self.origin.step, max(apart.values()))
 
     def _expected(self, predicted: Predicted) -> dict[str, np.ndarray]:
         """What the export has to answer: predictions, and names of classes."""
@@ -171,6 +174,18 @@ class Making:
             given = [names.get(number, "").encode() for number in expected[key].tolist()]
             expected[CLASS_NAME.format(key)] = np.array(given, object)
         return expected
+
+
+def _serving(source: Any, needed: Collection[str]) -> Serving | None:
+    """How an export decodes records to the arrays `needed`; None, which the log explains, if it cannot."""
+    if not hasattr(source, "serving"):
+        log.info("export: the input does not know how its records are stored, so it takes only arrays")
+        return None
+    serving = source.serving(list(needed))
+    if ops := ops_without_graph(serving):
+        log.warning("%s", arrays_only(ops))
+        return None
+    return serving
 
 
 def _inputs(signatures: Mapping[str, Signature], examples: ServedExamples, count: int) -> dict[str, dict[str, Any]]:

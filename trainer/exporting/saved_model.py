@@ -8,6 +8,7 @@ import keyword
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,8 +18,9 @@ from pipeline.decoding.op import Features
 from pipeline.errors import ExportError, InfeedError
 from pipeline.inputs.batch_decoder import Serving
 from pipeline.shards.schema import Labels
-from pipeline.spec import ArraySpec
+from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
+from trainer.exporting.graph_decoding import decode_payloads, decode_stored
 from trainer.exporting.served_model import ServedModel
 
 SERVING_DEFAULT, FEATURES, ARRAYS = "serving_default", "features", "arrays"
@@ -63,10 +65,10 @@ def write_saved_model(
 
     with _without_directories():
         if serving is not None:
-            kind = serving.kind
-            add(SERVING_DEFAULT, {kind: ArraySpec((), np.dtype(object))}, lambda given: serving.decode(given[kind]))
+            kind, rows = serving.kind, serving.rows
+            add(SERVING_DEFAULT, {kind: ArraySpec((), BYTES)}, lambda given: decode_payloads(rows, given[kind]))
             if serving.stored is not None:
-                add(FEATURES, serving.stored, serving.decode_stored)
+                add(FEATURES, serving.stored, partial(decode_stored, rows))
         add(ARRAYS, {name: ArraySpec(row.shape, row.dtype) for name, row in model.arrays.items()}, lambda given: given)
     module.functions = functions  # what they capture is saved with the module
     tf.saved_model.save(module, directory, signatures=functions)

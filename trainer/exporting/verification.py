@@ -16,6 +16,9 @@ from trainer.exporting import serving_process
 from trainer.exporting.serving_process import Requests
 
 BATCH_SIZES = (1, 3, 7)
+IMAGE_TOLERANCE = 0.02
+"""For signatures that decode images, whose pixels TensorFlow rounds in another way. It moved logits of ResNets and of a
+small dense network by up to 0.0016, with antialiasing by up to 0.0075; TensorFlow's fast DCT moves them by 0.067."""
 POLL_SECONDS = 0.1
 
 Predictions = Mapping[str, np.ndarray]
@@ -26,15 +29,17 @@ def verify(
     scratch: str,
     inputs: Mapping[str, Mapping[str, Any]],
     predicted: Predictions,
-    tolerance: float,
+    tolerances: Mapping[str, float],
     check: Callable[[], None],
-) -> float:
-    """The largest difference between what the SavedModel answers and `predicted`, over all signatures and batch sizes.
+) -> dict[str, float]:
+    """The largest difference between what the SavedModel answers and `predicted`: of each signature, over all batch
+    sizes.
 
-    inputs: see Requests. scratch: a directory for its files. check: called while it waits; may raise.
-    Raises ExportError if a difference is above the tolerance, and if the SavedModel cannot be loaded or called."""
+    inputs: see Requests. scratch: a directory for its files. tolerances: of each signature. check: called while it
+    waits; may raise.
+    Raises ExportError if a difference is above its tolerance, and if the SavedModel cannot be loaded or called."""
     answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
-    largest = 0.0
+    largest = dict[str, float]()
     for (signature, rows), found in answers.items():
         # A class that differs says less than the probabilities that it follows from.
         for name in sorted(predicted.keys() | found.keys(), key=lambda key: (_is_exact(predicted, key), key)):
@@ -42,9 +47,10 @@ def verify(
                 there, missing = ("predict", "the export") if name in predicted else ("the export", "predict")
                 raise ExportError(f"export: {there} has the prediction {name!r}, {missing} does not.")
             apart = difference(found[name], predicted[name])
-            if not apart <= tolerance:
-                raise _differs(signature, rows, name, found[name], predicted[name], tolerance=tolerance)
-            largest = max(largest, apart)
+            if not apart <= tolerances[signature]:
+                given = {"found": found[name], "expected": predicted[name], "tolerance": tolerances[signature]}
+                raise _differs(signature, rows, name, **given)
+            largest[signature] = max(largest.get(signature, 0.0), apart)
     return largest
 
 
@@ -101,7 +107,7 @@ def _is_exact(predicted: Predictions, name: str) -> bool:
 
 
 def _differs(
-    signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, *, tolerance: float
+    signature: str, rows: int, name: str, *, found: np.ndarray, expected: np.ndarray, tolerance: float
 ) -> ExportError:
     by_row = [difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))]
     row, apart = int(np.argmax(by_row)), difference(found, expected)
@@ -110,8 +116,8 @@ def _differs(
         f"the export does not predict what the trainer predicts: {name!r} of record {row}, through the signature "
         f"{signature!r} in batches of {rows}, is {_short(found, row)}, and {_short(expected, row)} in predict: they "
         f"differ {much} (tolerance {tolerance:g}). Nothing was published. Ops that draw random numbers in evaluation, "
-        "or depend on anything but the record, cannot be exported. On an accelerator, or in bfloat16, give a larger "
-        "tolerance."
+        "or depend on anything but the record, cannot be exported, and a method tensorflow has to compute what its op "
+        "computes. On an accelerator, or in bfloat16, give a larger tolerance."
     )
 
 

@@ -19,6 +19,7 @@ from trainer.job import Job, OpenedInput
 from trainer.loop.dispatching import Marks, Steps, run
 from trainer.loop.feed import Feeder
 from trainer.loop.program import Program, peak_tflops
+from trainer.modes.export_check import check_exports
 from trainer.modes.preflight import agree_on
 from trainer.modes.restoring import Begun, begin
 from trainer.modes.session import Session, open_session
@@ -70,7 +71,9 @@ def train(
                     "TrainerConfig."
                 )
             evaluations = PeriodicEvaluations(session, eval_inputs, eval_every_steps) if eval_inputs else None
-        inputs = [*([opened] if opened else []), *(evaluations.opened.values() if evaluations else [])]
+            evaluated = [*evaluations.opened.values()] if evaluations else []
+            check_exports(session, evaluated)
+        inputs = [*([opened] if opened else []), *evaluated]
         agree_on(session, inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start))
         if evaluations and start:
             evaluations.make_up(start, end)

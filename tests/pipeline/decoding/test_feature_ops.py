@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_rng import rng_of
 from sweep import examples
 
 from pipeline.decoding.decode import Decoder
@@ -16,7 +17,6 @@ from pipeline.ops import Cast, Drop, Keep, MultiHot, Rename
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
-from pipeline.tf_cpu import tf
 
 SCHEMA = Schema(
     "features",
@@ -81,8 +81,8 @@ class Sum:
     def output_spec(self, specs):
         return {"sum": ArraySpec((), np.dtype(np.float32))}
 
-    def __call__(self, features, seed):
-        return {"sum": sum(tf.cast(features[key], tf.float32) for key in self.reads)}
+    def __call__(self, features, rng):
+        return {"sum": np.float32(sum(features[key] for key in self.reads))}
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ INTEGERS = st.sampled_from(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"]).map
 def test_casting_an_integer_keeps_its_value_or_fails(old, new, data):
     values = st.integers(np.iinfo(old).min, np.iinfo(old).max) | st.integers(0, 100)
     value = data.draw(values)
-    features = {"x": tf.constant([value], old)}
+    features = {"x": np.array([value], old)}
     if np.iinfo(new).min <= value <= np.iinfo(new).max:
-        assert Cast("x", new)(features, None)["x"].numpy().tolist() == [value]
+        assert Cast("x", new)(features, rng_of())["x"].tolist() == [value]
     else:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"has a value that {new.name} cannot hold"):
-            Cast("x", new)(features, None)
+        with pytest.raises(SchemaError, match=f"has a value that {new.name} cannot hold"):
+            Cast("x", new)(features, rng_of())
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_casting_an_integer_keeps_its_value_or_fails(old, new, data):
 )
 def test_a_cast_rounds_and_never_wraps_around(value, dtype, cast):
     if cast is None:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="cannot hold"):
-            Cast("x", dtype)({"x": tf.constant(value)}, None)
+        with pytest.raises(SchemaError, match="cannot hold"):
+            Cast("x", dtype)({"x": value}, rng_of())
     else:
-        made = Cast("x", dtype)({"x": tf.constant(value)}, None)["x"].numpy()
+        made = Cast("x", dtype)({"x": value}, rng_of())["x"]
         assert made.dtype == dtype
         assert made.tolist() == cast
 
@@ -204,4 +204,4 @@ def test_equal_ops_are_equal_however_they_are_written():
     assert Rename({"a": "b"}) == Rename([("a", "b")])
     assert Keep(["a", "b"]) == Keep(("a", "b"))
     assert Keep(["a"]) != Drop(["a"])
-    assert Cast("a", np.float32) == Cast("a", "f4") == Cast("a", tf.float32.as_numpy_dtype)
+    assert Cast("a", np.float32) == Cast("a", "f4") == Cast("a", np.dtype("float32"))

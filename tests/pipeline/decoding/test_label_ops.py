@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_rng import rng_of
 from sweep import examples
 
 from pipeline.datasets import eval_dataset
@@ -11,7 +12,6 @@ from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import MultiHot, OneHot
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
-from pipeline.tf_cpu import tf
 
 SCHEMA = Schema(
     "labels",
@@ -35,23 +35,23 @@ def hot(decoder: Decoder, *records: dict, schema: Schema = SCHEMA) -> list[list[
 def test_one_hot_sets_exactly_the_label(num_classes, base, dtype, data):
     least = max(base, 0) if dtype == "uint8" else base
     label = data.draw(st.integers(least, max(least, base + num_classes - 1)))
-    op, features = OneHot("x", num_classes, base), {"x": tf.constant(label, dtype)}
+    op, features = OneHot("x", num_classes, base), {"x": np.array(label, dtype)[()]}
     if label >= base + num_classes:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"label outside .*{label}"):
-            op(features, None)
+        with pytest.raises(SchemaError, match=rf"label outside .*{label}"):
+            op(features, rng_of())
     else:
-        value = op(features, None)["labels"]
-        assert value.dtype == tf.float32
-        assert value.numpy().tolist() == [float(base + i == label) for i in range(num_classes)]
+        value = op(features, rng_of())["labels"]
+        assert value.dtype == np.float32
+        assert value.tolist() == [float(base + i == label) for i in range(num_classes)]
 
 
 @settings(max_examples=examples(50))
 @given(st.integers(1, 9), st.integers(-3, 3), st.data())
 def test_multi_hot_sets_exactly_the_labels_of_a_record(num_classes, base, data):
     labels = data.draw(st.lists(st.integers(base, base + num_classes - 1), max_size=6))
-    value = MultiHot("x", num_classes, base)({"x": tf.constant(labels, tf.int64)}, None)["labels"]
-    assert value.dtype == tf.float32
-    assert value.numpy().tolist() == [float(base + i in labels) for i in range(num_classes)]
+    value = MultiHot("x", num_classes, base)({"x": np.array(labels, np.int64)}, rng_of())["labels"]
+    assert value.dtype == np.float32
+    assert value.tolist() == [float(base + i in labels) for i in range(num_classes)]
 
 
 @pytest.mark.parametrize("op", [MultiHot("many", 3, base=1), MultiHot("pair", 3, base=1, ignore=0)], ids=repr)
@@ -78,18 +78,18 @@ def test_labels_may_be_of_any_integer_dtype(dtype):
 def test_a_label_out_of_range_is_an_error_that_names_it(label):
     decoder = Decoder(SCHEMA, 1, ops=[MultiHot("many", 3, base=1)])
     with pytest.raises(
-        SchemaError, match=rf"^'many' has a label outside 1\.\.3, the classes of MultiHot.* \[{label}\]"
+        SchemaError, match=rf"^'many' has a label outside 1\.\.3, the classes of MultiHot.*: {label}\.$"
     ):
         hot(decoder, {"many": [2, label]})
-    with pytest.raises(SchemaError, match=rf"^'x' has a label outside 1\.\.3, the classes of OneHot.* \[{label}\]"):
+    with pytest.raises(SchemaError, match=rf"^'x' has a label outside 1\.\.3, the classes of OneHot.*: {label}\.$"):
         hot(Decoder(ONE, 1, ops=[OneHot("x", 3, base=1)]), {"x": label}, schema=ONE)
 
 
 def test_the_record_of_a_label_out_of_range_is_named(images):
     data = eval_dataset(images, global_batch=8, ops=[MultiHot("image/class/label", 9)])
-    with pytest.raises(SchemaError, match=r"validation-00000-of-00002.* record 0.* outside 0\.\.0, .* \[1\]"):
+    with pytest.raises(SchemaError, match=r"validation-00000-of-00002.* record 0.* outside 0\.\.0, .*: 1\.$"):
         next(eval_dataset(images, global_batch=8, ops=[MultiHot("image/class/label", 1)]).batches())
-    with pytest.raises(SchemaError, match=r"validation-00001-of-00002.* outside 0\.\.8, .* \[9\]"):
+    with pytest.raises(SchemaError, match=r"validation-00001-of-00002.* outside 0\.\.8, .*: 9\.$"):
         list(data.batches())
 
 

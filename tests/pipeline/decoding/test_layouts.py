@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from sweep import examples
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.parse import parse_records
+from pipeline.decoding.parse import parser_of
 from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.schema import Schema
 from pipeline.spec import BYTES, ArraySpec, Opaque, feature_specs
-from pipeline.tf_cpu import tf
 
 CIFAR = np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))])
 WIDE = ["u2", "u4", "u8", "i2", "i4", "i8", "f2", "f4", "f8"]
@@ -41,21 +40,21 @@ def decoded(decoder: Decoder, payloads: list[bytes], index: list[int]) -> dict[s
 @given(structs(), st.data())
 def test_a_struct_parses_to_what_numpy_reads_from_it(dtype, data):
     payloads = data.draw(st.lists(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize), max_size=3))
-    parsed = parse_records(dtype, dtype.names or (), tf.constant(payloads, tf.string, [len(payloads)]))
+    parsed = parser_of(dtype, dtype.names or ())(payloads)
     expected = np.frombuffer(b"".join(payloads), dtype) if payloads else np.empty(0, dtype)
     specs = feature_specs(dtype)
     assert list(parsed) == list(specs) == list(dtype.names or ())
     for key, value in parsed.items():
         field, spec = expected[key], specs[key]
-        assert tuple(value.shape) == (len(payloads), *spec.shape)
-        assert np.dtype(value.dtype.as_numpy_dtype) == spec.dtype
+        assert value.shape == (len(payloads), *spec.shape)
+        assert value.dtype == spec.dtype
         if spec.dtype == BYTES:
             exact = field.copy().view(f"V{field.dtype.itemsize}")  # NumPy takes the zeros at the end from an S
-            assert value.numpy().ravel().tolist() == [bytes(x) for x in exact.ravel().tolist()]
+            assert value.ravel().tolist() == [bytes(x) for x in exact.ravel().tolist()]
         elif spec.dtype.kind == "b":
-            assert value.numpy().tolist() == (field.view("u1") != 0).tolist()
+            assert value.tolist() == (field.view("u1") != 0).tolist()
         else:
-            assert bits(value.numpy()) == bits(field.astype(spec.dtype))
+            assert bits(value) == bits(field.astype(spec.dtype))
 
 
 def test_a_batch_of_structs_has_static_shapes_and_keeps_small_dtypes():
@@ -108,7 +107,7 @@ def test_a_float64_is_rounded_and_nan_stays():
 @pytest.mark.parametrize("lengths", [[3073, 3072], [3072], [0], [6146]])
 def test_a_struct_of_the_wrong_length_is_an_error_that_states_both_lengths(lengths):
     wrong = next(n for n in lengths if n != 3073)
-    with pytest.raises(SchemaError, match=rf"^a record does not have the 3073 bytes of its dtype; it has \[{wrong}\]"):
+    with pytest.raises(SchemaError, match=rf"^a record does not have the 3073 bytes of its dtype; it has {wrong}\.$"):
         decoded(Decoder(CIFAR, 2), [bytes(n) for n in lengths], [*range(len(lengths)), -1][:2])
 
 
@@ -126,8 +125,8 @@ class Length:
         assert specs[self.key] == ArraySpec((), BYTES)
         return {"length": ArraySpec((), np.dtype(np.int32))}
 
-    def __call__(self, features, seed):
-        return {"length": tf.strings.length(features[self.key])}
+    def __call__(self, features, rng):
+        return {"length": len(features[self.key])}
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ import re
 import numpy as np
 import pytest
 from odd_images import KINDS, verdicts
-from pictures import picture
+from op_rng import rng_of
+from pictures import FORMATS, encoded, picture
+from PIL import Image
 
 from pipeline.datasets import eval_dataset
 from pipeline.errors import SchemaError
 from pipeline.ops import DecodeResize
-from pipeline.tf_cpu import tf
 
 SMALL = {name: kind for name, kind in KINDS.items() if not kind.large}
 OF_EACH = 2
@@ -42,11 +43,26 @@ def test_an_odd_image_is_decoded_or_an_error_that_says_what_it_is_and_what_to_do
 @pytest.mark.parametrize("name", ["interlaced PNG", "16-bit RGB PNG", "16-bit RGBA PNG, interlaced"])
 def test_a_png_of_any_depth_and_order_has_its_pixels(name):
     data = next(KINDS[name].images())
-    pixels = DecodeResize("image", size=(80, 120))({"image": tf.constant(data)}, None)["image"]
+    pixels = DecodeResize("image", size=(80, 120))({"image": data}, rng_of())["image"]
     np.testing.assert_array_equal(pixels, picture())
 
 
-def test_tensorflow_prints_nothing_about_an_image_that_it_cannot_decode(capfd, write_dataset, tmp_path):
+@pytest.mark.parametrize("name", ["JPEG with bytes before its end", "JPEG of an unknown version"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_what_libjpeg_only_warns_of_does_not_change_the_pixels(name, channels):
+    op = DecodeResize("image", size=(80, 120), channels=channels)
+    pixels = op({"image": next(KINDS[name].images())}, rng_of())["image"]
+    intact = op({"image": encoded(picture())}, rng_of())["image"]
+    assert abs(pixels.astype(int) - intact).max() <= (2 if channels == 1 else 0)
+
+
+@pytest.mark.parametrize("name", ["palette PNG", "lossy WebP", "CMYK JPEG"])
+def test_max_pixels_is_the_only_limit_of_the_size_of_an_image(monkeypatch, name):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # Pillow warns of more, and refuses twice as many
+    assert DecodeResize("image", size=(8, 8))({"image": FORMATS[name][0]}, rng_of())["image"].any()
+
+
+def test_nothing_is_printed_about_an_image_that_cannot_be_decoded(capfd, write_dataset, tmp_path):
     images = [next(KINDS[name].images()) for name in ("JPEG, truncated", "PNG, truncated", "a GIF", "animated WebP")]
     for number, image in enumerate(images):
         record = {"image/encoded": image, "image/class/label": 1, "image/weight": [0, 0]}

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from op_rng import rng_of
 from pictures import FORMATS, encoded, picture
 from PIL import Image
 from sweep import SWEEP
@@ -13,9 +14,6 @@ from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import OptionError, SchemaError
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodeRandomResizedCrop, DecodeResize
-from pipeline.tf_cpu import tf
-
-SEED = np.array([7, -3], np.int32)
 
 
 def weights(pixels, out, method):
@@ -51,8 +49,8 @@ def reference(image, size, method):
     return np.clip(np.einsum("ah,hwc,bw->abc", rows, pixels, columns, optimize=True), 0, 255)
 
 
-def run(op, data, seed=SEED):
-    return op({op.key: tf.constant(data)}, tf.constant(seed))[op.into].numpy()
+def run(op, data, seed=(7, -3)):
+    return op({op.key: data}, rng_of(seed))[op.into]
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bicubic", "area", "antialias bilinear", "antialias bicubic"])
@@ -101,15 +99,12 @@ def test_an_image_that_is_padded_keeps_its_ratio_and_is_centred():
 
 
 def test_a_random_crop_is_a_window_of_the_image_and_half_of_them_are_mirrored():
-    data = tf.constant(FORMATS["PNG"][0])
+    data = FORMATS["PNG"][0]
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (200, 2)).astype(np.int32)
-
-    @tf.function(autograph=False)
-    def crops(flip):
-        op = DecodeRandomResizedCrop("image", size=(16, 16), flip=flip)
-        return tf.map_fn(lambda seed: op({"image": data}, seed)["image"], seeds, fn_output_signature=tf.uint8)
-
-    plain, either = crops(False).numpy(), crops(True).numpy()
+    plain, either = (
+        [run(DecodeRandomResizedCrop("image", size=(16, 16), flip=flip), data, seed) for seed in seeds]
+        for flip in (False, True)
+    )
     mirrored = [np.array_equal(b, a[:, ::-1]) for a, b in zip(plain, either, strict=True)]
     assert all(m or np.array_equal(a, b) for m, a, b in zip(mirrored, plain, either, strict=True))
     assert 70 < sum(mirrored) < 130
@@ -127,7 +122,7 @@ WRONG = {
     "a WebP cut in its pixels": (FORMATS["lossy WebP"][0][:300], "WebP|WEBP"),
     "a PNG that claims to be huge": (
         FORMATS["PNG"][0][:16] + b"\0\0\xff\xff\0\0\xff\xff" + FORMATS["PNG"][0][24:],
-        r"more pixels than max_pixels=\d+\..*Its height and width are.*65535 65535",
+        r"more pixels than max_pixels=\d+\..*Its height and width are 65535 and 65535",
     ),
 }
 
@@ -179,22 +174,15 @@ def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(imag
 
 @pytest.mark.parametrize("name", ["an HTML page", "a PNG that claims to be huge"])
 def test_the_image_header_is_checked_before_decoding(name):
-    """In the graph: without an order between the two, the decoder is sometimes the first to fail."""
     data, message = WRONG[name]
-
-    @tf.function(autograph=False)
-    def decoded(encoded):
-        return DecodeResize("image", size=(8, 8))({"image": encoded}, None)["image"]
-
-    for _ in range(20):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"(?s){message}"):
-            decoded(tf.constant(data))
+    with pytest.raises(SchemaError, match=message):
+        run(DecodeResize("image", size=(8, 8)), data)
 
 
 def test_an_image_of_the_wrong_size_is_refused_with_the_ops_that_accept_any_size(images_of):
     directory = images_of([FORMATS["JPEG 4:2:0"][0]])
     source = eval_dataset(directory, "train", global_batch=1, ops=[DecodeJpeg("image/encoded", shape=(64, 64, 3))])
-    with pytest.raises(SchemaError, match=r"DecodeResize, DecodeCentralCrop .* any size.*\[80 120\]"):
+    with pytest.raises(SchemaError, match=r"DecodeResize, DecodeCentralCrop .* any size.*80 and 120\."):
         next(iter(source.batches()))
 
 

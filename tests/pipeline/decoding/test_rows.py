@@ -1,6 +1,9 @@
 """Decoding for any number of rows, to some of the features of a batch."""
 
+import io
+
 import numpy as np
+from PIL import Image
 
 from pipeline.datasets import eval_dataset
 from pipeline.ops import DecodePng, RandomFlip
@@ -18,7 +21,7 @@ class Doubled:
     def output_spec(self, specs):
         return {"twice": ArraySpec((), np.dtype(np.int64))}
 
-    def __call__(self, features, seed):
+    def __call__(self, features, rng):
         return {"twice": 2 * features[LABEL]}
 
 
@@ -34,10 +37,11 @@ def test_only_what_the_wanted_features_depend_on_is_read():
     assert sorted(serving(["image", "twice"]).stored) == [LABEL, "image/encoded"]
 
 
-def test_decoding_a_record_and_its_stored_features_yields_the_same_arrays():
+def test_the_arrays_of_records_are_made_from_their_stored_features():
     both = serving(["image", "twice"])
     payloads = both.payloads([5, 0, 129])
     stored = both.stored_features(payloads)
-    assert both.decode(payloads)["twice"].numpy().tolist() == [2, 0, 2]
-    for name, value in both.decode_stored(stored).items():
-        np.testing.assert_array_equal(value, both.decode(payloads)[name])
+    arrays = both.rows.decode(payloads, np.zeros((3, both.rows.num_ops, 2), np.int32))
+    assert arrays["twice"].tolist() == [2, 0, 2] == (2 * stored[LABEL]).tolist()
+    for png, image in zip(stored["image/encoded"], arrays["image"], strict=True):
+        np.testing.assert_array_equal(image, Image.open(io.BytesIO(png)))

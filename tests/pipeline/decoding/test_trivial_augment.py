@@ -1,17 +1,16 @@
 """Every augmentation at every strength has the pixels of Pillow, which the published code calls."""
 
-import functools
-
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from scipy.stats import chisquare
 
-from pipeline.decoding.trivial_augment import NAMES, STRENGTHS, augmented, drawn_from
-from pipeline.ops import TrivialAugmentWide
-from pipeline.tf_cpu import tf
+from pipeline.decoding.rng import rngs_of
+from pipeline.decoding.trivial_augment import NAMES, STRENGTHS, TrivialAugmentWide, augmented, drawn_from
 
-DRAWN = np.arange(2 * STRENGTHS, dtype=np.int32)
+DRAWN = range(2 * STRENGTHS)
 
 
 def photograph(*shape):
@@ -29,7 +28,9 @@ IMAGES = {
     "noise": np.random.default_rng(1).integers(0, 256, (30, 47, 3), np.uint8),
     "one level": np.full((30, 47, 3), 77, np.uint8),
     "two levels": np.where(photograph(30, 47, 3) > 110, 200, 10).astype(np.uint8),
-    "tiny": photograph(1, 5, 3),
+    "one row": photograph(1, 5, 3),
+    "one column": photograph(40, 1, 1),
+    "a few levels": np.random.default_rng(2).integers(100, 104, (9, 70, 3), np.uint8),
 }
 
 
@@ -62,27 +63,33 @@ def by_pillow(name, image, drawn):
     return np.asarray(augmentations[name]()).reshape(image.shape)
 
 
-@functools.lru_cache
-def every_strength(shape):
-    """A graph that makes [62, *shape] of an image and an augmentation's number: one for all tests of a shape."""
-
-    def of(image, which):
-        def one(drawn):
-            return augmented(image, which, drawn)
-
-        return tf.map_fn(one, DRAWN, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
-
-    signature = [tf.TensorSpec(shape, tf.uint8), tf.TensorSpec((), tf.int32)]
-    return tf.function(of, input_signature=signature, autograph=False)
-
-
 @pytest.mark.parametrize("content", IMAGES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_augmentation_at_every_strength_has_the_pixels_of_pillow(name, content):
     image = IMAGES[content]
-    ours = every_strength(image.shape)(image, NAMES.index(name)).numpy()
+    ours = np.stack([augmented(image, NAMES.index(name), drawn) for drawn in DRAWN])
     expected = np.stack([by_pillow(name, image, drawn) for drawn in DRAWN])
+    assert ours.dtype == np.uint8
     np.testing.assert_array_equal(ours, expected)  # all of them, to the last level
+
+
+@st.composite
+def views(draw):
+    """Read-only images of any layout: flipped, transposed, cut out of a larger one."""
+    height, width, channels = draw(st.integers(1, 40)), draw(st.integers(1, 40)), draw(st.sampled_from([1, 3]))
+    low, high = sorted(draw(st.tuples(st.integers(0, 255), st.integers(0, 255))))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    image = rng.integers(low, high, (height + 2, width + 2, 4), np.uint8, endpoint=True)
+    view = image[1:-1, 1:-1, :channels]
+    image.flags.writeable = view.flags.writeable = False
+    return draw(st.sampled_from([view, view[::-1], view[:, ::-1], view.swapaxes(0, 1), view.copy()]))
+
+
+@settings(deadline=None, max_examples=300)
+@given(views(), st.sampled_from(NAMES), st.sampled_from(DRAWN))
+def test_an_image_may_have_any_size_and_layout(image, name, drawn):
+    expected = by_pillow(name, np.ascontiguousarray(image), drawn)
+    np.testing.assert_array_equal(augmented(image, NAMES.index(name), drawn), expected)
 
 
 def test_a_large_photograph_is_warped_as_pillow_does():
@@ -90,13 +97,19 @@ def test_a_large_photograph_is_warped_as_pillow_does():
     image = photograph(331, 500, 3)
     for name in ("rotate", "shear_x", "shear_y"):
         for drawn in (13, 53):
-            ours = augmented(tf.constant(image), tf.constant(NAMES.index(name)), tf.constant(drawn))
-            np.testing.assert_array_equal(ours, by_pillow(name, image, drawn))
+            np.testing.assert_array_equal(augmented(image, NAMES.index(name), drawn), by_pillow(name, image, drawn))
+
+
+def test_levels_blend_as_pillow_does():
+    """Every red with every green: the blend is float32, truncated, so its last bit matters."""
+    image = np.stack(np.meshgrid(np.arange(256), np.arange(256), [0]), -1)[:, :, 0].astype(np.uint8)
+    for drawn in DRAWN:
+        np.testing.assert_array_equal(augmented(image, NAMES.index("colour"), drawn), by_pillow("colour", image, drawn))
 
 
 def test_augmentations_strengths_and_signs_are_equally_likely():
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (100_000, 2)).astype(np.int32)
-    which, drawn = (each.numpy() for each in drawn_from(seeds))
+    which, drawn = drawn_from(seeds.T)
     pairs = np.bincount(which * len(DRAWN) + drawn, minlength=len(NAMES) * len(DRAWN))
     assert len(pairs) == len(NAMES) * len(DRAWN)
     for counts in (pairs, np.bincount(which), np.bincount(drawn % STRENGTHS), np.bincount(drawn // STRENGTHS)):
@@ -104,7 +117,8 @@ def test_augmentations_strengths_and_signs_are_equally_likely():
 
 
 def test_the_op_is_the_augmentation_that_its_seed_draws():
-    image, op = tf.constant(IMAGES["square"]), TrivialAugmentWide()
-    for seed in np.random.default_rng(2).integers(-(2**31), 2**31, (20, 2)).astype(np.int32):
-        expected = by_pillow(NAMES[int(seed[0]) % 14], IMAGES["square"], int(seed[1]) % 62)
-        np.testing.assert_array_equal(op({"image": image}, tf.constant(seed))["image"], expected)
+    image, op = IMAGES["square"], TrivialAugmentWide()
+    seeds = np.random.default_rng(2).integers(-(2**31), 2**31, (20, 2)).astype(np.int32)
+    for (which, drawn), rng in zip(seeds.tolist(), rngs_of(seeds), strict=True):
+        expected = by_pillow(NAMES[which % 14], image, drawn % 62)
+        np.testing.assert_array_equal(op({"image": image}, rng)["image"], expected)

@@ -7,21 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chi2_contingency, ks_2samp
-from sweep import examples
+from sweep import SWEEP, examples
 
-from pipeline.decoding.photo_ops import TRIES, central_square, random_bits, random_window, resized_short
+from pipeline.decoding.photo_ops import TRIES, central_square, random_window, resized_short
+from pipeline.decoding.rng import rngs_of
 from pipeline.tf_cpu import tf
 
 COUNT, ALPHA = 100_000, 1e-3  # fixed seeds: what passes once passes always
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
-@tf.function(autograph=False)
 def windows(size, seeds):
-    def one(seed):
-        return random_window(size, random_bits(seed, 4 * TRIES), AREA, RATIO)
+    return windows_of(size, [rng.bits(4 * TRIES) for rng in rngs_of(seeds)])
 
-    return tf.map_fn(one, seeds, fn_output_signature=tf.int32)
+
+def windows_of(size, bits):
+    return np.array([random_window(*size, each, AREA, RATIO) for each in bits])
 
 
 def philox(counter, key):
@@ -35,7 +36,7 @@ def philox(counter, key):
 
 
 def many_bits(seeds):
-    """random_bits of many seeds, uint64 [n, 4 * TRIES + 4]: a graph would take ten seconds of CPU for 100,000."""
+    """The first bits of the streams of many seeds, uint64 [n, 4 * TRIES + 4]."""
     key = tuple(seeds.astype(np.int64).T % 2**32)
     zero = np.zeros(len(seeds), np.uint64)
     numbers = [philox(zero + np.uint64(i), tuple(part.astype(np.uint64) for part in key)) for i in range(TRIES + 1)]
@@ -53,11 +54,7 @@ def bits():
 
 
 def test_bits_drawn_for_many_seeds_equal_those_drawn_by_an_op(bits):
-    @tf.function(autograph=False)
-    def drawn_for(seeds):
-        return tf.map_fn(lambda seed: random_bits(seed, 4 * TRIES + 1), seeds, fn_output_signature=tf.uint32)
-
-    drawn = drawn_for(seeds_of(COUNT)[:50])
+    drawn = [rng.bits(4 * TRIES + 1) for rng in rngs_of(seeds_of(COUNT)[:50])]
     np.testing.assert_array_equal(drawn, bits[:50, : 4 * TRIES + 1])
 
 
@@ -80,14 +77,9 @@ def published(height, width, count, rng):
     return np.array([y, x, h, w])
 
 
-@tf.function(autograph=False)
-def windows_of(size, bits):
-    return tf.vectorized_map(lambda each: random_window(size, each, AREA, RATIO), bits)
-
-
 @pytest.mark.parametrize("size", [(375, 500), (1000, 333), (4000, 100)])
 def test_windows_are_distributed_as_published(bits, size):
-    ours = windows_of(tf.constant(size), bits[:, : 4 * TRIES]).numpy().T
+    ours = windows_of(size, bits[:, : 4 * TRIES]).T
     theirs = published(*size, COUNT, np.random.default_rng(1))
     for name, of in {
         "area": lambda y, x, h, w: h * w,
@@ -103,7 +95,7 @@ def test_windows_are_distributed_as_published(bits, size):
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4), (9, 12)])
 def test_every_window_of_a_small_image_is_as_frequent_as_published(bits, size):
     """A corner that is short by a pixel, or by one too far, is another count at once."""
-    ours = windows_of(tf.constant(size), bits[:, : 4 * TRIES]).numpy().T
+    ours = windows_of(size, bits[:, : 4 * TRIES]).T
     theirs = published(*size, COUNT, np.random.default_rng(1))
     sides = (16,) * 4  # one number a window: NumPy takes a second to find what is equal among columns
     numbers, which = np.unique(np.ravel_multi_index(np.concatenate([ours, theirs], 1), sides), return_inverse=True)
@@ -122,7 +114,7 @@ def test_every_window_of_a_small_image_is_as_frequent_as_published(bits, size):
 def test_half_of_the_images_are_flipped_whatever_their_window_is(bits):
     flips = bits[:, 4 * TRIES] & 1
     assert binomtest(int(flips.sum()), COUNT, 0.5).pvalue > ALPHA
-    _, x, h, w = windows_of(tf.constant([375, 500]), bits[:, : 4 * TRIES]).numpy().T
+    _, x, h, w = windows_of((375, 500), bits[:, : 4 * TRIES]).T
     for value in (x, w * h, w / h):
         assert ks_2samp(value[flips == 0], value[flips == 1]).pvalue > ALPHA
 
@@ -131,7 +123,7 @@ def test_half_of_the_images_are_flipped_whatever_their_window_is(bits):
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**32 - 1))
 def test_every_window_is_inside_of_its_image(height, width, seed):
     seeds = np.random.default_rng(seed).integers(-(2**31), 2**31, (8, 2)).astype(np.int32)
-    y, x, h, w = windows(tf.constant([height, width]), seeds).numpy().T
+    y, x, h, w = windows((height, width), seeds).T
     assert min(y.min(), x.min()) >= 0
     assert min(h.min(), w.min()) >= 1
     assert (y + h).max() <= height
@@ -159,18 +151,62 @@ def by_hand(height, width, seed):
 def test_crop_windows_equal_a_reference_computed_in_python_with_philox(height, width, seed):
     """Other windows would be another training for everyone who resumes from a checkpoint."""
     seeds = np.random.default_rng(seed).integers(-(2**31), 2**31, (4, 2)).astype(np.int32)
-    ours = windows(tf.constant([height, width]), seeds).numpy().tolist()
+    ours = windows((height, width), seeds).tolist()
     assert ours == [by_hand(height, width, each) for each in seeds]
+
+
+def window_of_a_graph(size, seed, area, ratio):
+    """random_window as it was until ops became NumPy: a graph of TensorFlow."""
+    key, counter = tf.bitcast(seed, tf.uint64)[None], tf.zeros(2, tf.uint64)
+    bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[4 * TRIES + 1], key=key, counter=counter, alg=1, dtype=tf.uint32
+    )
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    middles = [low + (i + 0.5) / 4096 * (high - low) for i in range(4096)]
+    roots = np.array([round(math.exp(middle / 2) * 2**24) / 2**24 for middle in middles])
+    height, width = tf.unstack(tf.cast(size, tf.float64))
+    uniform = tf.reshape(tf.cast(bits[: 4 * TRIES], tf.float64) * 2.0**-32, [4, TRIES])
+    root = tf.sqrt(height * width * (area[0] + uniform[0] * (area[1] - area[0])))
+    side = tf.gather(roots, tf.cast(uniform[1] * 4096, tf.int32))
+    drawn = tf.stack([tf.round(root / side), tf.round(root * side)])
+    room = tf.stack([height, width])[:, None] - drawn
+    fits = tf.reduce_all((room >= 0) & (drawn >= 1), axis=0)
+    corner = tf.floor(uniform[2:] * (room + 1))
+    placed = tf.gather(tf.concat([corner, drawn], 0), tf.argmax(tf.cast(fits, tf.int32)), axis=1)
+    h = tf.maximum(tf.minimum(height, tf.round(width / ratio[0])), 1.0)
+    w = tf.maximum(tf.minimum(width, tf.round(height * ratio[1])), 1.0)
+    central = tf.stack([tf.floor((height - h) / 2), tf.floor((width - w) / 2), h, w])
+    window = tf.cast(tf.where(tf.reduce_any(fits), placed, central), tf.int32)
+    return tf.concat([window, tf.cast(bits[-1:] & 1, tf.int32)], 0)
+
+
+@pytest.mark.parametrize(("area", "ratio"), [(AREA, RATIO), ((0.3, 0.3), (0.1, 9.0)), ((0.9, 1.0), (2.0, 2.5))])
+def test_windows_and_flips_are_those_of_the_graph_that_drew_them_before(area, ratio):
+    """Runs that were started then are resumed now."""
+    count = 100_000 if SWEEP else 2_000
+    sizes = np.exp(np.random.default_rng(2).uniform(0, math.log(9000), (count, 2))).astype(np.int32)
+
+    @tf.function(autograph=False)
+    def drawn_before(sizes, seeds):
+        one = lambda each: window_of_a_graph(*each, area, ratio)  # noqa: E731
+        return tf.map_fn(one, (sizes, seeds), fn_output_signature=tf.int32)
+
+    drawn = [rng.bits(4 * TRIES + 1) for rng in rngs_of(seeds_of(count))]
+    ours = [
+        [*random_window(*size, bits[:-1], area, ratio), bits[-1] & 1]
+        for size, bits in zip(sizes.tolist(), drawn, strict=True)
+    ]
+    np.testing.assert_array_equal(ours, drawn_before(sizes, seeds_of(count)))
 
 
 @settings(max_examples=examples(50))
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([128, 160, 192, 224, 299, 331, 600]))
 def test_the_central_square_is_that_of_the_published_code(height, width, crop):
     """tensorflow/tpu, resnet_preprocessing.py: _decode_and_center_crop, with its float32."""
-    padded = ((crop / (crop + 32)) * tf.cast(tf.minimum(height, width), tf.float32)).numpy()
+    padded = ((crop / (crop + 32)) * tf.cast(min(height, width), tf.float32)).numpy()
     side = max(1, int(padded))
-    expected = [((height - side) + 1) // 2, ((width - side) + 1) // 2, side, side]
-    assert central_square(tf.constant([height, width]), crop, 32).numpy().tolist() == expected
+    expected = ((height - side) + 1) // 2, ((width - side) + 1) // 2, side, side
+    assert central_square(height, width, crop, 32) == expected
 
 
 @settings(max_examples=examples(50))
@@ -178,7 +214,7 @@ def test_the_central_square_is_that_of_the_published_code(height, width, crop):
 def test_the_shorter_side_is_resized_as_the_published_code_does_it(height, width, shorter):
     """big_vision, pp/ops_image.py: resize_small, with its float32. Never below: the central crop has to fit."""
     ratio = np.float32(shorter) / np.float32(min(height, width))
-    expected = [int(np.round(np.float32(side) * ratio)) for side in (height, width)]
-    found = resized_short(tf.constant([height, width]), shorter).numpy().tolist()
+    expected = tuple(int(np.round(np.float32(side) * ratio)) for side in (height, width))
+    found = resized_short(height, width, shorter)
     assert found == expected
     assert min(found) == shorter

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from bad_pictures import FLIPPED, SCHEMA, UNDECODABLE, N
 from damage import flip_payload_bits
-
-from pipeline.tf_cpu import tf
+from pictures import encoded
+from PIL import Image
 
 
 @pytest.fixture(scope="module")
@@ -15,8 +15,8 @@ def pictures(write_dataset, tmp_path_factory) -> tuple[str, str]:
     for name, undecodable in (("intact", ()), ("damaged", UNDECODABLE)):
         records = []
         for i in range(N):
-            noise = np.random.default_rng(i).integers(0, 255, (8, 8, 1), np.uint8)
-            jpeg = tf.io.encode_jpeg(noise).numpy()
+            noise = np.random.default_rng(i).integers(0, 255, (8, 8), np.uint8)
+            jpeg = encoded(Image.fromarray(noise))
             records.append({"image/encoded": jpeg[: 100 if i in undecodable else None], "label": i})
         shards = [records[:9], [], records[9:]]
         directory = tmp_path_factory.mktemp(name)

@@ -1,7 +1,6 @@
 """Records that are damaged or cannot be decoded: what each `on_error` makes of them, on any hosts, after any resume."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from host_batches import assert_same, joined, taken
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import BadRecordsError, CorruptRecordError, OptionError, SchemaError
 from pipeline.hosts import Hosts
-from pipeline.shards.example_decoding import decode_example
-from pipeline.sources.records import fetch
 from pipeline.tf_cpu import tf
 from pipeline.tf_data import dataset_of
 
@@ -222,14 +219,3 @@ def test_the_seeds_of_replacement_records_never_change(pictures, mixed, options,
     wanted, got = (rows(taken(train_dataset(source, **common, **options), count=12)) for source in sources)
     stood_in = np.flatnonzero(wanted["_index"] != got["_index"])[-3:]
     assert [(int(wanted["_index"][i]), int(got["_index"][i]), *got["_seed"][i].tolist()) for i in stood_in] == golden
-
-
-def test_what_tensorflow_prints_of_a_truncated_jpeg_is_in_the_documentation(pictures, capfd):
-    record = open_dataset(pictures[1], "validation")
-    data = fetch(record, np.array([3]))[0].payload
-    jpeg = decode_example(data)["image/encoded"][0]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data, size 100"):
-        tf.io.extract_jpeg_shape(jpeg)
-    printed = capfd.readouterr().err.splitlines()[0]
-    assert printed == "Improper call to JPEG library in state 201"
-    assert printed in (Path(__file__).parents[3] / "pipeline/READING.md").read_text()

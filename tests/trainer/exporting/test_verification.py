@@ -58,7 +58,7 @@ def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypa
 
     monkeypatch.setattr(verification, "served", lambda *given: {("arrays", 3): arrays(found)})
     with pytest.raises(ExportError, match=text):
-        verify("there", "here", {}, arrays(expected), 1e-5, lambda: None)
+        verify("there", "here", {}, arrays(expected), {"arrays": 1e-5}, lambda: None)
 
 
 def test_a_missing_saved_model_is_a_one_line_error_and_local_modules_are_not_imported(tmp_path, monkeypatch):

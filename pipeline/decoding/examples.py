@@ -1,0 +1,315 @@
+"""Parses a batch of tf.train.Examples into columns, one per feature, without TensorFlow.
+
+Records of one writer have the same keys in the same order, so a batch is parsed field by field: each step of NumPy
+handles one field of all records. The order of keys comes from a record and is checked in every one. Records that
+differ, and all that are damaged, are decoded one by one, which finds the reason. Nothing is taken on trust.
+
+Wire format: https://protobuf.dev/programming-guides/encoding/"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.decoding.columns import Column, Ragged
+from pipeline.errors import SchemaError
+from pipeline.shards.example import LIST_TAG, varint
+from pipeline.shards.example_decoding import decode_features, example_keys
+from pipeline.shards.schema import Feature
+
+__all__ = ["ExampleParser"]
+
+_PADDING = bytes(512)  # behind the last record: a step may look beyond its end
+_MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
+_FEW_BYTES = 32  # per list: fewer are collected by index, more as slices
+_ONE_BYTE = 128  # a varint below it takes one
+_TOO_LONG = 1 << 40  # in place of a length of over five bytes
+_ABSENT = {"bytes": np.array(b"", object), "int64": np.int64(0), "float32": np.float32(0)}
+
+Columns = dict[str, Column]
+
+
+class _Ranges(NamedTuple):
+    """Where the values of a feature lie in the bytes of a batch: int64 [n] each."""
+
+    begins: np.ndarray
+    sizes: np.ndarray
+
+
+class _Order:
+    """The entries of the feature map in their order, and how they begin up to the values, in words of eight bytes.
+
+    heads: what follows the length of an entry. tags: of the list, 0 for a feature that is not wanted. An entry whose
+    lengths take one byte each begins with `known + length * moving`, where length is that of the entry: each of the
+    others is smaller by what lies between. sizes: int64 [entries], of these beginnings."""
+
+    def __init__(self, keys: Sequence[bytes], features: Mapping[bytes, Feature]) -> None:
+        self.keys = keys
+        self.heads = [b"\x0a" + varint(len(key)) + key + b"\x12" for key in keys]
+        self.tags = [LIST_TAG[features[key].dtype][0] if key in features else 0 for key in keys]
+        tails = [bytes([0, tag, 0, 0x0A, 0]) if tag else b"\0" for tag in self.tags]
+        beginnings = [b"\x0a\0" + head + tail for head, tail in zip(self.heads, tails, strict=True)]
+        self.sizes = np.array([len(begins) for begins in beginnings], np.int64)
+        self.width = -(-int(self.sizes.max(initial=0)) // 8)
+        known, less, moving, mask = (np.zeros((len(keys), 8 * self.width), np.uint8) for _ in range(4))
+        for row, (begins, tail) in enumerate(zip(beginnings, tails, strict=True)):
+            known[row, : len(begins)] = [*begins]
+            mask[row, : len(begins)] = 0xFF
+            lengths = np.array([1, *(len(begins) - at for at in (5, 3, 1) if at <= len(tail))])
+            moving[row, lengths], less[row, lengths] = 1, lengths - 1
+        self.moving, self.mask = moving.view("<u8"), mask.view("<u8")
+        self.known = known.view("<u8") - less.view("<u8")  # no byte is borrowed from unless a length is too small
+
+
+class ExampleParser:
+    """Parses the features `features` of the records of a batch. Threads may share it."""
+
+    def __init__(self, features: Mapping[str, Feature]) -> None:
+        self._features = {key.encode(): feature for key, feature in features.items()}
+        # Lists of bytes have no packed form.
+        self._orders = _MOST_ORDERS * all(each.dtype != "bytes" or each.shape == () for each in features.values())
+        self._order = _Order((), {})  # of the last batch
+
+    def __call__(self, payloads: Sequence[bytes]) -> Columns:
+        """key -> [n, *shape] of integers, float32 or object (bytes), or Ragged; 0, b"" or no values if absent.
+
+        Integers are int32 where those of a batch need no more than 28 bits, else int64.
+        Raises SchemaError for a record that is not an Example or does not have the features, without naming it."""
+        parts, rest = list[tuple[np.ndarray, Columns]](), np.arange(len(payloads))
+        for _ in range(self._orders):
+            alike, columns = self._in_step([payloads[row] for row in rest.tolist()])
+            if not columns:
+                break
+            parts.append((rest[alike], columns))
+            rest = rest[~alike]
+        if len(rest) or not parts:
+            parts.append((rest, self._one_by_one([payloads[row] for row in rest.tolist()])))
+        return parts[0][1] if len(parts) == 1 else _merged(parts)
+
+    def _in_step(self, payloads: Sequence[bytes]) -> tuple[np.ndarray, Columns]:
+        """Which records have the order of keys of the batch before, or that of the first record, and their columns.
+
+        No columns if there is none, or any value among them is not as it should be."""
+        if not payloads:
+            return np.zeros(0, bool), {}
+        sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        data = np.frombuffer(b"".join([*payloads, _PADDING]), np.uint8)
+        ends = np.cumsum(sizes)
+        order = self._order
+        alike, ranges = _walk(data, ends - sizes, ends, order)
+        if not alike.any():
+            self._order = order = self._order_of(payloads[0])
+            alike, ranges = _walk(data, ends - sizes, ends, order)
+        if not alike.all():
+            ranges = {key: _Ranges(begins[alike], sizes[alike]) for key, (begins, sizes) in ranges.items()}
+        return alike, _columns(data, self._features, ranges) if alike.any() else {}
+
+    def _order_of(self, payload: bytes) -> _Order:
+        """In the order of this record; empty if it lacks one."""
+        keys = example_keys(payload)
+        return _Order(keys if keys and {*keys} >= self._features.keys() else (), self._features)
+
+    def _one_by_one(self, payloads: Sequence[bytes]) -> Columns:
+        found = [decode_features(payload, self._features) for payload in payloads]
+        return {
+            key.decode(): _stacked([_checked(key.decode(), feature, record) for record in found], feature)
+            for key, feature in self._features.items()
+        }
+
+
+def _walk(
+    data: np.ndarray, begins: np.ndarray, ends: np.ndarray, order: _Order
+) -> tuple[np.ndarray, dict[bytes, _Ranges]]:
+    """Which of the records in data[begin:end] have this order, and where the values of the wanted features are."""
+    size, at = _lengths(data, begins + 1)
+    alike: Any = (at + size == ends) & (data[begins] == 0x0A) & (len(order.keys) > 0)
+    if not alike.any():
+        return alike, {}
+    starts, lengths = (np.empty((len(order.keys), len(begins)), np.int64) for _ in range(2))
+    for row in range(len(order.keys)):
+        starts[row] = at
+        size = data[1:].take(at, mode="clip")
+        if size.max() < _ONE_BYTE:
+            lengths[row], at = size, at + size + 2
+        else:
+            lengths[row] = 0  # not short
+            size, at = _lengths(data, at + 1)
+            at = at + size
+    alike &= at == ends
+    fits = _begin_as(data, starts, lengths, order)
+    short: Any = fits.all(1)
+    ranges = dict[bytes, _Ranges]()
+    for row, (key, tag) in enumerate(zip(order.keys, order.tags, strict=True)):
+        if short[row]:
+            values, size = starts[row] + order.sizes[row], lengths[row] - (order.sizes[row] - 2)
+        else:
+            fitting, values, size = _long_entry(data, starts[row], order.heads[row], tag)
+            alike &= fitting
+        if tag:
+            ranges[key] = _Ranges(values, size)
+    return alike, ranges
+
+
+def _begin_as(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, order: _Order) -> np.ndarray:
+    """bool [entries, n]: whether the entries at `starts`, of these lengths, begin as in the order."""
+    words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    fits: Any = lengths >= order.sizes[:, None] - 2
+    for word in range(order.width):
+        found = words[np.minimum(starts + 8 * word, len(words) - 1)] & order.mask[:, word, None]
+        fits &= found == order.known[:, word, None] + lengths.view(np.uint64) * order.moving[:, word, None]
+    return fits
+
+
+def _long_entry(data: np.ndarray, at: np.ndarray, head: bytes, tag: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Whether entries at `at` have this head and tag, where their values begin, and their size. Of any lengths."""
+    fits = data.take(at, mode="clip") == 0x0A
+    size, at = _lengths(data, at + 1)
+    stop = at + size
+    fits &= (data.take(at[:, None] + np.arange(len(head)), mode="clip") == [*head]).all(1)
+    size, at = _lengths(data, at + len(head))
+    fits &= at + size == stop
+    if not tag:
+        return fits, at, size
+    fits &= data.take(at, mode="clip") == tag
+    size, at = _lengths(data, at + 1)
+    fits &= at + size == stop
+    empty, packed = size == 0, data.take(at, mode="clip") == 0x0A
+    size, at = _lengths(data, at + 1)
+    fits &= empty | (packed & (at + size == stop))
+    return fits, np.where(empty, stop, at), np.where(empty, 0, size)
+
+
+def _lengths(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The varints at these places, of up to five bytes, and where they end."""
+    byte = data.take(at, mode="clip")
+    number, more, shift = (byte & 0x7F).astype(np.int64), byte >= _ONE_BYTE, 7
+    while more.any() and shift < 35:
+        at = at + more
+        byte = data.take(at, mode="clip")
+        number |= np.where(more, (byte & 0x7F).astype(np.int64) << shift, 0)
+        more &= byte >= _ONE_BYTE
+        shift += 7
+    number[more] = _TOO_LONG
+    return number, at + 1
+
+
+def _columns(data: np.ndarray, features: Mapping[bytes, Feature], ranges: Mapping[bytes, _Ranges]) -> Columns:
+    """None at all if a list does not have the number of values that it should have, or is not whole."""
+    columns, whole = Columns(), data.data
+    for keys in _together(features):
+        feature = features[keys[0]]
+        begins, sizes = (np.concatenate(each) for each in zip(*(ranges[key] for key in keys), strict=True))
+        if feature.dtype == "bytes":
+            spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+            values, counts = np.empty(len(begins), object), np.ones(1)
+            values[:] = [bytes(whole[begin:end]) for begin, end in spans]
+        else:
+            values, counts = (_floats if feature.dtype == "float32" else _integers)(data, begins, sizes)
+        if counts is None or (feature.num_values is not None and (counts != feature.num_values).any()):
+            return {}
+        if feature.num_values is None:
+            columns[keys[0].decode()] = Ragged(values, counts)
+        else:
+            shape: Any = feature.shape
+            table = values.reshape(len(keys), len(begins) // len(keys), *shape)
+            columns |= zip((key.decode() for key in keys), table, strict=True)
+    return columns
+
+
+def _together(features: Mapping[bytes, Feature]) -> Sequence[Sequence[bytes]]:
+    """The keys of features whose values are found in one step: all single ones of a kind, and each list."""
+    groups = dict[Any, list[bytes]]()
+    for key, feature in features.items():
+        groups.setdefault(feature.dtype if feature.shape == () else key, []).append(key)
+    return list(groups.values())
+
+
+def _floats(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """The values in these ranges, float32, and how many are in each: None if they are not whole."""
+    whole = not (sizes % 4).any()
+    return (_joined(data, begins, sizes).view("<f4"), sizes // 4) if whole else (data, None)
+
+
+def _integers(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """The varints in these ranges, and how many are in each: None if they are not whole."""
+    packed = _joined(data, begins, sizes)
+    last, stops = packed < _ONE_BYTE, np.cumsum(sizes)
+    if not last[stops[sizes > 0] - 1].all():
+        return data, None
+    if last.all():
+        return packed.astype(np.int32), sizes
+    ends = np.flatnonzero(last)
+    firsts = np.zeros_like(ends)
+    np.add(ends[:-1], 1, out=firsts[1:])
+    longest = int((ends - firsts).max()) + 1
+    padded = np.concatenate([packed, np.zeros(16, np.uint8)])
+    numbers = _decoded(padded, firsts, np.uint32 if longest <= 4 else np.uint64)
+    counts = np.diff(np.searchsorted(ends, stops), prepend=0)
+    return numbers, counts if longest <= 10 else None
+
+
+def _decoded(data: np.ndarray, firsts: np.ndarray, word: type[np.unsignedinteger]) -> np.ndarray:
+    """The varints that begin at these places, as signed integers: up to four bytes in uint32, ten in uint64."""
+    size = np.dtype(word).itemsize
+    found = np.ndarray((len(data) - size,), np.dtype(word).newbyteorder("<"), data, strides=(1,))[firsts]
+    ends = ~found & word(0x8080808080808080 >> 8 * (8 - size))  # set in bytes that end a number
+    longer = np.flatnonzero(ends == 0)
+    found &= ends ^ (ends - word(1))  # up to the first of them
+    numbers = found & word(0x7F)
+    for place in range(1, size):
+        np.right_shift(found, word(place), out=ends)
+        ends &= word(0x7F << 7 * place)
+        numbers |= ends
+    if len(longer):
+        ninth, tenth = (data[firsts[longer] + place].astype(np.uint64) for place in (8, 9))
+        tenth[ninth < _ONE_BYTE] = 0  # the next number's
+        numbers[longer] |= (ninth & word(0x7F)) << word(56) | (tenth & word(1)) << word(63)
+    return numbers.view(np.dtype(f"i{size}"))
+
+
+def _joined(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The bytes of all ranges, one after the other."""
+    total = int(sizes.sum())
+    if total > _FEW_BYTES * len(sizes):
+        return np.concatenate([data[at:to] for at, to in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)])
+    return data.take(np.repeat(begins - np.cumsum(sizes) + sizes, sizes) + np.arange(total))
+
+
+def _checked(key: str, feature: Feature, record: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The values of a feature of one record, with its shape. Raises SchemaError."""
+    shape: Any = feature.shape
+    if key not in record:
+        if not feature.optional and feature.num_values is not None:
+            raise SchemaError(f"{key!r} is missing; the schema has it in every record.")
+        return np.full(0 if feature.num_values is None else shape, _ABSENT[feature.dtype])
+    values = record[key]
+    dtype = next(dtype for dtype, zero in _ABSENT.items() if zero.dtype == values.dtype)
+    if dtype != feature.dtype:
+        raise SchemaError(f"{key!r} is a list of {dtype}; its dtype is {feature.dtype}.")
+    if feature.num_values is None:
+        return values
+    if feature.num_values != len(values):
+        raise SchemaError(f"{key!r} has {len(values)} values; its shape {feature.shape} holds {feature.num_values}.")
+    return values.reshape(shape)
+
+
+def _stacked(rows: Sequence[np.ndarray], feature: Feature) -> Column:
+    shape: Any = feature.shape
+    empty = np.empty(0, _ABSENT[feature.dtype].dtype)
+    if feature.num_values is None:
+        return Ragged(np.concatenate([empty, *rows]), np.fromiter(map(len, rows), np.int64, len(rows)))
+    return np.stack(rows) if rows else empty.reshape(0, *shape)
+
+
+def _merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
+    """The columns of all rows, from those of some."""
+    merged, order = Columns(), np.argsort(np.concatenate([rows for rows, _ in parts]))
+    for key in parts[0][1]:
+        columns: Sequence[Any] = [columns[key] for _, columns in parts]
+        if isinstance(columns[0], Ragged):
+            rows = [row for column in columns for row in column.rows()]
+            lengths = np.concatenate([column.lengths for column in columns])[order]
+            merged[key] = Ragged(np.concatenate([rows[at] for at in order.tolist()]), lengths)
+        else:
+            merged[key] = np.concatenate(columns)[order]
+    return merged
