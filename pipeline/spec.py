@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Feature, Schema
 
-BYTES = np.dtype(object)  # TensorFlow's own choice for tf.string
+BYTES = np.dtype(object)
 _DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 _DELIVERED = {np.dtype("i8"): np.dtype("i4"), np.dtype("u8"): np.dtype("u4"), np.dtype("f8"): np.dtype("f4")}
 NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))

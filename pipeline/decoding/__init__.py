@@ -1,1 +1,1 @@
-"""Decodes payloads into the features of a batch: layouts, ops and padding, in one TensorFlow graph."""
+"""Decodes payloads into the features of a batch: layouts, ops and padding, in NumPy."""

@@ -120,7 +120,7 @@ class Batches(Iterator[Batch]):
         raise stalled("a batch that is being decoded ('infeed-decode')", self._stall_seconds)
 
     def close(self) -> None:
-        """Ends the iteration. Threads end as soon as the disk and TensorFlow return control."""
+        """Ends the iteration. Threads end as soon as the disk and the ops return control."""
         self._reading.close()
         self._decoded.close()
         self._pool.shutdown(wait=False, cancel_futures=True)

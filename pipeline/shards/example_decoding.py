@@ -1,6 +1,6 @@
 """Decodes tf.train.Example without TensorFlow: the values, or only their kinds and counts.
 
-For tools, tests and converters of foreign records; training parses with TensorFlow. Both functions are built on one
+For tools, tests and converters of foreign records; pipeline.decoding parses batches. Both functions are built on one
 walk over the wire format, which skips values without copying them."""
 
 import struct

@@ -3,7 +3,7 @@
 Dataset reads with it. Reading groups plans ahead and opens a file for each run of ranges, which costs more than reading
 one small record. Records that lie in files on a disk are therefore read and checked directly, from files that stay
 open; whatever is wrong there is left to the reading of groups, which finds it again and names it. Batches for training
-are parsed by pipeline.decoding, with TensorFlow, to the same values."""
+are parsed by pipeline.decoding, to the same values."""
 
 import functools
 import os
