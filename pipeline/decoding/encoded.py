@@ -55,10 +55,17 @@ def pixels_spec(op: Op, key: str, specs: Specs, shape: tuple[int, int, int]) -> 
 
 
 def decoded_window(
-    encoded: bytes, window: Callable[[int, int], Window], channels: int, max_pixels: int, key: str
+    encoded: bytes,
+    window: Callable[[int, int], Window],
+    channels: int,
+    max_pixels: int,
+    key: str,
+    enough: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and width of the image.
 
+    enough: a JPEG is decoded at a half, a quarter or an eighth of its size if the window then still has this size, so
+    rounding the window to whole pixels moves it by half of one.
     SchemaError, with `key` and the remedy, for other data, for more than max_pixels pixels, and for a damaged image."""
     is_jpeg = encoded.startswith(_JPEG)
     height, width = size = jpeg_size(encoded) if is_jpeg else _png_or_webp_size(encoded, key)
@@ -69,7 +76,10 @@ def decoded_window(
         )
     y, x, h, w = window(height, width)
     if is_jpeg:
-        pixels = jpeg_pixels(encoded, size, channels)
+        parts = max((n for n in (2, 4, 8) if enough and h >= n * enough[0] and w >= n * enough[1]), default=1)
+        pixels = jpeg_pixels(encoded, size, channels, parts)
+        if pixels.shape[0] != height:
+            y, x, h, w = (round(place / parts) for place in (y, x, h, w))
     else:
         pixels = pillow_pixels(encoded, "PNG" if encoded.startswith(_PNG) else "WebP", size, channels)
     return pixels[y : y + h, x : x + w]
@@ -81,12 +91,16 @@ def jpeg_size(encoded: bytes) -> tuple[int, int]:
     return header[0], header[1]
 
 
-def jpeg_pixels(encoded: bytes, size: tuple[int, int], channels: int) -> np.ndarray:
-    """uint8 [*size, channels], with the exact DCT. size: jpeg_size's. SchemaError for a damaged image."""
+def jpeg_pixels(encoded: bytes, size: tuple[int, int], channels: int, parts: int = 1) -> np.ndarray:
+    """uint8 [*size, channels], with the exact DCT. size: jpeg_size's. SchemaError for a damaged image.
+
+    parts: 2, 4 or 8 divide the size, rounded up, except where Pillow decodes."""
     header = _jpeg_header(encoded)
     if header and header[2] not in ("CMYK", "YCCK"):
         with contextlib.suppress(ValueError):  # of damage, and of what libjpeg only warns of: Pillow tells them apart
-            return simplejpeg.decode_jpeg(encoded, "GRAY" if channels == 1 else "RGB")
+            height, width = (-(-side // parts) for side in size)
+            colours = "GRAY" if channels == 1 else "RGB"
+            return simplejpeg.decode_jpeg(encoded, colours, min_height=height, min_width=width)
     return pillow_pixels(encoded, "JPEG", size, channels)
 
 

@@ -6,7 +6,7 @@ differ, and all that are damaged, are decoded one by one, which finds the reason
 
 Wire format: https://protobuf.dev/programming-guides/encoding/"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,7 +83,7 @@ class ExampleParser:
             parts.append((rest[alike], columns))
             rest = rest[~alike]
         if len(rest) or not parts:
-            parts.append((rest, self._one_by_one([payloads[row] for row in rest.tolist()])))
+            parts.append((rest, self._one_by_one([payloads[row] for row in rest.tolist()], self._features)))
         return parts[0][1] if len(parts) == 1 else _merged(parts)
 
     def _in_step(self, payloads: Sequence[bytes]) -> tuple[np.ndarray, Columns]:
@@ -102,19 +102,25 @@ class ExampleParser:
             alike, ranges = _walk(data, ends - sizes, ends, order)
         if not alike.all():
             ranges = {key: _Ranges(begins[alike], sizes[alike]) for key, (begins, sizes) in ranges.items()}
-        return alike, _columns(data, self._features, ranges) if alike.any() else {}
+        if not alike.any():
+            return alike, {}
+        there = {key: feature for key, feature in self._features.items() if key in ranges}
+        columns, absent = _columns(data, there, ranges), self._features.keys() - there.keys()
+        if columns or not there:
+            columns |= self._one_by_one([b""] * int(alike.sum()), absent)
+        return alike, columns
 
     def _order_of(self, payload: bytes) -> _Order:
-        """In the order of this record; empty if it lacks one."""
-        keys = example_keys(payload)
-        return _Order(keys if keys and {*keys} >= self._features.keys() else (), self._features)
+        """In the order of this record; empty if it is not an Example."""
+        return _Order(example_keys(payload) or (), self._features)
 
-    def _one_by_one(self, payloads: Sequence[bytes]) -> Columns:
-        found = [decode_features(payload, self._features) for payload in payloads]
-        return {
-            key.decode(): _stacked([_checked(key.decode(), feature, record) for record in found], feature)
-            for key, feature in self._features.items()
-        }
+    def _one_by_one(self, payloads: Sequence[bytes], keys: Collection[bytes]) -> Columns:
+        found = [decode_features(payload, keys) for payload in payloads]
+        columns = Columns()
+        for key in keys:
+            feature, name = self._features[key], key.decode()
+            columns[name] = _stacked([_checked(name, feature, record) for record in found], feature)
+        return columns
 
 
 def _walk(

