@@ -106,7 +106,7 @@ class ExampleParser:
             return alike, {}
         there = {key: feature for key, feature in self._features.items() if key in ranges}
         columns, absent = _columns(data, there, ranges), self._features.keys() - there.keys()
-        if columns or not there:
+        if absent and (columns or not there):
             columns |= self._one_by_one([b""] * int(alike.sum()), absent)
         return alike, columns
 

@@ -14,7 +14,7 @@ from pipeline.decoding.decode import Decoder
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
-from pipeline.inputs.batches import Batch, Batches, Delivery, read_ahead
+from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, read_ahead
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.provenance import provenance_of
 from pipeline.logs import logger
@@ -142,8 +142,9 @@ class DatasetInput(OldAttributes):
 
         They raise StorageError from reading; StallError; and for bad records CorruptRecordError, SchemaError naming
         the record that cannot be parsed or decoded, or BadRecordsError."""
-        reading = read_ahead(self._records, self._planned(position), self.read_ahead_bytes)
-        return Batches(reading, self._decode_batch, self._stall_seconds)
+        turns = Turns()
+        reading = read_ahead(self._records, self._planned(position), self.read_ahead_bytes, turns)
+        return Batches(reading, self._decode_batch, self._stall_seconds, turns)
 
     def draw(self, record_ids: np.ndarray, epochs: np.ndarray) -> Batch:
         """A batch of these records, int64 [n], drawn as in these epochs [n]; its other rows are padding.
