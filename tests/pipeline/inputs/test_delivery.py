@@ -3,7 +3,9 @@
 import contextlib
 import time
 
-from pipeline.inputs.batches import read_ahead
+import pytest
+
+from pipeline.inputs.batches import Turns, read_ahead
 from pipeline.orders.order import EvalOrder
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Proven
 
@@ -43,3 +45,12 @@ def test_ready_batches_are_limited_to_the_remaining_read_ahead():
         assert not reading.join(0.2)  # it waits for room, though most batches are to come
         assert reading._shelf.held == 3 * RECORD_BYTES
         assert [delivery.rows.record_ids.tolist() for delivery in reading] == [[number] for number in range(100)]
+
+
+def test_a_thread_that_waits_in_its_turn_does_not_keep_the_other_from_working():
+    turns = Turns()
+    with turns(), turns():  # the second is not given: it goes on without
+        pass
+    with pytest.raises(KeyError), turns():
+        raise KeyError
+    assert not turns._lock.locked()
