@@ -38,11 +38,12 @@ class GraphOp(Protocol):
 class TensorFlowOp:
     """Runs `op` in a graph of TensorFlow, one record at a time. An export contains the same graph.
 
-    A record costs 0.2 ms more than an op of NumPy, whatever the graph computes. An InvalidArgumentError in it counts as
-    an error of the record."""
+    Calling the graph takes 0.4 ms, whatever it computes. An InvalidArgumentError in it counts as an error of the
+    record."""
 
     op: GraphOp
     _graphs: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ragged: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # features of any length
 
     def __reduce__(self) -> Any:
         return TensorFlowOp, (self.op,)  # graphs cannot be pickled
@@ -54,6 +55,7 @@ class TensorFlowOp:
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
+        self._ragged.update(key for key in self.reads if key in specs and None in specs[key].shape)
         return self.op.output_spec(specs)
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
@@ -63,7 +65,7 @@ class TensorFlowOp:
     def __call__(self, features: Features, rng: Rng) -> Features:
         """See Op."""
         tf = _tensorflow()
-        specs = tuple((key, _spec(features[key])) for key in self.reads)
+        specs = tuple((key, _spec(features[key], key in self._ragged)) for key in self.reads)
         with _TRACING:  # the first of several decoding threads traces, the others find its graph
             if specs not in self._graphs:
                 self._graphs[specs] = _traced(self.op, specs)
@@ -72,7 +74,7 @@ class TensorFlowOp:
         try:
             made = graph(given, tf.constant(rng.key, tf.int32))
         except tf.errors.InvalidArgumentError as e:
-            raise SchemaError(f"{self.op!r}: {e.message}") from e
+            raise SchemaError(f"{self.op!r}: {e.message.partition(chr(10))[0]}") from e
         return {key: value.numpy() for key, value in made.items()}
 
     def tensorflow(self, features: Features) -> Features:
@@ -86,14 +88,14 @@ def _tensorflow() -> Any:
     return tf
 
 
-def _spec(value: Any) -> ArraySpec:
+def _spec(value: Any, ragged: bool) -> ArraySpec:
     if isinstance(value, bytes):
         return ArraySpec((), BYTES)
-    return ArraySpec(np.shape(value), np.asarray(value).dtype)
+    return ArraySpec((None,) if ragged else np.shape(value), np.asarray(value).dtype)
 
 
 def _traced(op: GraphOp, specs: tuple[tuple[str, ArraySpec], ...]) -> Any:
-    """The op as a graph. Features of any length are traced once for each length."""
+    """The op as a graph."""
     tf = _tensorflow()
     tensors = {key: tf.TensorSpec(spec.shape, spec.dtype) for key, spec in specs}
     function = tf.function(lambda features, seed: dict(op(features, seed)), autograph=False)

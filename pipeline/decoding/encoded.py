@@ -60,11 +60,11 @@ def decoded_window(
     channels: int,
     max_pixels: int,
     key: str,
-    enough: tuple[int, int] | None = None,
+    min_size: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and width of the image.
 
-    enough: a JPEG is decoded at a half, a quarter or an eighth of its size if the window then still has this size, so
+    min_size: a JPEG is decoded at a half, a quarter or an eighth of its size if the window then still has this size, so
     rounding the window to whole pixels moves it by half of one.
     SchemaError, with `key` and the remedy, for other data, for more than max_pixels pixels, and for a damaged image."""
     is_jpeg = encoded.startswith(_JPEG)
@@ -76,10 +76,11 @@ def decoded_window(
         )
     y, x, h, w = window(height, width)
     if is_jpeg:
-        parts = max((n for n in (2, 4, 8) if enough and h >= n * enough[0] and w >= n * enough[1]), default=1)
-        pixels = jpeg_pixels(encoded, size, channels, parts)
+        fits = [n for n in (2, 4, 8) if min_size and h >= n * min_size[0] and w >= n * min_size[1]]
+        scale_denom = max(fits, default=1)
+        pixels = jpeg_pixels(encoded, size, channels, scale_denom)
         if pixels.shape[0] != height:
-            y, x, h, w = (round(place / parts) for place in (y, x, h, w))
+            y, x, h, w = (round(place / scale_denom) for place in (y, x, h, w))
     else:
         pixels = pillow_pixels(encoded, "PNG" if encoded.startswith(_PNG) else "WebP", size, channels)
     return pixels[y : y + h, x : x + w]
@@ -91,14 +92,14 @@ def jpeg_size(encoded: bytes) -> tuple[int, int]:
     return header[0], header[1]
 
 
-def jpeg_pixels(encoded: bytes, size: tuple[int, int], channels: int, parts: int = 1) -> np.ndarray:
+def jpeg_pixels(encoded: bytes, size: tuple[int, int], channels: int, scale_denom: int = 1) -> np.ndarray:
     """uint8 [*size, channels], with the exact DCT. size: jpeg_size's. SchemaError for a damaged image.
 
-    parts: 2, 4 or 8 divide the size, rounded up, except where Pillow decodes."""
+    scale_denom: 2, 4 or 8 divide the size, rounded up, except where Pillow decodes."""
     header = _jpeg_header(encoded)
     if header and header[2] not in ("CMYK", "YCCK"):
         with contextlib.suppress(ValueError):  # of damage, and of what libjpeg only warns of: Pillow tells them apart
-            height, width = (-(-side // parts) for side in size)
+            height, width = (-(-side // scale_denom) for side in size)
             colours = "GRAY" if channels == 1 else "RGB"
             return simplejpeg.decode_jpeg(encoded, colours, min_height=height, min_width=width)
     return pillow_pixels(encoded, "JPEG", size, channels)

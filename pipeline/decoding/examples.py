@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.decoding.columns import Column, Ragged
+from pipeline.decoding.columns import Column, Columns, Ragged, merged, objects
+from pipeline.decoding.packed import ONE_BYTE, floats, integers
 from pipeline.errors import SchemaError
 from pipeline.shards.example import LIST_TAG, varint
 from pipeline.shards.example_decoding import decode_features, example_keys
@@ -21,12 +22,10 @@ __all__ = ["ExampleParser"]
 
 _PADDING = bytes(512)  # behind the last record: a step may look beyond its end
 _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
-_FEW_BYTES = 32  # per list: fewer are collected by index, more as slices
-_ONE_BYTE = 128  # a varint below it takes one
+_MOST_STEPS = 1 << 20  # entries of a record times records: a record of a million keys would cost the batch gigabytes
+_LONGEST_KEY = 256  # bytes
 _TOO_LONG = 1 << 40  # in place of a length of over five bytes
 _ABSENT = {"bytes": np.array(b"", object), "int64": np.int64(0), "float32": np.float32(0)}
-
-Columns = dict[str, Column]
 
 
 class _Ranges(NamedTuple):
@@ -84,7 +83,7 @@ class ExampleParser:
             rest = rest[~alike]
         if len(rest) or not parts:
             parts.append((rest, self._one_by_one([payloads[row] for row in rest.tolist()], self._features)))
-        return parts[0][1] if len(parts) == 1 else _merged(parts)
+        return parts[0][1] if len(parts) == 1 else merged(parts)
 
     def _in_step(self, payloads: Sequence[bytes]) -> tuple[np.ndarray, Columns]:
         """Which records have the order of keys of the batch before, or that of the first record, and their columns.
@@ -98,7 +97,7 @@ class ExampleParser:
         order = self._order
         alike, ranges = _walk(data, ends - sizes, ends, order)
         if not alike.any():
-            self._order = order = self._order_of(payloads[0])
+            self._order = order = self._order_of(payloads[0], len(payloads))
             alike, ranges = _walk(data, ends - sizes, ends, order)
         if not alike.all():
             ranges = {key: _Ranges(begins[alike], sizes[alike]) for key, (begins, sizes) in ranges.items()}
@@ -110,9 +109,12 @@ class ExampleParser:
             columns |= self._one_by_one([b""] * int(alike.sum()), absent)
         return alike, columns
 
-    def _order_of(self, payload: bytes) -> _Order:
-        """In the order of this record; empty if it is not an Example."""
-        return _Order(example_keys(payload) or (), self._features)
+    def _order_of(self, payload: bytes, count: int) -> _Order:
+        """In the order of this record; empty if it is not an Example, or cannot be parsed in step with `count` records
+        at a bearable cost."""
+        keys = example_keys(payload) or ()
+        bearable = len(keys) * count <= _MOST_STEPS and max(map(len, keys), default=0) <= _LONGEST_KEY
+        return _Order(keys if bearable else (), self._features)
 
     def _one_by_one(self, payloads: Sequence[bytes], keys: Collection[bytes]) -> Columns:
         found = [decode_features(payload, keys) for payload in payloads]
@@ -135,7 +137,7 @@ def _walk(
     for row in range(len(order.keys)):
         starts[row] = at
         size = data[1:].take(at, mode="clip")
-        if size.max() < _ONE_BYTE:
+        if size.max() < ONE_BYTE:
             lengths[row], at = size, at + size + 2
         else:
             lengths[row] = 0  # not short
@@ -188,12 +190,12 @@ def _long_entry(data: np.ndarray, at: np.ndarray, head: bytes, tag: int) -> tupl
 def _lengths(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The varints at these places, of up to five bytes, and where they end."""
     byte = data.take(at, mode="clip")
-    number, more, shift = (byte & 0x7F).astype(np.int64), byte >= _ONE_BYTE, 7
+    number, more, shift = (byte & 0x7F).astype(np.int64), byte >= ONE_BYTE, 7
     while more.any() and shift < 35:
         at = at + more
         byte = data.take(at, mode="clip")
         number |= np.where(more, (byte & 0x7F).astype(np.int64) << shift, 0)
-        more &= byte >= _ONE_BYTE
+        more &= byte >= ONE_BYTE
         shift += 7
     number[more] = _TOO_LONG
     return number, at + 1
@@ -207,10 +209,9 @@ def _columns(data: np.ndarray, features: Mapping[bytes, Feature], ranges: Mappin
         begins, sizes = (np.concatenate(each) for each in zip(*(ranges[key] for key in keys), strict=True))
         if feature.dtype == "bytes":
             spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-            values, counts = np.empty(len(begins), object), np.ones(1)
-            values[:] = [bytes(whole[begin:end]) for begin, end in spans]
+            values, counts = objects([bytes(whole[begin:end]) for begin, end in spans]), np.ones(1)
         else:
-            values, counts = (_floats if feature.dtype == "float32" else _integers)(data, begins, sizes)
+            values, counts = (floats if feature.dtype == "float32" else integers)(data, begins, sizes)
         if counts is None or (feature.num_values is not None and (counts != feature.num_values).any()):
             return {}
         if feature.num_values is None:
@@ -228,57 +229,6 @@ def _together(features: Mapping[bytes, Feature]) -> Sequence[Sequence[bytes]]:
     for key, feature in features.items():
         groups.setdefault(feature.dtype if feature.shape == () else key, []).append(key)
     return list(groups.values())
-
-
-def _floats(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """The values in these ranges, float32, and how many are in each: None if they are not whole."""
-    whole = not (sizes % 4).any()
-    return (_joined(data, begins, sizes).view("<f4"), sizes // 4) if whole else (data, None)
-
-
-def _integers(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """The varints in these ranges, and how many are in each: None if they are not whole."""
-    packed = _joined(data, begins, sizes)
-    last, stops = packed < _ONE_BYTE, np.cumsum(sizes)
-    if not last[stops[sizes > 0] - 1].all():
-        return data, None
-    if last.all():
-        return packed.astype(np.int32), sizes
-    ends = np.flatnonzero(last)
-    firsts = np.zeros_like(ends)
-    np.add(ends[:-1], 1, out=firsts[1:])
-    longest = int((ends - firsts).max()) + 1
-    padded = np.concatenate([packed, np.zeros(16, np.uint8)])
-    numbers = _decoded(padded, firsts, np.uint32 if longest <= 4 else np.uint64)
-    counts = np.diff(np.searchsorted(ends, stops), prepend=0)
-    return numbers, counts if longest <= 10 else None
-
-
-def _decoded(data: np.ndarray, firsts: np.ndarray, word: type[np.unsignedinteger]) -> np.ndarray:
-    """The varints that begin at these places, as signed integers: up to four bytes in uint32, ten in uint64."""
-    size = np.dtype(word).itemsize
-    found = np.ndarray((len(data) - size,), np.dtype(word).newbyteorder("<"), data, strides=(1,))[firsts]
-    ends = ~found & word(0x8080808080808080 >> 8 * (8 - size))  # set in bytes that end a number
-    longer = np.flatnonzero(ends == 0)
-    found &= ends ^ (ends - word(1))  # up to the first of them
-    numbers = found & word(0x7F)
-    for place in range(1, size):
-        np.right_shift(found, word(place), out=ends)
-        ends &= word(0x7F << 7 * place)
-        numbers |= ends
-    if len(longer):
-        ninth, tenth = (data[firsts[longer] + place].astype(np.uint64) for place in (8, 9))
-        tenth[ninth < _ONE_BYTE] = 0  # the next number's
-        numbers[longer] |= (ninth & word(0x7F)) << word(56) | (tenth & word(1)) << word(63)
-    return numbers.view(np.dtype(f"i{size}"))
-
-
-def _joined(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The bytes of all ranges, one after the other."""
-    total = int(sizes.sum())
-    if total > _FEW_BYTES * len(sizes):
-        return np.concatenate([data[at:to] for at, to in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)])
-    return data.take(np.repeat(begins - np.cumsum(sizes) + sizes, sizes) + np.arange(total))
 
 
 def _checked(key: str, feature: Feature, record: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -305,17 +255,3 @@ def _stacked(rows: Sequence[np.ndarray], feature: Feature) -> Column:
     if feature.num_values is None:
         return Ragged(np.concatenate([empty, *rows]), np.fromiter(map(len, rows), np.int64, len(rows)))
     return np.stack(rows) if rows else empty.reshape(0, *shape)
-
-
-def _merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
-    """The columns of all rows, from those of some."""
-    merged, order = Columns(), np.argsort(np.concatenate([rows for rows, _ in parts]))
-    for key in parts[0][1]:
-        columns: Sequence[Any] = [columns[key] for _, columns in parts]
-        if isinstance(columns[0], Ragged):
-            rows = [row for column in columns for row in column.rows()]
-            lengths = np.concatenate([column.lengths for column in columns])[order]
-            merged[key] = Ragged(np.concatenate([rows[at] for at in order.tolist()]), lengths)
-        else:
-            merged[key] = np.concatenate(columns)[order]
-    return merged

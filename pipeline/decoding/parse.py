@@ -2,13 +2,12 @@
 
 The decoder requests only the features that ops and keys need."""
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pipeline.decoding.columns import Column, Ragged
+from pipeline.decoding.columns import Column, Columns, Ragged, objects
 from pipeline.decoding.examples import ExampleParser
 from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.shards.schema import Schema
@@ -37,7 +36,7 @@ def parser_of(layout: Layout, keys: Collection[str], *, narrow: bool = False) ->
     if isinstance(layout, Schema) and not layout.opaque:
         parser = ExampleParser({key: layout.features[key] for key in keys})
         return parser if narrow else lambda payloads: {key: _wide(column) for key, column in parser(payloads).items()}
-    return lambda payloads: dict.fromkeys(keys, _bytes(payloads, ()))
+    return lambda payloads: dict.fromkeys(keys, objects(payloads))
 
 
 def _wide(column: Column) -> Column:
@@ -46,7 +45,7 @@ def _wide(column: Column) -> Column:
     return column.astype(np.int64) if column.dtype == np.int32 else column
 
 
-def _structs(layout: np.dtype, keys: Collection[str], payloads: Sequence[bytes]) -> dict[str, Column]:
+def _structs(layout: np.dtype, keys: Collection[str], payloads: Sequence[bytes]) -> Columns:
     for payload in payloads:
         if len(payload) != layout.itemsize:
             raise SchemaError(
@@ -55,24 +54,16 @@ def _structs(layout: np.dtype, keys: Collection[str], payloads: Sequence[bytes])
     specs = feature_specs(layout)
     fields: Any = layout.fields  # the stubs allow only literal names
     table = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), layout.itemsize)
-    parsed = dict[str, Column]()
+    parsed = Columns()
     for key in keys:
         field, begin = fields[key][:2]
         cells = np.ascontiguousarray(table[:, begin : begin + field.itemsize])
         shape = (len(payloads), *field.shape)
         if specs[key].dtype == BYTES:
             size, whole = field.base.itemsize, cells.tobytes()
-            parts = [whole[at : at + size] for at in range(0, len(whole), size)]
-            parsed[key] = _bytes(parts, shape)
+            parsed[key] = objects([whole[at : at + size] for at in range(0, len(whole), size)]).reshape(shape)
         elif field.base.kind == "b":
             parsed[key] = (cells != 0).reshape(shape)  # a uint8 may have any bits, a bool may not
         else:
             parsed[key] = cells.view(field.base).reshape(shape).astype(specs[key].dtype, copy=False)
     return parsed
-
-
-def _bytes(values: Sequence[bytes], shape: tuple[int, ...]) -> np.ndarray:
-    """object [n] of bytes, or of this shape."""
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made.reshape(shape) if math.prod(shape) == len(values) and shape else made

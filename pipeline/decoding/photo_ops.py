@@ -63,8 +63,8 @@ class _Photo(ImageOp):
         self, encoded: bytes, window: Callable[[int, int], Window], target: tuple[int, int] | None = None
     ) -> np.ndarray:
         height, width = target or self.size
-        enough = (2 * height, 2 * width) if self.scaled else None
-        return decoded_window(encoded, window, self.channels, self.max_pixels, self.key, enough)
+        min_size = (2 * height, 2 * width) if self.scaled else None
+        return decoded_window(encoded, window, self.channels, self.max_pixels, self.key, min_size)
 
     def _resized(self, pixels: np.ndarray, size: tuple[int, int] | None = None) -> np.ndarray:
         return resized(pixels, self.size if size is None else size, self.method, self.antialias)

@@ -1,22 +1,17 @@
 """Ops for decoded images [height, width, channels]: crops, flips, sizes and channels."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from pipeline.decoding.image_op import ImageOp, image_spec
 from pipeline.decoding.op import Specs
-from pipeline.decoding.opencv import cv2
-from pipeline.decoding.resizing import Method, check_resizing, check_size, mirrored, resized
+from pipeline.decoding.resizing import Fill, Method, bordered, check_resizing, check_size, mirrored, resized
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 
 __all__ = ["CentralCrop", "GreyToRgb", "RandomCrop", "RandomFlip", "RandomShift", "Resize"]
-
-Fill = Literal["zero", "edge"]
-_MOST_CHANNELS = 512  # of OpenCV
 
 
 @dataclass(frozen=True)
@@ -150,14 +145,5 @@ def _random_crop(image: np.ndarray, rng: Rng, size: tuple[int, int], padding: in
     height, width, _ = image.shape
     # The key is already a hash: its bits are the random numbers, independent of any generator's version.
     y, x = rng.key[0] % (height + 2 * padding - size[0] + 1), rng.key[1] % (width + 2 * padding - size[1] + 1)
-    padded = _padded(image, padding, fill) if padding else image
+    padded = bordered(image, padding, fill) if padding else image
     return padded[y : y + size[0], x : x + size[1]]
-
-
-def _padded(image: np.ndarray, padding: int, fill: Fill) -> np.ndarray:
-    pixels = np.ascontiguousarray(image).view(np.uint8)  # OpenCV does not take every dtype
-    if pixels.shape[2] > _MOST_CHANNELS:
-        return np.pad(image, [(padding, padding)] * 2 + [(0, 0)], "edge" if fill == "edge" else "constant")
-    border = cv2.BORDER_REPLICATE if fill == "edge" else cv2.BORDER_CONSTANT
-    padded = cv2.copyMakeBorder(pixels, padding, padding, padding, padding, border)
-    return padded.reshape(*padded.shape[:2], -1).view(image.dtype)

@@ -57,9 +57,7 @@ class Turns:
                 self._lock.release()
 
 
-def read_ahead(
-    records: Records, batches: Iterable[Rows], ahead_bytes: int, turns: Turns | None = None
-) -> Background[Delivery]:
+def read_ahead(records: Records, batches: Iterable[Rows], ahead_bytes: int, turns: Turns) -> Background[Delivery]:
     """Delivers `batches` in order. Holds up to ahead_bytes that are not yet taken, but at least one batch.
 
     Iterating raises StorageError. It has no time limit; its consumer has one."""
@@ -72,7 +70,7 @@ def read_ahead(
 
     reading = records.read(wanted(), ahead_bytes)
     return Background(
-        _deliveries(reading, waiting, turns or Turns()),
+        _deliveries(reading, waiting, turns),
         limit=lambda: ahead_bytes - reading.held_bytes,
         cost=lambda delivery: delivery.num_bytes,
         name="infeed-read",
@@ -92,7 +90,7 @@ def _deliveries(reading: Reading, waiting: deque[list[Rows]], turns: Turns) -> I
             return
         left = iter(records)
         for rows in waiting.popleft():
-            with turns():
+            with turns():  # for each batch: otherwise a group of many batches is handed over while others are decoded
                 delivery = Delivery(rows, list(islice(left, int((rows.record_ids >= 0).sum()))))
             yield delivery
 
@@ -125,15 +123,14 @@ class Batches(Iterator[Batch]):
     `next` raises StallError if reading, or then decoding, takes longer than stall_seconds. Any error closes it."""
 
     def __init__(
-        self, reading: Background[T], decode: Callable[[T], Batch], stall_seconds: float, turns: Turns | None = None
+        self, reading: Background[T], decode: Callable[[T], Batch], stall_seconds: float, turns: Turns
     ) -> None:
         self._reading: Background[Any] = reading
         self._stall_seconds = stall_seconds
         self._pool = pool = ThreadPoolExecutor(1, "infeed-decode")
-        taking = turns or Turns()
 
         def decoded(delivery: T) -> Batch:
-            with taking():
+            with turns():
                 return decode(delivery)
 
         futures = (pool.submit(decoded, delivery) for delivery in reading)

@@ -126,7 +126,7 @@ def _entry(data: bytes, pos: int, stop: int) -> tuple[bytes, int, int]:
     fields = _spans(data, pos, stop)
     found = {tag: (begin, end) for tag, begin, end in fields}
     if len(found) < len(fields) or not found.keys() <= {_FIRST, _SECOND}:
-        raise IndexError("a field twice, or an unknown one, in an entry")  # of which readers make different things
+        raise IndexError("a field twice, or an unknown one, in an entry")  # readers disagree about these
     (at, to), value = found.get(_FIRST, (0, 0)), found.get(_SECOND, (0, 0))
     return data[at:to], *value
 

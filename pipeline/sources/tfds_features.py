@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.errors import InfeedError, RawDataError, how_to_install
-from pipeline.shards.schema import PASSED_ON, Content, Dtype, Feature, Schema
+from pipeline.shards.naming import shard_file
+from pipeline.shards.schema import PASSED_ON, SHARD_FILES, Content, Dtype, Feature, Schema
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
 from pipeline.storage.storage import join
 
@@ -73,8 +74,8 @@ def _described_here(tfds: Mapping[str, str]) -> Described | None:
     try:
         info = json.loads(tfds["dataset_info.json"])
         features = _usual("", json.loads(tfds["features.json"]), ())
-        splits = {split["name"]: _shards(info["name"], split) for split in info["splits"]}
-        version = info["version"]
+        splits = {_text(split["name"]): _shards(_text(info["name"]), split) for split in info["splits"]}
+        version = _text(info["version"])
     except (_UnusualError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return Described(Schema(PASSED_ON, features, version=version, tfds=kept_of_tfds(tfds)), splits)
@@ -111,12 +112,16 @@ def _stored(dtype: Dtype, shape: Sequence[int | None], content: Content = "raw")
 
 def _shards(dataset: str, split: Mapping[str, Any]) -> dict[str, int]:
     counts = [int(length) for length in split["shardLengths"]]
-    if split.get("filepathTemplate", _TEMPLATE) != _TEMPLATE or not counts:
+    if split.get("filepathTemplate", _TEMPLATE) != _TEMPLATE or min(counts, default=-1) < 0:
         raise _UnusualError
-    return {
-        f"{dataset}-{split['name']}.tfrecord-{shard:05d}-of-{len(counts):05d}": count
-        for shard, count in enumerate(counts)
-    }
+    files = f"{dataset}-{SHARD_FILES.replace('-', '.tfrecord-', 1)}"
+    return {shard_file(split["name"], shard, len(counts), files): count for shard, count in enumerate(counts)}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _UnusualError
+    return value
 
 
 def _check_code(directory: str, tfds: Mapping[str, str], trusted: Sequence[str]) -> None:

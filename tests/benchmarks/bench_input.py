@@ -53,7 +53,7 @@ os._exit(0)
 
 
 class Kind(NamedTuple):
-    """records: of which there are. options: of train_dataset, as text. batches: that are measured."""
+    """records: how many to write. options: of train_dataset, as text. batches: how many to measure."""
 
     features: Mapping[str, Feature]
     record: Callable[[np.random.Generator], dict[str, Any]]

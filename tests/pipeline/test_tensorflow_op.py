@@ -162,7 +162,7 @@ def test_an_op_for_graphs_is_refused_by_name_with_the_remedy_unless_it_is_wrappe
         eval_dataset(numbers_of(5), global_batch=4, ops=[Cast("half", "float32"), Checked(9)])
 
 
-def test_a_graph_is_traced_once_for_features_of_the_same_shapes_whichever_threads_need_it():
+def test_a_graph_is_traced_once_for_features_of_any_length_whichever_threads_need_it():
     traced = []
 
     @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def test_a_graph_is_traced_once_for_features_of_the_same_shapes_whichever_thread
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(traced) == [[0], [1], [3]]
+    assert traced == [[None]]
 
 
 def test_an_op_that_was_modified_is_traced_again_when_it_is_wrapped_again():

@@ -27,7 +27,13 @@ from trainer.checkpointing.listing import (
     finished_steps,
     required_step,
 )
-from trainer.checkpointing.orbax_paths import as_checkpoint_error, fenced_path, orbax_path, remove_unfinished
+from trainer.checkpointing.orbax_paths import (
+    as_checkpoint_error,
+    barrier_of,
+    fenced_path,
+    orbax_path,
+    remove_unfinished,
+)
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
@@ -77,7 +83,7 @@ class CheckpointManager:
                 cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
                 temporary_path_class=fenced_path(self._workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(
-                    timeout_secs=math.ceil(self._config.save_seconds), barrier_sync_fn=_barrier(self._config)
+                    timeout_secs=math.ceil(self._config.save_seconds), barrier_sync_fn=barrier_of(self._config)
                 ),
             )
             with self._explaining("open", self.directory):
@@ -297,13 +303,3 @@ class CheckpointManager:
                 raise
             if str(lost) != str(error):
                 log.warning("%s", lost)  # the error that ended the run is more informative
-
-
-def _barrier(config: TrainerConfig) -> Callable[..., None]:
-    """How Orbax's threads wait for those of other hosts: as long as these may work before they save.
-
-    With save_seconds, a host in a long callback would end the run. One that is stuck is found all the same."""
-    wait = ocp.multihost.get_barrier_sync_fn()
-    before = config.compile_seconds + config.callback_seconds + config.evaluation_seconds + config.stall_seconds
-    most = math.ceil(1000 * (before + config.save_seconds))
-    return lambda *, key, timeout_ms: wait(key=key, timeout_ms=max(timeout_ms, most))

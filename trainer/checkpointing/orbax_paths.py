@@ -6,6 +6,7 @@ class instead, so that these requests behave like all our others. The waits of i
 errors become one line."""
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -14,12 +15,14 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
+import orbax.checkpoint as ocp
 from etils import epath
 
 from pipeline.errors import CheckpointError, InfeedError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, advice_for, join
 from trainer.checkpointing.listing import checkpoints_directory, kinds
+from trainer.config import TrainerConfig
 from trainer.workdir import STEP_METADATA
 
 # ruff: noqa: D102 (the methods are those of epath.Path)
@@ -196,3 +199,13 @@ def as_checkpoint_error(action: str, path: str, save_seconds: float, advice: str
         raise CheckpointError(f"cannot {action} {path}: {late}") from error
     except Exception as error:  # OSError, ValueError, errors of tensorstore
         raise CheckpointError(f"cannot {action} {path}: {reason(error, advice)}") from error
+
+
+def barrier_of(config: TrainerConfig) -> Callable[..., None]:
+    """How Orbax's threads wait for those of other hosts: as long as these may work before they save.
+
+    With save_seconds, a host in a long callback would end the run. One that is stuck is found all the same."""
+    wait = ocp.multihost.get_barrier_sync_fn()
+    before = config.compile_seconds + config.callback_seconds + config.evaluation_seconds + config.stall_seconds
+    most = math.ceil(1000 * (before + config.save_seconds))
+    return lambda *, key, timeout_ms: wait(key=key, timeout_ms=max(timeout_ms, most))

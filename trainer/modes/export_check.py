@@ -27,7 +27,7 @@ class Exports(Protocol):
 
 
 def check_exports(session: Session, opened: Collection[OpenedInput]) -> None:
-    """Host 0 names the ops because of which the exports of callbacks will have only the signature for arrays.
+    """Logs, on host 0, which ops leave the exports of callbacks with the signature `arrays` alone.
 
     opened: inputs of evaluations; another input of an export is opened. Raises OptionError if TensorFlow is not
     installed; where there are such ops, also for a task that predicts nothing."""

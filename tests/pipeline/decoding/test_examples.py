@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -185,7 +186,7 @@ REFUSED_BY_BOTH = {
 }
 ACCEPTED_HERE = {  # damage in features that are not asked for
     "a list that is cut short": entry("b", b"\x1a\x09"),
-    "a key that is no text": field(1, b"\xff") + VALUE,
+    "a key that is not text": field(1, b"\xff") + VALUE,
 }
 
 
@@ -292,3 +293,18 @@ def test_threads_may_share_a_parser_whatever_the_orders_of_their_records_are():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize(("keys", "longest"), [(40_000, 6), (3, 2_000_000)])
+def test_a_record_of_many_or_long_keys_does_not_cost_its_batch_memory(keys, longest):
+    entries = [field(1, b"%0*d" % (longest, i)) + VALUE for i in range(keys)]
+    strange = field(1, b"".join(field(1, each) for each in [field(1, b"a") + VALUE, *entries]))
+    usual = field(1, field(1, field(1, b"a") + VALUE))
+    tracemalloc.start()
+    try:
+        found = ExampleParser({"a": Feature("int64")})([strange] + [usual] * 63)["a"]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(set(np.asarray(found).tolist())) == 1
+    assert peak < 20 * len(strange)

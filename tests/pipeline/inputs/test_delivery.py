@@ -37,7 +37,7 @@ class Reading:
 def test_ready_batches_are_limited_to_the_remaining_read_ahead():
     order = EvalOrder(100, 1)
     batches = (order.rows(order.advance(order.start, step), (range(1),)) for step in range(100))
-    with contextlib.closing(read_ahead(Source(), batches, 10 * RECORD_BYTES)) as reading:
+    with contextlib.closing(read_ahead(Source(), batches, 10 * RECORD_BYTES, Turns())) as reading:
         stop = time.monotonic() + 60
         while len(reading._shelf.items) < 3:
             assert time.monotonic() < stop
@@ -49,7 +49,7 @@ def test_ready_batches_are_limited_to_the_remaining_read_ahead():
 
 def test_a_thread_that_waits_in_its_turn_does_not_keep_the_other_from_working():
     turns = Turns()
-    with turns(), turns():  # the second is not given: it goes on without
+    with turns(), turns():  # the second is refused, and goes on without one
         pass
     with pytest.raises(KeyError), turns():
         raise KeyError

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.datasets import train_dataset
 from pipeline.formats import FixedLength
-from pipeline.inputs.batches import read_ahead
+from pipeline.inputs.batches import Turns, read_ahead
 from pipeline.orders.order import Rows, TrainOrder
 from pipeline.shards.example_decoding import decode_example
 from pipeline.sources.open_dataset import open_dataset
@@ -118,7 +118,7 @@ def test_short_records_take_no_more_memory_than_long_ones(tmp_path, kind):
     records, budget = open_dataset(given[0], **given[1]), 2_000_000
     batches = (Rows(np.arange(at, at + 100), np.zeros(100, np.int64), 0) for at in range(0, 200_000, 100))
     tracemalloc.start()
-    ahead, before, peak = read_ahead(records, batches, budget), -1, 0
+    ahead, before, peak = read_ahead(records, batches, budget, Turns()), -1, 0
     try:
         next(ahead)
         while peak > before:  # until it waits
