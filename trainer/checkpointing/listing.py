@@ -59,8 +59,8 @@ def _kind(storage: Storage, directory: str, name: str) -> str:
     if storage.remote and STEP_COMMITTED not in files:
         begun = STEP_METADATA in files or not {*files, *directories}
         return "unfinished" if named and begun and {STATE, CONTENTS}.issuperset(directories) else "other"
-    if named and not {*files, *directories}:  # as a kill may leave it
-        return "unfinished"
+    if named and {STEP_METADATA, STEP_COMMITTED}.issuperset({*files, *directories}):
+        return "unfinished"  # as a kill may leave it that comes before the first item, or after the last was removed
     inside = {each for item in items for part in storage.entries(join(directory, f"{name}/{item}")) for each in part}
     if named and items and (STEP_METADATA in files or not inside or is_of_orbax(inside)):
         return "finished"  # or half removed, or damaged, which is an error where it is read

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
-import orbax.checkpoint as ocp
 from etils import epath
 
 from pipeline.errors import CheckpointError, InfeedError
@@ -205,7 +204,9 @@ def barrier_of(config: TrainerConfig) -> Callable[..., None]:
     """How Orbax's threads wait for those of other hosts: as long as these may work before they save.
 
     With save_seconds, a host in a long callback would end the run. One that is stuck is found all the same."""
-    wait = ocp.multihost.get_barrier_sync_fn()
+    from orbax.checkpoint import multihost  # loads jax, which tools do without
+
+    wait = multihost.get_barrier_sync_fn()
     before = config.compile_seconds + config.callback_seconds + config.evaluation_seconds + config.stall_seconds
     most = math.ceil(1000 * (before + config.save_seconds))
     return lambda *, key, timeout_ms: wait(key=key, timeout_ms=max(timeout_ms, most))

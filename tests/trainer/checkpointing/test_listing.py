@@ -1,5 +1,7 @@
 """Which checkpoints there are is seen without Orbax, and is what Orbax sees."""
 
+import random
+import shutil
 from dataclasses import replace
 
 import orbax.checkpoint as ocp
@@ -8,7 +10,7 @@ from fake_gcs.server import Status
 
 from pipeline.errors import StorageError
 from pipeline.storage.schemes import open_storage
-from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps
+from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps, kinds
 from trainer.checkpointing.orbax_paths import orbax_path
 
 
@@ -31,6 +33,25 @@ def test_a_checkpoint_left_unfinished_by_a_kill_is_removed_by_the_next_run(confi
     left.mkdir(parents=True)
     save(config(), 20)
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["20"]
+
+
+def test_what_a_kill_leaves_of_a_removal_in_any_order_is_ours(config, save, tmp_path):
+    save(config(), 20)
+    for order in range(20):
+        step = tmp_path / f"{order}/checkpoints/20"
+        shutil.copytree(tmp_path / "run/checkpoints/20", step)
+        for path in _in_order_of_removal(step, random.Random(order)):
+            path.rmdir() if path.is_dir() else path.unlink()
+            left = sorted(str(each.relative_to(step)) for each in step.rglob("*"))
+            assert kinds(str(tmp_path / f"{order}"))["20"] != "other", left
+
+
+def _in_order_of_removal(directory, rng):
+    """All paths below it, each after those in it, otherwise in any order: as shutil.rmtree goes about it."""
+    for path in sorted(directory.iterdir(), key=lambda _: rng.random()):
+        if path.is_dir():
+            yield from _in_order_of_removal(path, rng)
+        yield path
 
 
 def test_a_partly_removed_checkpoint_in_a_bucket_is_not_listed(bucket, gcs_server, config, save):
