@@ -16,7 +16,8 @@ from trainer.workdir import CONTENTS, ITEM_METADATA
 FORMAT = 1
 _REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
 _SEAL = "crc32c"
-_PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
+_PIXELS = ("opencv-python-headless", "simplejpeg", "pillow")
+_PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy", *_PIXELS)
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class _Head:
 def versions() -> dict[str, str]:
     """Versions of Python and of all libraries that affect the values of a training run."""
     return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
+
+
+def engine_of(versions: Mapping[str, str]) -> str:
+    """What made the batches of a training with these versions: NumPy, or TensorFlow before 0.3."""
+    return "NumPy" if _PIXELS[0] in versions else "TensorFlow"
 
 
 def _version(package: str) -> str:

@@ -24,6 +24,7 @@ def test_a_checkpoint_says_with_what_when_and_where_it_was_made(config, save):
     assert page["input"] == {"position": 10}
     assert page["mesh"] == {"data": 2, "model": 2, "device": "cpu", "processes": 1}
     packages = {"infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy"}
+    packages |= {"opencv-python-headless", "simplejpeg", "pillow"}
     assert page["versions"].keys() == {"python"} | packages
     assert page["versions"]["jax"] == jax.__version__
     assert page["time"].endswith("+00:00")
