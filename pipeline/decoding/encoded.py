@@ -8,7 +8,7 @@ import io
 import re
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -21,7 +21,7 @@ from pipeline.decoding.op import Op, Specs, spec_of
 from pipeline.errors import SchemaError
 from pipeline.spec import BYTES, ArraySpec
 
-__all__ = ["Window", "decoded_window", "jpeg_pixels", "jpeg_size", "pillow_pixels", "pixels_spec", "png_size"]
+__all__ = ["Window", "decoded_window", "jpeg_header", "jpeg_pixels", "pillow_pixels", "pixels_spec", "png_size"]
 
 Window = tuple[int, int, int, int]  # y, x, height, width
 Kind = Literal["JPEG", "PNG", "WebP"]
@@ -67,18 +67,18 @@ def decoded_window(
     min_size: a JPEG is decoded at a half, a quarter or an eighth of its size if the window then still has this size, so
     rounding the window to whole pixels moves it by half of one.
     SchemaError, with `key` and the remedy, for other data, for more than max_pixels pixels, and for a damaged image."""
-    is_jpeg = encoded.startswith(_JPEG)
-    height, width = size = jpeg_size(encoded) if is_jpeg else _png_or_webp_size(encoded, key)
+    header = jpeg_header(encoded) if encoded.startswith(_JPEG) else None
+    height, width = size = header.size if header else _png_or_webp_size(encoded, key)
     if height * width > max_pixels:  # before anything is decoded
         raise SchemaError(
             f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger max_pixels, or convert the "
             f"data again with --max_side. Its height and width are {height} and {width}."
         )
     y, x, h, w = window(height, width)
-    if is_jpeg:
+    if header:
         fits = [n for n in (2, 4, 8) if min_size and h >= n * min_size[0] and w >= n * min_size[1]]
         scale_denom = max(fits, default=1)
-        pixels = jpeg_pixels(encoded, size, channels, scale_denom)
+        pixels = jpeg_pixels(encoded, header, channels, scale_denom)
         if pixels.shape[0] != height:
             y, x, h, w = (round(place / scale_denom) for place in (y, x, h, w))
     else:
@@ -86,30 +86,34 @@ def decoded_window(
     return pixels[y : y + h, x : x + w]
 
 
-def jpeg_size(encoded: bytes) -> tuple[int, int]:
-    """Height and width. SchemaError for a damaged header."""
-    header = _jpeg_header(encoded) or _opened(encoded, "JPEG").size[::-1]
-    return header[0], header[1]
+class JpegHeader(NamedTuple):
+    """size: height and width. plain: whether libjpeg-turbo decodes it to RGB and grey; Pillow decodes the others."""
+
+    size: tuple[int, int]
+    plain: bool
 
 
-def jpeg_pixels(encoded: bytes, size: tuple[int, int], channels: int, scale_denom: int = 1) -> np.ndarray:
-    """uint8 [*size, channels], with the exact DCT. size: jpeg_size's. SchemaError for a damaged image.
+def jpeg_header(encoded: bytes) -> JpegHeader:
+    """SchemaError for a damaged header."""
+    try:
+        found: Any = simplejpeg.decode_jpeg_header(encoded, strict=False)
+        height, width, colours, _ = found
+    except (ValueError, KeyError):  # damaged, or a subsampling without a name
+        width, height = _opened(encoded, "JPEG").size
+        return JpegHeader((height, width), plain=False)
+    return JpegHeader((height, width), plain=colours not in ("CMYK", "YCCK"))
+
+
+def jpeg_pixels(encoded: bytes, header: JpegHeader, channels: int, scale_denom: int = 1) -> np.ndarray:
+    """uint8 [*size, channels], with the exact DCT. SchemaError for a damaged image.
 
     scale_denom: 2, 4 or 8 divide the size, rounded up, except where Pillow decodes."""
-    header = _jpeg_header(encoded)
-    if header and header[2] not in ("CMYK", "YCCK"):
+    if header.plain:
+        height, width = (-(-side // scale_denom) for side in header.size)
+        colours = "GRAY" if channels == 1 else "RGB"
         with contextlib.suppress(ValueError):  # of damage, and of what libjpeg only warns of: Pillow tells them apart
-            height, width = (-(-side // scale_denom) for side in size)
-            colours = "GRAY" if channels == 1 else "RGB"
             return simplejpeg.decode_jpeg(encoded, colours, min_height=height, min_width=width)
-    return pillow_pixels(encoded, "JPEG", size, channels)
-
-
-def _jpeg_header(encoded: bytes) -> Any:
-    """Height, width, colour space and subsampling; None for a damaged header and for a subsampling without a name."""
-    with contextlib.suppress(ValueError, KeyError):
-        return simplejpeg.decode_jpeg_header(encoded, strict=False)
-    return None
+    return pillow_pixels(encoded, "JPEG", header.size, channels)
 
 
 def png_size(encoded: bytes) -> tuple[int, int] | None:

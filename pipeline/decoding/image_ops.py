@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.decoding.encoded import jpeg_pixels, jpeg_size, pillow_pixels, pixels_spec, png_size
+from pipeline.decoding.encoded import jpeg_header, jpeg_pixels, pillow_pixels, pixels_spec, png_size
 from pipeline.decoding.image_op import ImageOp
 from pipeline.decoding.op import Specs
 from pipeline.decoding.rng import Rng
@@ -49,8 +49,9 @@ class DecodeJpeg(_Decode):
     huge costs nothing. Uses the exact DCT."""
 
     def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
-        self._check_size(jpeg_size(value), "a JPEG")
-        return jpeg_pixels(value, self.shape[:2], self.shape[2])
+        header = jpeg_header(value)
+        self._check_size(header.size, "a JPEG")
+        return jpeg_pixels(value, header, self.shape[2])
 
 
 class DecodePng(_Decode):

@@ -1,6 +1,6 @@
 """Plans what a list of ops does to a record's features before any record is read, and checks it for each record."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -29,9 +29,9 @@ class Step:
         the op raises an error, which is then its cause."""
         try:
             made = self.op(features, rng)
-            if not isinstance(made, Mapping) or self.sets.keys() - made.keys():
+            if not isinstance(made, dict) or not self.sets.keys() <= made.keys():
                 raise OptionError(
-                    f"{self.op!r} returned {sorted(made) if isinstance(made, Mapping) else made!r} for a record; its "
+                    f"{self.op!r} returned {sorted(made) if isinstance(made, dict) else made!r} for a record; its "
                     f"output_spec promises {sorted(self.sets)}. An op cannot drop a record, because an evaluation "
                     "counts every record. To leave records out, give them a weight of 0 in a feature, and use it in "
                     "the metrics. Keep and Drop leave features out."
