@@ -34,7 +34,7 @@ _READERS: Mapping[Kind, type[ImageFile]] = {"JPEG": JpegImageFile, "PNG": PngIma
 # https://en.wikipedia.org/wiki/List_of_file_signatures
 _KINDS = (
     ("a PNG with a damaged header", rb"\x89PNG\r\n\x1a\n"),
-    ("a WebP with a damaged header", rb"RIFF....WEBP"),
+    ("a damaged WebP", rb"RIFF....WEBP"),
     ("a GIF", rb"GIF8"),
     ("a BMP", rb"BM"),
     ("a TIFF", rb"II\*|MM\0\*"),
@@ -158,8 +158,11 @@ def _damaged(kind: Kind, error: Exception) -> SchemaError:
 
 def _png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
     """Height and width. SchemaError, which states the actual format, for other data."""
-    size = png_size(encoded) or _webp_size(encoded)
-    animated = encoded[:4] == b"RIFF" and encoded[8:16] == b"WEBPVP8X" and encoded[20:21] > b"" and encoded[20] & 2
+    size, animated = png_size(encoded), False
+    if encoded[:4] == b"RIFF" and encoded[8:15] == b"WEBPVP8":
+        image = _opened(encoded, "WebP")
+        (width, height), animated = image.size, getattr(image, "is_animated", False)
+        size = height, width
     if size and min(size) > 0 and not animated:
         return size
     kind = next(name for name, begin in _KINDS if re.match(begin, encoded, re.DOTALL))
@@ -169,18 +172,3 @@ def _png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
         "one of these and convert the data again, or leave such records out with on_error. It has "
         f"{len(encoded)} bytes and starts with '{begins}'."
     )
-
-
-def _webp_size(encoded: bytes) -> tuple[int, int] | None:
-    """Height and width; None for other data. https://www.rfc-editor.org/rfc/rfc9649"""
-    if len(encoded) < 30 or encoded[:4] != b"RIFF" or encoded[8:15] != b"WEBPVP8":
-        return None
-    if encoded[15:16] == b" ":
-        width, height = struct.unpack_from("<2H", encoded, 26)
-        return height & 0x3FFF, width & 0x3FFF
-    if encoded[15:16] == b"L":
-        (packed,) = struct.unpack_from("<I", encoded, 21)
-        return 1 + (packed >> 14 & 0x3FFF), 1 + (packed & 0x3FFF)
-    if encoded[15:16] == b"X":
-        return 1 + int.from_bytes(encoded[27:30], "little"), 1 + int.from_bytes(encoded[24:27], "little")
-    return None

@@ -1,30 +1,21 @@
 """TrivialAugment in its wide space: https://arxiv.org/abs/2103.10158."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
 
-from pipeline.decoding import tones
 from pipeline.decoding.image_op import ImageOp, image_spec
 from pipeline.decoding.op import Specs
 from pipeline.decoding.rng import Rng
-from pipeline.decoding.tones import MAX_SIDES
 from pipeline.errors import SchemaError
 from pipeline.spec import ArraySpec
 
 __all__ = ["NAMES", "STRENGTHS", "TrivialAugmentWide", "augmented", "drawn_from"]
 
 STRENGTHS = 31
-_SHARES = np.arange(STRENGTHS) / (STRENGTHS - 1)
-_SIGNED = np.concatenate([_SHARES, -_SHARES])  # the drawn value: a strength and a sign
-_FACTORS = (1 + 0.99 * _SIGNED).astype(np.float32)
-_THRESHOLDS = np.tile(256 - np.floor(256 * _SHARES), 2).astype(int).tolist()
-_MASKS = np.tile(256 - 2 ** np.round(6 * _SHARES), 2).astype(np.uint8)  # of the highest 8 to 2 bits
-_PIXELS = np.trunc(-32 * _SIGNED).astype(int).tolist()
-
-Augmentation = Callable[[np.ndarray, int], np.ndarray]  # an image and the drawn value to an image
+Picture = Image.Image
 
 
 @dataclass(frozen=True)
@@ -33,21 +24,15 @@ class TrivialAugmentWide(ImageOp):
 
     All are equally likely: identity, autocontrast, equalize, rotate (to 135 degrees), solarize (threshold 256 to 0),
     colour, contrast, brightness and sharpness (factor 0.01 to 1.99), posterize (8 to 2 bits), shear x and y (to 0.99)
-    and translate x and y (to 32 pixels). Rotations, shears, translations and factors go in both directions. The pixels
-    match Pillow's: nearest neighbours, and 0 outside. The image is uint8, grey or RGB, and keeps its shape."""
+    and translate x and y (to 32 pixels). Rotations, shears, translations and factors go in both directions. Pillow
+    makes the pixels: the nearest ones, and 0 outside. The image is uint8, grey or RGB, and keeps its shape."""
 
     key: str = "image"
 
     def _spec(self, specs: Specs) -> ArraySpec:
         spec = image_spec(self, self.key, specs, only_uint8=True)
-        height, width, channels = (side or 0 for side in spec.shape)
-        if channels not in (1, 3):
+        if (channels := spec.shape[2]) not in (1, 3):
             raise SchemaError(f"{self!r}: {self.key!r} has {channels} channels; it must have 1 (grey) or 3 (RGB).")
-        if height + width > MAX_SIDES:
-            raise SchemaError(
-                f"{self!r}: {self.key!r} is {height} x {width}; height plus width must be at most {MAX_SIDES}. Resize "
-                "it first, such as with Resize."
-            )
         return spec
 
     def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
@@ -61,28 +46,33 @@ def drawn_from(key: tuple[int, int]) -> tuple[int, int]:
 
 def augmented(image: np.ndarray, which: int, drawn: int) -> np.ndarray:
     """Applies augmentation NAMES[which]. drawn: the strength, plus STRENGTHS for the other sign."""
-    return _AUGMENTATIONS[NAMES[which]](image, drawn)
+    share = drawn % STRENGTHS / (STRENGTHS - 1)
+    picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+    changed = _AUGMENTATIONS[NAMES[which]](picture, share, share if drawn < STRENGTHS else -share)
+    return np.asarray(changed).reshape(image.shape)
 
 
-def _by(change: Callable[[np.ndarray, Any], np.ndarray], values: Sequence[Any] | np.ndarray) -> Augmentation:
-    return lambda image, drawn: change(image, values[drawn])
+def _affine(picture: Picture, *matrix: float) -> Picture:
+    """A pixel (x, y) is that at (a x + b y + c, d x + e y + f) of the picture."""
+    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
 
 
-# The order determines which one a seed draws: another order would change a resumed training run.
-_AUGMENTATIONS: dict[str, Augmentation] = {
-    "identity": lambda image, _: image,
-    "autocontrast": lambda image, _: tones.autocontrast(image),
-    "equalize": lambda image, _: tones.equalized(image),
-    "rotate": _by(tones.rotated, 135 * _SIGNED),
-    "solarize": _by(tones.solarized, _THRESHOLDS),
-    "colour": _by(tones.colour, _FACTORS),
-    "posterize": _by(tones.posterized, _MASKS),
-    "contrast": _by(tones.contrast, _FACTORS),
-    "brightness": _by(tones.brightness, _FACTORS),
-    "sharpness": _by(tones.sharpness, _FACTORS),
-    "shear_x": _by(tones.sheared_x, 0.99 * _SIGNED),
-    "shear_y": _by(tones.sheared_y, 0.99 * _SIGNED),
-    "translate_x": _by(lambda image, by: tones.moved(image, 1, by), _PIXELS),
-    "translate_y": _by(lambda image, by: tones.moved(image, 0, by), _PIXELS),
+# Of a picture, the strength as a share of the greatest, and that with its sign. The order determines which one a seed
+# draws: another order would change a resumed training run.
+_AUGMENTATIONS: dict[str, Callable[[Picture, float, float], Picture]] = {
+    "identity": lambda picture, _, __: picture,
+    "autocontrast": lambda picture, _, __: ImageOps.autocontrast(picture),
+    "equalize": lambda picture, _, __: ImageOps.equalize(picture),
+    "rotate": lambda picture, _, signed: picture.rotate(135 * signed),
+    "solarize": lambda picture, share, _: ImageOps.solarize(picture, 256 - int(256 * share)),
+    "colour": lambda picture, _, signed: ImageEnhance.Color(picture).enhance(1 + 0.99 * signed),
+    "posterize": lambda picture, share, _: ImageOps.posterize(picture, 8 - round(6 * share)),
+    "contrast": lambda picture, _, signed: ImageEnhance.Contrast(picture).enhance(1 + 0.99 * signed),
+    "brightness": lambda picture, _, signed: ImageEnhance.Brightness(picture).enhance(1 + 0.99 * signed),
+    "sharpness": lambda picture, _, signed: ImageEnhance.Sharpness(picture).enhance(1 + 0.99 * signed),
+    "shear_x": lambda picture, _, signed: _affine(picture, 1, 0.99 * signed, 0, 0, 1, 0),
+    "shear_y": lambda picture, _, signed: _affine(picture, 1, 0, 0, 0.99 * signed, 1, 0),
+    "translate_x": lambda picture, _, signed: _affine(picture, 1, 0, int(32 * signed), 0, 1, 0),
+    "translate_y": lambda picture, _, signed: _affine(picture, 1, 0, 0, 0, 1, int(32 * signed)),
 }
 NAMES = tuple(_AUGMENTATIONS)
