@@ -219,10 +219,11 @@ class CachedRecords(OldAttributes):
     """The Records of a source, read through a store. Errors of the source are passed on, every time.
 
     info: that of the source. reopen: the arguments of `cached`. A pickled copy has its own store: the same folder, or
-    an empty one in RAM."""
+    an empty one in RAM. cached_in: "ram" or a directory."""
 
     def __init__(self, source: Records, store: Store, reopen: tuple[Cache, float]) -> None:
         self.source, self.store, self.info, self._reopen = source, store, source.info, reopen
+        self.cached_in = reopen[0]
         self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -70,6 +70,7 @@ def train_dataset(
     cache: Cache | None = None,
     read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
+    workers: int = 0,
     on_error: OnError = "raise",
     max_bad_records: int = MAX_BAD_RECORDS,
     quarantine_file: str | PathLike[str] | None = None,
@@ -99,6 +100,9 @@ def train_dataset(
     read_ahead_bytes: the most that the reading thread may hold. None: 256 MB; for a bucket or front-read files, this
         host's share of the shuffle windows if that is more, up to 3 GiB, so that each block is one request.
     stall_seconds: how long to wait for one batch before a StallError, which logs all stacks.
+    workers: processes that make the batches, each its rows of every batch. Bits do not depend on it. 0: threads of this
+        process, which one lock of Python bounds. Needed where the input waits although cores are idle. The source and
+        the ops are pickled: ops must be in a module that another process can import.
     on_error: what to do with a record that is damaged, or cannot be parsed or decoded. "raise": raise an error that
         names it. "skip": use the next good record of its source instead, the same one for any number of hosts and
         after any resume. "mask": set `_mask` to 0.0 in its row. The log and DatasetInput.quarantine list these records.
@@ -134,6 +138,7 @@ def train_dataset(
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
         start_step=checked_start_step(start_step),
+        workers=workers,
     )
 
 
@@ -152,6 +157,7 @@ def eval_dataset(
     cache: Cache | None = None,
     read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
+    workers: int = 0,
     on_error: OnError = "raise",
     max_bad_records: int = MAX_BAD_RECORDS,
     quarantine_file: str | PathLike[str] | None = None,
@@ -163,7 +169,8 @@ def eval_dataset(
     data: what to read, as open_dataset accepts or returns it; no `mixture`, because it is endless.
     split: which part to read, see open_dataset. None: "validation", or everything that was opened.
     global_batch: rows of a batch, over all hosts; there may be fewer records.
-    hosts, ops, keys, pad_to, nested, limit, stall_seconds, max_bad_records, quarantine_file: as in train_dataset.
+    hosts, ops, keys, pad_to, nested, limit, stall_seconds, workers, max_bad_records, quarantine_file: as in
+        train_dataset.
     pad_values: key -> value in rows of padding. Default: what pad_to fills with, or 0.
     cache: as in train_dataset; or "decoded": keeps the batches of the first complete pass in RAM, as read-only arrays,
         and returns them in later passes. The cache belongs to the DatasetInput: make it once, and let input_fn
@@ -196,6 +203,7 @@ def eval_dataset(
         read_ahead_bytes=READ_AHEAD_BYTES if read_ahead_bytes is None else read_ahead_bytes,
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
+        workers=workers,
     )
 
 

@@ -239,6 +239,7 @@ def test_a_conversion_and_a_training_import_nothing_from_the_current_directory(t
 def test_a_replay_neither_runs_nor_writes_what_the_options_in_the_history_name(theirs, trained, forked):
     theirs.marks()
     harmful = ["--compilation-cache-dir=cache", "--profile-steps=1:3", "--export-path=exported", "--report=page.html"]
+    harmful += ["--input-workers=3"]
     evil = ["--data-dir=tfds/evil/1.0.0", "--train-split=train", "--eval-split=train"]
     works = [
         theirs.history_of("of_digits", "digits", [*DIGITS, *harmful, "--workdir=other", "--trust-features=evilmod"]),

@@ -116,6 +116,9 @@ class TrainerConfig:
     gradients XLA runs 5-11x slower inside a loop; otherwise scan."""
     superbatch_bytes: int = 256 * MiB
     """Maximum bytes of a k-step super-batch on a device; limits iterations_per_loop. Up to four exist at a time."""
+    input_workers: int = 0
+    """Processes that make this host's batches, with the same bits; 0: threads of this process. For an input that waits
+    although cores are idle."""
     stall_seconds: float = 600.0
     """How long to wait for a batch before the run ends with an error and the stacks of all threads."""
     save_seconds: float = 900.0
@@ -144,7 +147,7 @@ class TrainerConfig:
             )
         for setting in dataclasses.fields(self):
             name, kind, value = setting.name, setting.type, getattr(self, setting.name)
-            if (kind is int and name != "seed") or (kind == int | None and value is not None):
+            if (kind is int and name not in ("seed", "input_workers")) or (kind == int | None and value is not None):
                 check_positive_int(name, value)
             if get_origin(kind) is Literal and value not in get_args(kind):
                 raise OptionError(f"{name}={value!r} is not one of {', '.join(get_args(kind))}.")
@@ -159,6 +162,8 @@ class TrainerConfig:
             raise OptionError(f"profiler_port={self.profiler_port} is not one of the ports 1 to 65000.")
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
+        if type(self.input_workers) is not int or self.input_workers < 0:
+            raise OptionError(f"input_workers={self.input_workers!r} is not an int of at least 0.")
 
         if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
             raise OptionError(f"ema_decay={self.ema_decay} must be at least 0 and below 1, such as 0.9999.")

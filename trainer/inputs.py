@@ -48,7 +48,7 @@ class InputContext:
 
     mode: what the batches are for. global_batch_size, per_host_batch_size, per_device_batch_size: in records. hosts:
     which rows this host delivers. seed: TrainerConfig.seed. start_step: the first step to train; 0 in evaluation.
-    stall_seconds: how long a batch may take before the run ends with an error."""
+    stall_seconds: how long a batch may take before the run ends with an error. workers: see train_dataset."""
 
     mode: Literal["train", "eval", "predict"]
     global_batch_size: int
@@ -58,6 +58,7 @@ class InputContext:
     seed: int
     start_step: int
     stall_seconds: float
+    workers: int = 0
 
 
 @runtime_checkable

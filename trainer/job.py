@@ -109,6 +109,7 @@ class Job:
             seed=config.seed,
             start_step=start_step,
             stall_seconds=config.stall_seconds,
+            workers=config.input_workers,
         )
         make = as_function(input_fn)
         if mode == "train" and config.overfit_batches:

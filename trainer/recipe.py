@@ -254,4 +254,5 @@ class DataRecipe(Recipe):
 
 def batch_options(ctx: "InputContext") -> dict[str, Any]:
     """The arguments of train_dataset and eval_dataset that depend only on the context."""
-    return {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "stall_seconds": ctx.stall_seconds}
+    of_context = {"stall_seconds": ctx.stall_seconds, "workers": ctx.workers}
+    return {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts} | of_context

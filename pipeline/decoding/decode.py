@@ -1,5 +1,6 @@
 """Decodes the payloads of a host's rows into a batch: parsing, ops and padding."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,7 +37,7 @@ class Decoder:
         nested: bool = False,
         seeded: bool = False,
     ) -> None:
-        self._host_batch, self._ops = host_batch, listed(ops)
+        self._ops = listed(ops)
         self.num_ops = len(self._ops)  # and of seeds per record
         pads = {key: pad if isinstance(pad, PadTo) else PadTo(pad) for key, pad in (pad_to or {}).items()}
         plan = planned(padded_specs(feature_specs(layout), pads), self._ops)
@@ -53,9 +54,19 @@ class Decoder:
         self._planned, self._decoder = (layout, plan, pads), RowDecoder(layout, plan, pads, taken)
         self._rows = _row_specs(plan.specs, taken, pad_values or {})
         self._nest = nested_tree if nested else dict[str, Any]
-        rows = self._rows | RESERVED | (SEED if seeded else {})
+        self._delivered = self._rows | RESERVED | (SEED if seeded else {})
+        self._size(host_batch)
+
+    def of_rows(self, host_batch: int) -> "Decoder":
+        """The same for batches of this many rows."""
+        other = copy.copy(self)
+        other._size(host_batch)
+        return other
+
+    def _size(self, host_batch: int) -> None:
+        self._host_batch = host_batch
         self.spec: Mapping[str, Any] = self._nest(
-            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in rows.items()}
+            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in self._delivered.items()}
         )
 
     def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, Any]:

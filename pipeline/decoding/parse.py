@@ -3,6 +3,7 @@
 The decoder requests only the features that ops and keys need."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,20 @@ def parser_of(layout: Layout, keys: Collection[str], *, narrow: bool = False) ->
     for key in keys:
         if key not in specs:
             raise OptionError(f"the records have no feature {key!r}.{did_you_mean(key, specs)}")
-    if not keys:
-        return lambda _: {}
-    if isinstance(layout, np.dtype):
-        return lambda payloads: _structs(layout, keys, payloads)
-    if isinstance(layout, Schema) and not layout.opaque:
+    if keys and isinstance(layout, np.dtype):  # partial: unlike a lambda, it can be pickled
+        return partial(_structs, layout, keys)
+    if keys and isinstance(layout, Schema) and not layout.opaque:
         parser = ExampleParser({key: layout.features[key] for key in keys})
-        return parser if narrow else lambda payloads: {key: _wide(column) for key, column in parser(payloads).items()}
-    return lambda payloads: dict.fromkeys(keys, objects(payloads))
+        return parser if narrow else partial(_widened, parser)
+    return partial(_whole, keys)
+
+
+def _whole(keys: Collection[str], payloads: Sequence[bytes]) -> Columns:
+    return dict.fromkeys(keys, objects(payloads))
+
+
+def _widened(parser: Parser, payloads: Sequence[bytes]) -> Columns:
+    return {key: _wide(column) for key, column in parser(payloads).items()}
 
 
 def _wide(column: Column) -> Column:

@@ -23,6 +23,7 @@ from pipeline.spec import Layout, delivered
 __all__ = ["RowDecoder"]
 
 _FIRST, _PART = 4, 8  # rows
+THREADS: int | None = None  # None: one per core. Worker processes share the cores
 _SLOW = 100e-6  # seconds of CPU time per row
 
 
@@ -142,10 +143,14 @@ class _RowThreads:
         self._slow = max(took, default=0.0) > _SLOW
 
 
+def num_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS
+
+
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS
-    return ThreadPoolExecutor(cores, "infeed_rows")  # not infeed-: no batches own them
+    return ThreadPoolExecutor(THREADS or num_cores(), "infeed_rows")  # not infeed-: no batches own them
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads

@@ -3,10 +3,11 @@
 Records of several batches are read as one group, so that one request reads neighbours. A DatasetInput passes in which
 rows to read, and the function that makes a batch of their records. Damaged records are passed on."""
 
+import itertools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipeline.background import Background, stalled
-from pipeline.orders.order import Rows
+from pipeline.orders.order import Position, Rows
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading, Record, Records
 
 GROUP_BYTES = 16 * 1024**2  # read together
@@ -35,6 +36,14 @@ class Delivery:
         """Approximate size in memory."""
         payloads = sum(len(record.payload) for record in self.records if isinstance(record, Proven))
         return payloads + RECORD_OBJECT_BYTES * len(self.records)
+
+
+def planned_rows(order: Any, position: Position, rows: Sequence[range]) -> Iterator[Rows]:
+    """These rows of the batches from a position on; endless for training."""
+    steps = order.remaining(position)
+    for _ in itertools.count() if steps is None else range(steps):
+        yield order.rows(position, rows)
+        position = order.advance(position, 1)
 
 
 class Turns:

@@ -2,21 +2,22 @@
 
 The trainer and all other consumers use only this. Below it, batches reads in one thread and decodes in others."""
 
-import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pipeline.background import checked_stall_seconds
 from pipeline.decoding.decode import Decoder
+from pipeline.decoding.rows import num_cores
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
-from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, read_ahead
+from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, planned_rows, read_ahead
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.provenance import provenance_of
+from pipeline.inputs.worker_pool import Work, WorkerBatches, divided, pickled
 from pipeline.logs import logger
 from pipeline.old_attributes import OldAttributes
 from pipeline.orders.mixing import MixOrder
@@ -51,9 +52,10 @@ class DatasetInput(OldAttributes):
         stall_seconds: float,
         quarantine: Quarantine,
         start_step: int = 0,
+        workers: int = 0,
     ) -> None:
         self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
-        self._decode_batch = BatchDecoder(records, decoder, quarantine)
+        self._decode_batch, self._workers = BatchDecoder(records, decoder, quarantine), workers
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         if read_ahead_bytes < 0:
             raise OptionError(f"read_ahead_bytes={read_ahead_bytes} must be at least 0; 0 reads one batch ahead.")
@@ -76,6 +78,10 @@ class DatasetInput(OldAttributes):
             totals=source.totals,
             provenance=provenance_of(records, order, quarantine.on_error) if trains else None,
         )
+        if workers < 0:
+            raise OptionError(f"workers={workers} must be at least 0; 0 makes the batches in this process.")
+        if workers:
+            pickled(self._work(self.info.start))  # raises its errors before any record is read
         ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
         epoch = "" if isinstance(order, MixOrder) else f"{steps} batches of {batch} per epoch, "  # a mixture has none
         log.info("%s: %d records, %sup to %s read ahead", source.name, order.num_records, epoch, ahead)
@@ -142,8 +148,11 @@ class DatasetInput(OldAttributes):
 
         They raise StorageError from reading; StallError; and for bad records CorruptRecordError, SchemaError naming
         the record that cannot be parsed or decoded, or BadRecordsError."""
-        turns = Turns()
-        reading = read_ahead(self._records, self._planned(position), self.read_ahead_bytes, turns)
+        position = self.start if position is None else position
+        if self._workers:
+            return WorkerBatches(self._work(position), self.info.quarantine)
+        turns, planned = Turns(), planned_rows(self._order, position, self._rows)
+        reading = read_ahead(self._records, planned, self.read_ahead_bytes, turns)
         return Batches(reading, self._decode_batch, self._stall_seconds, turns)
 
     def draw(self, record_ids: np.ndarray, epochs: np.ndarray) -> Batch:
@@ -168,12 +177,19 @@ class DatasetInput(OldAttributes):
 
         return dataset_of(self, position)
 
-    def _planned(self, position: Position | None) -> Iterator[Rows]:
-        position = self.start if position is None else position
-        steps = self._order.remaining(position)
-        for _ in itertools.count() if steps is None else range(steps):
-            yield self._order.rows(position, self._rows)
-            position = self._order.advance(position, 1)
+    def _work(self, position: Position) -> Work:
+        parts = divided(self._rows, self._workers)
+        return Work(
+            self._records,
+            self._order,
+            self._decoder,
+            parts,
+            position,
+            threads=max(1, num_cores() // len(parts)),
+            read_ahead_bytes=self.read_ahead_bytes // len(parts),
+            stall_seconds=self._stall_seconds,
+            on_error=self.info.on_error,
+        )
 
 
 def _sum_of(crcs: np.ndarray | None) -> int | None:

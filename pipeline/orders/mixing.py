@@ -5,6 +5,7 @@ position, which is therefore one number, however many sources there are. Pure Nu
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -81,6 +82,10 @@ class MixOrder:
         self._rounds = Shares(shares)
         self._stream_rows = global_batch // self.streams
         self._round = functools.lru_cache(2 * self.streams)(self._mixed_round)  # 1 KB each
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without the cache, which cannot be pickled
+        make = functools.partial(MixOrder, seed=self._seed, digest=self._digest)
+        return make, (self.shuffles, self._first_ids, self.shares, self.global_batch)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -6,6 +6,7 @@ large reads suffice for a good shuffle. Pure NumPy: no I/O, no batches, no hosts
 import functools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,10 @@ class Shuffle:
         # ImageNet: 2 MB of blocks per epoch, 330 KB of windows.
         self._blocks = functools.lru_cache(2)(self._permuted_blocks)
         self._window = functools.lru_cache(2 * streams + 1)(self._shuffled_window)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without the caches, which cannot be pickled
+        given = {"seed": self.seed, "streams": self.streams, "window_records": self.window_records}
+        return functools.partial(Shuffle, **given), (self.num_records, self.block_starts)
 
     @property
     def block_starts(self) -> np.ndarray:

@@ -47,8 +47,9 @@ def test_a_recipe_made_in_python_needs_a_work_directory():
 
 
 def test_batch_options_are_arguments_of_the_datasets():
-    context = InputContext("train", 32, 16, 8, Hosts(1, 2), 0, 0, 60.0)
-    assert batch_options(context) == {"global_batch": 32, "hosts": Hosts(1, 2), "stall_seconds": 60.0}
+    context = InputContext("train", 32, 16, 8, Hosts(1, 2), 0, 0, 60.0, 3)
+    given = {"global_batch": 32, "hosts": Hosts(1, 2), "stall_seconds": 60.0, "workers": 3}
+    assert batch_options(context) == given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,7 @@ def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) 
     devices.choose()
     devices.check()
     # A cache of compiled programs is code, too, and written.
-    kept = {"workdir": workdir, "compilation_cache_dir": None}
+    kept = {"workdir": workdir, "compilation_cache_dir": None, "input_workers": 0}
     settings = replace(recipe.trainer, restore_step=None, profile_steps=None, **kept)
     recipe = replace(recipe, trainer=settings, mode="train")
     if isinstance(recipe, DataRecipe):

@@ -1,5 +1,6 @@
 """What a training measures: its speed in FLOPs, for callbacks as well, and its goodput."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from pipeline.errors import OptionError
 from trainer.callbacks import Callback
 from trainer.checkpointing.contents import sealed
+from trainer.modes.train_monitor import IdleCores
 from trainer.trainer import Trainer
 
 
@@ -48,3 +50,31 @@ def test_a_checkpoint_without_times_resumes_and_has_no_goodput(dense_task, vecto
 
 def _without_times(page):
     return {name: value for name, value in page.items() if name != "productive_seconds"}
+
+
+@pytest.mark.parametrize(
+    ("workers", "wait", "busy", "cores", "number"),
+    [
+        (0, 0.7, 1.1, 8, 4),  # the devices could take 3.3 times as much
+        (0, 0.99, 1.0, 4, 3),  # no more than cores are idle
+        (0, 0.1, 1.0, 8, None),  # it hardly waits
+        (0, 0.7, 0.1, 8, None),  # for a bucket, not for the lock
+        (0, 0.7, 7.8, 8, None),  # all cores are busy
+        (2, 0.7, 1.1, 8, None),  # there are workers
+    ],
+)
+def test_workers_are_proposed_once_where_the_input_waits_although_cores_are_idle(
+    workers, wait, busy, cores, number, monkeypatch, caplog
+):
+    caplog.set_level("INFO", "trainer")
+    clock = {"wall": 0.0, "cpu": 0.0}
+    monkeypatch.setattr(time, "perf_counter", lambda: clock["wall"])
+    monkeypatch.setattr(time, "process_time", lambda: clock["cpu"])
+    idle = IdleCores(workers, cores)
+    for _ in range(3):
+        clock["wall"] += 10
+        clock["cpu"] += 10 * busy
+        idle.observe(wait)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (number is not None)
+    assert all(f"try --input-workers={number}, processes that make the batches" in text for text in told)

@@ -1,0 +1,271 @@
+"""Batches that worker processes make: each is one host more, with a part of this host's rows.
+
+The order is a pure function of the seed and the position, so the workers need not be coordinated, and the bits do not
+depend on how many there are. Each writes its rows into a slot that is shared; what is sent per batch is the number of
+a slot and, in return, the bad records. A worker that ends or stops is an error of the input that names it and its
+rows."""
+
+import contextlib
+import io
+import json
+import mmap
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Pipe
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from pipeline.background import stalled
+from pipeline.caches import CachedRecords
+from pipeline.decoding.decode import Decoder
+from pipeline.errors import InputError, OptionError
+from pipeline.inputs.bad_records import BadRecord, OnError, Quarantine
+from pipeline.inputs.batches import Batch, Batches
+from pipeline.inputs.slots import Slots, aligned, anonymous_file
+from pipeline.orders.mixing import MixOrder
+from pipeline.orders.order import EvalOrder, Position, TrainOrder
+from pipeline.sources.records import Records
+
+AHEAD = 3  # batches that are being made or wait
+END_SECONDS = 5.0  # for killed processes to end
+MOST_MILLISECONDS = 2**31 - 1
+STACKS, STACKS_SECONDS = signal.SIGUSR1, 0.5  # at this signal a worker writes the stacks of its threads
+_PROGRAM = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from pipeline.inputs.worker_pool import Descriptors; "
+    "from pipeline.inputs.worker import main; main(int(sys.argv[2]), Descriptors(*json.loads(sys.argv[3])))"
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all workers share. rows: of this host's rows, those of each worker; `position` is that of the first batch.
+
+    threads: for the rows of one worker. read_ahead_bytes: of one worker."""
+
+    records: Records
+    order: TrainOrder | MixOrder | EvalOrder
+    decoder: Decoder
+    rows: Sequence[tuple[range, ...]]
+    position: Position
+    threads: int
+    read_ahead_bytes: int
+    stall_seconds: float
+    on_error: OnError
+
+
+class Descriptors(NamedTuple):
+    """Open files of a worker. work: `sizes` bytes each of the parts of a pickled Work. life: a pipe that ends with the
+    process that started it."""
+
+    requests: int
+    life: int
+    slots: int
+    work: int
+    sizes: list[int]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A worker has written its rows; bad: the bad records that it met. Or an error, with the stack of it as text."""
+
+    bad: list[BadRecord] = field(default_factory=list)
+    error: Exception | None = None
+    stack: str = ""
+
+
+DONE, _DONE = b"", Answer()  # nearly every answer
+
+
+def divided(rows: Sequence[range], parts: int) -> list[tuple[range, ...]]:
+    """The rows in order, cut into parts of equal length, or of one more: fewer parts than asked for if rows are few."""
+    total, cut = sum(map(len, rows)), list[tuple[range, ...]]()
+    parts = min(parts, total)
+    for part in range(parts):
+        low, high, at, own = part * total // parts, (part + 1) * total // parts, 0, list[range]()
+        for each in rows:
+            begin, end = max(low - at, 0), min(high - at, len(each))
+            own += [each[begin:end]] if begin < end else []
+            at += len(each)
+        cut.append(tuple(own))
+    return cut
+
+
+class WorkerBatches(Batches):
+    """The batches of a Work, as Batches, but made by as many processes as it has parts."""
+
+    def __init__(self, work: Work, quarantine: Quarantine) -> None:
+        self._work, self._quarantine = work, quarantine
+        self._slots, self._asked = Slots(work.decoder.spec), deque[int]()
+        self._left, self._position, self._closed = work.order.remaining(work.position), work.position, False
+        shared, sizes = _packed(work)
+        life, alive = os.pipe()
+        self._workers = list[_Worker]()
+        try:
+            for index in range(len(work.rows)):
+                self._workers.append(_Worker(index, life, self._slots.file, shared, sizes))
+        finally:
+            os.close(life)
+            os.close(shared)
+            self._end = weakref.finalize(self, _end, self._workers, alive)
+
+    def __next__(self) -> Batch:
+        while len(self._asked) < AHEAD and self._left != 0:
+            self._ask()
+        if not self._asked or self._closed:
+            raise StopIteration
+        try:
+            found = [self._answer(worker) for worker in self._workers]
+            self._quarantine.add(bad for answer in found for bad in answer.bad)
+        except Exception:
+            closed = self._closed
+            self.close()
+            if closed:
+                raise StopIteration from None
+            raise
+        self._position = self._work.order.advance(self._position, 1)
+        return self._slots.batch(self._asked.popleft())
+
+    def _ask(self) -> None:
+        slot = self._slots.take()
+        self._asked.append(slot)
+        self._left = None if self._left is None else self._left - 1
+        for worker in self._workers:
+            worker.ask(slot)
+
+    def _answer(self, worker: "_Worker") -> Answer:
+        seconds = self._work.stall_seconds
+        if not worker.answers.poll(min(1000 * seconds, MOST_MILLISECONDS)):
+            os.kill(worker.process.pid, STACKS)
+            error = stalled(f"{self._named(worker)} and is alive", seconds)
+            time.sleep(STACKS_SECONDS)
+            raise error
+        try:
+            message = worker.requests.recv_bytes()
+        except (EOFError, OSError):
+            raise InputError(f"{self._named(worker)}, {worker.ending()}") from None
+        answer: Answer = pickle.loads(message) if message != DONE else _DONE
+        if answer.error is not None:
+            answer.error.add_note(f"in {self._named(worker)}:\n{answer.stack}")
+            raise answer.error
+        return answer
+
+    def _named(self, worker: "_Worker") -> str:
+        """The worker and what it was asked for."""
+        rows, count = self._work.rows[worker.index], len(self._workers)
+        ids = self._work.order.rows(self._position, rows).record_ids
+        records = self._work.records
+        places = [records.where(record) for record in ids[ids >= 0][[0, -1]].tolist()] if (ids >= 0).any() else []
+        made = f", which was making the rows from {' to '.join(places)}" if places else ""
+        return f"worker {worker.index + 1} of {count} (process {worker.process.pid}){made}"
+
+    def close(self) -> None:
+        """Ends the iteration and the workers. Returns at once."""
+        self._closed = True
+        self._end()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits for each worker to end, this long. Returns whether all have."""
+        for worker in self._workers:
+            try:
+                worker.process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                return False
+        return True
+
+
+class _Worker:
+    def __init__(self, index: int, life: int, slots: int, work: int, sizes: list[int]) -> None:
+        self.index = index
+        self.requests, theirs = Pipe()
+        self.answers = select.poll()  # Connection.poll takes 30 us
+        self.answers.register(self.requests.fileno(), select.POLLIN)
+        descriptors = Descriptors(theirs.fileno(), life, slots, work, sizes)
+        command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(index), json.dumps(descriptors)]
+        # In a session of its own, so that Ctrl-C spares it.
+        self.process = subprocess.Popen(command, pass_fds=descriptors[:4], start_new_session=True)
+        theirs.close()
+
+    def ask(self, slot: int) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which its answer will tell
+            self.requests.send_bytes(slot.to_bytes(8))
+
+    def ending(self) -> str:
+        """How the process ended."""
+        code = self.process.wait(END_SECONDS)
+        if code >= 0:
+            return f"ended with code {code}. An op, or a library that it calls, ended the process."
+        memory = " If nobody did that, the machine ran out of memory: see its log, and use fewer workers."
+        return f"was ended by signal {-code}.{memory if code == -9 else ''}"
+
+
+def _end(workers: Sequence[_Worker], alive: int) -> None:
+    for worker in workers:
+        worker.process.kill()  # it holds nothing that is not shared or unnamed
+    for worker in workers:
+        worker.requests.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that hangs keeps it
+            worker.process.wait(END_SECONDS / 10)
+    os.close(alive)
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what other processes cannot import, or share."""
+
+    def __init__(self, file: Any, workers: int, **options: Any) -> None:
+        super().__init__(file, protocol=5, **options)
+        self._workers = workers
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
+            raise OptionError(
+                f"workers={self._workers} cannot use {obj.__qualname__}: it is defined in the program that was started "
+                "or in a notebook, which other processes cannot import. Move it to a file of its own, and import it."
+            )
+        if isinstance(obj, CachedRecords) and obj.cached_in == "ram":
+            raise OptionError(
+                f"cache='ram' is the memory of one process, and workers={self._workers} are others. Give a directory, "
+                "which they share: on a disk, or in memory, such as cache='/dev/shm/cache'."
+            )
+        return NotImplemented
+
+
+def pickled(work: Work) -> tuple[memoryview, list[memoryview]]:
+    """The work, and its arrays. Raises OptionError if it cannot be passed to another process."""
+    stream, buffers, workers = io.BytesIO(), list[pickle.PickleBuffer](), len(work.rows)
+    try:
+        _Pickler(stream, workers, buffer_callback=buffers.append).dump(work)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise OptionError(
+            f"workers={workers}: the source, or an op, cannot be passed to another process: {error}. Write functions "
+            "with names in place of lambdas, or give workers=0."
+        ) from error
+    return stream.getbuffer(), [buffer.raw() for buffer in buffers]
+
+
+def _packed(work: Work) -> tuple[int, list[int]]:
+    """An anonymous file, and the sizes of its parts: the pickled work, and its arrays, which processes then share."""
+    stream, arrays = pickled(work)
+    parts, descriptor = [stream, *arrays], anonymous_file()
+    with open(descriptor, "wb", closefd=False) as file:
+        for part in parts:
+            file.write(part)
+            file.write(bytes(aligned(part.nbytes) - part.nbytes))
+    return descriptor, [part.nbytes for part in parts]
+
+
+def unpacked(descriptor: int, sizes: Sequence[int]) -> Work:
+    """What `_packed` made; its arrays are read-only."""
+    memory, at, parts = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), 0, list[memoryview]()
+    for size in sizes:
+        parts.append(memory[at : at + size])
+        at += aligned(size)
+    return pickle.loads(parts[0], buffers=parts[1:])

@@ -1,0 +1,99 @@
+"""A training, its evaluation and its predictions with --input-workers have the same bits; a lost worker costs none."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from sweep import SWEEP
+
+from trainer.checkpoints import get_variable_names, get_variable_value
+from trainer.command.running import run
+from trainer.config import TrainerConfig
+from trainer.recipes.images import Config
+
+FAULTS = {"SIGKILL": "was ended by signal 9", "SIGSTOP": "waited 5 s for worker"}
+
+
+def config_of(digits, workdir, workers):
+    settings = TrainerConfig(
+        workdir=str(workdir), global_batch_size=16, eval_batch_size=100, max_steps=6, iterations_per_loop=2,
+        checkpoint_every_steps=2, keep_max=9, input_workers=workers,
+    )  # fmt: skip
+    return Config(data_dir=str(digits[1]), size=16, widths=(4, 8), augmentation="trivial", trainer=settings)
+
+
+def model(workdir, step):
+    names = get_variable_names(str(workdir), step=step, all_arrays=True)
+    return {name: get_variable_value(str(workdir), name, step=step, all_arrays=True).tobytes() for name in names}
+
+
+def without_times(path):
+    times = ("time", "seconds", "per_second", "wait", "goodput", "workdir")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: value for name, value in line.items() if not any(each in name for each in times)} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def alone(digits, tmp_path_factory):
+    """The work directory of a training, evaluated and predicted with, whose batches one process made."""
+    workdir = tmp_path_factory.mktemp("alone") / "run"
+    for mode in ("train", "predict"):
+        run(replace(config_of(digits, workdir, 0), mode=mode))
+    return workdir
+
+
+def assert_same(workdir, alone):
+    assert model(workdir, 6) == model(alone, 6)
+    for name in ("train/metrics.jsonl", "eval/metrics.jsonl"):
+        assert without_times(workdir / name)[-1] == without_times(alone / name)[-1]
+
+
+def test_training_evaluation_and_predictions_do_not_depend_on_workers(digits, alone, tmp_path):
+    for mode in ("train", "predict"):
+        run(replace(config_of(digits, tmp_path, 3), mode=mode))
+    assert_same(tmp_path, alone)
+    assert (tmp_path / "predictions.jsonl").read_bytes() == (alone / "predictions.jsonl").read_bytes()
+
+
+def test_a_run_that_began_without_workers_goes_on_with_them_to_the_same_bits(digits, alone, tmp_path):
+    shutil.copytree(alone, tmp_path / "run")
+    config = config_of(digits, tmp_path / "run", 2)
+    run(replace(config, trainer=replace(config.trainer, restore_step=2)))
+    assert_same(tmp_path / "run", alone)
+
+
+def workers_of(process):
+    """The worker processes of a process, in the order of their start."""
+    children = psutil.Process(process.pid).children()
+    return [child.pid for child in children if "pipeline.inputs.worker" in " ".join(child.cmdline())]
+
+
+@pytest.mark.parametrize("moment", range(15) if SWEEP else [3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_run_whose_worker_is_lost_ends_with_its_name(fault, moment, digits, tmp_path):
+    settings = ["--max-steps=6000000", "--checkpoint-every-steps=200", "--iterations-per-loop=2", "--stall-seconds=5"]
+    command = [
+        sys.executable, "-m", "trainer", "images", f"--data-dir={digits[1]}", f"--workdir={tmp_path}", "--size=16",
+        "--widths", "4", "8", "--augmentation=trivial", "--global-batch-size=16", "--input-workers=2", *settings,
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, ExitStack() as stack:
+        stack.callback(process.kill)
+        while not (found := workers_of(process)) or not (tmp_path / "train/metrics.jsonl").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(moment / 10)
+        os.kill(found[moment % 2], signal.Signals[fault])
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode in (1, 2)
+    assert re.search(rf"error: .*{FAULTS[fault]}", said, re.DOTALL), said
+    assert not any(Path(f"/proc/{pid}").exists() for pid in found)
