@@ -240,6 +240,8 @@ def calls() -> Mapping[str, set[str]]:
     jvp.defjvp(lambda primals, tangents: (primals[0], tangents[0]))
     axes = jax.sharding.PartitionSpec()
     mesh = jax.sharding.Mesh(jax.devices()[:1], "a")
+    closed_call = {jax.extend.core.primitives.closed_call_p.name}
+    either = {"closed_call", "eval_jaxpr"}  # JAX 0.12 renamed it
     return {
         "dot_general": traced(jnp.matmul, x, x),
         "conv_general_dilated": traced(lambda x: jax.lax.conv(x, x, (1, 1), "SAME"), images),
@@ -248,7 +250,7 @@ def calls() -> Mapping[str, set[str]]:
         "shard_map": traced(jax.shard_map(jnp.sin, mesh=mesh, in_specs=axes, out_specs=axes), x),
         "pallas_call": traced(pallas.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype)), x),
         "jit": traced(jax.jit(jnp.sin), x),
-        "closed_call": {jax.extend.core.primitives.closed_call_p.name},
+        **dict.fromkeys(either, either if closed_call <= either else closed_call),
         "remat2": traced(jax.checkpoint(jnp.sin), x),
         "custom_jvp_call": traced(jvp, x),
         "custom_vjp_call": traced(vjp, x),

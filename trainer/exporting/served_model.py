@@ -25,8 +25,8 @@ Places = frozenset[int]
 NONE: Places = frozenset()
 
 # Calls whose operands and results are those of the function that they call, one by one. Any other operation, loops
-# included, is taken to compute all results from all operands.
-CALLS = ("jit", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")
+# included, is taken to compute all results from all operands. JAX 0.12 renamed closed_call to eval_jaxpr.
+CALLS = ("jit", "closed_call", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call")
 
 
 @dataclass(frozen=True)
