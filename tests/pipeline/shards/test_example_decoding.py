@@ -156,4 +156,5 @@ def test_damaged_bytes_are_refused_as_such_or_decoding_and_layout_agree(data):
     counts = {key: layout[key].num_values if key in layout else 0 for key in values}
     assert counts == {key: len(items) for key, items in values.items()}
     for key, array in decode_features(bytes(damaged), {key.encode() for key in values}).items():
-        np.testing.assert_array_equal(array, values[key])
+        # As objects: an array of bytes would lose the zeros at their ends.
+        np.testing.assert_array_equal(array, np.array(values[key], array.dtype))
