@@ -42,20 +42,24 @@ class _RangeFile:
 
     def __init__(self, file: BinaryIO, offset: int, size: int):
         self._file, self._offset, self._size, self._position = file, offset, size, 0
+        self._since_seek = 0  # bytes read
 
     def tell(self) -> int:
         return self._position
 
     def seek(self, position: int) -> None:
-        self._position = position
+        self._position, self._since_seek = position, 0
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size:,} bytes at byte {self._position}")
+        if self._since_seek > _MAX_HEADER_BYTES:  # Python 3.14 reads it in pieces of 1 MiB, and keeps them all
+            raise tarfile.ReadError(f"a header of more than {_MAX_HEADER_BYTES:,} bytes before byte {self._position}")
         left = max(0, self._size - self._position)
         self._file.seek(self._offset + self._position)
         data = self._file.read(min(size, left))
         self._position += len(data)
+        self._since_seek += len(data)
         return data
 
 
@@ -79,6 +83,7 @@ def entries(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
                     if tar.offset <= end:  # a negative size: tarfile would read the same headers forever
                         raise tarfile.ReadError(f"the header at byte {info.offset} has {info.size} bytes")
                     end = tar.offset
+                    section.seek(section.tell())  # the next header begins
                     yield _member(info, offset, size)
                 _check_end(section, tar.offset)
         except _NONSENSE as e:
@@ -135,6 +140,7 @@ def _check_end(section: _RangeFile, at: int) -> None:
     if section.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError(f"no header and no end mark at byte {at}")
     while piece := section.read(_PIECE_BYTES):
+        section.seek(section.tell())  # what follows belongs to no header
         if piece.count(0) != len(piece):
             raise tarfile.ReadError(f"an end mark at byte {at}, and more data after it: a zeroed header, or two tars")
 

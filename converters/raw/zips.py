@@ -22,6 +22,7 @@ _STORED, _DEFLATED = 0, 8
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd", 99: "AES encryption"}
 _ENCRYPTED, _UTF8 = 1 << 0, 1 << 11  # flags
 _FAT, _UNIX = 0, 3  # systems that wrote a member
+_VERSIONS_OF_PYTHON = (20, 45)  # without and with zip64; Info-ZIP's are 23 and 30
 _ZIP64_EXTRA = 1
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
@@ -142,8 +143,8 @@ def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[ZipMem
 
 def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:
     """The member, with the least span: its header and packed content, without extra fields of the header."""
-    _, _, system, _, flags, method, _, _, crc32, packed, size, name_bytes, extra_bytes, *_, mode, offset = fields
-    name = _name(rest[:name_bytes], flags, system)
+    _, version, system, _, flags, method, _, _, crc32, packed, size, name_bytes, extra_bytes, *_, mode, offset = fields
+    name = _name(rest[:name_bytes], flags, system, version)
     if _NOT_HERE_32 in (size, packed, offset):
         extra = rest[name_bytes : name_bytes + extra_bytes]
         size, packed, offset = _zip64_numbers(uri, name, extra, (size, packed, offset))
@@ -158,12 +159,15 @@ def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:
     return ZipMember(name=name, offset=shift + offset, size=size, kind=kind, span=span, crc32=crc32)
 
 
-def _name(data: bytes, flags: int, system: int) -> str:
-    """Programs on Unix write UTF-8 without its flag. Other names that are not UTF-8 are in the PC's old code page."""
+def _name(data: bytes, flags: int, system: int, version: int) -> str:
+    """Programs on Unix write UTF-8 without its flag. Other names that are not UTF-8 are in the PC's old code page.
+
+    So are those that Python writes on Unix, since 3.14: its versions of zip tell it from other programs there."""
     try:
         name = data.decode()
     except UnicodeDecodeError:
-        name = data.decode("utf-8", "surrogateescape") if flags & _UTF8 or system == _UNIX else data.decode("cp437")
+        unix = system == _UNIX and version not in _VERSIONS_OF_PYTHON
+        name = data.decode("utf-8", "surrogateescape") if flags & _UTF8 or unix else data.decode("cp437")
     return name.replace("\\", "/") if system == _FAT else name
 
 

@@ -93,11 +93,11 @@ def test_an_empty_tar_has_no_members_and_an_empty_or_compressed_file_is_no_tar(p
             scan(path)
 
 
-NONSENSE = {  # what tarfile makes of it: in Python 3.11.7
-    "size back to itself": r"the header at byte \d+ has -512 bytes",  # the same members for ever
-    "pax size below nothing": r"the header at byte \d+ has -1024 bytes",
-    "name of a gigabyte": r"a header of 1,000,000,000 bytes",  # read into memory
-    "size below nothing in a long name": r"a header of ",  # the rest of the tar read into memory
+NONSENSE = {  # what tarfile makes of it: in Python 3.11.7; and in 3.14.8, for which a negative size is no header
+    "size back to itself": r"(the header at byte \d+ has -512 bytes|no header)",  # the same members for ever
+    "pax size below nothing": r"(the header at byte \d+ has -1024 bytes|no header)",
+    "name of a gigabyte": r"(a header of 1,000,000,000 bytes|empty header)",  # read into memory
+    "size below nothing in a long name": r"(a header of |no header)",  # the rest of the tar read into memory
     "many long names": "recursion",
     "sparse that goes on beyond the end": "out of range",
     "sparse map of nonsense": "invalid literal",
@@ -117,6 +117,19 @@ def test_an_invalid_header_is_an_error_after_the_members_before_it(path, name):
             found.append(member.name)
             assert len(found) < 10
     assert found[0] == "first"
+
+
+def test_a_long_name_is_not_read_into_memory_in_pieces_either(path):
+    name = hostile_tars.member(b"././@LongLink", b"n" * (4 << 20), b"L")
+    path.write_bytes(name + hostile_tars.member(b"one", b"1") + bytes(1024))
+    with pytest.raises(TarError, match=r"a header of (4,194,304|more than 1,048,576) bytes"):
+        scan(path)
+
+
+def test_many_members_without_content_are_no_long_header(path):
+    links = [hostile_tars.member(b"link%d" % i, b"", b"2") for i in range(2500)]
+    path.write_bytes(b"".join(links) + bytes(1024))
+    assert len(scan(path)) == 2500
 
 
 def test_a_member_that_reaches_beyond_its_inner_tar_is_a_part_of_a_file(path):

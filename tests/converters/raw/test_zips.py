@@ -88,9 +88,10 @@ def test_zip64_is_read(path, monkeypatch):
 
 
 def with_names(data, old, new, **fields):
-    """The zip with other bytes for a name in both its places, flags and system set in the directory's entry."""
+    """The zip with other bytes for a name in both its places, flags, system and version set in its directory."""
     data = bytearray(data.replace(old, new))
     entry = data.rindex(b"PK\1\2", 0, data.rindex(new))
+    data[entry + 4] = fields.get("version", data[entry + 4])
     data[entry + 5] = fields.get("system", data[entry + 5])
     struct.pack_into("<H", data, entry + 8, fields.get("flags", 0))
     return bytes(data)
@@ -99,7 +100,8 @@ def with_names(data, old, new, **fields):
 NAMES = [
     ("K\u00e4se".encode(), {"system": 3}, "K\u00e4se/1.jpg"),
     ("K\u00e4s".encode("cp437") + b"ee", {"system": 0}, "K\u00e4see/1.jpg"),
-    (b"K\xe4see", {"system": 3}, "K\udce4see/1.jpg"),
+    ("K\u00e4s".encode("cp437") + b"ee", {"system": 3}, "K\u00e4see/1.jpg"),  # Python 3.14
+    (b"K\xe4see", {"system": 3, "version": 30}, "K\udce4see/1.jpg"),  # Info-ZIP
     (b"a\\bcd", {"system": 0}, "a/bcd/1.jpg"),
     (b"a\\bcd", {"system": 3}, "a\\bcd/1.jpg"),
 ]
