@@ -149,8 +149,9 @@ def test_a_bucket_that_does_not_exist_is_not_found(bucket):
 @pytest.mark.parametrize("url", ["https://example.com/", "http://example.com/", "https://googleapis.com.example.com/"])
 def test_another_host_is_refused(server, url):
     proxies = urllib.request.ProxyHandler({"http": server.url, "https": server.url})
-    with pytest.raises((urllib.error.URLError, OSError), match="403"):
+    with pytest.raises((urllib.error.URLError, OSError), match="403") as refused:
         urllib.request.build_opener(proxies).open(url, timeout=10)
+    getattr(refused.value, "close", bool)()  # of an HTTPError, which holds the answer
     (request,) = server.requests("example.com")
     assert request.status == 403
 

@@ -307,4 +307,4 @@ def test_a_record_of_many_or_long_keys_does_not_cost_its_batch_memory(keys, long
     finally:
         tracemalloc.stop()
     assert len(set(np.asarray(found).tolist())) == 1
-    assert peak < 20 * len(strange)
+    assert peak < 24 * len(strange)  # 21 on Python 3.14

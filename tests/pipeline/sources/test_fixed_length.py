@@ -1,5 +1,6 @@
 """Files of records of equal length: the records of tf.data's own reader, in any order, and what does not fit."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -131,7 +132,8 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path, size, format, text):
     header, footer = format.header_bytes, format.footer_bytes
     theirs = tf.data.FixedLengthRecordDataset(str(path), format.record_bytes, header_bytes=header, footer_bytes=footer)
     if size < header + footer:
-        assert list(theirs) == []  # TensorFlow passes over it in silence
+        with contextlib.suppress(tf.errors.InvalidArgumentError):  # of TensorFlow 2.22; until then
+            assert list(theirs) == []  # it passes over it in silence
     else:
         with pytest.raises(tf.errors.InvalidArgumentError, match="not an exact multiple of the record length"):
             list(theirs)
