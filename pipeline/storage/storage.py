@@ -7,7 +7,8 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from multiprocessing.pool import ThreadPool
+from multiprocessing import get_context
+from multiprocessing.pool import Pool, ThreadPool
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pipeline.errors import StorageError
@@ -122,12 +123,19 @@ def files_at_once(storage: Storage) -> int:
     return min(most, os.cpu_count() or 1)
 
 
+class _Threads(ThreadPool):
+    def __init__(self, count: int):
+        # ThreadPool takes the default context: since Python 3.14 its lock starts a process, which imports modules of
+        # the current directory.
+        Pool.__init__(self, count, context=get_context("fork"))
+
+
 def in_parallel(function: Callable[[T], R], items: Sequence[T], at_once: int = 32) -> list[R]:
     """The results in order, from concurrent calls: on gs:// each call takes about 50 ms.
 
     Raises the first failing call's exception; calls that have not started by then never do."""
     # Not an executor: Ctrl-C would wait for calls that hang, because the process joins its threads at exit.
-    with ThreadPool(max(1, min(at_once, len(items)))) as pool:
+    with _Threads(max(1, min(at_once, len(items)))) as pool:
         try:
             return list(pool.imap(function, items))
         except Exception:  # what has started cleans up after itself
