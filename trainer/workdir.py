@@ -20,6 +20,7 @@ STEP_COMMITTED = "commit_success.txt"
 """Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough."""
 ITEM_METADATA = "_METADATA"
 """Orbax writes this into the directory of an item with arrays: which there are."""
+_OF_PROCESS = "ocdbt.process_"  # how a directory of each process begins
 _IN_ITEMS = {"metadata", STEP_COMMITTED, ITEM_METADATA, "_sharding", "array_metadatas", "d", "manifest.ocdbt"}
 _STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
 SEGMENTS = "segments.jsonl"
@@ -87,4 +88,4 @@ def is_step_renamed_later(name: str) -> bool:
 
 def is_of_orbax(names: Iterable[str]) -> bool:
     """Whether any of the names in an item is one of Orbax's."""
-    return not _IN_ITEMS.isdisjoint(names)
+    return any(name in _IN_ITEMS or name.startswith(_OF_PROCESS) for name in names)

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import pickle
 import shutil
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from sweep import SWEEP
 
 from beam_jobs import packed_files
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Converter
 from beam_jobs.launch import launch
 from beam_jobs.references import concat
 from converters.command_line import beam_options
@@ -37,25 +35,25 @@ IN_A_BUCKET = (
 )
 
 
-@dataclass(frozen=True)
-class Reversed:
-    """A converter whose scans come in the opposite order: what another listing or tar order would do."""
+def reversed_scans(converter):
+    """The converter, but its scans come in the opposite order: what another listing or tar order would do."""
 
-    converter: Converter
+    class Reversed(type(converter)):  # isinstance(..., Packer) looks for members in the class, since Python 3.12
+        def scan(self, storage, source):
+            refs = concat(list(super().scan(storage, source)))
+            yield refs.take(np.arange(len(refs))[::-1])
 
-    def __getattr__(self, name):
-        if name == "converter":  # not there yet while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.converter, name)
+        def pack(self, source, number, window):
+            pack = super().pack(source, number, window)
+            columns = {name: values[::-1] for name, values in pack.columns.items()}
+            return dataclasses.replace(pack, keys=pack.keys[::-1], payloads=pack.payloads[::-1], columns=columns)
 
-    def scan(self, storage, source):
-        refs = concat(list(self.converter.scan(storage, source)))
-        yield refs.take(np.arange(len(refs))[::-1])
+        def __reduce__(self):
+            return reversed_scans, (converter,)
 
-    def pack(self, source, number, window):
-        pack = self.converter.pack(source, number, window)
-        columns = {name: values[::-1] for name, values in pack.columns.items()}
-        return dataclasses.replace(pack, keys=pack.keys[::-1], payloads=pack.payloads[::-1], columns=columns)
+    made = object.__new__(Reversed)
+    vars(made).update(vars(converter))
+    return made
 
 
 def convert(shards, converter, sources, out, processes=1, **fields):
@@ -104,7 +102,7 @@ def test_a_second_scan_finds_the_same_references(converted):
 def test_the_order_of_listing_and_sources_changes_no_byte(converted, tmp_path, shard_digests):
     row, raw, out = converted
     converter, sources = row.find(str(raw))
-    convert(row.shards, Reversed(converter), sources[::-1], tmp_path)
+    convert(row.shards, reversed_scans(converter), sources[::-1], tmp_path)
     assert shard_digests(tmp_path) == shard_digests(out)
     assert len(shard_digests(out)) == sum(row.shards.values()) + len(row.shards) + 1
 
