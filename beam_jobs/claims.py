@@ -41,7 +41,6 @@ class Claim:
     raw_checksum: str | None = None  # see SplitPlan. Not in the digest: it differs for a copy on a disk
     files: ShardFiles = SHARD_FILES  # see Schema
     sources: Mapping[str, str] = field(default_factory=dict)  # size and version by name; not of folders
-    has_checksum: bool = field(default=True, compare=False)  # False for version 0.1; not a field of the file
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
@@ -64,19 +63,13 @@ class Claim:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
 
 
-def _encoded(claim: Claim) -> bytes:
-    fields = dataclasses.asdict(claim)
-    del fields["has_checksum"]
-    return sealed_line(fields)
-
-
 def claim(storage: Storage, plan: SplitPlan) -> None:
     """Claims the split for this plan. Raises ConversionError if another plan owns it and may not be overwritten."""
     job, path, mine = plan.job, join(plan.job.output_dir, naming.plan_file(plan.split)), Claim.of(plan)
     check_mergeable(find_manifest(job.output_dir, storage), job)
     if not storage.exists(path):
         _check_vacant(storage, plan)
-    if storage.create(path, _encoded(mine)):
+    if storage.create(path, sealed_line(dataclasses.asdict(mine))):
         return
     there = _read(storage, path, plan)
     same_raw = None in (there.raw_checksum, mine.raw_checksum) or there.raw_checksum == mine.raw_checksum
@@ -99,29 +92,23 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
 def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
     """Renews the claim of the same plan if no finished shard is affected by changes to the raw data since then.
 
-    With --verify_existing the bytes decide, so the commit renews the claim (see write). The commit also renews a claim
-    without a checksum: until then, some receipts may not record the raw data of their shards."""
+    With --verify_existing the bytes decide, so the commit renews the claim (see write)."""
     job, mine = plan.job, Claim.of(plan)
     if there.raw_checksum == mine.raw_checksum or job.verify_existing:
         return
-    change = first_change(storage, plan, there.plan, there.num_shards, there.seed)
-    if not there.has_checksum and there.raw_checksum:
-        change = change or "a file has changed"
-    if change:
+    if change := first_change(storage, plan, there.plan, there.num_shards, there.seed):
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of other raw data: {change} since its shards were written. "
             "Restore the old data, let --verify_existing compare the bytes (a copy has the same), give another "
             "directory, or replace the split with --overwrite."
         )
-    if there.has_checksum:
-        _publish(storage, join(job.output_dir, naming.plan_file(plan.split)), mine)
+    _publish(storage, join(job.output_dir, naming.plan_file(plan.split)), mine)
 
 
 def renew_claim(storage: Storage, plan: SplitPlan) -> None:
     """Updates the claim, once all shards are proven to match the current raw data."""
     path, mine = join(plan.job.output_dir, naming.plan_file(plan.split)), Claim.of(plan)
-    there = _read(storage, path, plan)
-    if not there.has_checksum or there.raw_checksum != mine.raw_checksum:
+    if _read(storage, path, plan).raw_checksum != mine.raw_checksum:
         _publish(storage, path, mine)
 
 
@@ -133,7 +120,7 @@ def _changed_source(there: Claim, mine: Claim) -> str:
 
 def _publish(storage: Storage, path: str, mine: Claim) -> None:
     with storage.publish(path) as sink:
-        sink.write(_encoded(mine))
+        sink.write(sealed_line(dataclasses.asdict(mine)))
 
 
 def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
@@ -176,10 +163,12 @@ def _names(storage: Storage, directory: str) -> list[str]:
 
 
 def read_claim(storage: Storage, path: str) -> Claim:
-    """Raises ConversionError if the claim is damaged."""
+    """Raises ConversionError if the claim is damaged, or has no checksum: then an early version wrote it."""
     file = JsonFile(path, ConversionError, _MEND)
     fields, has_checksum = unsealed(file, storage.read(path))
-    return file.typed({**fields, "has_checksum": has_checksum}, Claim)
+    if not has_checksum:
+        raise file.misfit("it has no checksum.")
+    return file.typed(fields, Claim)
 
 
 def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:
@@ -199,7 +188,7 @@ def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
     receipts = f"{naming.shard_files(split, None)}.json"
     names = [name for name in storage.list(join(output_dir, "_shards")) if fnmatchcase(name, receipts)]
     found = in_parallel(lambda name: parse_receipt(storage.read(join(output_dir, f"_shards/{name}"))), names)
-    intact = [receipt for receipt in found if receipt and receipt.has_checksum]
+    intact = [receipt for receipt in found if receipt]
     plans = {receipt.plan for receipt in intact}
     manifest = find_manifest(output_dir, storage)
     if manifest and split in manifest.splits:

@@ -61,22 +61,19 @@ class Receipt:
     totals: Mapping[str, Count] = field(default_factory=dict)
     raw: str = ""  # base64 of RAW_ROW [rows that arrived], in order
     raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
-    has_checksum: bool = field(default=True, compare=False)  # False for version 0.1; not a field of the file
 
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""
         return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
 
     def raw_rows(self) -> np.ndarray:
-        """RAW_ROW [rows]; empty for version 0.1."""
+        """RAW_ROW [rows]."""
         return np.frombuffer(base64.b64decode(self.raw), RAW_ROW)
 
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the receipt. The shard must exist already."""
-        fields = dataclasses.asdict(self)
-        del fields["has_checksum"]
         with storage.publish(join(output_dir, receipt_file(self.split, self.shard, self.num_shards))) as sink:
-            sink.write(sealed_line(fields))
+            sink.write(sealed_line(dataclasses.asdict(self)))
 
     @property
     def stat(self) -> Stat:
@@ -85,11 +82,10 @@ class Receipt:
 
 
 def parse_receipt(data: bytes) -> Receipt | None:
-    """None if the receipt is damaged: its shard is then written again."""
+    """None if the receipt is damaged, or has no checksum: its shard is then written again."""
     try:
         fields, has_checksum = unsealed(_FILE, data)
-        receipt = _FILE.typed({**fields, "has_checksum": has_checksum}, Receipt)
-        return receipt if has_checksum or not receipt.raw else None
+        return _FILE.typed(fields, Receipt) if has_checksum else None
     except ConversionError:
         return None
 
@@ -102,7 +98,7 @@ def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt |
 
 
 def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) -> Iterator[Receipt | None]:
-    """The receipt of each shard, in order; None where it is missing, damaged or has no checksum (see write).
+    """The receipt of each shard, in order; None where it is missing or damaged.
 
     Makes one listing and reads ahead of the caller: on gs://, one request after the other would take minutes."""
     listed = storage.list(join(output_dir, "_shards"))
@@ -112,7 +108,7 @@ def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) 
     contents = storage.read_ranges(found)
     for shard, stat in enumerate(stats):
         receipt = parse_receipt(next(contents)) if stat else None
-        intact = receipt and receipt.has_checksum and (receipt.split, receipt.shard) == (split, shard)
+        intact = receipt and (receipt.split, receipt.shard) == (split, shard)
         yield receipt if intact else None
 
 

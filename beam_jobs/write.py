@@ -131,12 +131,12 @@ class _Writing:
 def _kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
     """The receipt of a finished shard; None if the shard has to be written. refs: its rows, in order.
 
-    With --verify_existing, or if the receipt has no checksum, reads all bytes of the shard and of its raw data first.
-    Raises RawDataError if the shard was written from other raw data."""
+    With --verify_existing, reads all bytes of the shard and of its raw data first. Raises RawDataError if the shard was
+    written from other raw data."""
     job, receipt = plan.job, finished_shard(output, plan, shard)
     if receipt is None:
         return None
-    by_bytes = job.verify_existing or not receipt.has_checksum
+    by_bytes = job.verify_existing
     if not by_bytes and receipt.raw_checksum == plan.raw_checksum:
         return receipt
     if by_bytes and not _holds(output, plan, receipt, refs):
@@ -144,16 +144,13 @@ def _kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
     before, rows = receipt.raw_rows(), raw_rows(job.seed, plan.split, refs)
     if by_bytes:
         rows["crc32c"] = raw_crcs(job, raw, refs)
-    if receipt.has_checksum:
-        column = "crc32c" if by_bytes else "version"
-        if changed := _first_other(before[["rank", column]], rows[["rank", column]], refs):
-            _refuse_other_bytes(output, plan, receipt, changed)
-            return None
-    elif _claim(output, plan).raw_checksum not in (None, plan.raw_checksum):
-        return None  # version 0.1 did not record its raw data
+    column = "crc32c" if by_bytes else "version"
+    if changed := _first_other(before[["rank", column]], rows[["rank", column]], refs):
+        _refuse_other_bytes(output, plan, receipt, changed)
+        return None
     encoded = base64.b64encode((rows if by_bytes else before).tobytes()).decode()
-    renewed = dataclasses.replace(receipt, raw=encoded, raw_checksum=plan.raw_checksum, has_checksum=True)
-    if renewed != receipt or not receipt.has_checksum:
+    renewed = dataclasses.replace(receipt, raw=encoded, raw_checksum=plan.raw_checksum)
+    if renewed != receipt:
         renewed.write(output, job.output_dir)
     return renewed
 
@@ -185,10 +182,7 @@ def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References
     """Whether the shard's bytes are the records of these rows, as its receipt states.
 
     Compares everything except the repair counts and conversion errors, which no shard contains."""
-    try:
-        rows = receipt.index_rows()
-    except ValueError:
-        return False
+    rows = receipt.index_rows()
     path, checksum = join(plan.job.output_dir, plan.shard_file(receipt.shard)), google_crc32c.Checksum()
     pieces = pieces_of(storage, path, receipt.bytes, _PIECE_BYTES, checksum)
     sound = not any(frame.problem for frame in read_frames(pieces, rows))
