@@ -211,15 +211,10 @@ class HostWatchdog:
         """Gives the main thread time to leave, and ends the process if it does not."""
         if failure.stuck:
             self._show_stacks()
-        heard = time.monotonic()
+        heard, registry = time.monotonic(), self.registry
+        bound = registry.timeout_seconds - registry.silence_seconds - registry.look_seconds - 2 * POLL_SECONDS
         while not self._left.wait(POLL_SECONDS / 5):
-            GUARD.tell(f"{self.registry.timeout_seconds:g} ending")
-            bound = (
-                self.registry.timeout_seconds
-                - self.registry.silence_seconds
-                - self.registry.look_seconds
-                - 2 * POLL_SECONDS
-            )
+            GUARD.tell(f"{registry.timeout_seconds:g} ending")
             patient = self._raising.is_set() or self._busy()
             if time.monotonic() - heard > (bound if patient else min(bound, LEAVE_SECONDS)):
                 self._kill(failure)

@@ -145,11 +145,9 @@ class Agreement:
         text = f": {self._right} agree with their label, {wrong} do not"
         if not wrong:
             return text
-        most = ", ".join(
-            f"{label} as {predicted} ({count})"
-            for (label, predicted), count in self._wrong.most_common(CONFUSIONS_NAMED)
-        )
-        return f"{text}; most often {most}"
+        most = self._wrong.most_common(CONFUSIONS_NAMED)
+        named = ", ".join(f"{label} as {predicted} ({count})" for (label, predicted), count in most)
+        return f"{text}; most often {named}"
 
 
 def _print_samples(trainer: Trainer, recipe: Recipe) -> None:
@@ -190,14 +188,8 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     if jax.process_index() > 0:
         return
     numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays", "totals")}
-    named = {"split": split, "checkpoint_path": recipe.checkpoint_path}
-    report = (
-        result.metrics
-        | result.totals
-        | numbers
-        | {"proven": result.proven}
-        | {key: name for key, name in named.items() if name}
-    )
+    named = {key: name for key, name in (("split", split), ("checkpoint_path", recipe.checkpoint_path)) if name}
+    report = result.metrics | result.totals | numbers | {"proven": result.proven} | named
     path = _publish(config.workdir, EVAL_RESULT, report)
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
