@@ -98,27 +98,16 @@ class Report:
         say(Console(), f"evaluation page written to {path}")
 
     def _about(self, result: EvalResult) -> About:
-        recipe = self._recipe
-        records = recipe.eval_records if isinstance(recipe, DataRecipe) else None
+        recipe, label_names, show = self._recipe, None, None
         facts = {"checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step))}
         facts["model"] = MODELS[recipe.trainer.evaluated_models[0]]
-        if isinstance(recipe, DataRecipe) and records:
+        if isinstance(recipe, DataRecipe):
             facts |= {"data": recipe.data_name, "split": recipe.eval_split}
-        return About(
-            recipe=name_of(type(recipe)),
-            facts=facts,
-            class_names=recipe.class_names().get("class"),
-            label_names=records.info.labels if records else None,
-            show=self._show(),
-            made_by=_command_text(self._command),
-        )
-
-    def _show(self) -> Callable[[Sequence[int]], Sequence[ShownRecord]] | None:
-        """None for an input of other records than the recipe's."""
-        recipe = self._recipe
-        if not isinstance(recipe, DataRecipe) or not self.input_fn.reads(recipe.eval_records):
-            return None
-        return partial(show_records, recipe.eval_records, text_of=recipe.record_text)
+            label_names = recipe.eval_records.info.labels
+            if self.input_fn.reads(recipe.eval_records):
+                show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
+        class_names, made_by = recipe.class_names().get("class"), _command_text(self._command)
+        return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)
 
 
 def write_look(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
@@ -138,14 +127,12 @@ def write_look(trainer: Trainer, recipe: Recipe, command: Command | None) -> Non
 
 
 def _looked_at(recipe: Recipe, command: Command | None, look: Look, input_fn: _PageInput) -> LookedAt:
-    repeats = recipe.trainer.overfit_batches is not None
-    given = {"text_of": recipe.record_text, "repeats": repeats, "made_by": _command_text(command)}
-    if not isinstance(recipe, DataRecipe):
-        return LookedAt(name_of(type(recipe)), **given)
-    records, stored = recipe.train_records, list[ShownRecord]()
-    if look.numbers is not None and input_fn.reads(records):
-        stored = show_records(records, look.numbers, recipe.record_text)
-    return LookedAt(name_of(type(recipe)), stored, records.info.labels, **given)
+    stored, labels, repeats = list[ShownRecord](), None, recipe.trainer.overfit_batches is not None
+    if isinstance(recipe, DataRecipe):
+        labels = recipe.train_records.info.labels
+        if look.numbers is not None and input_fn.reads(recipe.train_records):
+            stored = show_records(recipe.train_records, look.numbers, recipe.record_text)
+    return LookedAt(name_of(type(recipe)), stored, labels, recipe.record_text, repeats, _command_text(command))
 
 
 def _command_text(command: Command | None) -> str:
