@@ -217,14 +217,14 @@ def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
 
 def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     rejected = manifest.splits[split.name].rejected
-    if not rejected and not (split.rejects and split.rejects.counts):
+    if not rejected and not split.rejects:
         return
-    if split.rejects is None or not split.rejects.counts:
+    if not split.rejects:
         path = rejects_file(split.name)
         inputs = f"{rejected:,} input{'s were' if rejected != 1 else ' was'}"
         yield Note(f"{split.name}: {inputs} rejected; the reasons are unknown because {path} is missing.")
         return
-    shown, more = split.rejects.counts[:MOST_REASONS], len(split.rejects.counts) - MOST_REASONS
+    shown, more = split.rejects[:MOST_REASONS], len(split.rejects) - MOST_REASONS
     notes = [ALIKE] if any(reason.several for reason, _ in shown) else []
     notes += [f"{_more(more, 'reason')} not shown."] if more > 0 else []
     rows = [(count, reason.text, reason.key) for reason, count in shown]

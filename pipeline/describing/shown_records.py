@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.describing.labels import label_text, shortened
 from pipeline.errors import InfeedError
 from pipeline.pages.page import Picture
-from pipeline.pages.thumbnails import PIXELS, is_picture, thumbnail, thumbnail_of_array
+from pipeline.pages.thumbnails import is_picture, thumbnail, thumbnail_of_array
 from pipeline.shards.schema import Content, Feature, Labels, Schema
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Records, RecordsInfo, fetch, intact
@@ -48,11 +48,11 @@ class ShownRecord:
 
 
 def show_records(
-    records: Records, numbers: Sequence[int] | np.ndarray, text_of: TextOf | None = None, pixels: int = PIXELS
+    records: Records, numbers: Sequence[int] | np.ndarray, text_of: TextOf | None = None
 ) -> list[ShownRecord]:
     """The records with these numbers, in this order. Those that are damaged have a `problem`.
 
-    pixels: of the longer side of pictures. text_of: adds a text. Raises StorageError."""
+    text_of: adds a text. Raises StorageError."""
     ids = np.asarray(numbers, np.int64)
     if not len(ids):
         return []
@@ -65,19 +65,17 @@ def show_records(
         except InfeedError as e:
             shown.append(ShownRecord(number, where, problem=str(e)))
         else:
-            shown.append(_shown(records.info, ShownRecord(number, where), values, text_of, pixels))
+            shown.append(_shown(records.info, ShownRecord(number, where), values, text_of))
     return shown
 
 
-def _shown(
-    source: RecordsInfo, record: ShownRecord, values: Mapping[str, Any], text_of: TextOf | None, pixels: int
-) -> ShownRecord:
+def _shown(source: RecordsInfo, record: ShownRecord, values: Mapping[str, Any], text_of: TextOf | None) -> ShownRecord:
     """The record with what is shown of these values."""
     features = source.layout.features if isinstance(source.layout, Schema) else {}
     label = _label(source.labels, values)
     alt = f"record {record.number:,}{f', label {label}' if label else ''}"
     name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
-    pictures, texts = _pictures(features, values, alt, pixels)
+    pictures, texts = _pictures(features, values, alt)
     texts += _texts(features, values, label)
     text = text_of(values) if text_of else None
     if text:
@@ -105,13 +103,13 @@ def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
 
 
 def _pictures(
-    features: Mapping[str, Feature], values: Mapping[str, Any], alt: str, pixels: int
+    features: Mapping[str, Feature], values: Mapping[str, Any], alt: str
 ) -> tuple[list[tuple[str, Picture]], list[str]]:
     """Pictures by feature, which their alternative text names if there are several; and what cannot be shown."""
     images, problems = list(_images(features, values)), list[str]()
     pictures = list[tuple[str, Picture]]()
     for key, item in images[:MOST_PICTURES]:
-        if picture := _picture(item, f"{alt}, {key}" if len(images) > 1 else alt, pixels):
+        if picture := _picture(item, f"{alt}, {key}" if len(images) > 1 else alt):
             pictures.append((key, picture))
         elif _holds(features, key) == "image":
             problems.append(f"{key}: unreadable image ({len(item):,} bytes)")
@@ -141,8 +139,8 @@ def _items(value: Any) -> list[Any]:
     return value.ravel().tolist() if isinstance(value, np.ndarray) and value.dtype == object else [value]
 
 
-def _picture(value: Any, alt: str, pixels: int) -> Picture | None:
-    return thumbnail(value, alt, pixels) if isinstance(value, bytes) else thumbnail_of_array(value, alt, pixels)
+def _picture(value: Any, alt: str) -> Picture | None:
+    return thumbnail(value, alt) if isinstance(value, bytes) else thumbnail_of_array(value, alt)
 
 
 def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: str) -> Iterator[str]:

@@ -37,22 +37,15 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Rejects:
-    """(reason, how many inputs), the most frequent first; reasons that differ only in their numbers are one."""
-
-    counts: list[tuple[Reason, int]]
-
-
-@dataclass(frozen=True)
 class SplitFacts:
-    """What the page shows of a split. whose: which records the facts are of, in words. rejects: None if the dataset has
-    no list of them. damage: what to know of damaged records, in words, or ""."""
+    """What the page shows of a split. whose: which records the facts are of, in words. rejects: (reason, how many
+    inputs), the most frequent first. damage: what to know of damaged records, in words, or ""."""
 
     name: str
     facts: Facts = field(default_factory=Facts)
     whose: str = "no records"
     samples: Sequence[ShownRecord] = ()
-    rejects: Rejects | None = None
+    rejects: Sequence[tuple[Reason, int]] = ()
     conversion: Conversion = field(default_factory=Conversion)
     damage: str = ""
 
@@ -76,11 +69,13 @@ def split_facts(
     return replace(found, facts=facts, whose=whose, samples=shown, damage=damage(facts, reader))
 
 
-def read_rejects(storage: Storage, directory: str, split: str) -> Rejects | None:
-    """The rejects of a split; None if the dataset has no such list. Lines that are damaged count as such."""
+def read_rejects(storage: Storage, directory: str, split: str) -> list[tuple[Reason, int]]:
+    """Why inputs of a split were rejected, and how many; reasons that differ only in their numbers are one.
+
+    Empty if the dataset has no list of them. Lines that are damaged count as such."""
     path = join(directory, rejects_file(split))
     if not storage.exists(path):
-        return None
+        return []
     counts, reasons = Counter[str](), dict[str, Reason]()
     for line in storage.read(path).splitlines():
         try:
@@ -93,7 +88,7 @@ def read_rejects(storage: Storage, directory: str, split: str) -> Rejects | None
         first = reasons.setdefault(kind, Reason(text, key))
         if text != first.text and not first.several:
             reasons[kind] = replace(first, several=True)
-    return Rejects([(reasons[kind], count) for kind, count in counts.most_common()])
+    return [(reasons[kind], count) for kind, count in counts.most_common()]
 
 
 def fitting(splits: Sequence[SplitFacts]) -> list[SplitFacts]:

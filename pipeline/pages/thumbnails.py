@@ -17,16 +17,16 @@ UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.De
 """What Pillow raises for bytes that are not an image, or a damaged one; RuntimeError for AVIF and DDS."""
 
 
-def thumbnail(data: bytes, alt: str, pixels: int = PIXELS) -> Picture | None:
+def thumbnail(data: bytes, alt: str) -> Picture | None:
     """A picture of an encoded image; None if it cannot be decoded. About 4 KB."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.format == "EPS":  # Pillow would start Ghostscript on it
                 return None
-            image.draft("RGB", (2 * pixels, 2 * pixels))  # a large JPEG is decoded at a fraction of its size
+            image.draft("RGB", (2 * PIXELS, 2 * PIXELS))  # a large JPEG is decoded at a fraction of its size
             if image.mode[0] in "IF":  # 16 or 32 bits; convert() would cut off all but 8
-                return thumbnail_of_array(np.asarray(image), alt, pixels)
-            return _picture(image, alt, pixels)
+                return thumbnail_of_array(np.asarray(image), alt)
+            return _picture(image, alt)
     except UNREADABLE:
         return None
 
@@ -38,7 +38,7 @@ def is_picture(array: np.ndarray) -> bool:
     return array.ndim == 3 and (_are_sides(array.shape[:2], array.shape[2]) or _channels_first(array))
 
 
-def thumbnail_of_array(pixels: np.ndarray, alt: str, size: int = PIXELS) -> Picture:
+def thumbnail_of_array(pixels: np.ndarray, alt: str) -> Picture:
     """A picture of an array that `is_picture`, or of one with four channels.
 
     uint8 is shown unchanged; other numbers are scaled so that the smallest is black and the largest white."""
@@ -53,7 +53,7 @@ def thumbnail_of_array(pixels: np.ndarray, alt: str, size: int = PIXELS) -> Pict
         array = scaled.round().astype(np.uint8)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    return _picture(Image.fromarray(array), alt, size)
+    return _picture(Image.fromarray(array), alt)
 
 
 def _channels_first(array: np.ndarray) -> bool:
@@ -64,11 +64,11 @@ def _are_sides(sides: tuple[int, ...], channels: int) -> bool:
     return channels in CHANNELS and min(sides) >= LEAST_SIDE
 
 
-def _picture(image: Image.Image, alt: str, pixels: int) -> Picture:
+def _picture(image: Image.Image, alt: str) -> Picture:
     small = max(image.size) <= SMALL
     kept = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
     if not small:
-        kept.thumbnail((pixels, pixels))
+        kept.thumbnail((PIXELS, PIXELS))
     sink = io.BytesIO()
     if small or kept.mode == "RGBA":
         kept.save(sink, "PNG", optimize=True)
@@ -76,7 +76,7 @@ def _picture(image: Image.Image, alt: str, pixels: int) -> Picture:
     else:
         kept.save(sink, "JPEG", quality=QUALITY)
         kind = "jpeg"
-    factor = pixels / max(kept.size)
+    factor = PIXELS / max(kept.size)
     width, height = (max(1, round(side * factor)) for side in kept.size)
     source = f"data:image/{kind};base64,{base64.b64encode(sink.getvalue()).decode()}"
     return Picture(source, alt, width, height, pixelated=small)

@@ -16,7 +16,7 @@ from pipeline.describing import page as page_of_dataset
 from pipeline.describing import splits
 from pipeline.describing.facts import gathered, sample
 from pipeline.describing.page import dataset_page
-from pipeline.describing.splits import Reason, Rejects, SplitFacts, read_rejects
+from pipeline.describing.splits import Reason, SplitFacts, read_rejects
 from pipeline.errors import OptionError
 from pipeline.pages.thumbnails import thumbnail
 from pipeline.shards.manifest import read_manifest
@@ -60,12 +60,12 @@ def test_rejects_are_counted_by_reason_without_their_numbers(marked, tmp_path):
     lines = [json.dumps({"key": f"{MARKUP}{at}", "error": error}) for at, error in enumerate(errors)]
     (directory / "_rejects/train.jsonl").write_text("\n".join([*lines, "{"]) + "\n")
     rejects = read_rejects(LocalStorage(), str(directory), "train")
-    assert rejects.counts == [
+    assert rejects == [
         (Reason("truncated at byte 12", f"{MARKUP}0", several=True), 2),
         (Reason("not an image", f"{MARKUP}2"), 1),
         (Reason("(a damaged line)", ""), 1),
     ]
-    assert read_rejects(LocalStorage(), marked, "train") is None
+    assert read_rejects(LocalStorage(), marked, "train") == []
     manifest = read_manifest(marked)
     facts = gathered(reader_of(marked), sample(RECORDS, 5))
     split = SplitFacts("train", facts, "some", rejects=rejects)
@@ -75,7 +75,7 @@ def test_rejects_are_counted_by_reason_without_their_numbers(marked, tmp_path):
     assert (
         table.note == "Reasons that differ only in their numbers are counted together; the text is that of the example."
     )
-    split = SplitFacts("train", facts, "some", rejects=Rejects(rejects.counts[1:]))
+    split = SplitFacts("train", facts, "some", rejects=rejects[1:])
     titles = {section.title: section.blocks for section in dataset_page(manifest, [split], None, "").sections}
     assert not titles["Rejected inputs"][0].note
 
