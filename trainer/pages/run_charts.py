@@ -26,6 +26,7 @@ SPEEDS = {
 MOST_LINES, MOST_CHARTS = 240, 120  # of a page, which has to stay below 5 MB; a chart takes 27 KB, its lines aside
 ALL_POINTS, FEWEST_POINTS, MOST_POINTS = 100_000, 120, 2_000
 NOISY, BLOCKS = 2_000, 200  # a line of more points gets a trend: the medians of that many blocks
+TREND = f"Thick lines are medians of {BLOCKS} equal stretches; thin lines show the values, of many the extremes."
 MOST_NAMED, LABEL = 10, 28
 LOG_RATIO = 20.0
 
@@ -41,13 +42,7 @@ class Drawn:
     trained: bool
 
 
-def charts(
-    runs: Sequence[TrainingRun],
-    wanted: Mapping[str, Sequence[str]],
-    clock: Clock,
-    most_lines: int = MOST_LINES,
-    most_charts: int = MOST_CHARTS,
-) -> dict[str, list[Block]]:
+def charts(runs: Sequence[TrainingRun], wanted: Mapping[str, Sequence[str]], clock: Clock) -> dict[str, list[Block]]:
     """Two charts of each scalar of each section, as many as fit a page; a note names the others.
 
     wanted: section -> names; the first sections get their charts first."""
@@ -58,7 +53,7 @@ def charts(
         for title, drawn in _groups(runs, name)
     ]
     total = list(itertools.accumulate(2 * len(drawn) for *_, drawn in groups))
-    count = min(sum(lines <= most_lines for lines in total), most_charts // 2)
+    count = min(sum(lines <= MOST_LINES for lines in total), MOST_CHARTS // 2)
     shown, left = groups[: max(1, count)], groups[max(1, count) :]
     points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // max([1, *total[: len(shown)]])))
     blocks: dict[str, list[Block]] = {section: [] for section in wanted}
@@ -97,7 +92,8 @@ def _pair(name: str, title: str, of: Sequence[Drawn], clock: Clock, points: int)
     finite = values[np.isfinite(values)]
     log = "loss" in name and len(finite) > 0 and finite.min() > 0 and finite.max() > LOG_RATIO * finite.min()
     over_steps = [_over_steps(drawn) for drawn in of]
-    note = " ".join([*_trend_note(over_steps), *filter(None, map(_not_finite, of))])
+    trend = TREND if any(line.trend for line in over_steps) else ""
+    note = " ".join(filter(None, [trend, *map(_not_finite, of)]))
     yield lines(f"{title}, over steps", over_steps, "step", "", log=log, note=note, most_points=points)
     over_time = [line for line in (_over_time(drawn, clock) for drawn in of) if line is not None]
     if over_time:
@@ -152,12 +148,6 @@ def _trend(parts: Sequence[Points]) -> Points | None:
 def _median(values: np.ndarray) -> float:
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if len(finite) else np.nan
-
-
-def _trend_note(of: Sequence[Line]) -> list[str]:
-    if not any(line.trend for line in of):
-        return []
-    return [f"Thick lines are medians of {BLOCKS} equal stretches; thin lines show the values, of many the extremes."]
 
 
 def _not_finite(drawn: Drawn) -> str:

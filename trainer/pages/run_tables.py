@@ -30,8 +30,7 @@ GOODPUT = {"goodput": "goodput", "productive_seconds": "productive seconds"}
 
 def results(runs: Sequence[TrainingRun]) -> Table:
     """The newest values, a column per run."""
-    found = [dict(_results(run)) for run in runs]
-    return _beside(runs, found)
+    return _beside(runs, [dict(_results(run)) for run in runs])
 
 
 def _results(run: TrainingRun) -> Iterator[tuple[str, Value]]:

@@ -11,6 +11,7 @@ from run_directories import KILLED_AND_PREEMPTED, NOON, at, start
 
 from trainer.events.metrics_lines import Column
 from trainer.history.segments import End, History
+from trainer.pages import run_charts
 from trainer.pages.run_charts import charts
 from trainer.pages.run_files import attempts_of, read_run
 from trainer.pages.run_tables import bad_records, differing
@@ -105,11 +106,13 @@ def test_what_changed_at_a_restart_is_listed_with_the_process(make_run):
     assert "max_steps 300 -&gt; 500; jax &#39;0.10&#39; -&gt; &#39;0.12&#39;" in page.html()
 
 
-def test_metrics_that_would_make_the_page_too_large_are_named(make_run):
+def test_metrics_that_would_make_the_page_too_large_are_named(make_run, monkeypatch):
     run = make_run("a", **{f"metric{number}": number for number in range(4)})
     wanted = {"Loss": ["loss"], "Metrics": [f"metric{number}" for number in range(4)]}
-    for limits in ({"most_lines": 7}, {"most_charts": 6}):
-        shown = charts([run], wanted, Clock("minutes"), **limits)
+    for limit, value in (("MOST_LINES", 7), ("MOST_CHARTS", 6)):
+        with monkeypatch.context() as limited:
+            limited.setattr(run_charts, limit, value)
+            shown = charts([run], wanted, Clock("minutes"))
         assert [block.title for block in shown["Loss"]] == ["loss, over steps", "loss, over time"]
         assert [block.title for block in shown["Metrics"][:-1]] == [
             f"metric{number}, over {what}" for number in range(2) for what in ("steps", "time")
