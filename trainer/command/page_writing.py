@@ -22,7 +22,7 @@ from trainer.checkpointing.listing import checkpoints_directory
 from trainer.command.names import name_of
 from trainer.history.segments import Command
 from trainer.inputs import InputContext
-from trainer.pages.evaluation import About, Collected, evaluation_page
+from trainer.pages.evaluation import About, evaluation_page, joined
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords, Look
 from trainer.trainer import Trainer
@@ -78,19 +78,20 @@ class Report:
 
     def __init__(self, recipe: Recipe, command: Command | None) -> None:
         self.input_fn = _PageInput(recipe.eval_input)
-        self._recipe, self._command, self._collected = recipe, command, Collected()
+        self._recipe, self._command = recipe, command
+        self._collected: list[EvaluatedRecords] = []  # about 20 bytes per record
 
     def on_records(self, records: EvaluatedRecords) -> None:
         """Collects them on host 0."""
         if jax.process_index() == 0:
-            self._collected.add(records)
+            self._collected.append(records)
 
     def write(self, result: EvalResult) -> None:
         """Writes the page, on host 0; in a fast_dev_run only makes it. Raises StorageError."""
         recipe, path = self._recipe, self._recipe.pages.report
         if jax.process_index() > 0 or path is None:
             return
-        page = evaluation_page(result, self._collected.all(), self._about(result))
+        page = evaluation_page(result, joined(self._collected), self._about(result))
         if recipe.trainer.fast_dev_run:
             page.html()
             return

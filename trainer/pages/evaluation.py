@@ -164,26 +164,15 @@ def _table(rows: Sequence[tuple[Mapping[str, Told], ShownRecord | None]]) -> Tab
     return Table(columns, cells)
 
 
-class Collected:
-    """All records of an evaluation, from the calls of its on_records: about 20 bytes per record."""
-
-    def __init__(self) -> None:
-        self._parts: list[EvaluatedRecords] = []
-
-    def add(self, records: EvaluatedRecords) -> None:
-        """Keeps the records of a dispatch."""
-        self._parts.append(records)
-
-    def all(self) -> EvaluatedRecords:
-        """The records of all calls, in order. There is at least one."""
-        parts = self._parts
-        numbered = [part.index for part in parts if part.index is not None]
-        names = parts[0].predictions
-        return EvaluatedRecords(
-            index=np.concatenate(numbered) if numbered else None,
-            loss=np.concatenate([part.loss for part in parts]),
-            predictions={name: np.concatenate([part.predictions[name] for part in parts]) for name in names},
-        )
+def joined(parts: Sequence[EvaluatedRecords]) -> EvaluatedRecords:
+    """The records of all calls of an evaluation's on_records, in order. There is at least one call."""
+    numbered = [part.index for part in parts if part.index is not None]
+    names = parts[0].predictions
+    return EvaluatedRecords(
+        index=np.concatenate(numbered) if numbered else None,
+        loss=np.concatenate([part.loss for part in parts]),
+        predictions={name: np.concatenate([part.predictions[name] for part in parts]) for name in names},
+    )
 
 
 def worst(scores: np.ndarray, most: int, among: np.ndarray | None = None) -> np.ndarray:

@@ -12,7 +12,7 @@ from pipeline.pages.page import Matrix, Note, Pictures, Table
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
 from trainer.pages.classes import find_classes
-from trainer.pages.evaluation import About, Collected, evaluation_page, worst
+from trainer.pages.evaluation import About, evaluation_page, joined, worst
 from trainer.results import EvalResult, EvaluatedRecords
 
 RECORDS, CLASSES = 500, 4
@@ -99,12 +99,12 @@ def test_the_worst_come_first_then_by_number_and_a_loss_that_is_not_a_number_is_
 
 
 def test_the_page_shows_the_worst_records_and_the_most_confident_mistakes_with_their_pictures(evaluated, images):
-    collected = Collected()
+    collected = []
     for part in np.array_split(np.arange(RECORDS), 7):
         predictions = {key: values[part] for key, values in evaluated.predictions.items()}
-        collected.add(EvaluatedRecords(evaluated.index[part], evaluated.loss[part], predictions))
+        collected.append(EvaluatedRecords(evaluated.index[part], evaluated.loss[part], predictions))
     about = About("mnist", class_names=NAMES, label_names=NAMES, show=partial(show_records, images))
-    page = evaluation_page(result_of(RECORDS), collected.all(), about)
+    page = evaluation_page(result_of(RECORDS), joined(collected), about)
     blocks = blocks_of(page)
     order = np.argsort(-evaluated.loss, kind="stable")[:24]
     assert captions(blocks["Worst records"][1], "record") == [f"{number:,}" for number in order]
