@@ -70,25 +70,15 @@ class EventWriter:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes all `values` of a step as one event."""
-        self._point(step, scalar_summary(values))
+        self.add(step, scalar_summary(values))
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
         """Writes an event per step first, first + 1, ...; `columns` has the values of each name, [steps]."""
         self._sink.write(b"".join(map(frame, scalar_events(self._clock(), first, columns))))
 
-    def image(self, step: int, tag: str, images: Any) -> None:
-        """Writes an image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or floats in 0..1; c is 1, 3 or 4.
-
-        Raises OptionError, which names the tag, for any other shape, dtype or range."""
-        self._point(step, image_summary(tag, images))
-
-    def histogram(self, step: int, tag: str, values: Any) -> None:
-        """Writes the distribution of the finite values, an array of any shape, in 30 buckets."""
-        self._point(step, histogram_summary(tag, values))
-
-    def text(self, step: int, tag: str, text: str) -> None:
-        """Writes a text, which TensorBoard renders as Markdown."""
-        self._point(step, text_summary(tag, text))
+    def add(self, step: int, summary: Summary) -> None:
+        """Writes a point."""
+        self._write(Event(wall_time=self._clock(), step=step, summary=summary))
 
     def flush(self, now: bool = False) -> None:
         """Makes the points visible to TensorBoard; in a bucket only at intervals, unless `now`."""
@@ -97,9 +87,6 @@ class EventWriter:
     def close(self) -> None:
         """Flushes and closes."""
         self._sink.close()
-
-    def _point(self, step: int, summary: Summary) -> None:
-        self._write(Event(wall_time=self._clock(), step=step, summary=summary))
 
     def _write(self, event: Event) -> None:
         self._sink.write(_record(event))
@@ -137,7 +124,7 @@ def scalar_summary(values: Mapping[str, float]) -> Summary:
 
 
 def image_summary(tag: str, images: Any) -> Summary:
-    """One image, or the first 16 of several, as PNG; see EventWriter.image."""
+    """One image, or the first 16 of several, as PNG; see Reports.image."""
     images = _pixels(tag, images)[:MOST_IMAGES]
     _, height, width, _ = images.shape
     sizes = [str(width).encode(), str(height).encode()]
@@ -243,19 +230,23 @@ class Reports:
                 self._lines.steps(first, columns)
 
     def image(self, step: int, tag: str, images: Any) -> None:
-        if self.writes:
-            with self._naming():
-                self._events.image(step, tag, images)
+        """Writes an image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or floats in 0..1; c is 1, 3 or 4.
+
+        Raises OptionError, which names the tag, for any other shape, dtype or range."""
+        self._add(step, image_summary, tag, images)
 
     def histogram(self, step: int, tag: str, values: Any) -> None:
-        if self.writes:
-            with self._naming():
-                self._events.histogram(step, tag, values)
+        """Writes the distribution of the finite values, an array of any shape, in 30 buckets."""
+        self._add(step, histogram_summary, tag, values)
 
     def text(self, step: int, tag: str, text: str) -> None:
+        """Writes a text, which TensorBoard renders as Markdown."""
+        self._add(step, text_summary, tag, text)
+
+    def _add(self, step: int, summary_of: Callable[[str, Any], Summary], tag: str, value: Any) -> None:
         if self.writes:
             with self._naming():
-                self._events.text(step, tag, text)
+                self._events.add(step, summary_of(tag, value))
 
     def flush(self, now: bool = False) -> None:
         """Makes the points visible to readers; in a bucket only at intervals, unless `now`."""

@@ -8,7 +8,7 @@ from PIL import Image
 from tensorboard.util.tensor_util import make_ndarray
 
 from pipeline.errors import OptionError
-from trainer.events.reports import EventWriter, image_summary
+from trainer.events.reports import EventWriter, histogram_summary, image_summary, text_summary
 
 
 def written(events_in, directory, write):
@@ -42,7 +42,7 @@ def test_two_writers_of_one_second_have_a_file_each(tmp_path):
 def test_an_image_is_its_size_and_a_png_of_its_pixels(events_in, tmp_path, channels, scale):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 7, channels)).astype(np.uint8)
     given = pixels if scale == 255 else (pixels / np.float32(255)).astype(np.float32)
-    found = written(events_in, tmp_path, lambda writer: writer.image(3, "two", given))
+    found = written(events_in, tmp_path, lambda writer: writer.add(3, image_summary("two", given)))
     assert found[:3] == (3, "two", "images")
     width, height, *pngs = found[3].tolist()
     assert (width, height) == (b"7", b"5")
@@ -52,7 +52,7 @@ def test_an_image_is_its_size_and_a_png_of_its_pixels(events_in, tmp_path, chann
 
 def test_only_the_first_16_images_of_a_batch_are_written(events_in, tmp_path):
     batch = np.zeros((40, 2, 2, 3), np.uint8)
-    *_, tensor = written(events_in, tmp_path, lambda writer: writer.image(1, "batch", batch))
+    *_, tensor = written(events_in, tmp_path, lambda writer: writer.add(1, image_summary("batch", batch)))
     assert len(tensor) == 2 + 16
 
 
@@ -82,7 +82,7 @@ def test_an_array_that_is_not_an_image_is_refused_with_its_tag(images, text):
     ],
 )
 def test_a_histogram_counts_every_finite_number_once(events_in, tmp_path, values, count, low, high):
-    found = written(events_in, tmp_path, lambda writer: writer.histogram(4, "weights", values))
+    found = written(events_in, tmp_path, lambda writer: writer.add(4, histogram_summary("weights", values)))
     assert found[:3] == (4, "weights", "histograms")
     left, right, counts = found[3].T
     assert (len(counts), counts.sum(), left[0], right[-1]) == (30, count, low, high)
@@ -92,5 +92,5 @@ def test_a_histogram_counts_every_finite_number_once(events_in, tmp_path, values
 
 
 def test_a_text_is_kept_as_it_is(events_in, tmp_path):
-    found = written(events_in, tmp_path, lambda writer: writer.text(0, "config", "    {\n"))
+    found = written(events_in, tmp_path, lambda writer: writer.add(0, text_summary("config", "    {\n")))
     assert (*found[:3], found[3].tolist()) == (0, "config", "text", [b"    {\n"])
