@@ -1,16 +1,17 @@
 """An optax optimizer from its settings, and the learning rate by step: a linear warm-up, then a fall."""
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import jax
 import optax
 
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError
 from trainer.batch_spec import named_leaves, path_name
 from trainer.optimizers.config import OptimizerConfig, Run, steps_of
+from trainer.patterns import check_patterns, matches
 
 __all__ = ["ParameterGroup", "groups_of", "make_optimizer"]
 
@@ -41,7 +42,8 @@ def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTr
 
     def init(params: Any) -> Any:
         if names := named_leaves(params).keys():  # none, where optax asks which statistics are like parameters
-            _check_patterns(config, names)
+            patterns = (*config.freeze, *config.no_decay, *(pattern for pattern, _ in config.rates))
+            check_patterns(patterns, names, "parameter")
         return whole.init(params)
 
     return optax.GradientTransformation(init, whole.update)
@@ -116,13 +118,6 @@ def _scaled(config: OptimizerConfig, updates: Any) -> Any:
     return optax.tree.mul(updates, rates)
 
 
-def _check_patterns(config: OptimizerConfig, names: Collection[str]) -> None:
-    """Raises OptionError for a pattern that matches none of these parameters."""
-    for pattern in (*config.freeze, *config.no_decay, *(pattern for pattern, _ in config.rates)):
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise OptionError(f"the pattern {pattern!r} matches no parameter.{did_you_mean(pattern, names)}")
-
-
 def groups_of(config: OptimizerConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ParameterGroup]:
     """The group of each parameter, from its path and shape."""
     return {name: _group(config, name, len(shape)) for name, shape in shapes.items()}
@@ -135,12 +130,8 @@ def _group_tree(config: OptimizerConfig, params: Any, of_group: Callable[[Parame
 
 
 def _group(config: OptimizerConfig, name: str, dimensions: int) -> ParameterGroup:
-    if _matches(name, config.freeze):
+    if matches(name, config.freeze):
         return ParameterGroup(0.0, False)
     rate = next((factor for pattern, factor in config.rates if fnmatchcase(name, pattern)), 1.0)
-    decays = (dimensions > 1 or config.decay_all) and not _matches(name, config.no_decay)
+    decays = (dimensions > 1 or config.decay_all) and not matches(name, config.no_decay)
     return ParameterGroup(rate, decays)
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

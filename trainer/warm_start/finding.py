@@ -6,7 +6,6 @@ they import JAX."""
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, TypeVar
 
 from pipeline.errors import CheckpointError, OptionError, StorageError, did_you_mean
@@ -14,6 +13,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.checkpointing.contents import contents_path
 from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps
+from trainer.patterns import check_patterns, matches
 from trainer.warm_start.config import WarmStart
 from trainer.workdir import ITEM_METADATA
 
@@ -130,7 +130,7 @@ def match(model: Mapping[str, Array], saved: Mapping[str, Array], config: WarmSt
     Raises OptionError for a pattern without a match, and if two arrays of the checkpoint get the same name."""
     theirs = _renamed(saved, config)
     patterns = (*config.init_include, *config.init_exclude, *config.init_torch)
-    _check_patterns(patterns, {**model, **theirs})
+    check_patterns(patterns, {**model, **theirs}, "array of the model or the checkpoint")
     rows = []
     for name in (*model, *(name for name in theirs if name not in model)):
         other = theirs.get(name)
@@ -141,7 +141,7 @@ def match(model: Mapping[str, Array], saved: Mapping[str, Array], config: WarmSt
 
 def from_torch(name: str, shape: tuple[int, ...], config: WarmStart) -> bool:
     """Whether this array of the checkpoint is in PyTorch's layout. name: the model's."""
-    return len(shape) > 1 and _matches(name, config.init_torch)
+    return len(shape) > 1 and matches(name, config.init_torch)
 
 
 def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> None:
@@ -172,7 +172,7 @@ def described_rows(rows: Collection[MatchedArray]) -> list[str]:
 
 
 def _status(ours: Array | None, theirs: Array | None, name: str, config: WarmStart) -> tuple[Status, str]:
-    if not _matches(name, config.init_include) or _matches(name, config.init_exclude):
+    if not matches(name, config.init_include) or matches(name, config.init_exclude):
         return "excluded", ""
     if theirs is None:
         return "missing", str(ours)
@@ -206,19 +206,6 @@ def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
                 f"{did_you_mean(pattern, list(saved))}"
             )
     return theirs
-
-
-def _check_patterns(patterns: Iterable[str], names: Collection[str]) -> None:
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise OptionError(
-                f"the pattern {pattern!r} matches no array of the model or the checkpoint."
-                f"{did_you_mean(pattern, names)}"
-            )
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _is_float(array: Array) -> bool:
