@@ -4,7 +4,6 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -36,8 +35,8 @@ class Ownership(AbstractContextManager):
         self._taken: Taken | None = None
 
     def take(self, pause: Callable[[float], object] = time.sleep) -> OwnerProcess | None:
-        """Takes the directory; returns the process that lost it, if any. Raises what the function `take` raises."""
-        self._taken = take(self._workdir, pause=pause)
+        """Takes the directory; returns the process that lost it, if any. Raises what `Contender.take` raises."""
+        self._taken = Contender(self._workdir, pause=pause).take()
         return self._taken.lost
 
     def fence(self) -> None:
@@ -50,35 +49,29 @@ class Ownership(AbstractContextManager):
             self._taken.lease.release()
 
 
-def take(
-    workdir: str,
-    times: Times | None = None,
-    pause: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = elapsed,
-    here: OwnerProcess | None = None,
-) -> Taken:
-    """Makes this process (`here`) the directory's owner. Until then it only reads.
+class Contender:
+    """This process (`here`), which wants the directory. Until it has it, it only reads.
 
-    Raises OwnerError, naming the owner, if that is alive: within a beat or two. It takes over from an owner on another
-    machine that has been silent, by this clock, for `times.silence`. pause: called between two looks, and may raise.
-    StorageError if the directory cannot be written to."""
-    contender = _Contender(workdir, times or TIMES, pause, clock, here or this_process())
-    return contender.take()
+    pause: called between two looks, and may raise."""
 
-
-@dataclass
-class _Contender:
-    workdir: str
-    times: Times
-    pause: Callable[[float], object]
-    clock: Callable[[], float]
-    here: OwnerProcess
-
-    def __post_init__(self) -> None:
-        self.files = OwnerFiles(self.workdir)
+    def __init__(
+        self,
+        workdir: str,
+        times: Times | None = None,
+        pause: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = elapsed,
+        here: OwnerProcess | None = None,
+    ) -> None:
+        self.workdir, self.times, self.pause, self.clock = workdir, times or TIMES, pause, clock
+        self.here, self.files = here or this_process(), OwnerFiles(workdir)
         self.seen, self.since, self.told = OwnerFile(0, b""), 0.0, False
 
     def take(self) -> Taken:
+        """Makes this process the directory's owner.
+
+        Raises OwnerError, naming the owner, if that is alive: within a beat or two. It takes over from an owner on
+        another machine that has been silent, by this clock, for `times.silence`. StorageError if the directory cannot
+        be written to."""
         while True:
             found = self.files.newest()
             if self._may_claim(found):

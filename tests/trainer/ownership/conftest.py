@@ -6,7 +6,7 @@ import pytest
 
 from trainer.ownership.lease import Times
 from trainer.ownership.owner_files import this_process
-from trainer.ownership.ownership import take
+from trainer.ownership.ownership import Contender
 
 
 @pytest.fixture(params=["disk", "disk without locks", "bucket"])
@@ -34,7 +34,7 @@ def contend():
         here = this_process()
         if machine:
             here = replace(here, host=machine, machine=machine)
-        taken = take(workdir, Times(renew, 0.0, silence, poll=0.002), here=here, **options)
+        taken = Contender(workdir, Times(renew, 0.0, silence, poll=0.002), here=here, **options).take()
         leases.append(taken.lease)
         return taken
 

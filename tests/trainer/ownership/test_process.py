@@ -17,10 +17,10 @@ import os, sys
 from dataclasses import replace
 from trainer.ownership.lease import Times
 from trainer.ownership.owner_files import this_process
-from trainer.ownership.ownership import take
+from trainer.ownership.ownership import Contender
 
 here = replace(this_process(), machine=f"container {this_process().machine.split()[-1]}", namespace="pid:[1]")
-take(sys.argv[1], Times(renew=1e9), here=here)
+Contender(sys.argv[1], Times(renew=1e9), here=here).take()
 if os.fork() == 0:  # the child, which has by now dropped the lock that it inherited
     print("it owns the directory", flush=True)
 sys.stdin.read()
