@@ -11,7 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -116,11 +116,11 @@ class Activity:
         self._loops = self._moves = 0
         self._stack: list[Doing | Dispatches] = [self._limited("between its dispatches", "compile_seconds")]
 
-    @contextmanager
-    def doing(self, what: str, setting: str = "", times: float = 1, waits: bool = False) -> Iterator[None]:
+    def doing(
+        self, what: str, setting: str = "", times: float = 1, waits: bool = False
+    ) -> AbstractContextManager[None]:
         """The block does this. setting: the field that limits it, `times` over; without one, it may take forever."""
-        with self._inside(self._limited(what, setting, times, waits)):
-            yield
+        return self._inside(self._limited(what, setting, times, waits))
 
     @contextmanager
     def dispatches(self, start: int, source: Any) -> Iterator[Dispatches]:

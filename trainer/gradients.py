@@ -19,7 +19,7 @@ from trainer.batch_spec import ROWS_FIRST, BatchAxes, path_name
 from trainer.inputs import MASK
 from trainer.mesh import Placement
 from trainer.metrics.tally import check_metrics, masked_mean, masked_sum, per_record
-from trainer.state import TrainState
+from trainer.state import TrainState, widened
 from trainer.task import Batch, Task, Variables, kind_of
 
 Parts = tuple[jax.Array, Batch]
@@ -169,7 +169,7 @@ def _first(flags: jax.Array) -> jax.Array:
 
 
 def _square_sum(leaf: jax.Array) -> jax.Array:
-    return jax.lax.platform_dependent(jnp.square(jnp.abs(_widened(leaf))), cpu=_sum_on_cpu, default=jnp.sum)
+    return jax.lax.platform_dependent(jnp.square(jnp.abs(widened(leaf))), cpu=_sum_on_cpu, default=jnp.sum)
 
 
 def _sum_on_cpu(array: jax.Array) -> jax.Array:
@@ -180,8 +180,4 @@ def _sum_on_cpu(array: jax.Array) -> jax.Array:
 def _with_itself(leaves: Sequence[jax.Array]) -> jax.Array:
     """Finite only if all numbers are; it may overflow if they are huge."""
     # A dot is even cheaper, but not for gradients: it copies those that products leave in another layout.
-    return sum((jnp.vdot(leaf, leaf).real for leaf in map(_widened, leaves)), jnp.float32(0))
-
-
-def _widened(leaf: jax.Array) -> jax.Array:
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+    return sum((jnp.vdot(leaf, leaf).real for leaf in map(widened, leaves)), jnp.float32(0))

@@ -38,11 +38,12 @@ def _init(task: Task, seed: jax.Array, batch_spec: Any, ema: bool) -> TrainState
         variables=variables,
         optimizer=task.optimizer.init(variables.params),
         key=jax.random.key_data(step_key),
-        ema=jax.tree.map(_widened, variables.params) if ema else (),
+        ema=jax.tree.map(widened, variables.params) if ema else (),
     )
 
 
-def _widened(leaf: jax.Array) -> jax.Array:
+def widened(leaf: jax.Array) -> jax.Array:
+    """The array in float32 or wider."""
     return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
