@@ -82,11 +82,8 @@ class FinishedEvaluation:
         """Writes the result to <workdir>/eval_<name>, or to eval, and calls the callbacks."""
         with Reports(self._session.job.config, eval_directory(name)) as reports:
             reports.scalars(self._result.step, self._result.metrics)
-            for callback in self._session.job.callbacks:
-                with self._session.callback(callback, "on_evaluation_end"):
-                    callback.on_evaluation_end(
-                        EvaluationEnd(name, self._result, self._final, export=self._export, reports=reports, stop=stop)
-                    )
+            end = EvaluationEnd(name, self._result, self._final, export=self._export, reports=reports, stop=stop)
+            self._session.call_back("on_evaluation_end", end)
 
     def _export(
         self,

@@ -164,10 +164,8 @@ class Prediction:
                 f"continued for {seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
                 "on every host; if an error stopped this one, see its log."
             )
-        given = []
-        for _ in range(max(made.values()) - self._dispatches):
-            given.append(self._dispatch(next(feeder)))
-        jax.block_until_ready(given)
+        missing = max(made.values()) - self._dispatches
+        jax.block_until_ready([self._dispatch(next(feeder)) for _ in range(missing)])
 
 
 def _on_this_host(array: jax.Array, stacked: bool) -> np.ndarray:

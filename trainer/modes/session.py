@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from trainer.workdir import CHECKPOINTS, TRAIN, is_event_file
 OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Session:
     """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted."""
 
@@ -48,10 +48,11 @@ class Session:
         """What the call does, for the watchdog."""
         return self.watchdog.activity
 
-    def callback(self, callback: Any, method: str) -> AbstractContextManager[None]:
-        """A context manager for a call of a callback."""
-        what = f"in {method} of the callback {type(callback).__name__}"
-        return self.activity.doing(what, "callback_seconds")
+    def call_back(self, method: str, event: Any) -> None:
+        """Calls this method of every callback."""
+        for callback in self.job.callbacks:
+            with self.activity.doing(f"in {method} of the callback {type(callback).__name__}", "callback_seconds"):
+                getattr(callback, method)(event)
 
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> OpenedInput:
         """See Job.open."""
@@ -166,14 +167,7 @@ def open_session(job: Job, saves: bool = False) -> Iterator[Session]:
     ):
         preemption.within(watchdog.exchange)
         decisions = SharedDecisions(watchdog.exchange, preemption)
-        yield Session(
-            job=job,
-            watchdog=watchdog,
-            preemption=preemption,
-            decisions=decisions,
-            checkpoints=checkpoints,
-            ownership=ownership,
-        )
+        yield Session(job, watchdog, preemption, decisions, checkpoints, ownership)
         preemption.check()  # a request after the end of the loop; nothing is lost
 
 

@@ -148,9 +148,7 @@ class TrainLoop:
         end = result.start + result.length
         self.recorder.reached(end)
         speed = self.monitor.observe(result)
-        for callback in self.session.job.callbacks:
-            with self.session.callback(callback, "on_loop_end"):
-                callback.on_loop_end(LoopEnd(end, result.scalars, self.monitor.reports, self.stop, speed))
+        self.session.call_back("on_loop_end", LoopEnd(end, result.scalars, self.monitor.reports, self.stop, speed))
         if self.pace:
             self.pace.observe()
 
@@ -218,15 +216,11 @@ class TrainLoop:
                     run=self.recorder.run,
                 )
             )
-            for callback in job.callbacks:
-                with self.session.callback(callback, "on_checkpoint"):
-                    callback.on_checkpoint(CheckpointEnd(step, state, self.monitor.reports, self.stop))
+            self.session.call_back("on_checkpoint", CheckpointEnd(step, state, self.monitor.reports, self.stop))
 
     def _completed(self, step: int) -> None:
         path = join(self.session.checkpoints.directory, str(step))
-        for callback in self.session.job.callbacks:
-            with self.session.callback(callback, "on_checkpoint_complete"):
-                callback.on_checkpoint_complete(CheckpointComplete(step, path, self.monitor.reports))
+        self.session.call_back("on_checkpoint_complete", CheckpointComplete(step, path, self.monitor.reports))
 
     def _set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
