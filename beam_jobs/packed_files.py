@@ -150,14 +150,7 @@ def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> R
     none = dict.fromkeys(columns, 0)
     texts = (table[name].tolist() for name in ("unusable key", "unusable error"))
     unusable = [
-        Reference(
-            key=key.decode("utf-8", "surrogateescape"),
-            file=files[file],
-            offset=offset,
-            size=0,
-            error=error.decode(),
-            columns=none,
-        )
+        Reference(key.decode("utf-8", "surrogateescape"), files[file], offset, 0, error.decode(), none)
         for (file, offset), key, error in zip(table["unusable"].tolist(), *texts, strict=True)
     ]
     return concat([records, References.of(unusable)])

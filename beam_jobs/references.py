@@ -125,14 +125,7 @@ class References:
             key, offset, size, error = (getattr(self, name)[rows].tolist() for name in _ARRAYS)
             for i, file in enumerate(self.file[rows]):
                 own = {name: values[i] for name, values in columns.items()}
-                yield Reference(
-                    key=_decode(key[i]),
-                    file=self.files[file],
-                    offset=offset[i],
-                    size=size[i],
-                    error=_decode(error[i]),
-                    columns=own,
-                )
+                yield Reference(_decode(key[i]), self.files[file], offset[i], size[i], _decode(error[i]), own)
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
         """For each row, everything that determines the record's bytes: all columns except its location."""
