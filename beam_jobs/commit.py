@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.split_index import encode_index
 from pipeline.shards.typed_json import sealed_line
 from pipeline.storage.storage import Storage, join
+from pipeline.tools.program import version_of
 
 
 def commit_split(
@@ -110,7 +110,8 @@ def _publish_manifest(storage: Storage, job: ConversionJob, split: str, entry: S
     def merged(there: Manifest | None) -> Manifest:
         check_mergeable(there, job)
         splits = {**(there.splits if there else {}), split: entry}
-        manifest = Manifest(converter.name, converter.schema, splits, converter.labels, _writer())
+        writer = f"infeed {version_of('infeed')}".rstrip()
+        manifest = Manifest(converter.name, converter.schema, splits, converter.labels, writer)
         write_sidecars(storage, job.output_dir, manifest)
         for name, content in files.items():
             with storage.publish(join(job.output_dir, name)) as sink:
@@ -129,10 +130,3 @@ def _sweep(storage: Storage, plan: SplitPlan) -> None:
     for directory in ("_shards", "_index", "_rejects", "_summary"):
         storage.sweep(join(output_dir, directory), [f"{receipts}.json", f"{split}.*"])
     sweep_verdicts(storage, plan.job, split)
-
-
-def _writer() -> str:
-    try:
-        return f"infeed {version('infeed')}"
-    except PackageNotFoundError:  # runs from a checkout that is not installed
-        return "infeed"

@@ -13,7 +13,6 @@ import argparse
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.shards.frames import compression_of
@@ -29,6 +28,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.index_builder import IndexBuilder, IndexedSplit
+from pipeline.tools.program import version_of
 
 EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 
@@ -165,7 +165,7 @@ def _publish(
             labels = read_labels(args.labels_file, args.label_key, args.label_base, whole)
         name = args.name or (there.name if there else PASSED_ON)
         entries = others | {split: indexed.entry() for split, indexed in splits.items()}
-        return Manifest(name, whole, entries, labels, _writer())
+        return Manifest(name, whole, entries, labels, f"{INDEX_WRITER} {version_of('infeed')}".rstrip())
 
     for split, indexed in splits.items():
         storage.sweep(join(directory, "_index"), [f"{split}.npy"])
@@ -183,13 +183,6 @@ def _with_others(seen: Schema, there: Manifest, given: bool) -> Schema:
             "Index all splits again with it, in one command."
         )
     return seen if given else merged_schema([there.schema, seen])
-
-
-def _writer() -> str:
-    try:
-        return f"{INDEX_WRITER} {version('infeed')}"
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return INDEX_WRITER
 
 
 if __name__ == "__main__":

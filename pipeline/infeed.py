@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pipeline.ctrl_c import leave_at_once
 from pipeline.errors import OptionError, did_you_mean
-from pipeline.tools.program import COMMANDS, OLD_COMMANDS, Command, ends_when_not_read, started_by_infeed
+from pipeline.tools.program import COMMANDS, OLD_COMMANDS, Command, ends_when_not_read, started_by_infeed, version_of
 
 _CONVERT = "convert"
 _END = """examples:
@@ -38,7 +38,7 @@ def main() -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     if arguments == ["--version"]:
-        print(f"infeed {_version()}")
+        print(f"infeed {version_of('infeed') or 'of a checkout that is not installed'}")
         return 0
     converting = arguments[:1] == [_CONVERT]
     rest = arguments[1 + converting :]
@@ -89,12 +89,3 @@ def _help_of_convert() -> str:
 
 def _line(command: Command) -> str:
     return f"  {command.words:18}{command.purpose}"
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # takes 30 ms
-
-    try:
-        return version("infeed")
-    except PackageNotFoundError:
-        return "of a checkout that is not installed"

@@ -92,6 +92,16 @@ def help_end(command: str, examples: Sequence[str], see_also: Sequence[str]) -> 
     return "\n".join(["examples:", *lines, "", f"see also: {', '.join(map(program, see_also))}"])
 
 
+def version_of(package: str) -> str:
+    """The version of an installed package; "" if it is not installed, as where we run from a checkout."""
+    from importlib.metadata import PackageNotFoundError, version  # takes 30 ms
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
 @contextlib.contextmanager
 def ends_when_not_read() -> Iterator[None]:
     """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as after `| head`."""

@@ -4,13 +4,13 @@ import json
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pipeline.errors import CheckpointError, StorageError
 from pipeline.shards.record import crc32c
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.storage import Storage, join
+from pipeline.tools.program import version_of
 from trainer.workdir import CONTENTS, ITEM_METADATA
 
 FORMAT = 1
@@ -30,19 +30,12 @@ class _Head:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of all libraries that affect the values of a training run."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
+    return {"python": platform.python_version()} | {name: version_of(name) or "unknown" for name in _PACKAGES}
 
 
 def engine_of(versions: Mapping[str, str]) -> str:
     """What made the batches of a training with these versions: NumPy, or TensorFlow before 0.3."""
     return "NumPy" if _PIXELS[0] in versions else "TensorFlow"
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def sealed(contents: Mapping[str, Any]) -> dict[str, Any]:
