@@ -96,7 +96,8 @@ def _labels(storage: Storage, raw_data_dir: str, name: str | None, images: int, 
         raise RawDataError(f"{raw_data_dir} has no labels for {images_path}. It needs {wanted}.")
     path = join(raw_data_dir, name)
     data = _begin(storage, path, _LABELS_HEADER_BYTES + images + 1)
-    count, found = _labels_count(data, path), len(data) - _LABELS_HEADER_BYTES
+    (count,) = _header(data, ">2I", _LABELS_MAGIC, f"{path} is not an idx file of labels")
+    found = len(data) - _LABELS_HEADER_BYTES
     if count != images:
         raise RawDataError(
             f"{path} has {count} labels, but {images_path} has {images} images. They do not match, or one is damaged."
@@ -145,11 +146,6 @@ class ImagesHeader:
                 f"{name} has {size} bytes, but its header requires {wanted}: {self.count} images of {self.height} x "
                 f"{self.width} pixels. It was not fully copied, or is damaged: copy it again."
             )
-
-
-def _labels_count(data: bytes, name: str) -> int:
-    """The number of labels in the header of a file. Raises RawDataError if it is not a file of labels."""
-    return _header(data, ">2I", _LABELS_MAGIC, f"{name} is not an idx file of labels")[0]
 
 
 def _header(data: bytes, form: str, magic: int, wrong: str) -> tuple[int, ...]:

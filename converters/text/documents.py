@@ -75,12 +75,13 @@ def documents(
         elif reading.unit == "block":
             yield from _blocks(file, reading.max_bytes, begin, end)
         else:
-            yield _whole_file(file, reading.max_bytes)
+            text = file.read(reading.max_bytes + len(_BOM) + 1)
+            yield _document(0, text.removeprefix(_BOM), reading.max_bytes)
 
 
 def _document(offset: int, text: bytes, max_bytes: int) -> Document:
     if len(text) > max_bytes:
-        return Document(offset, text, _too_long(max_bytes))
+        return Document(offset, text, f"more than --max_document_bytes={max_bytes} bytes")
     if not text:
         return Document(offset, text, "an empty document")
     try:
@@ -88,15 +89,6 @@ def _document(offset: int, text: bytes, max_bytes: int) -> Document:
     except UnicodeDecodeError as e:
         return Document(offset, text, f"not UTF-8: byte {text[e.start]:#04x} at byte {e.start} of the document")
     return Document(offset, text)
-
-
-def _too_long(max_bytes: int) -> str:
-    return f"more than --max_document_bytes={max_bytes} bytes"
-
-
-def _whole_file(file: BinaryIO, max_bytes: int) -> Document:
-    text = file.read(max_bytes + len(_BOM) + 1)
-    return _document(0, text.removeprefix(_BOM), max_bytes)
 
 
 def _of_table(file: BinaryIO, name: str, reading: DocumentFormat, begin: int, end: int | None) -> Iterator[Document]:
