@@ -76,16 +76,7 @@ def nnx_task(
         return model if precision == "f32" else _InPrecision(model, dtypes)
 
     predicting = None if predict is None else predict_fn
-    return Task(
-        init,
-        loss_fn,
-        optimizer,
-        dict(metrics or {}),
-        partition,
-        predict_fn=predicting,
-        augment=augment,
-        precision=precision,
-    )
+    return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, augment, precision)
 
 
 class _InPrecision:

@@ -3,7 +3,7 @@
 The pages of datasets, evaluations and training steps use it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,33 +65,28 @@ def show_records(
         except InfeedError as e:
             shown.append(ShownRecord(number, where, problem=str(e)))
         else:
-            shown.append(_shown(records.info, ShownRecord(number, where), values, text_of))
+            shown.append(_shown(records.info, number, where, values, text_of))
     return shown
 
 
-def _shown(source: RecordsInfo, record: ShownRecord, values: Mapping[str, Any], text_of: TextOf | None) -> ShownRecord:
-    """The record with what is shown of these values."""
+def _shown(
+    source: RecordsInfo, number: int, where: str, values: Mapping[str, Any], text_of: TextOf | None
+) -> ShownRecord:
+    """What is shown of the record with these values."""
     features = source.layout.features if isinstance(source.layout, Schema) else {}
     label = _label(source.labels, values)
-    alt = f"record {record.number:,}{f', label {label}' if label else ''}"
+    alt = f"record {number:,}{f', label {label}' if label else ''}"
     name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
     pictures, texts = _pictures(features, values, alt)
     texts += _texts(features, values, label)
     text = text_of(values) if text_of else None
     if text:
         texts.append(_on_one_line(text))
-    told = {key for key, _ in pictures} | ({source.labels.key} if source.labels else set())
+    pictured = [key for key, _ in pictures]
+    told = {*pictured} | ({source.labels.key} if source.labels else set())
     rest = {key: value for key, value in values.items() if key not in told and not (text and _is_long(value))}
-    numbers = dict(_values(features, rest))
-    return replace(
-        record,
-        name=name,
-        label=label,
-        pictures=[picture for _, picture in pictures],
-        texts=texts,
-        values=numbers,
-        pictured=[key for key, _ in pictures],
-    )
+    shown = [picture for _, picture in pictures]
+    return ShownRecord(number, where, name, label, shown, texts, dict(_values(features, rest)), pictured=pictured)
 
 
 def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:

@@ -115,17 +115,8 @@ def image_data(
         there = f"only the class {labels.names[0]!r}" if labels.names else "no class names"
         raise OptionError(f"{choices.data_dir} has {there} for {label!r}. Give --num-classes.")
     channels = 1 if schema.features[image].channels == 1 else 3
-    names, file_name = labels.names, file_name_key(schema)
-    return ImageData(
-        image=image,
-        channels=channels,
-        label=label,
-        base=labels.base,
-        num_classes=num_classes,
-        names=names,
-        file_name=file_name,
-        trained=trained,
-    )
+    file_name = file_name_key(schema)
+    return ImageData(image, channels, label, labels.base, num_classes, labels.names, file_name, trained)
 
 
 def _image_key(choices: Choices, schema: Schema) -> str:

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pipeline.sources.records import Records
-    from pipeline.tokenizers import TextInfo, Tokenizer
+    from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo, Tokenizer
     from trainer.inputs import InputContext
+    from trainer.models.lstm import LstmLanguageModel
+    from trainer.models.transformer import Transformer
     from trainer.task import Task
     from trainer.trainer import Trainer
 
@@ -204,12 +206,6 @@ class PackedText(DataRecipe):
             numbers = (start + rows).astype(np.int32)
             mask = (numbers < self.num_samples).astype(np.float32)
             yield {"prompt": np.tile(self.prompt_tokens, (len(rows), 1)), "number": numbers, "_mask": mask}
-
-
-if TYPE_CHECKING:
-    from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer
-    from trainer.models.lstm import LstmLanguageModel
-    from trainer.models.transformer import Transformer
 
 
 @dataclass(frozen=True, kw_only=True)
