@@ -125,14 +125,9 @@ def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]], warnings: tup
             shard_records[shard] += refs.good.sum()
             rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
     scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
-    return SplitPreview(
-        split=plan.split,
-        plan_digest=plan.digest,
-        records=int(shard_records.sum()),
-        rejected=tuple(sorted(rejected)),
-        shard_bytes=scaled,
-        warnings=(*warnings, *empty_shards(plan, shard_records.tolist())),
-    )
+    warnings = (*warnings, *empty_shards(plan, shard_records.tolist()))
+    records, rejected = int(shard_records.sum()), tuple(sorted(rejected))
+    return SplitPreview(plan.split, plan.digest, records, rejected, scaled, warnings)
 
 
 def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:

@@ -21,13 +21,8 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
-    parser = conversion_parser(
-        "cifar_to_gcs",
-        __doc__,
-        EXAMPLES,
-        SPLITS,
-        "directory of cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or of their unpacked files",
-    )
+    raw_data = "directory of cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or of their unpacked files"
+    parser = conversion_parser("cifar_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
     args, rest = parser.parse_known_args(argv)
     splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:

@@ -40,13 +40,8 @@ def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = conversion_parser(
-        "idx_to_gcs",
-        __doc__,
-        EXAMPLES,
-        SPLITS,
-        "directory of train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., or their .gz",
-    )
+    raw_data = "directory of train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., or their .gz"
+    parser = conversion_parser("idx_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
     parser.add_argument("--prefix", help="which dataset, if there are several; for example emnist-letters")
     parser.add_argument("--label_file", help="names of the classes 0, 1, ..., one per line (default: the numbers)")
     parser.add_argument("--transpose", action="store_true", help="swap rows and columns, as EMNIST needs")

@@ -74,13 +74,9 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
     label_file = args.label_file
     classes = read_synsets(open_storage(label_file), label_file) if label_file else ilsvrc2012_synsets()
     read_boxes(tables)  # so that errors are raised here, not in a worker
-    return ImagenetConverter(
-        synsets=tuple(classes),
-        verify=args.verify,
-        words=tuple(classes.values()) if any(classes.values()) else (),
-        form_name="tpu+boxes" if tables else args.schema,
-        box_tables=tables,
-    )
+    words, form = tuple(classes.values()), "tpu+boxes" if tables else args.schema
+    words = words if any(words) else ()
+    return ImagenetConverter(tuple(classes), verify=args.verify, words=words, form_name=form, box_tables=tables)
 
 
 def _set_original_shards(args: argparse.Namespace) -> None:
@@ -91,13 +87,8 @@ def _set_original_shards(args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = conversion_parser(
-        "imagenet_to_gcs",
-        __doc__,
-        EXAMPLES,
-        SPLITS,
-        "directory of the original tars or of train/ and validation/, and of synset_labels.txt",
-    )
+    raw_data = "directory of the original tars or of train/ and validation/, and of synset_labels.txt"
+    parser = conversion_parser("imagenet_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
     add_verify_option(parser)
     parser.add_argument(
         "--label_file",

@@ -99,14 +99,9 @@ def _target(args: argparse.Namespace, numbers: Sequence[str], paths: Sequence[st
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = conversion_parser(
-        "table_to_gcs",
-        __doc__,
-        EXAMPLES,
-        SPLITS,
-        "directory of train.csv, validation.jsonl, test-1.csv, ...",
-        fraction="convert all tables as one set: this fraction of their rows, chosen by a hash of their keys",
-    )
+    raw_data = "directory of train.csv, validation.jsonl, test-1.csv, ..."
+    fraction = "convert all tables as one set: this fraction of their rows, chosen by a hash of their keys"
+    parser = conversion_parser("table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction)
     parser.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
     content = parser.add_argument_group("content of a record", "Give either --image_column or --text_column.")
     content.add_argument("--image_column", help="column of image paths: relative to the table, absolute, or gs://")

@@ -94,14 +94,9 @@ def _tokenizer(args: argparse.Namespace) -> Tokenizer:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = conversion_parser(
-        "text_to_gcs",
-        __doc__,
-        EXAMPLES,
-        SPLITS,
-        "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz",
-        fraction="convert all files as one set: this fraction of the documents, chosen by a hash of their text",
-    )
+    raw_data = "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz"
+    fraction = "convert all files as one set: this fraction of the documents, chosen by a hash of their text"
+    parser = conversion_parser("text_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction)
     documents = parser.add_argument_group("documents")
     documents.add_argument(
         "--documents",

@@ -56,13 +56,8 @@ def report_schema(schema: Schema, whole: bool) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = conversion_parser(
-        "tfrecord_to_gcs",
-        __doc__,
-        EXAMPLES,
-        (),
-        "directory of the files, and of a manifest or TFDS's features.json if there is one",
-    )
+    raw_data = "directory of the files, and of a manifest or TFDS's features.json if there is one"
+    parser = conversion_parser("tfrecord_to_gcs", __doc__, EXAMPLES, (), raw_data)
     parser.add_argument(
         "--pattern",
         action="append",

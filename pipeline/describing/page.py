@@ -54,17 +54,11 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
 
 
 def _splits(manifest: Manifest) -> Table:
-    rows = [
-        (
-            name,
-            entry.num_records,
-            format_bytes(entry.num_bytes),
-            len(entry.shards),
-            entry.rejected,
-            ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items())),
-        )
-        for name, entry in sorted(manifest.splits.items())
-    ]
+    rows = []
+    for name, entry in sorted(manifest.splits.items()):
+        fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items()))
+        size = format_bytes(entry.num_bytes)
+        rows.append((name, entry.num_records, size, len(entry.shards), entry.rejected, fixups))
     return _without_empty_columns(("split", "records", "bytes", "shards", "rejected", "fix-ups"), rows)
 
 
@@ -118,16 +112,10 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
     """A row for each record, with a column for each feature that has values."""
     features = list(dict.fromkeys(key for record in records for key in record.values))
     shown, more = features[:MOST_COLUMNS], len(features) - MOST_COLUMNS
-    rows = [
-        (
-            record.number,
-            record.label,
-            record.name,
-            record.problem or " · ".join(record.texts),
-            *(record.values.get(key, "") for key in shown),
-        )
-        for record in records
-    ]
+    rows = []
+    for record in records:
+        text, values = record.problem or " · ".join(record.texts), (record.values.get(key, "") for key in shown)
+        rows.append((record.number, record.label, record.name, text, *values))
     note = f"{_more(more, 'feature')} not shown." if more > 0 else ""
     return _without_empty_columns(("record", "label", "file", "text", *shown), rows, title, note)
 
@@ -135,13 +123,8 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
 def _lines(record: ShownRecord) -> list[str]:
     """What is below the pictures of a record."""
     values = [f"{key}: {value}" for key, value in record.values.items()]
-    return [
-        *([record.label] if record.label else []),
-        f"record {record.number:,}",
-        record.name,
-        *_first(record.texts, "text"),
-        *_first(values, "feature"),
-    ]
+    head = [*([record.label] if record.label else []), f"record {record.number:,}", record.name]
+    return [*head, *_first(record.texts, "text"), *_first(values, "feature")]
 
 
 def _first(lines: Sequence[str], what: str) -> list[str]:
