@@ -33,13 +33,9 @@ def _init(task: Task, seed: jax.Array, batch_spec: Any, ema: bool) -> TrainState
     variables = task.init(init_key, batch_spec)
     if not isinstance(variables, Variables):
         raise InputError(f"init returned {kind_of(variables)}. It must return Variables(params), or with extra arrays.")
-    return TrainState(
-        step=jnp.int32(0),
-        variables=variables,
-        optimizer=task.optimizer.init(variables.params),
-        key=jax.random.key_data(step_key),
-        ema=jax.tree.map(widened, variables.params) if ema else (),
-    )
+    optimizer = task.optimizer.init(variables.params)
+    averages = jax.tree.map(widened, variables.params) if ema else ()
+    return TrainState(jnp.int32(0), variables, optimizer, jax.random.key_data(step_key), averages)
 
 
 def widened(leaf: jax.Array) -> jax.Array:

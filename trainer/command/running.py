@@ -37,13 +37,9 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     of the training to train_result.json, predictions to predictions.jsonl.
 
     command: what started the process, for the history of the work directory and for pages."""
-    trainer = Trainer(
-        task := recipe.task(),
-        recipe.trainer,
-        callbacks=[*recipe.callbacks(), *([_ExportsAtEnd(recipe)] if recipe.export.export_path else [])],
-        warm_start=recipe.warm_start,
-        command=command,
-    )
+    task = recipe.task()
+    callbacks = [*recipe.callbacks(), *([_ExportsAtEnd(recipe)] if recipe.export.export_path else [])]
+    trainer = Trainer(task, recipe.trainer, callbacks=callbacks, warm_start=recipe.warm_start, command=command)
     if recipe.show_state:
         show_state(trainer, recipe)
     elif recipe.mode == "sample":

@@ -71,13 +71,8 @@ class Evaluation:
         with self._session.activity.doing("evaluating", "evaluation_seconds"):
             first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
         for other in others:
-            metrics, arrays = (_prefixed(values) for values in (other.metrics, other.arrays))
-            first = replace(
-                first,
-                metrics=first.metrics | metrics,
-                arrays=first.arrays | arrays,
-                seconds=first.seconds + other.seconds,
-            )
+            metrics, arrays = first.metrics | _prefixed(other.metrics), first.arrays | _prefixed(other.arrays)
+            first = replace(first, metrics=metrics, arrays=arrays, seconds=first.seconds + other.seconds)
         return first
 
     def _epoch(self, model: Model, padding: int, on_counted: OnCounted) -> EvalResult:

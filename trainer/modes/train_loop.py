@@ -205,17 +205,10 @@ class TrainLoop:
         with self.monitor.saving():
             self.monitor.check.before_save(step, state)
             self.monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
-            position = source.advance(self.begun.position, step - self.begun.step)
-            self.session.checkpoints.save(
-                Saved(
-                    step,
-                    state,
-                    source.state(position),
-                    job.config.to_json(),
-                    productive_seconds=self.spent.productive(self.monitor.productive_seconds),
-                    run=self.recorder.run,
-                )
-            )
+            position = source.state(source.advance(self.begun.position, step - self.begun.step))
+            productive, config = self.spent.productive(self.monitor.productive_seconds), job.config.to_json()
+            saved = Saved(step, state, position, config, productive_seconds=productive, run=self.recorder.run)
+            self.session.checkpoints.save(saved)
             self.session.call_back("on_checkpoint", CheckpointEnd(step, state, self.monitor.reports, self.stop))
 
     def _completed(self, step: int) -> None:
