@@ -222,7 +222,7 @@ def printable(text: str) -> str:
 
 
 def how_to_install(*names: str) -> str:
-    """The command for these extras, quoted for a shell: pip install 'tensorflow>=2.21' for `read`.
+    """The command for these extras, quoted for a shell: pip install 'tensorflow>=2.21' for `tf`.
 
     Where nothing tells what they require, it names the extras: an error must not fail on its remedy."""
     extras = _extras()

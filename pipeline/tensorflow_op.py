@@ -1,5 +1,6 @@
 """Ops that are written for graphs of TensorFlow, as ops of infeed. TensorFlow is imported when one is used."""
 
+import importlib.util
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ class TensorFlowOp:
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
+        if importlib.util.find_spec("tensorflow") is None:
+            _tensorflow()  # raises: that it is missing is no error of a record
         self._ragged.update(key for key in self.reads if key in specs and None in specs[key].shape)
         return self.op.output_spec(specs)
 

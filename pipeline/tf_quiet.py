@@ -29,7 +29,7 @@ with contextlib.nullcontext() if _wanted else quiet_libraries():
             "Exports, pipeline.tf_data, TensorFlowOp and TFDS's own features need TensorFlow, which is not installed. "
             f"Install it: {how_to_install('tf')}.",
             name="tensorflow",
-        ) from e
+        ) from None
     tf.config.list_physical_devices()  # loads the rest
     # TensorFlow has read it by now. JAX has its own copy of the logging library, which reads it later.
     if _level is None:

@@ -2,7 +2,7 @@
 
 The order of records is a pure function of the seed and the position, so nothing had to be stored per step. --losses
 trains up to the step once more, from the newest checkpoint before it, and adds the loss of each record; the largest
-come first, as they explain a spike. WORKDIR may be on a disk or gs://. Only --losses needs JAX and TensorFlow.
+come first, as they explain a spike. WORKDIR may be on a disk or gs://. Only --losses needs JAX.
 
 For --losses, a recipe that is not infeed's is imported from where the history says, so it needs --run-recipe."""
 

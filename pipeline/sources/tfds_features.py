@@ -180,7 +180,7 @@ def load_tfds() -> Any:
         import tensorflow_datasets
     except ImportError as e:
         raise InfeedError(
-            f"TFDS datasets need tensorflow-datasets and TensorFlow ({e}). Install them: "
+            f"TFDS datasets need tensorflow-datasets and TensorFlow, but there is no {e.name}. Install them: "
             f"{how_to_install('tfds')}. Without them, a pattern can select the files themselves, and "
             "python -m converters.tfrecord_to_gcs can convert them."
         ) from e

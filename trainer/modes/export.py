@@ -24,6 +24,7 @@ from trainer.exporting.verification import BATCH_SIZES
 from trainer.first_batches import FirstBatches
 from trainer.inputs import InputFn
 from trainer.job import Job, OpenedInput
+from trainer.modes.export_check import check_tensorflow
 from trainer.modes.predict import Prediction
 from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
@@ -41,6 +42,7 @@ def export_checkpoint(
     """See Trainer.export."""
     if job.config.fast_dev_run:
         raise OptionError("fast_dev_run writes nothing, so it cannot export. Leave it out.")
+    check_tensorflow()
     with open_session(job) as session:
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
         with session.preemption.leavable():

@@ -26,6 +26,12 @@ class Exports(Protocol):
     export_keys: Sequence[str] | None
 
 
+def check_tensorflow() -> None:
+    """Raises OptionError if it is not installed."""
+    if importlib.util.find_spec("tensorflow") is None:
+        raise OptionError(f"exports need TensorFlow, which is not installed. Install it: {how_to_install('tf')}.")
+
+
 def check_exports(session: Session, opened: Collection[OpenedInput]) -> None:
     """Logs, on host 0, which ops leave the exports of callbacks with the signature `arrays` alone.
 
@@ -34,8 +40,7 @@ def check_exports(session: Session, opened: Collection[OpenedInput]) -> None:
     exporting = [callback for callback in session.job.callbacks if isinstance(callback, Exports)]
     if not exporting or jax.process_index() > 0 or session.job.config.fast_dev_run:
         return
-    if importlib.util.find_spec("tensorflow") is None:
-        raise OptionError(f"exports need TensorFlow, which is not installed. Install it: {how_to_install('tf')}.")
+    check_tensorflow()
     for callback in exporting:
         known = [each for each in opened if each.input_fn == callback.export_input]
         one = known[0] if known else session.open("predict", callback.export_input)

@@ -6,7 +6,7 @@
 Data and results are yours. With the small CNN, two CPU cores and 600 steps, tiles of 24 photographs are told apart with
 75 % accuracy or more (tests/e2e/photograph_classes.py).
 
-JAX and TensorFlow are imported where they are used, so that --help and the checks need neither."""
+JAX is imported where it is used, so that --help and the checks do not need it."""
 
 import math
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The base of recipes for small images of one size with one label each: checks, inputs, cross entropy, accuracy.
 
-JAX and TensorFlow are imported where they are used, so that --help and the checks need neither."""
+JAX is imported where it is used, so that --help and the checks do not need it."""
 
 import math
 from abc import abstractmethod

@@ -6,8 +6,7 @@
 
 char_lm follows the TPU notebook about Shakespeare's works. For byte_lm, convert with --sequence_length=256 and the
 default tokenizer, bytes. The tokenizer and the length of rows are those of the dataset, whose text.json
-converters.text_to_gcs writes. JAX and TensorFlow are imported where they are used, so that --help and the checks need
-neither."""
+converters.text_to_gcs writes. JAX is imported where it is used, so that --help and the checks do not need it."""
 
 import math
 from abc import abstractmethod

@@ -169,7 +169,7 @@ def _of_tensorflow(path: str) -> Weights:
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise CheckpointError(f"{path} is a TensorFlow checkpoint: {how_to_install('read')}") from error
+        raise CheckpointError(f"{path} is a TensorFlow checkpoint: {how_to_install('tf')}") from error
     try:
         reader = tf.train.load_checkpoint(path)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
