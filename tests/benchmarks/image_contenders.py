@@ -17,7 +17,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,15 +62,15 @@ def _tensorflow(threads: int) -> Any:
 
 def ours(images: Sequence[bytes], threads: int, **options: Any) -> Run:
     """The Decoder of train_dataset, in as many threads as it is to have."""
-    _tensorflow(threads)
+    from pipeline.decoding import rows
     from pipeline.decoding.decode import Decoder
     from pipeline.ops import DecodeRandomResizedCrop
     from pipeline.shards.schema import Feature, Schema
 
     schema = Schema("photographs", {IMAGE: Feature("bytes"), LABEL: Feature("int64")})
-    op = DecodeRandomResizedCrop(size=(SIZE, SIZE), **options)
+    op, rows.THREADS = DecodeRandomResizedCrop(size=(SIZE, SIZE), **options), threads
     decoder = Decoder(schema, BATCH, ops=[op], keys=["image", LABEL])
-    payloads, pool, seed = _payloads(images), ThreadPoolExecutor(threads), itertools.count()
+    payloads, seed = _payloads(images), itertools.count()
     index = np.arange(BATCH, dtype=np.int32)
 
     def batch(begin: int, seeds: np.ndarray) -> np.ndarray:
@@ -81,7 +80,7 @@ def ours(images: Sequence[bytes], threads: int, **options: Any) -> Run:
         random = np.random.default_rng(next(seed))
         begins = range(0, len(payloads) - BATCH + 1, BATCH)
         seeds = [random.integers(-(2**31), 2**31, (BATCH, 1, 2)).astype(np.int32) for _ in begins]
-        yield from map(batch, begins, seeds) if threads == 1 else pool.map(batch, begins, seeds)
+        yield from map(batch, begins, seeds)
 
     return run
 
