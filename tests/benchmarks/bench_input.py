@@ -1,10 +1,12 @@
 """CPU and wall time per record of training batches, here and in an earlier checkout, by the kind of records.
 
     python tests/benchmarks/bench_input.py --before CHECKOUT [--python PYTHON] [--pairs 7] [KIND ...]
+    python tests/benchmarks/bench_input.py --workers 2 [--pairs 7] [KIND ...]
 
-Each measurement is a process of its own; the two checkouts take turns. PYTHON: the interpreter of an environment for
-the earlier one. The data are made here: photographs are cut from noise of several scales. bench_images compares with
-the recipes of others."""
+Each measurement is a process of its own; the two sides take turns. PYTHON: the interpreter of an environment for the
+earlier checkout. --workers: batches of one process against those of so many workers, here; of these, CPU time is that
+of the process that takes the batches. The data are made here: photographs are cut from noise of several scales.
+bench_images compares with the recipes of others."""
 
 import argparse
 import json
@@ -132,7 +134,9 @@ def main() -> None:
     """Prints medians and quartiles of the pairs' ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"one of {', '.join(map(repr, KINDS))}; default: all")
-    parser.add_argument("--before", type=Path, required=True)
+    sides = parser.add_mutually_exclusive_group(required=True)
+    sides.add_argument("--before", type=Path)
+    sides.add_argument("--workers", type=int, default=0)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--pairs", type=int, default=7)
     args = parser.parse_args()
@@ -142,8 +146,8 @@ def main() -> None:
     for name in args.kinds or KINDS:
         with tempfile.TemporaryDirectory() as data:
             write(Path(data), KINDS[name])
-            sides = ((args.before, args.python), (HERE, sys.executable))
-            rounds = [[measured(*side, data, KINDS[name]) for side in sides] for _ in range(args.pairs)]
+            sides = ((args.before or HERE, args.python, 0), (HERE, sys.executable, args.workers))
+            rounds = [[measured(data, KINDS[name], *side) for side in sides] for _ in range(args.pairs)]
         before, now = (
             [statistics.median(each) for each in zip(*side, strict=True)] for side in zip(*rounds, strict=True)
         )
@@ -169,9 +173,10 @@ def _payloads(random: np.random.Generator, schema: Schema, kind: Kind) -> Iterat
         yield encode_example(schema, kind.record(random))
 
 
-def measured(checkout: Path, python: str, data: str, kind: Kind) -> list[float]:
+def measured(data: str, kind: Kind, checkout: Path, python: str, workers: int) -> list[float]:
     """See the last line of PROGRAM."""
-    command = [python, "-c", PROGRAM, data, str(kind.batch), str(kind.batches), kind.options]
+    options = kind.options if not workers else f"{kind.options} | {{'workers': {workers}}}"
+    command = [python, "-c", PROGRAM, data, str(kind.batch), str(kind.batches), options]
     env = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return json.loads(subprocess.run(command, env=env, cwd="/", check=True, capture_output=True, text=True).stdout)
 

@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -78,22 +77,47 @@ def workers_of(process):
     return [child.pid for child in children if "pipeline.inputs.worker" in " ".join(child.cmdline())]
 
 
+@pytest.fixture
+def started(digits, tmp_path):
+    """A function that starts a long training with two workers: (the process, the pids of its workers)."""
+    with ExitStack() as stack:
+
+        def start():
+            command = [
+                sys.executable, "-m", "trainer", "images", f"--data-dir={digits[1]}", f"--workdir={tmp_path}",
+                "--size=16", "--widths", "4", "8", "--augmentation=trivial", "--global-batch-size=16",
+                "--input-workers=2", "--max-steps=6000000", "--checkpoint-every-steps=200", "--iterations-per-loop=2",
+                "--stall-seconds=5",
+            ]  # fmt: skip
+            process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+            stack.callback(process.kill)
+            while not (found := workers_of(process)) or not (tmp_path / "train/metrics.jsonl").exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            return process, found
+
+        yield start
+
+
 @pytest.mark.parametrize("moment", range(15) if SWEEP else [3])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_run_whose_worker_is_lost_ends_with_its_name(fault, moment, digits, tmp_path):
-    settings = ["--max-steps=6000000", "--checkpoint-every-steps=200", "--iterations-per-loop=2", "--stall-seconds=5"]
-    command = [
-        sys.executable, "-m", "trainer", "images", f"--data-dir={digits[1]}", f"--workdir={tmp_path}", "--size=16",
-        "--widths", "4", "8", "--augmentation=trivial", "--global-batch-size=16", "--input-workers=2", *settings,
-    ]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, ExitStack() as stack:
-        stack.callback(process.kill)
-        while not (found := workers_of(process)) or not (tmp_path / "train/metrics.jsonl").exists():
-            assert process.poll() is None
-            time.sleep(0.05)
-        time.sleep(moment / 10)
-        os.kill(found[moment % 2], signal.Signals[fault])
-        said = process.communicate(timeout=60)[1]
-    assert process.returncode in (1, 2)
+@pytest.mark.parametrize("fault", FAULTS if SWEEP else ["SIGKILL"])
+def test_a_run_whose_worker_is_lost_ends_with_its_name(fault, moment, started):
+    process, workers = started()
+    time.sleep(moment / 10)
+    os.kill(workers[moment % 2], signal.Signals[fault])
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
     assert re.search(rf"error: .*{FAULTS[fault]}", said, re.DOTALL), said
-    assert not any(Path(f"/proc/{pid}").exists() for pid in found)
+    assert not any(map(psutil.pid_exists, workers))
+
+
+@pytest.mark.parametrize(("sent", "code"), [("SIGTERM", 75), ("SIGINT", 130), ("SIGKILL", -9)][: 3 if SWEEP else 1])
+def test_signals_to_a_training_end_its_workers_with_it(sent, code, started, tmp_path):
+    process, workers = started()
+    process.send_signal(signal.Signals[sent])
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == code, said
+    end = time.monotonic() + 10
+    while any(map(psutil.pid_exists, workers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, workers))
