@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.spec import ArraySpec
-
 ALIGNED = 64  # bytes; XLA copies other arrays
 
 
@@ -23,8 +21,13 @@ class Slots:
     """The slots of batches with this spec, which may be nested. file: the descriptor of existing ones."""
 
     def __init__(self, spec: Mapping[str, Any], file: int | None = None) -> None:
-        self._spec, self._maps, self._free = spec, list[mmap.mmap](), deque[int]()
-        size = sum(aligned(_bytes(leaf)) for leaf in _leaves(spec))
+        self._parts, self._free, self._count, size = list[mmap.mmap](), deque[int](), 0, 0
+        self._places = dict[tuple[str, ...], tuple[slice, Any, np.dtype]]()  # by the path of keys
+        for path, leaf in _leaves(spec):
+            shape: Any = leaf.shape
+            num_bytes = math.prod(shape) * leaf.dtype.itemsize
+            self._places[path] = slice(size, size + num_bytes), shape, leaf.dtype
+            size += aligned(num_bytes)
         self._size = -(-max(size, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self.file = anonymous_file() if file is None else file
         weakref.finalize(self, os.close, self.file)
@@ -33,9 +36,9 @@ class Slots:
         """The number of a free slot, or of a new one."""
         if self._free:
             return self._free.popleft()
-        os.ftruncate(self.file, (len(self._maps) + 1) * self._size)
-        self._map(len(self._maps))
-        return len(self._maps) - 1
+        number, self._count = self._count, self._count + 1
+        os.ftruncate(self.file, _first(_part(number) + 1) * self._size)  # what is not used yet takes no memory
+        return number
 
     def batch(self, number: int) -> dict[str, Any]:
         """The arrays of a slot. The slot is free once they, and all views of them, are gone."""
@@ -45,27 +48,34 @@ class Slots:
 
     def write(self, number: int, first: int, rows: Mapping[str, Any]) -> None:
         """Writes rows of a batch, from row `first` on."""
-        while len(self._maps) <= number:
-            self._map(len(self._maps))
-        for to, values in zip(_leaves(self._arrays(self._whole(number))), _leaves(rows), strict=True):
-            to[first : first + len(values)] = values
-
-    def _map(self, number: int) -> None:
-        self._maps.append(mmap.mmap(self.file, self._size, offset=number * self._size))
+        arrays = dict(_leaves(self._arrays(self._whole(number))))
+        for path, values in _leaves(rows):
+            arrays[path][first : first + len(values)] = values
 
     def _whole(self, number: int) -> np.ndarray:
-        return np.ndarray(self._size, np.uint8, self._maps[number])
+        part = _part(number)
+        while len(self._parts) <= part:  # few of them, because each has a descriptor
+            first, end = (_first(len(self._parts) + more) * self._size for more in (0, 1))
+            self._parts.append(mmap.mmap(self.file, end - first, offset=first))
+        return np.ndarray(self._size, np.uint8, self._parts[part], (number - _first(part)) * self._size)
 
     def _arrays(self, whole: np.ndarray) -> dict[str, Any]:
-        at = 0
+        tree = dict[str, Any]()
+        for (*folders, key), (place, shape, dtype) in self._places.items():
+            at = tree
+            for folder in folders:
+                at = at.setdefault(folder, {})
+            at[key] = whole[place].view(dtype).reshape(shape)
+        return tree
 
-        def array(leaf: ArraySpec) -> np.ndarray:
-            nonlocal at
-            begin, at = at, at + aligned(_bytes(leaf))
-            shape: Any = leaf.shape
-            return whole[begin : begin + _bytes(leaf)].view(leaf.dtype).reshape(shape)
 
-        return _mapped(array, self._spec)
+def _part(number: int) -> int:
+    """The part of the file that has a slot: they have 1, 2, 4, 8, ... of them."""
+    return (number + 1).bit_length() - 1
+
+
+def _first(part: int) -> int:
+    return 2**part - 1
 
 
 def anonymous_file() -> int:
@@ -81,18 +91,10 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def _bytes(leaf: ArraySpec) -> int:
-    shape: Any = leaf.shape
-    return math.prod(shape) * leaf.dtype.itemsize
-
-
-def _leaves(tree: Mapping[str, Any]) -> Iterator[Any]:
-    for key in sorted(tree):
-        yield from _leaves(tree[key]) if isinstance(tree[key], Mapping) else (tree[key],)
-
-
-def _mapped(function: Any, tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _mapped(function, tree[key]) if isinstance(tree[key], Mapping) else function(tree[key])
-        for key in sorted(tree)
-    }
+def _leaves(tree: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The path of keys to each leaf, and the leaf."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, *path, key)
+        else:
+            yield (*path, key), value
