@@ -189,7 +189,7 @@ class _Worker:
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)
         descriptors = Descriptors(theirs.fileno(), life, slots, work, sizes)
-        command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(index), json.dumps(descriptors)]
+        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), str(index), json.dumps(descriptors)]
         # In a session of its own, so that Ctrl-C spares it.
         self.process = subprocess.Popen(command, pass_fds=descriptors[:4], start_new_session=True)
         theirs.close()

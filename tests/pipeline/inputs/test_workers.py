@@ -229,8 +229,11 @@ def test_workers_end_with_the_process_that_started_them(how, tmp_path):
         "    if how == 'close':\n        batches.close()\n"
         "    time.sleep(0 if how == 'exit' else 1000)\n"
     )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, env=env) as process:
+    (tmp_path / "current").mkdir()
+    (tmp_path / "current/json.py").write_text("raise SystemExit('the current directory')")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command, current = [sys.executable, program], tmp_path / "current"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=current) as process:
         assert process.stdout
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert len(pids) == 3
