@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from host_batches import assert_same, taken
 
-from pipeline.datasets import open_dataset
+from pipeline.datasets import open_dataset, train_dataset
 from pipeline.errors import OptionError
 from pipeline.formats import FixedLength
 from pipeline.sources.records import fetch, intact
@@ -38,3 +39,10 @@ def test_records_of_fixed_length_are_read_from_a_bucket_and_replaced_files_are_o
     assert open_dataset(directory, format=format).info.fingerprint != records.info.fingerprint
     with pytest.raises(OptionError, match=rf"{directory}/3\.bin is neither a file nor a directory"):
         open_dataset(f"{directory}/3.bin", format=format)
+
+
+def test_workers_read_a_bucket_with_the_same_bits(files):
+    records = open_dataset(files[0], format=FixedLength(np.dtype([("x", "u1", (100,))]), header_bytes=4))
+    options = {"global_batch": 5, "epochs": "span"}
+    ours, theirs = (taken(train_dataset(records, workers=workers, **options), count=9) for workers in (2, 0))
+    assert_same(ours, theirs)
