@@ -142,7 +142,6 @@ def test_a_chain_of_ops_is_the_same_in_tf_data_on_two_hosts_and_after_a_resume(i
         (layout(8, 8, 3, dtype="f4"), Resize(), "is float32 .* must be a uint8 image .* Put this op before the one"),
         (layout(8, 8), RandomFlip(), r"is uint8 \(8, 8\); .* A grey image has one channel: \(8, 8, 1\)"),
         (layout(8, 8, 4), TrivialAugmentWide(), r"has 4 channels; it must have 1 \(grey\) or 3 \(RGB\)"),
-        (layout(9000, 9000, 1), TrivialAugmentWide(), "is 9000 x 9000; .* at most 16384. Resize it first"),
         (np.dtype([("image", "S9")]), RandomCrop(), r"'image' is bytes; .* Decode it first: DecodeResize, DecodeCentr"),
     ],
 )
