@@ -1,6 +1,6 @@
 """No false alarm of a stuck host: two processes train with random pauses below the limits. Exits 1 on an alarm.
 
-    python tests/e2e/false_alarm_sweep.py [--minutes 120] [--load 8]
+    python tests/e2e/false_alarm_sweep.py [--minutes 120] [--load 8] [--k 1 10]
 
 Pauses in callbacks, in the input and on the devices; compilations; a wall clock that jumps by up to two hours; and for
 a fifth of the time `load` other processes that compute. .ci/sweep runs it."""
@@ -25,13 +25,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--load", type=int, default=8)
+    parser.add_argument(
+        "--k", type=int, nargs="+", default=[1, 10], help="steps per dispatch, of equal parts of the time"
+    )
     args = parser.parse_args()
     failed = 0
-    for k in (1, 10):
+    seconds = 60 * args.minutes / len(args.k)
+    for k in args.k:
         with tempfile.TemporaryDirectory() as out:
-            hosts = [start(out, index, k, 30 * args.minutes) for index in range(2)]
-            time.sleep(24 * args.minutes)
-            busy = [multiprocessing.Process(target=compute, args=(6 * args.minutes,)) for _ in range(args.load)]
+            hosts = [start(out, index, k, seconds) for index in range(2)]
+            time.sleep(0.8 * seconds)
+            busy = [multiprocessing.Process(target=compute, args=(0.2 * seconds,)) for _ in range(args.load)]
             for process in busy:
                 process.start()
             codes = [host.wait() for host in hosts]
