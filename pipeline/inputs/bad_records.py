@@ -53,7 +53,7 @@ class Quarantine(Sequence[BadRecord]):
                 f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, but on_error='raise' leaves "
                 "nothing out. Give on_error='mask' or 'skip', or no file."
             )
-        self.on_error, self._budget = on_error, max_bad_records
+        self.on_error, self.max_bad_records = on_error, max_bad_records
         self._file = None if quarantine_file is None else _File(fspath(quarantine_file))
         self._lock = threading.Lock()
         self._met: dict[int, BadRecord] = {}
@@ -76,9 +76,10 @@ class Quarantine(Sequence[BadRecord]):
                 log.warning("on_error=%r leaves out a bad record: %s", self.on_error, bad.reason)
             if new and self._file:
                 self._file.add(new)
-            if len(self._met) > self._budget:
+            if len(self._met) > self.max_bad_records:
                 raise BadRecordsError(
-                    f"{len(self._met)} records are bad on this host; max_bad_records={self._budget}. The first are:",
+                    f"{len(self._met)} records are bad on this host; max_bad_records={self.max_bad_records}. The first "
+                    "are:",
                     *(f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED]),
                     "So many are unlikely by chance: check the disk and the conversion (python -m pipeline.verify), or "
                     "raise max_bad_records.",

@@ -55,6 +55,7 @@ class DatasetInput(OldAttributes):
         workers: int = 0,
     ) -> None:
         self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
+        self._quarantine = quarantine
         self._decode_batch, self._workers = BatchDecoder(records, decoder, quarantine), workers
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         if read_ahead_bytes < 0:
@@ -150,7 +151,7 @@ class DatasetInput(OldAttributes):
         the record that cannot be parsed or decoded, or BadRecordsError."""
         position = self.start if position is None else position
         if self._workers:
-            return WorkerBatches(self._work(position), self.info.quarantine)
+            return WorkerBatches(self._work(position), self._quarantine)
         turns, planned = Turns(), planned_rows(self._order, position, self._rows)
         reading = read_ahead(self._records, planned, self.read_ahead_bytes, turns)
         return Batches(reading, self._decode_batch, self._stall_seconds, turns)
@@ -189,6 +190,7 @@ class DatasetInput(OldAttributes):
             read_ahead_bytes=self.read_ahead_bytes // len(parts),
             stall_seconds=self._stall_seconds,
             on_error=self.info.on_error,
+            max_bad_records=self._quarantine.max_bad_records,
         )
 
 

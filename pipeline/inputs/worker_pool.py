@@ -15,6 +15,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -36,12 +37,14 @@ from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.sources.records import Records
 
 AHEAD = 3  # batches that are being made or wait
+SHARED_BYTES = 2**20  # larger arrays, such as offsets of all records, are shared, and read-only
+ALIVE_SECONDS = 1.0  # between two looks at whether a process is alive
+inside_worker = False
 END_SECONDS = 5.0  # for killed processes to end
-MOST_MILLISECONDS = 2**31 - 1
 STACKS, STACKS_SECONDS = signal.SIGUSR1, 0.5  # at this signal a worker writes the stacks of its threads
 _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from pipeline.inputs.worker_pool import Descriptors; "
-    "from pipeline.inputs.worker import main; main(int(sys.argv[2]), Descriptors(*json.loads(sys.argv[3])))"
+    "from pipeline.inputs.worker import main; main(*map(int, sys.argv[2:4]), Descriptors(*json.loads(sys.argv[4])))"
 )
 
 
@@ -60,14 +63,13 @@ class Work:
     read_ahead_bytes: int
     stall_seconds: float
     on_error: OnError
+    max_bad_records: int
 
 
 class Descriptors(NamedTuple):
-    """Open files of a worker. work: `sizes` bytes each of the parts of a pickled Work. life: a pipe that ends with the
-    process that started it."""
+    """Open files of a worker. work: `sizes` bytes each of the parts of a pickled Work."""
 
     requests: int
-    life: int
     slots: int
     work: int
     sizes: list[int]
@@ -75,7 +77,7 @@ class Descriptors(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A worker has written its rows; bad: the bad records that it met. Or an error, with the stack of it as text."""
+    """A worker has written its rows, or met an error, with its stack as text. bad: the bad records that it met."""
 
     bad: list[BadRecord] = field(default_factory=list)
     error: Exception | None = None
@@ -103,36 +105,40 @@ class WorkerBatches(Batches):
     """The batches of a Work, as Batches, but made by as many processes as it has parts."""
 
     def __init__(self, work: Work, quarantine: Quarantine) -> None:
-        self._work, self._quarantine = work, quarantine
+        if inside_worker:
+            raise OptionError(
+                "a worker process would start workers: it imports the module of an op, which makes batches when it is "
+                "imported. Put that under: if __name__ == '__main__':"
+            )
+        self._work, self._quarantine, self._lock = work, quarantine, threading.Lock()
         self._slots, self._asked = Slots(work.decoder.spec), deque[int]()
         self._left, self._position, self._closed = work.order.remaining(work.position), work.position, False
         shared, sizes = _packed(work)
-        life, alive = os.pipe()
         self._workers = list[_Worker]()
         try:
             for index in range(len(work.rows)):
-                self._workers.append(_Worker(index, life, self._slots.file, shared, sizes))
+                self._workers.append(_Worker(index, self._slots.file, shared, sizes))
         finally:
-            os.close(life)
             os.close(shared)
-            self._end = weakref.finalize(self, _end, self._workers, alive)
+            self._end = weakref.finalize(self, _end, self._workers)
 
     def __next__(self) -> Batch:
-        while len(self._asked) < AHEAD and self._left != 0:
-            self._ask()
-        if not self._asked or self._closed:
-            raise StopIteration
-        try:
-            found = [self._answer(worker) for worker in self._workers]
-            self._quarantine.add(bad for answer in found for bad in answer.bad)
-        except Exception:
-            closed = self._closed
-            self.close()
-            if closed:
-                raise StopIteration from None
-            raise
-        self._position = self._work.order.advance(self._position, 1)
-        return self._slots.batch(self._asked.popleft())
+        with self._lock:
+            try:
+                while len(self._asked) < AHEAD and self._left != 0:
+                    self._ask()
+                if not self._asked or self._closed:
+                    raise StopIteration
+                for worker in self._workers:
+                    self._answer(worker)
+                self._position = self._work.order.advance(self._position, 1)
+                return self._slots.batch(self._asked.popleft())
+            except BaseException:  # Ctrl-C as well: some workers may have answered, and others not
+                closed = self._closed
+                self.close()
+                if closed:
+                    raise StopIteration from None
+                raise
 
     def _ask(self) -> None:
         slot = self._slots.take()
@@ -141,22 +147,27 @@ class WorkerBatches(Batches):
         for worker in self._workers:
             worker.ask(slot)
 
-    def _answer(self, worker: "_Worker") -> Answer:
-        seconds = self._work.stall_seconds
-        if not worker.answers.poll(min(1000 * seconds, MOST_MILLISECONDS)):
-            os.kill(worker.process.pid, STACKS)
-            error = stalled(f"{self._named(worker)} and is alive", seconds)
-            time.sleep(STACKS_SECONDS)
-            raise error
+    def _answer(self, worker: "_Worker") -> None:
+        left = self._work.stall_seconds
+        while not worker.answers.poll(1000 * min(left, ALIVE_SECONDS)):
+            left -= ALIVE_SECONDS
+            # A process that was forked from this one meanwhile may keep a pipe open, whose end then tells nothing.
+            if worker.process.poll() is not None and not worker.answers.poll(0):
+                raise InputError(f"{self._named(worker)}, {worker.ending()}")
+            if left <= 0:
+                os.kill(worker.process.pid, STACKS)
+                error = stalled(f"{self._named(worker)} and is alive", self._work.stall_seconds)
+                time.sleep(STACKS_SECONDS)
+                raise error
         try:
             message = worker.requests.recv_bytes()
         except (EOFError, OSError):
             raise InputError(f"{self._named(worker)}, {worker.ending()}") from None
         answer: Answer = pickle.loads(message) if message != DONE else _DONE
+        self._quarantine.add(answer.bad)
         if answer.error is not None:
             answer.error.add_note(f"in {self._named(worker)}:\n{answer.stack}")
             raise answer.error
-        return answer
 
     def _named(self, worker: "_Worker") -> str:
         """The worker and what it was asked for."""
@@ -183,15 +194,16 @@ class WorkerBatches(Batches):
 
 
 class _Worker:
-    def __init__(self, index: int, life: int, slots: int, work: int, sizes: list[int]) -> None:
+    def __init__(self, index: int, slots: int, work: int, sizes: list[int]) -> None:
         self.index = index
         self.requests, theirs = Pipe()
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)
-        descriptors = Descriptors(theirs.fileno(), life, slots, work, sizes)
-        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), str(index), json.dumps(descriptors)]
+        descriptors = Descriptors(theirs.fileno(), slots, work, sizes)
+        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), f"{index}", f"{os.getpid()}"]
+        command.append(json.dumps(descriptors))
         # In a session of its own, so that Ctrl-C spares it.
-        self.process = subprocess.Popen(command, pass_fds=descriptors[:4], start_new_session=True)
+        self.process = subprocess.Popen(command, pass_fds=descriptors[:3], start_new_session=True)
         theirs.close()
 
     def ask(self, slot: int) -> None:
@@ -207,14 +219,13 @@ class _Worker:
         return f"was ended by signal {-code}.{memory if code == -9 else ''}"
 
 
-def _end(workers: Sequence[_Worker], alive: int) -> None:
+def _end(workers: Sequence[_Worker]) -> None:
     for worker in workers:
         worker.process.kill()  # it holds nothing that is not shared or unnamed
     for worker in workers:
         worker.requests.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that hangs keeps it
             worker.process.wait(END_SECONDS / 10)
-    os.close(alive)
 
 
 class _Pickler(pickle.Pickler):
@@ -241,8 +252,15 @@ class _Pickler(pickle.Pickler):
 def pickled(work: Work) -> tuple[memoryview, list[memoryview]]:
     """The work, and its arrays. Raises OptionError if it cannot be passed to another process."""
     stream, buffers, workers = io.BytesIO(), list[pickle.PickleBuffer](), len(work.rows)
+
+    def in_band(buffer: pickle.PickleBuffer) -> bool:
+        small = buffer.raw().nbytes < SHARED_BYTES
+        if not small:
+            buffers.append(buffer)
+        return small
+
     try:
-        _Pickler(stream, workers, buffer_callback=buffers.append).dump(work)
+        _Pickler(stream, workers, buffer_callback=in_band).dump(work)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise OptionError(
             f"workers={workers}: the source, or an op, cannot be passed to another process: {error}. Write functions "

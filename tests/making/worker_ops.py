@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -42,6 +43,28 @@ def loads_jax():
 def is_interrupted():
     os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def starts_a_process():
+    started = subprocess.Popen(["sleep", "60"])
+    started.terminate()
+    assert started.wait(10) == -signal.SIGTERM
+
+
+class Scratch:
+    """An op that writes into an array of its own."""
+
+    reads = ("number",)
+
+    def __init__(self):
+        self.array = np.zeros(4, np.int64)
+
+    def output_spec(self, specs):
+        return {"number": specs["number"]}
+
+    def __call__(self, features, rng):
+        self.array[0] = features["number"]
+        return {"number": self.array[0]}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from bad_pictures import BAD, OPS
 from host_batches import assert_same, joined, taken
 from record_sources import SOURCES
 from sweep import SWEEP
-from worker_ops import Fault
+from worker_ops import Fault, Scratch
 
 from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import BadRecordsError, CorruptRecordError, InputError, OptionError, SchemaError, StallError
@@ -253,3 +254,73 @@ def test_a_worker_that_is_suspended_is_ended_with_the_batches():
     assert time.monotonic() - began < 1
     assert batches.join(10)
     assert gone(pids)
+
+
+def test_an_op_may_write_into_its_own_array_and_start_a_process():
+    ops = [Scratch(), Fault("starts_a_process", 5)]
+    assert len(taken(eval_dataset(NUMBERS, global_batch=8, ops=ops, workers=2))) == 8
+
+
+def test_a_worker_stops_to_look_for_stand_ins_when_too_many_records_are_bad():
+    numbers = {"number": np.zeros(300_000, np.int64)}
+    options = {"ops": [Fault("raises", 0)], "on_error": "skip", "max_bad_records": 5}
+    batches = train_dataset(numbers, global_batch=8, workers=2, **options).batches()
+    with pytest.raises(BadRecordsError, match=r"records are bad on this host; max_bad_records=5\. The first are:"):
+        next(batches)
+
+
+def test_batches_that_were_interrupted_end_rather_than_mix_rows():
+    class AlarmError(Exception):
+        pass
+
+    def ring(*_):
+        raise AlarmError
+
+    batches = eval_dataset(NUMBERS, global_batch=8, ops=[Fault("sleeps", 22)], workers=2).batches()
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2)
+        with pytest.raises(AlarmError):
+            list(batches)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert next(batches, None) is None
+    assert batches.join(10)
+
+
+def test_threads_may_share_the_batches():
+    batches, got = eval_dataset({"number": np.arange(4000)}, global_batch=8, workers=2).batches(), []
+    with ThreadPoolExecutor(3) as pool:
+        for each in [pool.submit(lambda: got.extend(batch["number"] for batch in batches)) for _ in range(3)]:
+            each.result()
+    assert sorted(map(tuple, got)) == [tuple(range(first, first + 8)) for first in range(0, 4000, 8)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_workers_end_with_their_process_although_one_forked_from_it_lives():
+    program = (
+        "import numpy as np, os, time\nfrom pipeline.datasets import train_dataset\n"
+        "batches = train_dataset({'x': np.arange(64)}, global_batch=8, workers=2).batches()\nnext(batches)\n"
+        "print(*[worker.process.pid for worker in batches._workers], flush=True)\n"
+        "if os.fork() == 0:\n    os.close(1)\n    time.sleep(30)\n    os._exit(0)\ntime.sleep(1000)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        process.kill()
+        assert len(pids) == 2
+        assert gone(pids)
+
+
+def test_a_module_that_makes_batches_when_it_is_imported_is_refused_in_a_worker(tmp_path):
+    (tmp_path / "unguarded.py").write_text(
+        "import numpy as np\nfrom pipeline.datasets import train_dataset\nfrom pipeline.ops import Keep\n"
+        "class Own(Keep):\n    pass\n"
+        "next(train_dataset({'x': np.arange(9)}, global_batch=3, ops=[Own(['x'])], workers=1).batches())\n"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    command = [sys.executable, "-c", "import unguarded"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+    assert "a worker process would start workers: it imports the module of an op, which makes batches when it" in (
+        done.stderr
+    )
