@@ -1,7 +1,8 @@
 """A worker process: makes its rows of every batch, as a host of its own would, and writes them into shared slots.
 
 Loads neither JAX nor TensorFlow, unless an op does. It ends with the process that started it, however that ends: then
-it has another parent. Ctrl-C and SIGTERM are for that process alone."""
+it has another parent. One whose op holds Python's lock in C does so when that returns. Ctrl-C and SIGTERM are for that
+process alone."""
 
 import faulthandler
 import os
@@ -10,18 +11,20 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from pipeline.decoding import rows as row_decoding
-from pipeline.errors import BadRecordsError
+from pipeline.errors import BadRecordsError, InputError
 from pipeline.inputs import worker_pool
 from pipeline.inputs.bad_records import BadRecord, OnError, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder
 from pipeline.inputs.batches import Turns, planned_rows, read_ahead
 from pipeline.inputs.slots import Slots
 from pipeline.inputs.worker_pool import ALIVE_SECONDS, DONE, STACKS, Answer, Descriptors, Work, unpacked
+
+T = TypeVar("T")
 
 
 class _Found(Quarantine):
@@ -57,7 +60,7 @@ def main(index: int, parent: int, descriptors: Descriptors) -> NoReturn:
         found = _Found(work.on_error, work.max_bad_records)
         _answer(index, requests, descriptors, work, found)
     except Exception as error:
-        requests.send_bytes(_pickled(error, found.taken() if found is not None else []))
+        _or_end(requests.send_bytes, _pickled(error, found.taken() if found is not None else []))
     threading.Event().wait()  # until it is ended
     raise AssertionError
 
@@ -75,11 +78,21 @@ def _answer(index: int, requests: Connection, descriptors: Descriptors, work: Wo
     decode = BatchDecoder(work.records, work.decoder.of_rows(sum(map(len, rows))), found)
     planned = planned_rows(work.order, work.position, rows)
     for delivery in read_ahead(work.records, planned, work.read_ahead_bytes, turns):
-        slot = int.from_bytes(requests.recv_bytes())
+        slot = int.from_bytes(_or_end(requests.recv_bytes))
         with turns():
             slots.write(slot, first, decode(delivery))
         new = found.taken()
-        requests.send_bytes(pickle.dumps(Answer(new)) if new else DONE)
+        _or_end(requests.send_bytes, pickle.dumps(Answer(new)) if new else DONE)
+    _or_end(requests.recv_bytes)  # comes only if more is expected
+    raise InputError(f"{work.records.info.name} ended early: it returned fewer records than it states.")
+
+
+def _or_end(call: Callable[..., T], *args: Any) -> T:
+    """Ends this process if the one that started it is gone."""
+    try:
+        return call(*args)
+    except (EOFError, OSError):
+        os._exit(0)
 
 
 def _pickled(error: Exception, bad: list[BadRecord]) -> bytes:

@@ -37,7 +37,6 @@ from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.sources.records import Records
 
 AHEAD = 3  # batches that are being made or wait
-SHARED_BYTES = 2**20  # larger arrays, such as offsets of all records, are shared, and read-only
 ALIVE_SECONDS = 1.0  # between two looks at whether a process is alive
 inside_worker = False
 END_SECONDS = 5.0  # for killed processes to end
@@ -112,7 +111,8 @@ class WorkerBatches(Batches):
             )
         self._work, self._quarantine, self._lock = work, quarantine, threading.Lock()
         self._slots, self._asked = Slots(work.decoder.spec), deque[int]()
-        self._left, self._position, self._closed = work.order.remaining(work.position), work.position, False
+        self._left, self._position = work.order.remaining(work.position), work.position
+        self._closed = self._interrupted = False
         shared, sizes = _packed(work)
         self._workers = list[_Worker]()
         try:
@@ -124,6 +124,8 @@ class WorkerBatches(Batches):
 
     def __next__(self) -> Batch:
         with self._lock:
+            if self._interrupted:
+                raise InputError("these batches were interrupted. Call batches(position) for the rest of them.")
             try:
                 while len(self._asked) < AHEAD and self._left != 0:
                     self._ask()
@@ -133,10 +135,10 @@ class WorkerBatches(Batches):
                     self._answer(worker)
                 self._position = self._work.order.advance(self._position, 1)
                 return self._slots.batch(self._asked.popleft())
-            except BaseException:  # Ctrl-C as well: some workers may have answered, and others not
-                closed = self._closed
+            except BaseException as error:  # Ctrl-C as well: some workers may have answered, and others not
+                closed, self._interrupted = self._closed, not isinstance(error, Exception)
                 self.close()
-                if closed:
+                if closed and not self._interrupted:
                     raise StopIteration from None
                 raise
 
@@ -173,9 +175,9 @@ class WorkerBatches(Batches):
         """The worker and what it was asked for."""
         rows, count = self._work.rows[worker.index], len(self._workers)
         ids = self._work.order.rows(self._position, rows).record_ids
-        records = self._work.records
-        places = [records.where(record) for record in ids[ids >= 0][[0, -1]].tolist()] if (ids >= 0).any() else []
-        made = f", which was making the rows from {' to '.join(places)}" if places else ""
+        ids = ids[ids >= 0].tolist()
+        numbers = ", ".join(map(str, ids[:3])) + ", ..." * (len(ids) > 3)  # to say more, the storage would be read
+        made = f", which was making the rows of records {numbers} of {self._work.records.info.name}" if ids else ""
         return f"worker {worker.index + 1} of {count} (process {worker.process.pid}){made}"
 
     def close(self) -> None:
@@ -200,7 +202,9 @@ class _Worker:
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)
         descriptors = Descriptors(theirs.fileno(), slots, work, sizes)
-        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), f"{index}", f"{os.getpid()}"]
+        path = json.dumps([place for place in sys.path if isinstance(place, str)])  # Python ignores others
+        flags = ["-P", *["-O"] * sys.flags.optimize]
+        command = [sys.executable, *flags, "-c", _PROGRAM, path, f"{index}", f"{os.getpid()}"]
         command.append(json.dumps(descriptors))
         # In a session of its own, so that Ctrl-C spares it.
         self.process = subprocess.Popen(command, pass_fds=descriptors[:3], start_new_session=True)
@@ -212,7 +216,10 @@ class _Worker:
 
     def ending(self) -> str:
         """How the process ended."""
-        code = self.process.wait(END_SECONDS)
+        try:
+            code = self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "no longer answers."
         if code >= 0:
             return f"ended with code {code}. An op, or a library that it calls, ended the process."
         memory = " If nobody did that, the machine ran out of memory: see its log, and use fewer workers."
@@ -252,16 +259,11 @@ class _Pickler(pickle.Pickler):
 def pickled(work: Work) -> tuple[memoryview, list[memoryview]]:
     """The work, and its arrays. Raises OptionError if it cannot be passed to another process."""
     stream, buffers, workers = io.BytesIO(), list[pickle.PickleBuffer](), len(work.rows)
-
-    def in_band(buffer: pickle.PickleBuffer) -> bool:
-        small = buffer.raw().nbytes < SHARED_BYTES
-        if not small:
-            buffers.append(buffer)
-        return small
-
     try:
-        _Pickler(stream, workers, buffer_callback=in_band).dump(work)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        _Pickler(stream, workers, buffer_callback=buffers.append).dump(work)
+    except OptionError:
+        raise
+    except Exception as error:
         raise OptionError(
             f"workers={workers}: the source, or an op, cannot be passed to another process: {error}. Write functions "
             "with names in place of lambdas, or give workers=0."
@@ -281,8 +283,8 @@ def _packed(work: Work) -> tuple[int, list[int]]:
 
 
 def unpacked(descriptor: int, sizes: Sequence[int]) -> Work:
-    """What `_packed` made; its arrays are read-only."""
-    memory, at, parts = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), 0, list[memoryview]()
+    """What `_packed` made. Its arrays are shared until somebody writes into one, and then gets a copy."""
+    memory, at, parts = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)), 0, list[memoryview]()
     for size in sizes:
         parts.append(memory[at : at + size])
         at += aligned(size)

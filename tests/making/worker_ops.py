@@ -57,7 +57,7 @@ class Scratch:
     reads = ("number",)
 
     def __init__(self):
-        self.array = np.zeros(4, np.int64)
+        self.array = np.zeros(2**18, np.int64)  # 2 MiB
 
     def output_spec(self, specs):
         return {"number": specs["number"]}

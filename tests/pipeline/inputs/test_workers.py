@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,7 +155,7 @@ def test_workers_load_neither_jax_nor_tensorflow():
         (
             "exits",
             InputError,
-            r"worker 2 of 2 \(process \d+\), which was making the rows from .*row 20 to .*row 23, ended with code 7\.",
+            r"worker 2 of 2 \(process \d+\), which was making .* records 20, 21, 22, \.\.\. of arrays .*, ended with code 7\.",
         ),
         (
             "dies",
@@ -165,7 +166,7 @@ def test_workers_load_neither_jax_nor_tensorflow():
         (
             "is_suspended",
             StallError,
-            r"waited 2 s for worker 2 of 2 \(process \d+\), .*row 23 and is alive, and nothing came",
+            r"waited 2 s for worker 2 of 2 \(process \d+\), .*20, 21, 22, .* and is alive, and nothing came",
         ),
         ("sleeps", StallError, "waited 2 s for "),
         ("runs_out_of_memory", MemoryError, None),
@@ -324,3 +325,17 @@ def test_a_module_that_makes_batches_when_it_is_imported_is_refused_in_a_worker(
     assert "a worker process would start workers: it imports the module of an op, which makes batches when it" in (
         done.stderr
     )
+
+
+def test_a_keyboard_interrupt_is_not_taken_for_the_end_of_the_data():
+    batches = eval_dataset(NUMBERS, global_batch=8, ops=[Fault("sleeps", 22)], workers=2).batches()
+    threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        list(batches)
+    with pytest.raises(InputError, match=r"these batches were interrupted\. Call batches\(position\) for the rest"):
+        next(batches)
+
+
+def test_a_path_that_python_ignores_is_ignored(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    assert len(taken(eval_dataset(NUMBERS, global_batch=8, workers=1))) == 8
