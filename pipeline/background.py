@@ -5,17 +5,18 @@ a stalled disk, and `next` may have a time limit. A wait that took too long ends
 log. Stdlib only; reads nothing from disk, which may be what stalls."""
 
 import atexit
+import contextlib
 import gc
+import itertools
 import math
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pipeline.errors import OptionError, StallError
 from pipeline.logs import logger
@@ -59,8 +60,8 @@ def stacks() -> str:
     blocks = []
     for ident, frame in thread_frames().items():
         calls = [
-            f'  File "{call.f_code.co_filename}", line {line}, in {call.f_code.co_qualname}'
-            for call, line in traceback.walk_stack(frame)
+            f'  File "{call.f_code.co_filename}", line {call.f_lineno}, in {call.f_code.co_qualname}'
+            for call in calls_of(frame)
         ]
         blocks.append("\n".join([f"Thread {names.get(ident, ident)}:", *reversed(calls)]))
     return "\n".join(blocks)
@@ -76,6 +77,20 @@ def thread_frames() -> dict[int, FrameType]:
     finally:
         if collects:
             gc.enable()
+
+
+def calls_of(frame: FrameType) -> list[FrameType]:
+    """The frame and those that called it. traceback.walk_stack crashed CPython 3.11 once, perhaps because the thread ran
+    meanwhile; here C walks without bytecode in between, so no other thread runs."""
+    found, collects = deque[Any](), gc.isenabled()
+    gc.disable()
+    try:
+        with contextlib.suppress(AttributeError):  # the outermost has None for a caller, which has no f_back
+            found.extend(itertools.accumulate(itertools.repeat("f_back"), getattr, initial=frame))
+    finally:
+        if collects:
+            gc.enable()
+    return [each for each in found if each is not None]
 
 
 T = TypeVar("T")

@@ -8,14 +8,13 @@ import math
 import statistics
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from pipeline.background import thread_frames
+from pipeline.background import calls_of, thread_frames
 from trainer.config import TrainerConfig
 
 RECENT, LEAST = 100, 3  # finished dispatches that determine what is usual; with fewer than LEAST, nothing is
@@ -158,7 +157,7 @@ class Activity:
         """Whether a library waits for the other hosts, as Orbax does to save, and to say whether it saves."""
         if (frame := thread_frames().get(self._thread)) is None:
             return False
-        return any(each.f_code.co_filename.endswith(BARRIERS) for each, _ in traceback.walk_stack(frame))
+        return any(each.f_code.co_filename.endswith(BARRIERS) for each in calls_of(frame))
 
 
 class Stuck(NamedTuple):
