@@ -80,7 +80,7 @@ def thread_frames() -> dict[int, FrameType]:
 
 
 def calls_of(frame: FrameType) -> list[FrameType]:
-    """The frame and those that called it. traceback.walk_stack crashed CPython 3.11 once, perhaps because the thread ran
+    """The frame and those that called it. traceback.walk_stack crashed CPython 3.11 once, perhaps as the thread ran
     meanwhile; here C walks without bytecode in between, so no other thread runs."""
     found, collects = deque[Any](), gc.isenabled()
     gc.disable()
