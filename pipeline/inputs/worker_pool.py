@@ -157,7 +157,7 @@ class WorkerBatches(Batches):
             if worker.process.poll() is not None and not worker.answers.poll(0):
                 raise InputError(f"{self._named(worker)}, {worker.ending()}")
             if left <= 0:
-                os.kill(worker.process.pid, STACKS)
+                worker.process.send_signal(STACKS)
                 error = stalled(f"{self._named(worker)} and is alive", self._work.stall_seconds)
                 time.sleep(STACKS_SECONDS)
                 raise error
@@ -181,7 +181,7 @@ class WorkerBatches(Batches):
         return f"worker {worker.index + 1} of {count} (process {worker.process.pid}){made}"
 
     def close(self) -> None:
-        """Ends the iteration and the workers. Returns at once."""
+        """Ends the iteration and the workers, which takes milliseconds; half a second for one that a disk keeps."""
         self._closed = True
         self._end()
 

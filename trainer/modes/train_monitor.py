@@ -4,7 +4,6 @@ records and end; that every value is finite (TrainerConfig.on_nan), and that no 
 What the devices compute for the checks is in gradients.py."""
 
 import contextlib
-import math
 import secrets
 import time
 from collections import deque
@@ -17,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.decoding.rows import num_cores
 from pipeline.errors import InfeedError, NanError
 from pipeline.logs import logger
 from pipeline.storage.storage import join
@@ -25,7 +23,7 @@ from trainer.checkpointing.contents import versions
 from trainer.cluster.decisions import Decision
 from trainer.config import OnNan
 from trainer.events.metrics_lines import last_step
-from trainer.events.progress import ProgressLine, Speed, StepSize
+from trainer.events.progress import IdleCores, ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
 from trainer.exits import Interrupted, Preempted
 from trainer.gradients import LOSS, checked_names, finder_of_broken
@@ -47,7 +45,6 @@ RECENT, LEAST = 256, 64  # losses to compare with
 DEVIATIONS = 12  # standard deviations: normally distributed losses would practically never reach it
 LOG_DEVIATIONS = 6  # of the losses' logarithms: log-normal losses, which jump more, would practically never reach it
 NORMAL = 1.4826  # the standard deviation of normally distributed values, per median absolute deviation
-WAITS, ONE_CORE = 0.2, 0.8  # from which share on waiting is worth a word; threads that share a lock keep one core busy
 SHARE = 1.2  # a spike exceeds the median by at least this factor, even if losses hardly vary
 log = logger("trainer")
 
@@ -127,30 +124,6 @@ class TrainMonitor(AbstractContextManager):
         if self._line is not None:
             self._line.close()
         self.reports.__exit__(kind, error, trace)
-
-
-class IdleCores:
-    """Says once that worker processes would help: the input waits although most cores are idle, because its threads
-    wait for each other at Python's lock. workers: how many there are."""
-
-    def __init__(self, workers: int, cores: int | None = None) -> None:
-        self._told, self._cores = workers > 0, cores or num_cores()
-        self._cpu, self._wall = time.process_time(), time.perf_counter()
-
-    def observe(self, input_wait: float) -> None:
-        """input_wait: see Speed; since the last call."""
-        cpu, wall = time.process_time(), time.perf_counter()
-        busy = (cpu - self._cpu) / max(wall - self._wall, 1e-9)
-        self._cpu, self._wall = cpu, wall
-        if self._told or input_wait < WAITS or not ONE_CORE <= busy <= self._cores - 1:
-            return
-        self._told = True
-        workers = min(math.floor(self._cores - busy), math.ceil(1 / max(1 - input_wait, 1e-9)))
-        log.info(
-            "training waits for its input %.0f%% of the time, although %.1f of %d cores are idle: try "
-            "--input-workers=%d, processes that make the batches (train_dataset(workers=%d))",
-            100 * input_wait, self._cores - busy, self._cores, workers, workers,
-        )  # fmt: skip
 
 
 class Recorder(AbstractContextManager):

@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import OptionError
 from trainer.callbacks import Callback
 from trainer.checkpointing.contents import sealed
-from trainer.modes.train_monitor import IdleCores
+from trainer.events.progress import IdleCores
 from trainer.trainer import Trainer
 
 
