@@ -2,8 +2,10 @@
 
 A layout defines them for a record's payload, ops change them, a DatasetInput guarantees them. NumPy only."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,12 @@ class ArraySpec:
     def fits_a_batch(self) -> bool:
         """Whether rows stack to an array that a device accepts."""
         return None not in self.shape and self.dtype != BYTES
+
+    @property
+    def num_bytes(self) -> int:
+        """Of an array of this shape, which must be fixed."""
+        shape: Any = self.shape
+        return math.prod(shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,22 @@ def holds(dtype: np.dtype, value: float) -> bool:
         return not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return float(value).is_integer() and least <= value <= most
+
+
+def leaves(tree: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The path of keys to each leaf of a batch or its spec, which may be nested, and the leaf."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, *path, key)
+        else:
+            yield (*path, key), value
+
+
+def mapped(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A new tree with what the function makes of each leaf."""
+    return {
+        key: mapped(function, value) if isinstance(value, Mapping) else function(value) for key, value in tree.items()
+    }
 
 
 def _feature_spec(feature: Feature) -> ArraySpec:

@@ -1,6 +1,5 @@
 """Decodes the payloads of a host's rows into a batch: parsing, ops and padding."""
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,28 +53,18 @@ class Decoder:
         self._planned, self._decoder = (layout, plan, pads), RowDecoder(layout, plan, pads, taken)
         self._rows = _row_specs(plan.specs, taken, pad_values or {})
         self._nest = nested_tree if nested else dict[str, Any]
-        self._delivered = self._rows | RESERVED | (SEED if seeded else {})
-        self._size(host_batch)
-
-    def of_rows(self, host_batch: int) -> "Decoder":
-        """The same for batches of this many rows."""
-        other = copy.copy(self)
-        other._size(host_batch)
-        return other
-
-    def _size(self, host_batch: int) -> None:
-        self._host_batch = host_batch
+        rows = self._rows | RESERVED | (SEED if seeded else {})
         self.spec: Mapping[str, Any] = self._nest(
-            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in self._delivered.items()}
+            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in rows.items()}
         )
 
     def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, Any]:
-        """The features of one batch: per key, an array with the spec's shape and dtype.
+        """The features of rows: per key, an array [rows, ...], otherwise with the spec's shape and dtype.
 
-        payloads: of the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [host_batch], -1 for padding rows,
-        which contain only pad values and do not pass through ops. Raises SchemaError, which does not name a record."""
+        payloads: of the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [rows], -1 for padding rows, which
+        contain only pad values and do not pass through ops. Raises SchemaError, which does not name a record."""
         rows = self._decoder.decode(payloads, seeds)
-        return self._nest(rows if len(payloads) == self._host_batch else self._padded(rows, index >= 0))
+        return self._nest(rows if len(payloads) == len(index) else self._padded(rows, index >= 0))
 
     def rows_of(self, keys: Sequence[str]) -> RowDecoder:
         """Decodes any number of rows to these features of the batch alone, by their flat keys."""
@@ -85,7 +74,7 @@ class Decoder:
         padded = {}
         for key, row in self._rows.items():
             shape: Any = row.shape
-            padded[key] = np.full((self._host_batch, *shape), row.pad, row.dtype)
+            padded[key] = np.full((len(real), *shape), row.pad, row.dtype)
             padded[key][real] = rows[key]
         return padded
 

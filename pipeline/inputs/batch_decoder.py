@@ -1,10 +1,11 @@
 """The decoding half of a DatasetInput: turns the records read for a batch into the batch, even if some are bad.
 
-A batch without bad records is decoded in one go. In others, bisection finds the bad ones. `Serving` is what an exported
+Batches without bad records are decoded together. In others, bisection finds the bad ones. `Serving` is what an exported
 model needs of it."""
 
+import itertools
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 
 import numpy as np
 
@@ -18,30 +19,49 @@ from pipeline.inputs.provenance import stand_ins
 from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
 from pipeline.shards.schema import Schema
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
-from pipeline.spec import ArraySpec, feature_specs
+from pipeline.spec import ArraySpec, feature_specs, mapped
 
+TOGETHER_SECONDS = 0.02
 MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 
 
 class BatchDecoder:
-    """Makes a batch of each delivery. Threads may share it.
+    """Makes the batches of `rows` rows of each delivery. Threads may share it.
 
     Raises, depending on on_error: CorruptRecordError, SchemaError naming the record, BadRecordsError."""
 
-    def __init__(self, records: Records, decoder: Decoder, quarantine: Quarantine) -> None:
-        self._records, self._decoder, self._quarantine = records, decoder, quarantine
+    def __init__(self, records: Records, decoder: Decoder, quarantine: Quarantine, rows: int) -> None:
+        self._records, self._decoder, self._quarantine, self._rows = records, decoder, quarantine, rows
+        self._seconds = TOGETHER_SECONDS  # per batch, lately
 
-    def __call__(self, delivery: Delivery) -> Batch:
-        """One batch, as DatasetInput describes it."""
-        ids = delivery.rows.record_ids
+    def __call__(self, delivery: Delivery) -> Iterator[Batch]:
+        """Its batches in order, as DatasetInput describes them: the first alone, others as many together as take no
+        more than 20 ms, so that ops that are slow delay no batch."""
+        at, end = 0, len(delivery.rows.record_ids)
+        while at < end:
+            part = delivery.part(at, at + self._rows * max(1, int(TOGETHER_SECONDS / self._seconds)))
+            yield from self._batches(part)
+            at += len(part.rows.record_ids)
+
+    def _batches(self, delivery: Delivery) -> Iterator[Batch]:
+        ids, error = delivery.rows.record_ids, None
         whole = [record for record in delivery.records if isinstance(record, Proven)]
-        if len(whole) < len(delivery.records):
-            return self._despite_bad_rows(delivery)
-        try:
-            return self._batch(ids, delivery.rows.seeds, ids >= 0, whole)
-        except SchemaError as e:
-            return self._despite_bad_rows(delivery, e)
+        if len(whole) == len(delivery.records):
+            began = time.perf_counter()
+            try:
+                made = self._batch(ids, delivery.rows.seeds, ids >= 0, whole)
+                self._seconds = (time.perf_counter() - began) * self._rows / len(ids)
+                return (self._part(made, at) for at in range(0, len(ids), self._rows))
+            except SchemaError as e:
+                error = e
+        if len(ids) == self._rows:
+            return iter([self._despite_bad_rows(delivery, error)])
+        parts = (delivery.part(at, at + self._rows) for at in range(0, len(ids), self._rows))
+        return itertools.chain.from_iterable(map(self._batches, parts))
+
+    def _part(self, made: Batch, at: int) -> Batch:
+        return mapped(lambda array: array[at : at + self._rows], made)
 
     def _batch(self, ids: np.ndarray, seeds: np.ndarray, counted: np.ndarray, records: Sequence[Proven]) -> Batch:
         """ids, seeds: of every row. counted (bool): the rows of these records, in order; other rows are padding."""
@@ -107,11 +127,9 @@ class BatchDecoder:
         """The next good record of the same source, with its seed for that epoch.
 
         It depends only on the data, not on earlier batches, so every host and every resumed run finds the same one."""
-        rows = self._decoder.spec["_index"].shape[0]
-        ids, seeds = np.full(rows, -1), np.zeros(rows, np.uint64)
         for number, record in self._records_after(record_id):
-            ids[0] = number
-            seeds[:1] = record_seeds(seed, np.array([epoch]), ids[:1])
+            ids = np.array([number])
+            seeds = record_seeds(seed, np.array([epoch]), ids)
             bad = dict(self._bad_rows(ids, seeds, {0: record}))
             if not bad:
                 return number, seeds[0], intact(record)
@@ -124,7 +142,7 @@ class BatchDecoder:
     def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
         """The candidates, fetched in growing groups: damage is rarely a single record."""
         numbers, size = stand_ins(self._records.info.source_starts.tolist(), record_id), 1
-        while ids := list(islice(numbers, size)):
+        while ids := list(itertools.islice(numbers, size)):
             yield from zip(ids, fetch(self._records, np.array(ids)), strict=True)
             size = min(2 * size, MOST_FETCHED)
 

@@ -3,12 +3,10 @@
 Records of several batches are read as one group, so that one request reads neighbours. A DatasetInput passes in which
 rows to read, and the function that makes a batch of their records. Damaged records are passed on."""
 
-import itertools
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -16,17 +14,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pipeline.background import Background, stalled
+from pipeline.background import Background
 from pipeline.orders.order import Position, Rows
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading, Record, Records
 
 GROUP_BYTES = 16 * 1024**2  # read together
+TOGETHER_ROWS, TOGETHER_BYTES = 256, 2 * 1024**2  # decoded together: more no longer fit the processor's caches
 _TURN_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The rows of one batch, and the records read for those that are not padding."""
+    """The rows of one batch, or of several, and the records read for those that are not padding."""
 
     rows: Rows
     records: list[Record]
@@ -37,13 +36,28 @@ class Delivery:
         payloads = sum(len(record.payload) for record in self.records if isinstance(record, Proven))
         return payloads + RECORD_OBJECT_BYTES * len(self.records)
 
+    def part(self, begin: int, end: int) -> "Delivery":
+        """Only these rows."""
+        ids, epochs, seed = self.rows
+        before, last = (int((ids[:at] >= 0).sum()) for at in (begin, end))
+        return Delivery(Rows(ids[begin:end], epochs[begin:end], seed), self.records[before:last])
 
-def planned_rows(order: Any, position: Position, rows: Sequence[range]) -> Iterator[Rows]:
-    """These rows of the batches from a position on; endless for training."""
-    steps = order.remaining(position)
-    for _ in itertools.count() if steps is None else range(steps):
-        yield order.rows(position, rows)
-        position = order.advance(position, 1)
+
+def batches_together(rows: int, row_bytes: float, read_ahead_bytes: int) -> int:
+    """How many batches of so many rows are made in one step. A step costs as much as 50 rows of numbers.
+
+    row_bytes: of a record or of what it is decoded to, whichever is larger."""
+    most = min(TOGETHER_BYTES, read_ahead_bytes)
+    return max(1, int(min(TOGETHER_ROWS // rows, most // max(1, rows * row_bytes)))) if rows else 1
+
+
+def planned_rows(order: Any, position: Position, rows: Sequence[range], together: int = 1) -> Iterator[Rows]:
+    """These rows of the batches from a position on, of so many batches each time; endless for training."""
+    left = order.remaining(position)
+    while left is None or left > 0:
+        count = together if left is None else min(together, left)
+        yield order.rows(position, rows, count)
+        position, left = order.advance(position, count), None if left is None else left - count
 
 
 class Turns:
@@ -67,7 +81,7 @@ class Turns:
 
 
 def read_ahead(records: Records, batches: Iterable[Rows], ahead_bytes: int, turns: Turns) -> Background[Delivery]:
-    """Delivers `batches` in order. Holds up to ahead_bytes that are not yet taken, but at least one batch.
+    """Delivers `batches` in order. Holds up to ahead_bytes that are not yet taken, but at least one item of them.
 
     Iterating raises StorageError. It has no time limit; its consumer has one."""
     waiting: deque[list[Rows]] = deque()
@@ -100,7 +114,7 @@ def _deliveries(reading: Reading, waiting: deque[list[Rows]], turns: Turns) -> I
         left = iter(records)
         for rows in waiting.popleft():
             with turns():  # for each batch: otherwise a group of many batches is handed over while others are decoded
-                delivery = Delivery(rows, list(islice(left, int((rows.record_ids >= 0).sum()))))
+                delivery = Delivery(rows, list(islice(left, len(_real(rows)))))
             yield delivery
 
 
@@ -121,7 +135,7 @@ def _groups(records: Records, batches: Iterable[Rows], most_bytes: int) -> Itera
         yield group, group_bytes
 
 
-DECODING = 2  # decoded batches that wait
+DECODING = 2  # decoded batches that wait, or those that were decoded together
 Batch = dict[str, np.ndarray]
 T = TypeVar("T")
 
@@ -129,48 +143,52 @@ T = TypeVar("T")
 class Batches(Iterator[Batch]):
     """The batches from a position on. `close` returns immediately, whatever its threads wait for.
 
-    `next` raises StallError if reading, or then decoding, takes longer than stall_seconds. Any error closes it."""
+    decode: makes the batches of what is read in one step. `next` raises StallError if a batch takes longer than
+    stall_seconds. Any error closes it."""
 
     def __init__(
-        self, reading: Background[T], decode: Callable[[T], Batch], stall_seconds: float, turns: Turns
+        self,
+        reading: Background[T],
+        decode: Callable[[T], Iterator[Batch]],
+        stall_seconds: float,
+        turns: Turns,
+        together: int = 1,
     ) -> None:
         self._reading: Background[Any] = reading
-        self._stall_seconds = stall_seconds
-        self._pool = pool = ThreadPoolExecutor(1, "infeed-decode")
-
-        def decoded(delivery: T) -> Batch:
-            with turns():
-                return decode(delivery)
-
-        futures = (pool.submit(decoded, delivery) for delivery in reading)
         # The only time limit is here: one of `reading` would also count while no one waits, and both could expire.
-        self._decoded = Background(futures, limit=DECODING, name="infeed-submit", stall_seconds=stall_seconds)
+        self._decoded = Background(
+            made_in_turns(reading, decode, turns),
+            limit=max(DECODING, together),
+            name="infeed-decode",
+            stall_seconds=stall_seconds,
+        )
         # If dropped without close, a thread in a stalled `next(reading)` would keep it alive.
         weakref.finalize(self, reading.close).atexit = False
 
     def __next__(self) -> Batch:
         try:
-            return self._result(next(self._decoded))
-        except CancelledError:
-            raise StopIteration from None  # closed by another thread
+            return next(self._decoded)
         except Exception:
             self.close()
             raise
-
-    def _result(self, future: Future[Batch]) -> Batch:
-        try:
-            return future.result(self._stall_seconds)
-        except TimeoutError:
-            if future.done():  # it finished at the last moment, or raised TimeoutError itself
-                return future.result()
-        raise stalled("a batch that is being decoded ('infeed-decode')", self._stall_seconds)
 
     def close(self) -> None:
         """Ends the iteration. Threads end as soon as the disk and the ops return control."""
         self._reading.close()
         self._decoded.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits for reading and then submitting to end, this long each. Returns whether both have."""
+        """Waits for reading and then decoding to end, this long each. Returns whether both have."""
         return self._reading.join(timeout_seconds) & self._decoded.join(timeout_seconds)
+
+
+def made_in_turns(reading: Iterable[T], decode: Callable[[T], Iterator[Batch]], turns: Turns) -> Iterator[Batch]:
+    """The batches of each delivery."""
+    for delivery in reading:
+        batches = decode(delivery)
+        while True:
+            with turns():
+                batch = next(batches, None)
+            if batch is None:
+                break
+            yield batch

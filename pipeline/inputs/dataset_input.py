@@ -14,7 +14,7 @@ from pipeline.decoding.rows import num_cores
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
-from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, planned_rows, read_ahead
+from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, batches_together, planned_rows, read_ahead
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.provenance import provenance_of
 from pipeline.inputs.worker_pool import Work, WorkerBatches, divided, pickled
@@ -24,6 +24,7 @@ from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
 from pipeline.sizes import format_bytes
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch
+from pipeline.spec import leaves
 
 log = logger("pipeline")
 
@@ -55,8 +56,7 @@ class DatasetInput(OldAttributes):
         workers: int = 0,
     ) -> None:
         self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
-        self._quarantine = quarantine
-        self._decode_batch, self._workers = BatchDecoder(records, decoder, quarantine), workers
+        self._quarantine, self._workers = quarantine, workers
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         if read_ahead_bytes < 0:
             raise OptionError(f"read_ahead_bytes={read_ahead_bytes} must be at least 0; 0 reads one batch ahead.")
@@ -81,6 +81,11 @@ class DatasetInput(OldAttributes):
         )
         if workers < 0:
             raise OptionError(f"workers={workers} must be at least 0; 0 makes the batches in this process.")
+        host_rows = sum(map(len, rows))
+        row_bytes = sum(spec.num_bytes for _, spec in leaves(decoder.spec)) / host_rows
+        row_bytes = max(row_bytes, source.num_bytes / source.num_records)
+        self._together = batches_together(-(-host_rows // max(1, workers)), row_bytes, read_ahead_bytes)
+        self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
         if workers:
             pickled(self._work(self.info.start))  # raises its errors before any record is read
         ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
@@ -152,9 +157,9 @@ class DatasetInput(OldAttributes):
         position = self.start if position is None else position
         if self._workers:
             return WorkerBatches(self._work(position), self._quarantine)
-        turns, planned = Turns(), planned_rows(self._order, position, self._rows)
+        turns, planned = Turns(), planned_rows(self._order, position, self._rows, self._together)
         reading = read_ahead(self._records, planned, self.read_ahead_bytes, turns)
-        return Batches(reading, self._decode_batch, self._stall_seconds, turns)
+        return Batches(reading, self._decode, self._stall_seconds, turns, self._together)
 
     def draw(self, record_ids: np.ndarray, epochs: np.ndarray) -> Batch:
         """A batch of these records, int64 [n], drawn as in these epochs [n]; its other rows are padding.
@@ -165,7 +170,7 @@ class DatasetInput(OldAttributes):
         ids, given = np.full(rows, -1), np.zeros(rows, np.int64)
         ids[: len(record_ids)], given[: len(epochs)] = record_ids, epochs
         drawn = Rows(ids, given, int(self._order.settings.get("seed", 0)))
-        return self._decode_batch(Delivery(drawn, fetch(self._records, ids[ids >= 0])))
+        return next(self._decode(Delivery(drawn, fetch(self._records, ids[ids >= 0]))))
 
     def serving(self, keys: Sequence[str]) -> Serving:
         """What an exported model needs to decode records to these features of the batch, by their flat keys."""
@@ -186,6 +191,7 @@ class DatasetInput(OldAttributes):
             self._decoder,
             parts,
             position,
+            self._together,
             threads=max(1, num_cores() // len(parts)),
             read_ahead_bytes=self.read_ahead_bytes // len(parts),
             stall_seconds=self._stall_seconds,

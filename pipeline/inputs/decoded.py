@@ -3,11 +3,9 @@
 eval_dataset returns it for cache="decoded". Training cannot use it, because its batches never repeat."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
-
-import numpy as np
 
 from pipeline.errors import OptionError
 from pipeline.inputs.batches import Batch, Batches
@@ -15,6 +13,7 @@ from pipeline.inputs.dataset_input import DatasetInput
 from pipeline.logs import logger
 from pipeline.orders.order import Position
 from pipeline.sizes import format_bytes, room_for_a_cache
+from pipeline.spec import leaves, mapped
 
 log = logger("pipeline")
 
@@ -27,7 +26,7 @@ class DecodedInput(DatasetInput):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        batch_bytes = sum(np.empty(spec.shape, spec.dtype).nbytes for spec in _leaves(self.spec))
+        batch_bytes = sum(spec.num_bytes for _, spec in leaves(self.spec))
         needed, limit = self.steps_per_epoch * batch_bytes, room_for_a_cache()
         log.info(
             "%s: caching %s decoded in RAM: %d batches of %s",
@@ -88,7 +87,7 @@ class _Recording(Batches):
 
     def __next__(self) -> Batch:
         batch = next(self._batches)
-        for array in _leaves(batch):
+        for _, array in leaves(batch):
             array.flags.writeable = False
         seen = self._seen
         if seen is not None:
@@ -109,11 +108,6 @@ class _Recording(Batches):
         return self._batches.join(timeout_seconds)
 
 
-def _copied(batch: dict[str, Any]) -> dict[str, Any]:
+def _copied(batch: Batch) -> Batch:
     """The same arrays in new dicts, so that a consumer can remove keys."""
-    return {key: _copied(value) if isinstance(value, dict) else value for key, value in batch.items()}
-
-
-def _leaves(batch: Mapping[str, Any]) -> Iterator[Any]:
-    for value in batch.values():
-        yield from _leaves(value) if isinstance(value, Mapping) else (value,)
+    return mapped(lambda array: array, batch)

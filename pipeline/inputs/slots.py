@@ -1,4 +1,4 @@
-"""Memory for batches that processes share: slots in an anonymous file, each with the arrays of one batch.
+"""Memory for batches that processes share: slots in an anonymous file, each with the arrays of some batches.
 
 The file has no name, so nothing remains if every process is killed. A slot is free again when no array of its batch is
 left, wherever views of them went: to JAX on the CPU, which uses aligned arrays without a copy, or to the caller."""
@@ -9,24 +9,26 @@ import os
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from pipeline.spec import leaves
 
 ALIGNED = 64  # bytes; XLA copies other arrays
 
 
 class Slots:
-    """The slots of batches with this spec, which may be nested. file: the descriptor of existing ones."""
+    """Slots for so many batches each, with this spec, which may be nested. file: the descriptor of existing ones."""
 
-    def __init__(self, spec: Mapping[str, Any], file: int | None = None) -> None:
+    def __init__(self, spec: Mapping[str, Any], batches: int, file: int | None = None) -> None:
         self._parts, self._free, self._count, size = list[mmap.mmap](), deque[int](), 0, 0
         self._places = dict[tuple[str, ...], tuple[slice, Any, np.dtype]]()  # by the path of keys
-        for path, leaf in _leaves(spec):
-            shape: Any = leaf.shape
-            num_bytes = math.prod(shape) * leaf.dtype.itemsize
-            self._places[path] = slice(size, size + num_bytes), shape, leaf.dtype
+        for path, leaf in leaves(spec):
+            shape, dtype = (batches, *leaf.shape), np.dtype(leaf.dtype)
+            num_bytes = math.prod(shape) * dtype.itemsize
+            self._places[path] = slice(size, size + num_bytes), shape, dtype
             size += aligned(num_bytes)
         self._size = -(-max(size, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self.file = anonymous_file() if file is None else file
@@ -40,17 +42,17 @@ class Slots:
         os.ftruncate(self.file, _first(_part(number) + 1) * self._size)  # what is not used yet takes no memory
         return number
 
-    def batch(self, number: int) -> dict[str, Any]:
-        """The arrays of a slot. The slot is free once they, and all views of them, are gone."""
+    def arrays(self, number: int) -> dict[str, Any]:
+        """Those of a slot, [batches, *shape]. It is free once they, and all views of them, are gone."""
         whole = self._whole(number)
         weakref.finalize(whole, self._free.append, number).atexit = False
         return self._arrays(whole)
 
-    def write(self, number: int, first: int, rows: Mapping[str, Any]) -> None:
-        """Writes rows of a batch, from row `first` on."""
-        arrays = dict(_leaves(self._arrays(self._whole(number))))
-        for path, values in _leaves(rows):
-            arrays[path][first : first + len(values)] = values
+    def write(self, number: int, batch: int, first: int, rows: Mapping[str, Any]) -> None:
+        """Writes rows of one of the batches, from row `first` on."""
+        arrays = dict(leaves(self._arrays(self._whole(number))))
+        for path, values in leaves(rows):
+            arrays[path][batch, first : first + len(values)] = values
 
     def _whole(self, number: int) -> np.ndarray:
         part = _part(number)
@@ -89,12 +91,3 @@ def anonymous_file() -> int:
 def aligned(size: int) -> int:
     """The size rounded up to a multiple of ALIGNED."""
     return -(-size // ALIGNED) * ALIGNED
-
-
-def _leaves(tree: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The path of keys to each leaf, and the leaf."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, *path, key)
-        else:
-            yield (*path, key), value

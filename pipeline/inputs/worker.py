@@ -19,10 +19,10 @@ from pipeline.decoding import rows as row_decoding
 from pipeline.errors import BadRecordsError, InputError
 from pipeline.inputs import worker_pool
 from pipeline.inputs.bad_records import BadRecord, OnError, Quarantine
-from pipeline.inputs.batch_decoder import BatchDecoder
-from pipeline.inputs.batches import Turns, planned_rows, read_ahead
+from pipeline.inputs.batch_decoder import TOGETHER_SECONDS, BatchDecoder
+from pipeline.inputs.batches import Turns, made_in_turns, planned_rows, read_ahead
 from pipeline.inputs.slots import Slots
-from pipeline.inputs.worker_pool import ALIVE_SECONDS, DONE, STACKS, Answer, Descriptors, Work, unpacked
+from pipeline.inputs.worker_pool import ALIVE_SECONDS, COUNT_BYTES, STACKS, Answer, Descriptors, Work, unpacked
 
 T = TypeVar("T")
 
@@ -74,17 +74,44 @@ def _end_with(parent: int) -> NoReturn:
 def _answer(index: int, requests: Connection, descriptors: Descriptors, work: Work, found: _Found) -> None:
     row_decoding.THREADS = work.threads
     rows, first = work.rows[index], sum(len(each) for before in work.rows[:index] for each in before)
-    slots, turns = Slots(work.decoder.spec, descriptors.slots), Turns()
-    decode = BatchDecoder(work.records, work.decoder.of_rows(sum(map(len, rows))), found)
-    planned = planned_rows(work.order, work.position, rows)
+    slots, turns = Slots(work.decoder.spec, work.together, descriptors.slots), Turns()
+    decode = BatchDecoder(work.records, work.decoder, found, sum(map(len, rows)))
+    planned = planned_rows(work.order, work.position, rows, work.together)
     for delivery in read_ahead(work.records, planned, work.read_ahead_bytes, turns):
-        slot = int.from_bytes(_or_end(requests.recv_bytes))
-        with turns():
-            slots.write(slot, first, decode(delivery))
-        new = found.taken()
-        _or_end(requests.send_bytes, pickle.dumps(Answer(new)) if new else DONE)
+        slot, answers = int.from_bytes(_or_end(requests.recv_bytes)), _Answers(requests)
+        with answers:
+            for place, batch in enumerate(made_in_turns([delivery], decode, turns)):
+                slots.write(slot, place, first, batch)
+                answers.add(found.taken())
     _or_end(requests.recv_bytes)  # comes only if more is expected
     raise InputError(f"{work.records.info.name} ended early: it returned fewer records than it states.")
+
+
+class _Answers:
+    """Tells of the batches of a slot: of all together, unless some are late or have bad records."""
+
+    def __init__(self, requests: Connection) -> None:
+        self._requests, self._made, self._told = requests, 0, time.monotonic()
+
+    def add(self, bad: list[BadRecord]) -> None:
+        if bad:
+            self._tell()
+            _or_end(self._requests.send_bytes, pickle.dumps(Answer(bad)))
+            return
+        self._made += 1
+        if time.monotonic() - self._told > TOGETHER_SECONDS:
+            self._tell()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:  # after an error as well: the batches before it are whole
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._made:
+            _or_end(self._requests.send_bytes, self._made.to_bytes(COUNT_BYTES))
+        self._made, self._told = 0, time.monotonic()
 
 
 def _or_end(call: Callable[..., T], *args: Any) -> T:

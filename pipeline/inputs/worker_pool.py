@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe
+from operator import itemgetter
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -30,15 +31,17 @@ from pipeline.caches import CachedRecords
 from pipeline.decoding.decode import Decoder
 from pipeline.errors import InputError, OptionError
 from pipeline.inputs.bad_records import BadRecord, OnError, Quarantine
-from pipeline.inputs.batches import Batch, Batches
+from pipeline.inputs.batches import Batch, Batches, planned_rows
 from pipeline.inputs.slots import Slots, aligned, anonymous_file
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.sources.records import Records
+from pipeline.spec import mapped
 
-AHEAD = 3  # batches that are being made or wait
+AHEAD = 3  # slots whose batches are being made or wait
 ALIVE_SECONDS = 1.0  # between two looks at whether a process is alive
 inside_worker = False
+COUNT_BYTES = 2  # of an answer that is the number of batches
 END_SECONDS = 5.0  # for killed processes to end
 STACKS, STACKS_SECONDS = signal.SIGUSR1, 0.5  # at this signal a worker writes the stacks of its threads
 _PROGRAM = (
@@ -51,13 +54,14 @@ _PROGRAM = (
 class Work:
     """What all workers share. rows: of this host's rows, those of each worker; `position` is that of the first batch.
 
-    threads: for the rows of one worker. read_ahead_bytes: of one worker."""
+    together: how many batches a slot has. threads: for the rows of one worker. read_ahead_bytes: of one worker."""
 
     records: Records
     order: TrainOrder | MixOrder | EvalOrder
     decoder: Decoder
     rows: Sequence[tuple[range, ...]]
     position: Position
+    together: int
     threads: int
     read_ahead_bytes: int
     stall_seconds: float
@@ -76,14 +80,12 @@ class Descriptors(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A worker has written its rows, or met an error, with its stack as text. bad: the bad records that it met."""
+    """A worker has written its rows of a batch, or met an error, with its stack as text. bad: the bad records that it
+    met. Nearly all answers are not pickled, and only the number of batches."""
 
     bad: list[BadRecord] = field(default_factory=list)
     error: Exception | None = None
     stack: str = ""
-
-
-DONE, _DONE = b"", Answer()  # nearly every answer
 
 
 def divided(rows: Sequence[range], parts: int) -> list[tuple[range, ...]]:
@@ -110,7 +112,8 @@ class WorkerBatches(Batches):
                 "imported. Put that under: if __name__ == '__main__':"
             )
         self._work, self._quarantine, self._lock = work, quarantine, threading.Lock()
-        self._slots, self._asked = Slots(work.decoder.spec), deque[int]()
+        self._slots, self._asked = Slots(work.decoder.spec, work.together), deque[int]()
+        self._made = iter(())  # the batches of a slot, once each worker has made its rows
         self._left, self._position = work.order.remaining(work.position), work.position
         self._closed = self._interrupted = False
         shared, sizes = _packed(work)
@@ -127,14 +130,15 @@ class WorkerBatches(Batches):
             if self._interrupted:
                 raise InputError("these batches were interrupted. Call batches(position) for the rest of them.")
             try:
-                while len(self._asked) < AHEAD and self._left != 0:
-                    self._ask()
-                if not self._asked or self._closed:
+                if self._closed:
                     raise StopIteration
+                batch = next(self._made, None) or self._of_next_slot()
                 for worker in self._workers:
-                    self._answer(worker)
+                    while not worker.made:
+                        self._answer(worker)
+                    worker.made -= 1
                 self._position = self._work.order.advance(self._position, 1)
-                return self._slots.batch(self._asked.popleft())
+                return batch
             except BaseException as error:  # Ctrl-C as well: some workers may have answered, and others not
                 closed, self._interrupted = self._closed, not isinstance(error, Exception)
                 self.close()
@@ -142,12 +146,20 @@ class WorkerBatches(Batches):
                     raise StopIteration from None
                 raise
 
-    def _ask(self) -> None:
-        slot = self._slots.take()
-        self._asked.append(slot)
-        self._left = None if self._left is None else self._left - 1
-        for worker in self._workers:
-            worker.ask(slot)
+    def _of_next_slot(self) -> Batch:
+        while len(self._asked) < AHEAD and (self._left is None or self._left > 0):
+            slot = self._slots.take()
+            self._asked.append(slot)
+            self._left = None if self._left is None else self._left - self._work.together
+            for worker in self._workers:
+                worker.ask(slot)
+        if not self._asked:
+            raise StopIteration
+        arrays, count = self._slots.arrays(self._asked.popleft()), self._work.together
+        if not self._asked and self._left:
+            count += self._left  # the last
+        self._made = (mapped(itemgetter(place), arrays) for place in range(count))
+        return next(self._made)
 
     def _answer(self, worker: "_Worker") -> None:
         left = self._work.stall_seconds
@@ -165,7 +177,11 @@ class WorkerBatches(Batches):
             message = worker.requests.recv_bytes()
         except (EOFError, OSError):
             raise InputError(f"{self._named(worker)}, {worker.ending()}") from None
-        answer: Answer = pickle.loads(message) if message != DONE else _DONE
+        if len(message) == COUNT_BYTES:
+            worker.made += int.from_bytes(message)
+            return
+        answer: Answer = pickle.loads(message)
+        worker.made += 1
         self._quarantine.add(answer.bad)
         if answer.error is not None:
             answer.error.add_note(f"in {self._named(worker)}:\n{answer.stack}")
@@ -174,9 +190,9 @@ class WorkerBatches(Batches):
     def _named(self, worker: "_Worker") -> str:
         """The worker and what it was asked for."""
         rows, count = self._work.rows[worker.index], len(self._workers)
-        ids = self._work.order.rows(self._position, rows).record_ids
-        ids = ids[ids >= 0].tolist()
-        numbers = ", ".join(map(str, ids[:3])) + ", ..." * (len(ids) > 3)  # to say more, the storage would be read
+        planned = planned_rows(self._work.order, self._position, rows, self._work.together)
+        ids = [number for number in next(planned).record_ids.tolist() if number >= 0]
+        numbers = ", ".join(map(str, ids[:3])) + f", ..., {ids[-1]}" * (len(ids) > 3)  # more is known to the storage
         made = f", which was making the rows of records {numbers} of {self._work.records.info.name}" if ids else ""
         return f"worker {worker.index + 1} of {count} (process {worker.process.pid}){made}"
 
@@ -197,7 +213,7 @@ class WorkerBatches(Batches):
 
 class _Worker:
     def __init__(self, index: int, slots: int, work: int, sizes: list[int]) -> None:
-        self.index = index
+        self.index, self.made = index, 0  # batches whose rows it has made, and that are not delivered
         self.requests, theirs = Pipe()
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)

@@ -5,13 +5,14 @@ position, which is therefore one number, however many sources there are. Pure Nu
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import OptionError
 from pipeline.orders.hashing import MIXES, hash_key, permutation
-from pipeline.orders.order import Position, Rows, check_sizes, check_streams, stream_rows
+from pipeline.orders.order import Position, Rows, check_sizes, check_streams, rows_of_batches
 from pipeline.orders.shuffle import Shuffle
 
 SLOTS = 1_024  # rows of one stream per round, in which the sources are in random order
@@ -84,7 +85,7 @@ class MixOrder:
         self._round = functools.lru_cache(2 * self.streams)(self._mixed_round)  # 1 KB each
 
     def __reduce__(self) -> tuple[Any, ...]:  # without the cache, which cannot be pickled
-        make = functools.partial(MixOrder, seed=self._seed, digest=self._digest)
+        make = partial(MixOrder, seed=self._seed, digest=self._digest)
         return make, (self.shuffles, self._first_ids, self.shares, self.global_batch)
 
     @property
@@ -105,17 +106,16 @@ class MixOrder:
         """The position that many batches later."""
         return Position(0, position.records + batches * self._stream_rows)
 
-    def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
-        """These row ranges of the batch at a position, in the order given."""
-        pieces = [
-            piece
-            for stream, first, wanted in stream_rows(ranges, self._stream_rows)
-            for piece in self._pieces(stream, position.records + first, wanted)
-        ]
-        ids, epochs = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    def rows(self, position: Position, ranges: Iterable[range], batches: int = 1) -> Rows:
+        """These row ranges of the batch at a position, in the order given, then of the batches that follow."""
+        records = partial(self._records, position)
+        ids, epochs = rows_of_batches(records, ranges, self._stream_rows, batches)
         return Rows(ids, epochs, self._seed)
 
-    def _pieces(self, stream: int, at: int, wanted: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _records(
+        self, position: Position, stream: int, first: int, wanted: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        at = position.records + first
         while wanted:
             number, inside = divmod(at, SLOTS)
             sources = self._round(stream, number)
@@ -125,7 +125,7 @@ class MixOrder:
             wanted, at = wanted - len(here), at + len(here)
 
     def _drawn(self, stream: int, had: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Record ids and epochs of rows that each take the next record of their source."""
+        """Epochs and record ids of rows that each take the next record of their source."""
         counts, pieces = np.bincount(sources), []
         for source in np.flatnonzero(counts).tolist():
             shuffle, first = self.shuffles[source], self._first_ids[source]
@@ -135,7 +135,7 @@ class MixOrder:
         ids, epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
         ids[rows] = np.concatenate([ids for _, ids in pieces])
         epochs[rows] = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
-        return ids, epochs
+        return epochs, ids
 
     def _mixed_round(self, stream: int, number: int) -> np.ndarray:
         counts = self._rounds.of_round(number)

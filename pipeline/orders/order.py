@@ -4,8 +4,9 @@ A DatasetInput asks it for the record ids of any rows of any batch; resuming is 
 Pure NumPy: no I/O, no manifest, no TensorFlow."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class Position(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Some rows of one batch, in row order."""
+    """Some rows of one batch, or of several, batch after batch, in row order."""
 
     record_ids: np.ndarray  # int64 [n], -1 on padding
     epochs: np.ndarray  # int64 [n]
@@ -121,16 +122,16 @@ class TrainOrder:
         epochs, steps = divmod(batches - left, self.steps_per_epoch)
         return Position(position.epoch + 1 + epochs, steps * self._stream_rows)
 
-    def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
-        """These row ranges of the batch at a position, in the order given."""
-        position = self._resolve(position)
-        pieces = [
-            piece
-            for stream, first, wanted in stream_rows(ranges, self._stream_rows)
-            for piece in self._pieces(position, stream, first, wanted)
-        ]
-        ids = np.concatenate([ids for _, ids in pieces]) if pieces else np.zeros(0, np.int64)
-        epochs = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
+    def rows(self, position: Position, ranges: Sequence[range], batches: int = 1) -> Rows:
+        """These row ranges of the batch at a position, in the order given, then of the batches that follow."""
+        found = list[np.ndarray]()
+        while batches:
+            position, here = self._resolve(position), batches
+            if self.epochs == "drop":  # the next epoch begins with a batch of its own
+                here = min(batches, (self._shortest - position.records) // self._stream_rows)
+            found.append(rows_of_batches(partial(self._records, position), ranges, self._stream_rows, here))
+            position, batches = self.advance(position, here), batches - here
+        ids, epochs = np.concatenate(found, axis=1)
         return Rows(ids, epochs, self.seed)
 
     def _resolve(self, position: Position) -> Position:
@@ -139,11 +140,31 @@ class TrainOrder:
             return Position(position.epoch + 1, 0)
         return position
 
-    def _pieces(self, position: Position, stream: int, first: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
+    def _records(self, position: Position, stream: int, first: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
         epoch, at = position.epoch, position.records + first
         if self.epochs == "span":  # streams differ in length by one, so each enters its next epoch separately
             epoch, at = divmod(position.epoch * self._shortest + at, self.shuffle.length(stream))
         return self.shuffle.records(stream, epoch, at, wanted)
+
+
+def rows_of_batches(
+    records: Callable[[int, int, int], Iterable[tuple[Any, np.ndarray]]],
+    ranges: Iterable[range],
+    rows_per_stream: int,
+    batches: int,
+) -> np.ndarray:
+    """int64 [2, n]: the ids and the epochs of these row ranges of a batch, then of the batches that follow.
+
+    records(stream, first, wanted): (epochs, ids) of a stream's records from place `first` on. A stream is asked once
+    for all batches, because asking costs as much as 20 records."""
+    tables = [np.empty((2, batches, 0), np.int64)]
+    for stream, first, wanted in stream_rows(ranges, rows_per_stream):
+        table, at = np.empty((2, batches * rows_per_stream), np.int64), 0
+        for epochs, ids in records(stream, first, (batches - 1) * rows_per_stream + wanted):
+            table[0, at : at + len(ids)], table[1, at : at + len(ids)] = ids, epochs
+            at += len(ids)
+        tables.append(table.reshape(2, batches, rows_per_stream)[:, :, :wanted])
+    return np.concatenate(tables, axis=2).reshape(2, -1)
 
 
 def stream_rows(ranges: Iterable[range], rows_per_stream: int) -> Iterator[tuple[int, int, int]]:
@@ -184,9 +205,10 @@ class EvalOrder:
         """The position that many batches later."""
         return Position(0, position.records + batches * self.global_batch)
 
-    def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
-        """These row ranges of the batch at a position, in the order given, with seed and epoch 0."""
-        ids = position.records + np.concatenate([np.asarray(rows, np.int64) for rows in ranges])
+    def rows(self, position: Position, ranges: Iterable[range], batches: int = 1) -> Rows:
+        """These row ranges of the batch at a position, then of those that follow, with seed and epoch 0."""
+        begins = position.records + self.global_batch * np.arange(batches)
+        ids = (begins[:, None] + np.concatenate([np.asarray(rows, np.int64) for rows in ranges])).ravel()
         ids = np.where(ids < self.num_records, ids, -1)
         return Rows(ids, np.zeros_like(ids), seed=0)
 

@@ -148,7 +148,6 @@ def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(ima
     wait_until_inside(shard)
     del batches
     gc.collect()
-    wait_until_ended("infeed-submit")
     wait_until_ended("infeed-decode")
     end_stall(shard)
     wait_until_ended("infeed-")

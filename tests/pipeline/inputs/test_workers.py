@@ -118,9 +118,9 @@ def test_a_mixture_of_sources_and_a_cache_on_a_disk_have_the_same_bits(pictures,
 
 
 def test_batches_that_are_kept_stay_as_they_are_and_slots_are_used_again():
-    batches = train_dataset(NUMBERS, global_batch=8, workers=2).batches()
+    batches = train_dataset(NUMBERS, global_batch=16, workers=2, read_ahead_bytes=1).batches()  # a batch per slot
     kept = [next(batches) for _ in range(30)]
-    expected = taken(train_dataset(NUMBERS, global_batch=8), count=30)
+    expected = taken(train_dataset(NUMBERS, global_batch=16), count=30)
     assert_same(kept, expected)
     assert all(value.ctypes.data % 64 == 0 for batch in kept for value in batch.values())
     size, files = os.fstat(batches._slots.file).st_size, len([*Path("/proc/self/fd").iterdir()])
@@ -173,7 +173,7 @@ def test_workers_load_neither_jax_nor_tensorflow():
     ],
 )
 def test_what_happens_to_a_worker_ends_the_batches_and_is_told(does, error, told):
-    options = {"global_batch": 8, "ops": [Fault(does, 22)], "workers": 2, "stall_seconds": 2}
+    options = {"global_batch": 8, "ops": [Fault(does, 22)], "workers": 2, "stall_seconds": 2, "read_ahead_bytes": 1}
     batches, seen = eval_dataset(NUMBERS, **options).batches(), []
     with pytest.raises(error, match=told):
         seen.extend(batches)

@@ -71,6 +71,16 @@ def test_any_hosts_together_read_the_global_batch(order, records, count):
     assert np.array_equal(np.concatenate([rows.seeds for rows in parts]), both.seeds)
 
 
+@given(orders(), st.integers(0, 3000), st.integers(1, 9))
+@settings(max_examples=examples(60))
+def test_rows_of_several_batches_are_those_of_one_after_the_other(order, records, batches):
+    position, ranges = Position(0, records), [range(order.global_batch // 2, order.global_batch)]
+    together = order.rows(position, ranges, batches)
+    single = [order.rows(order.advance(position, step), ranges) for step in range(batches)]
+    assert np.array_equal(together.record_ids, np.concatenate([rows.record_ids for rows in single]))
+    assert np.array_equal(together.seeds, np.concatenate([rows.seeds for rows in single]))
+
+
 @given(orders(), st.integers(0, 50), st.integers(0, 50))
 @settings(max_examples=examples(60))
 def test_advancing_equals_stepping_and_another_batch_size_resumes_at_the_next_record(order, first, then):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sweep import examples
 
 from pipeline.hosts import Hosts
-from pipeline.orders.order import Position, TrainOrder, divisors
+from pipeline.orders.order import EvalOrder, Position, TrainOrder, divisors
 
 MODES = st.sampled_from(["drop", "span"])
 
@@ -115,6 +115,20 @@ def test_any_sharding_gives_its_hosts_the_rows_it_names(order_and_position, data
         np.testing.assert_array_equal(rows.seeds, whole.seeds[numbers])
         seen |= set(numbers)
     assert seen == set(range(order.global_batch))
+
+
+@given(with_position(), st.data(), st.integers(1, 9))
+@settings(max_examples=examples(100))
+def test_rows_of_several_batches_are_those_of_one_after_the_other(order_and_position, data, batches):
+    order, position = order_and_position
+    host = data.draw(shardings(order.global_batch))[0].host_rows(order.global_batch)
+    for each in (order, EvalOrder(order.num_records, order.global_batch)):
+        at = position if each is order else each.start
+        together = each.rows(at, host, batches)
+        single = [each.rows(each.advance(at, step), host) for step in range(batches)]
+        for name in ("record_ids", "epochs", "seeds"):
+            expected = np.concatenate([getattr(rows, name) for rows in single])
+            np.testing.assert_array_equal(getattr(together, name), expected)
 
 
 @given(with_position(), st.data())

@@ -1,0 +1,84 @@
+"""Small batches are made several at a time: the same bits and order, no later, and errors in their place."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from bad_pictures import OPS
+from host_batches import assert_same, taken
+
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.errors import SchemaError
+from pipeline.inputs.batches import batches_together
+from pipeline.spec import ArraySpec
+
+NUMBERS = {"number": np.arange(300), "half": np.arange(300) / 2}
+ALONE = {"read_ahead_bytes": 1}
+
+
+@dataclass(frozen=True)
+class Each:
+    """Takes `seconds` per record, and raises for the record `bad`."""
+
+    seconds: float = 0.0
+    bad: int = -1
+    reads = ("number",)
+
+    def output_spec(self, specs):
+        return {"twice": ArraySpec((), np.dtype(np.int32))}
+
+    def __call__(self, features, rng):
+        time.sleep(self.seconds)
+        if features["number"] == self.bad:
+            raise ValueError("of a user's own")
+        return {"twice": 2 * int(features["number"])}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("options", [{"epochs": "span"}, {"epochs": "drop"}, {"epochs": "span", "nested": True}])
+def test_batches_made_together_have_the_bits_of_those_made_alone(options, workers):
+    options |= {"global_batch": 7, "ops": [Each()], "seed": 2}
+    expected = taken(train_dataset(NUMBERS, **options, **ALONE), count=100)
+    together = train_dataset(NUMBERS, **options, workers=workers)
+    assert together._together > 10
+    assert_same(taken(together, count=100), expected)
+    middle = together.advance(together.start, 41)
+    assert_same(taken(together, middle, 59), expected[41:])
+    assert_same(*(taken(eval_dataset(NUMBERS, global_batch=7, workers=workers, **more)) for more in ({}, ALONE)))
+
+
+@pytest.mark.parametrize("on_error", ["skip", "mask"])
+def test_a_bad_record_among_batches_made_together_changes_only_its_row(pictures, on_error):
+    options = {"global_batch": 2, "ops": OPS, "on_error": on_error, "seed": 1}
+    sources = [train_dataset(pictures[1], **options, **more) for more in ({}, ALONE)]
+    assert [source._together for source in sources] == [128, 1]
+    assert_same(*(taken(source, count=40) for source in sources))
+    assert sources[0].quarantine == sources[1].quarantine
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_before_that_of_a_bad_record_are_delivered(workers):
+    seen = []
+    with pytest.raises(SchemaError, match=r"of a user's own"):
+        seen.extend(eval_dataset(NUMBERS, global_batch=8, ops=[Each(bad=100)], workers=workers).batches())
+    assert len(seen) == 100 // 8
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_slow_ops_delay_no_batch_beyond_the_time_that_it_takes(workers):
+    options = {"global_batch": 8, "ops": [Each(seconds=0.03)], "stall_seconds": 4, "workers": workers}
+    batches = eval_dataset(NUMBERS, **options).batches()  # all together would take 9 s
+    began = time.monotonic()
+    next(batches)
+    assert time.monotonic() - began < 3
+    assert len(list(batches)) == 37
+
+
+def test_only_small_batches_are_made_together():
+    assert batches_together(64, 1_000, 2**30) == 4
+    assert batches_together(64, 224 * 224 * 3, 2**30) == 1
+    assert batches_together(64, 12_292, 2**30) == 2
+    assert batches_together(64, 1_000, 100_000) == 1  # holds no more than it may
+    assert batches_together(1_024, 4, 2**30) == 1
+    assert batches_together(0, 4, 2**30) == 1  # a host without rows
