@@ -160,6 +160,7 @@ def _work(shelf: _Shelf[T], source: Iterator[T], cost: Callable[[T], int]) -> No
         for item in source:
             if not shelf.put(item, cost(item)):
                 break
+            del item  # while the next is made
     except BaseException as e:
         error = e
     finally:

@@ -115,7 +115,7 @@ class TrainerConfig:
     """scan: one program runs k steps. step: k asynchronous dispatches. auto: step for convolutions on CPU, whose
     gradients XLA runs 5-11x slower inside a loop; otherwise scan."""
     superbatch_bytes: int = 256 * MiB
-    """Maximum bytes of a k-step super-batch on a device; limits iterations_per_loop. Up to four exist at a time."""
+    """Maximum bytes of a k-step super-batch on a device; limits iterations_per_loop. Up to three exist at a time."""
     input_workers: int = 0
     """Processes that make this host's batches, with the same bits; 0: threads of this process. For an input that waits
     although cores are idle."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -132,7 +132,7 @@ def run(
 
     `on_result` gets all results in order, each while the next dispatch runs, so the device never waits for the
     host. The activity of a Feeder is told how far the dispatches are."""
-    pending: tuple[Chunk, Any] | None = None
+    pending: _Launched | None = None
     step, source, ended = start, iter(chunks), False
     copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
     with getattr(chunks, "activity", Activity()).dispatches(start, chunks) as doing:
@@ -160,25 +160,32 @@ def run(
                 leaf.copy_to_host_async()
             step = doing.launched = chunk.start + chunk.length
             _reported(pending, on_result, doing)
-            pending = (chunk, scalars)
+            pending = _Launched(chunk.start, chunk.length, chunk.stacked, scalars)
+            del chunk  # its batches are the devices'
         _reported(pending, on_result, doing)
     return carry, step
 
 
-def _reported(
-    pending: tuple[Chunk, Any] | None, on_result: Callable[[DispatchResult], None], doing: Dispatches
-) -> None:
+class _Launched(NamedTuple):
+    """A dispatch whose scalars, of each step or stacked, have not been read."""
+
+    start: int
+    length: int
+    stacked: bool
+    scalars: list[dict[str, Any]]
+
+    def read(self) -> DispatchResult:
+        host = jax.device_get(self.scalars)
+        stacked = host[0] if self.stacked else jax.tree.map(lambda *steps: np.stack(steps), *host)
+        return DispatchResult(self.start, self.length, stacked)
+
+
+def _reported(pending: _Launched | None, on_result: Callable[[DispatchResult], None], doing: Dispatches) -> None:
     if pending:
         doing.at = doing.DEVICES
-        result = _read(*pending)
+        result = pending.read()
         began = time.perf_counter()
         doing.finish(result.start + result.length, began)
         doing.at = doing.WORK
         on_result(result)
         doing.host_seconds += time.perf_counter() - began
-
-
-def _read(chunk: Chunk, scalars: list[dict[str, Any]]) -> DispatchResult:
-    host = jax.device_get(scalars)
-    stacked = host[0] if chunk.stacked else jax.tree.map(lambda *steps: np.stack(steps), *host)
-    return DispatchResult(chunk.start, chunk.length, stacked)
