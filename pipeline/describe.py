@@ -25,6 +25,7 @@ from rich.text import Text
 from pipeline.describing.facts import SAMPLED_RECORDS, damage, gathered, looked_at, shard_sizes, spread
 from pipeline.describing.labels import label_rows, label_text, occurring, outside, shortened
 from pipeline.describing.page import dataset_page
+from pipeline.describing.requests import Requests, planned_requests
 from pipeline.describing.splits import split_facts
 from pipeline.errors import OptionError, StorageError, printable
 from pipeline.pages.page import check_page, write_page
@@ -116,10 +117,18 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
         console.print(_bars(f"{split}: shards by size", shard_sizes(entry), "shards"))
         if entry.num_records:
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
+            console.print(_requests(planned_requests(reader)), markup=False, highlight=False, soft_wrap=True)
             if manifest.labels:
                 console.print(_label_bars(reader, manifest.labels, every, progress))
             for number in spread(reader.info.num_records, samples).tolist():
                 console.print(_record_table(reader, number, text))
+
+
+def _requests(found: Requests) -> str:
+    return (
+        f"training in batches of {found.batch:,} from a bucket: {found.requests:.1f} requests and "
+        f"{format_bytes(found.num_bytes)} per batch"
+    )
 
 
 def _schema_table(manifest: Manifest) -> Table:

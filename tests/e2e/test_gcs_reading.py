@@ -8,9 +8,13 @@ import pytest
 from fake_gcs.server import Reset, Short, Stall, Status
 
 from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.describing import requests
 from pipeline.errors import CorruptRecordError, StallError, StorageError
+from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import index_file
+from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.storage import gcs_calls
+from pipeline.storage.schemes import open_storage
 from pipeline.tf_cpu import tf
 from pipeline.tf_data import dataset_of
 
@@ -68,6 +72,22 @@ def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, 
         next(batches)
     batches.close()
     assert len(gcs_server.requests("-of-.*alt=media")) == 15
+
+
+def test_describe_states_the_requests_and_bytes_that_training_takes(shards, gcs_server, monkeypatch):
+    monkeypatch.setattr(requests, "BATCH", 64)
+    records = IndexedRecords(read_manifest(shards), "train", open_storage(shards))
+    planned = requests.planned_requests(records)
+    source = train_dataset(shards, keys=KEYS, global_batch=64)
+    gcs_server.reset()
+    batches = source.batches()
+    for _ in range(source.steps_per_epoch):
+        next(batches)
+    batches.close()
+    made = gcs_server.requests("-of-.*alt=media")
+    assert round(planned.requests * source.steps_per_epoch) == len(made) == 15
+    read = sum(request.response_bytes for request in made)
+    assert planned.num_bytes * source.steps_per_epoch == pytest.approx(read, rel=0.05)  # frames between records
 
 
 def test_every_record_is_read_once_while_requests_fail(shards, gcs_server, monkeypatch):
