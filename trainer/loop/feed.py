@@ -5,13 +5,14 @@ the host there is one more."""
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from pipeline.background import Background
 from pipeline.errors import InputError, StallError
@@ -25,6 +26,7 @@ from trainer.loop.program import Program
 log = logger("trainer")
 DEPTH = 2  # single batches placed ahead; one more is being placed and one is in use
 CLOSE_WAIT_SECONDS = 2.0
+TOGETHER_BYTES = 2**20  # of batches that are copied in one call
 
 
 class InputEnd(Protocol):
@@ -52,6 +54,15 @@ class Chunk:
     length: int
     batches: tuple[Any, ...]
     stacked: bool
+
+
+@dataclass(frozen=True)
+class _Host:
+    """The batches of one dispatch, or fewer, on this host. stacked: the same as one tree of arrays, of several."""
+
+    count: int
+    batch: Callable[[int], dict[str, Any]]
+    stacked: Any = None
 
 
 @dataclass
@@ -82,44 +93,47 @@ class Chunks:
             stack.callback(getattr(self.batches, "close", lambda: None))
             step = self.start
             for length in self.lengths:
-                host, stacked = self._stacked(length) if length > 1 else (list(self._host_batches(1)), None)
-                count = self._count_of_all(step, host, length)
+                host = self._read(length)
+                count = self._count_of_all(step, host.count, length)
                 if count < length:
-                    yield from (self._placed(step + i, [batch], None) for i, batch in enumerate(host[:count]))
+                    yield from (self._placed(step + i, _Host(1, [host.batch(i)].__getitem__)) for i in range(count))
                     return
-                yield self._placed(step, host, stacked)
-                del host, stacked  # before the next are read
+                yield self._placed(step, host)
+                del host  # before the next are read
                 step += length
 
-    def _count_of_all(self, step: int, host: list[Any], length: int) -> int:
+    def _count_of_all(self, step: int, count: int, length: int) -> int:
         """How many of these batches all hosts have."""
         if self.common is None:
-            return len(host)
+            return count
         digest = getattr(self.batches, "digest", None)
-        count = self.common(step + len(host), len(host) < length, digest) - step
-        if count < len(host):
+        common = self.common(step + count, count < length, digest) - step
+        if common < count:
             log.warning(
-                "the input of another host ended at step %d: this host's later batches are left out", step + count
+                "the input of another host ended at step %d: this host's later batches are left out", step + common
             )
-        return count
+        return common
 
-    def _stacked(self, length: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """As many batches, fewer if the input ends, in memory that is aligned and used again; and the same stacked."""
+    def _read(self, length: int) -> "_Host":
+        """The next batches; fewer if the input ends. Several are copied to memory that is aligned and used again."""
+        if length == 1:
+            batches = list(self._host_batches(1))
+            return _Host(len(batches), batches.__getitem__)
         leaves, tree = jax.tree.flatten(dict(self.struct))
         if self._memory is None:
             self._memory = Slots({str(number): leaf for number, leaf in enumerate(leaves)}, length)
-        stacked, host = list(self._memory.arrays(self._memory.take()).values()), list[dict[str, Any]]()
-        for batch in self._host_batches(length):
-            own = [array[len(host)] for array in stacked]
-            for array, leaf in zip(own, jax.tree.leaves(batch), strict=True):
-                array[...] = leaf
-            host.append(jax.tree.unflatten(tree, own))
-        return host, jax.tree.unflatten(tree, stacked)
+        stacked, count = list(self._memory.arrays(self._memory.take()).values()), 0
+        together = max(1, TOGETHER_BYTES // sum(array[0].nbytes for array in stacked))
+        while few := list(self._host_batches(min(together, length - count))):
+            for array, rows in zip(stacked, zip(*map(jax.tree.leaves, few), strict=True), strict=True):
+                # One call for several batches: for small ones the calls cost more than the bytes.
+                np.concatenate(rows, out=array[count : count + len(few)].reshape(-1, *array.shape[2:]))
+            count += len(few)
+        return _Host(count, lambda i: tree.unflatten([array[i] for array in stacked]), tree.unflatten(stacked))
 
     def _host_batches(self, count: int) -> Iterator[dict[str, Any]]:
         for _ in range(count):
-            batch = self._next()
-            if batch is None:
+            if (batch := self._next()) is None:
                 break
             self.read += 1
             yield batch
@@ -141,13 +155,13 @@ class Chunks:
             raise
         return None if batch is None else dict(batch)
 
-    def _placed(self, step: int, host: list[dict[str, Any]], stacked: dict[str, Any] | None) -> Chunk:
-        program, length = self.program, len(host)
+    def _placed(self, step: int, host: "_Host") -> Chunk:
+        program, length = self.program, host.count
         if length > 1:
             self.room.acquire()
-        if stacked is not None and program.scans:
-            return Chunk(step, length, (program.place(stacked, True),), True)
-        return Chunk(step, length, tuple(program.place(batch, False) for batch in host), False)
+            if program.scans:
+                return Chunk(step, length, (program.place(host.stacked, True),), True)
+        return Chunk(step, length, tuple(program.place(host.batch(i), False) for i in range(length)), False)
 
     def close(self) -> None:
         """Closes the input, if it can be closed from a thread other than the iterating one."""
