@@ -1,7 +1,9 @@
 """A training, its evaluation and its predictions with --input-workers have the same bits; a lost worker costs none."""
 
+import contextlib
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -20,6 +22,11 @@ from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes.images import Config
 
+PROGRAM = """
+import pickle, sys
+from trainer.command.running import run
+run(pickle.loads(bytes.fromhex(sys.argv[1])))
+"""
 FAULTS = {"SIGKILL": "was ended by signal 9", "SIGSTOP": "waited 5 s for worker"}
 
 
@@ -109,6 +116,45 @@ def test_a_run_whose_worker_is_lost_ends_with_its_name(fault, moment, started):
     assert process.returncode == 2
     assert re.search(rf"error: .*{FAULTS[fault]}", said, re.DOTALL), said
     assert not any(map(psutil.pid_exists, workers))
+
+
+def strike(pid, fault):
+    """Kills or suspends a worker, or leaves it no memory."""
+    if fault == "memory":
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).rlimit(psutil.RLIMIT_AS, (2**20, 2**20))
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.Signals[fault])
+
+
+@pytest.mark.parametrize("moment", range(0, 30, 3) if SWEEP else [0])
+@pytest.mark.parametrize("fault", [*FAULTS, "memory"] if SWEEP else ["SIGKILL"])
+@pytest.mark.parametrize("mode", ["train", "evaluate", "predict"] if SWEEP else ["evaluate"])
+def test_the_command_of_a_run_that_lost_a_worker_ends_with_the_same_bits(mode, fault, moment, digits, alone, tmp_path):
+    workdir = tmp_path / "run"
+    if mode != "train":
+        shutil.copytree(alone, workdir)
+        (workdir / "predictions.jsonl").unlink()
+    config = config_of(digits, workdir, 2)
+    config = replace(config, mode=mode, trainer=replace(config.trainer, stall_seconds=5))
+    program = (
+        "import pickle, sys; from trainer.command.running import run; run(pickle.loads(bytes.fromhex(sys.argv[1])))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, pickle.dumps(config).hex()], stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (workers := workers_of(process)) and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(moment / 20)
+        strike(workers[moment % len(workers)], fault)
+        said = process.communicate(timeout=90)[1]
+    assert process.returncode == 0 or re.search(r"worker \d of 2 \(process", said), said
+    assert not any(map(psutil.pid_exists, workers))
+    run(config)
+    assert_same(workdir, alone)
+    if mode == "predict":
+        assert (workdir / "predictions.jsonl").read_bytes() == (alone / "predictions.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(("sent", "code"), [("SIGTERM", 75), ("SIGINT", 130), ("SIGKILL", -9)][: 3 if SWEEP else 1])
