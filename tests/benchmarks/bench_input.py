@@ -10,6 +10,7 @@ bench_images compares with the recipes of others."""
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -89,6 +90,11 @@ def table(floats: int, integers: int) -> tuple[dict[str, Feature], Callable[[np.
     return features, record
 
 
+def raw(*shape: int) -> tuple[dict[str, Feature], Callable[[np.random.Generator], dict[str, Any]]]:
+    features = {"image": Feature("float32", shape), "label": Feature("int64")}
+    return features, lambda random: {"image": random.random(math.prod(shape)).astype(np.float32), "label": 3}
+
+
 def packed(vocabulary: int) -> tuple[dict[str, Feature], Callable[[np.random.Generator], dict[str, Any]]]:
     shape = (LENGTH,)
     features = {key: Feature("int64", shape) for key in ("tokens", "segment_ids", "positions")}
@@ -107,7 +113,6 @@ def ragged(random: np.random.Generator) -> dict[str, Any]:
 
 CROP = "'ops': [DecodeRandomResizedCrop()], 'keys': ['image', 'image/class/label']"
 LISTS = {"ids": Feature("int64", (None,)), "weights": Feature("float32", (None,)), "label": Feature("int64")}
-RAW = {"image": Feature("float32", (32, 32, 3)), "label": Feature("int64")}
 KINDS = {
     "photographs": Kind(IMAGE, lambda r: photograph(r, 375, 500), 800, f"{{{CROP}}}", 15),
     "photographs, TrivialAugmentWide": Kind(
@@ -119,7 +124,9 @@ KINDS = {
         8000,
         "{'ops': [DecodeJpeg('image/encoded', shape=(32, 32, 3))], 'keys': ['image', 'image/class/label']}",
     ),
-    "raw float32 [32, 32, 3]": Kind(RAW, lambda r: {"image": r.random(3072).astype(np.float32), "label": 3}, 4000),
+    "raw float32 [32, 32, 3]": Kind(*raw(32, 32, 3), 4000),
+    "raw float32 of 110 KB": Kind(*raw(96, 96, 3), 1000, batches=30),
+    "raw float32 of 1 KB": Kind(*raw(16, 16), 6000, batches=400),
     "packed text, bytes": Kind(*packed(259), 4000),
     "packed text, 32k tokens": Kind(*packed(32_000), 4000),
     "packed text, 151k tokens": Kind(*packed(151_000), 4000),

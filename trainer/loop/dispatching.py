@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import numpy as np
 
 from trainer.activity import Activity, Dispatches
 from trainer.exits import Ending
@@ -160,30 +159,24 @@ def run(
                 leaf.copy_to_host_async()
             step = doing.launched = chunk.start + chunk.length
             _reported(pending, on_result, doing)
-            pending = _Launched(chunk.start, chunk.length, chunk.stacked, scalars)
+            pending = _Launched(chunk.start, chunk.length, partial(program.read, scalars, chunk.stacked))
             del chunk  # its batches are the devices'
         _reported(pending, on_result, doing)
     return carry, step
 
 
 class _Launched(NamedTuple):
-    """A dispatch whose scalars, of each step or stacked, have not been read."""
+    """A dispatch whose results have not been read."""
 
     start: int
     length: int
-    stacked: bool
-    scalars: list[dict[str, Any]]
-
-    def read(self) -> DispatchResult:
-        host = jax.device_get(self.scalars)
-        stacked = host[0] if self.stacked else jax.tree.map(lambda *steps: np.stack(steps), *host)
-        return DispatchResult(self.start, self.length, stacked)
+    read: Callable[[], Any]
 
 
 def _reported(pending: _Launched | None, on_result: Callable[[DispatchResult], None], doing: Dispatches) -> None:
     if pending:
         doing.at = doing.DEVICES
-        result = pending.read()
+        result = DispatchResult(pending.start, pending.length, pending.read())
         began = time.perf_counter()
         doing.finish(result.start + result.length, began)
         doing.at = doing.WORK

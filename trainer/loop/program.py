@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -51,13 +52,16 @@ class Program:
         mode: LoopMode,
         outs: Callable[[bool], Any] | None = None,
     ) -> None:
-        """outs(stacked): shardings of a step's outputs other than the carry. Default: replicated."""
+        """outs(stacked): shardings of a step's outputs other than the carry. None: they are replicated, and scalars in
+        a flat dict come as one vector, because reading an array costs as much as a hundred numbers."""
         self.executables: dict[int, Any] = {}
-        self._placement, self._step, self._host_struct, self._global_batch = placement, step, host_struct, global_batch
+        self._placement, self._host_struct, self._global_batch = placement, host_struct, global_batch
+        self._scalars = dict[str, np.dtype]()  # those that the step returns as one vector
+        self._step = step if outs else self._in_one_vector(step)
         self._outs = outs or (lambda _: placement.replicated)
         self._one_struct = placement.global_struct(host_struct, global_batch)
         self._carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), carry)
-        self._one = self._jit(step, False).trace(self._carry, self._one_struct)
+        self._one = self._jit(self._step, False).trace(self._carry, self._one_struct)
         slow_in_loops = placement.on_cpu and has_convolution(self._one.jaxpr)
         self._may_scan = mode == "scan" or (mode == "auto" and not slow_in_loops)
         self.lengthen(k)
@@ -85,7 +89,7 @@ class Program:
         return self._placement.place(host_batch, self._many_struct if stacked else self._one_struct)
 
     def __call__(self, carry: Any, batches: tuple[Any, ...], stacked: bool) -> tuple[Any, list[Any]]:
-        """Dispatches without waiting. A scan returns stacked scalars [k, ...]; otherwise there is a dict per step."""
+        """Dispatches without waiting. Returns the carry and, for `read`, what the steps return, which a scan stacks."""
         if stacked:
             carry, scalars = self.executables[self.k](carry, batches[0])
             return carry, [scalars]
@@ -94,6 +98,25 @@ class Program:
             carry, scalars = self.executables[1](carry, batch)
             scalars_of.append(scalars)
         return carry, scalars_of
+
+    def read(self, returned: list[Any], stacked: bool) -> Any:
+        """What the steps of a dispatch returned besides the carry, each array [steps, ...]. Waits for the devices."""
+        host = jax.device_get(returned)
+        values = host[0] if stacked else jax.tree.map(lambda *steps: np.stack(steps), *host)
+        if not self._scalars:
+            return values
+        columns = zip(self._scalars.items(), np.ascontiguousarray(values.T), strict=True)
+        return {name: column.view(dtype) for (name, dtype), column in columns}
+
+    def _in_one_vector(self, step: Step) -> Step:
+        def with_vector(carry: Any, batch: Any) -> tuple[Any, Any]:
+            carry, scalars = step(carry, batch)
+            if any(value.shape or value.dtype.itemsize != 4 for value in jax.tree.leaves(scalars)):
+                return carry, scalars
+            self._scalars = {name: np.dtype(scalars[name].dtype) for name in sorted(scalars)}
+            return carry, jnp.stack([lax.bitcast_convert_type(scalars[name], jnp.int32) for name in self._scalars])
+
+        return with_vector
 
     def _jit(self, function: Callable[..., Any], stacked: bool) -> Any:
         shardings = (jax.tree.map(lambda x: x.sharding, self._carry), self._outs(stacked))

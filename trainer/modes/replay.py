@@ -89,6 +89,6 @@ def _observed(session: Session, opened: OpenedInput, begun: Begun, steps: range)
             losses = jax.device_get(losses_of(state, batch))  # before the step, which donates the state
             counted = np.asarray(jax.device_get(batch[MASK])) > 0
             record_ids = np.asarray(jax.device_get(batch[INDEX])) if INDEX in batch else None
-            state, (scalars,) = program(state, chunk.batches, chunk.stacked)
-            loss = float(scalars["loss"])
+            state, returned = program(state, chunk.batches, chunk.stacked)
+            (loss,) = program.read(returned, chunk.stacked)["loss"].tolist()
             yield ReplayedStep(chunk.start + 1, loss, np.where(counted, losses, np.nan), record_ids, begun.step)

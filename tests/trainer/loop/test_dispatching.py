@@ -1,5 +1,6 @@
 """The dispatch plan, and that the loop looks once at each step, one dispatch late."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
@@ -61,14 +62,27 @@ class Pending:
         return np.float32(0)
 
 
+class Launching:
+    """Stands for a Program: launches by a function."""
+
+    def __init__(self, launch):
+        self._launch = launch
+
+    def __call__(self, carry, batches, stacked):
+        return self._launch(carry, batches)
+
+    def read(self, returned, stacked):
+        return jax.tree.map(lambda *steps: np.stack(steps), *jax.device_get(returned))
+
+
 def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():
     events = []
 
-    def program(carry, batches, stacked):
+    def launch(carry, batches):
         events.append(f"launch {batches[0]}")
         return carry, [{"loss": Pending(batches[0], events)}]
 
-    run(0, 0, [Chunk(i, 1, (i,), False) for i in range(4)], program, lambda result: None)
+    run(0, 0, [Chunk(i, 1, (i,), False) for i in range(4)], Launching(launch), lambda result: None)
     assert events == [
         *("launch 0", "launch 1", "wait for 0", "launch 2", "wait for 1", "launch 3", "wait for 2", "wait for 3"),
     ]
@@ -83,7 +97,7 @@ def test_steps_that_fit_is_cut_by_memory_and_by_the_nearest_mark():
 def test_metrics_are_read_one_dispatch_later_and_completely_at_a_mark():
     events = []
 
-    def program(carry, batches, stacked):
+    def launch(carry, batches):
         events.append(f"launch {batches[0]}")
         return carry + 1, [{"loss": jnp.float32(batches[0])}]
 
@@ -102,7 +116,7 @@ def test_metrics_are_read_one_dispatch_later_and_completely_at_a_mark():
             events.append(f"mark {step} {carry}")
             return carry, True
 
-    assert run(10, 0, chunks, program, observe, At2()) == (14, 4)
+    assert run(10, 0, chunks, Launching(launch), observe, At2()) == (14, 4)
     assert events == [
         *("launch 0", "launch 1", "look [0.0]", "look [1.0]", "mark 2 12"),
         *("launch 2", "launch 3", "look [2.0]", "look [3.0]", "ended 4"),
