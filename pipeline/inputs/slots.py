@@ -1,7 +1,8 @@
-"""Memory for batches that processes share: slots in an anonymous file, each with the arrays of some batches.
+"""Memory for batches that is used again: slots, each with the arrays of some batches.
 
-The file has no name, so nothing remains if every process is killed. A slot is free again when no array of its batch is
-left, wherever views of them went: to JAX on the CPU, which uses aligned arrays without a copy, or to the caller."""
+Processes share it as a file that has no name, so nothing remains if every process is killed. A slot is free again when
+no array of its batches is left, wherever views of them went: to JAX on the CPU, which uses aligned arrays without a
+copy, or to the caller."""
 
 import math
 import mmap
@@ -20,9 +21,11 @@ ALIGNED = 64  # bytes; XLA copies other arrays
 
 
 class Slots:
-    """Slots for so many batches each, with this spec, which may be nested. file: the descriptor of existing ones."""
+    """Slots for so many batches each, with this spec, which may be nested.
 
-    def __init__(self, spec: Mapping[str, Any], batches: int, file: int | None = None) -> None:
+    file: the descriptor of an anonymous_file, which this closes; -1 for memory of this process alone."""
+
+    def __init__(self, spec: Mapping[str, Any], batches: int, file: int = -1) -> None:
         self._parts, self._free, self._count, size = list[mmap.mmap](), deque[int](), 0, 0
         self._places = dict[tuple[str, ...], tuple[slice, Any, np.dtype]]()  # by the path of keys
         for path, leaf in leaves(spec):
@@ -31,15 +34,17 @@ class Slots:
             self._places[path] = slice(size, size + num_bytes), shape, dtype
             size += aligned(num_bytes)
         self._size = -(-max(size, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        self.file = anonymous_file() if file is None else file
-        weakref.finalize(self, os.close, self.file)
+        self.file = file
+        if file >= 0:
+            weakref.finalize(self, os.close, file)
 
     def take(self) -> int:
         """The number of a free slot, or of a new one."""
         if self._free:
             return self._free.popleft()
         number, self._count = self._count, self._count + 1
-        os.ftruncate(self.file, _first(_part(number) + 1) * self._size)  # what is not used yet takes no memory
+        if self.file >= 0:
+            os.ftruncate(self.file, _first(_part(number) + 1) * self._size)  # what is not used yet takes no memory
         return number
 
     def arrays(self, number: int) -> dict[str, Any]:
@@ -58,7 +63,9 @@ class Slots:
         part = _part(number)
         while len(self._parts) <= part:  # few of them, because each has a descriptor
             first, end = (_first(len(self._parts) + more) * self._size for more in (0, 1))
-            self._parts.append(mmap.mmap(self.file, end - first, offset=first))
+            shared = self.file >= 0
+            flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._parts.append(mmap.mmap(self.file, end - first, flags, offset=first if shared else 0))
         return np.ndarray(self._size, np.uint8, self._parts[part], (number - _first(part)) * self._size)
 
     def _arrays(self, whole: np.ndarray) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class WorkerBatches(Batches):
                 "imported. Put that under: if __name__ == '__main__':"
             )
         self._work, self._quarantine, self._lock = work, quarantine, threading.Lock()
-        self._slots, self._asked = Slots(work.decoder.spec, work.together), deque[int]()
+        self._slots, self._asked = Slots(work.decoder.spec, work.together, anonymous_file()), deque[int]()
         self._made = iter(())  # the batches of a slot, once each worker has made its rows
         self._left, self._position = work.order.remaining(work.position), work.position
         self._closed = self._interrupted = False
