@@ -17,7 +17,8 @@ from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, batches_together, planned_rows, read_ahead
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.provenance import provenance_of
-from pipeline.inputs.worker_pool import Work, WorkerBatches, divided, pickled
+from pipeline.inputs.work import Work, divided, pickled
+from pipeline.inputs.worker_pool import WorkerBatches
 from pipeline.logs import logger
 from pipeline.old_attributes import OldAttributes
 from pipeline.orders.mixing import MixOrder

@@ -22,7 +22,8 @@ from pipeline.inputs.bad_records import BadRecord, OnError, Quarantine
 from pipeline.inputs.batch_decoder import TOGETHER_SECONDS, BatchDecoder
 from pipeline.inputs.batches import Turns, made_in_turns, planned_rows, read_ahead
 from pipeline.inputs.slots import Slots
-from pipeline.inputs.worker_pool import ALIVE_SECONDS, COUNT_BYTES, STACKS, Answer, Descriptors, Work, unpacked
+from pipeline.inputs.work import Work, unpacked
+from pipeline.inputs.worker_pool import ALIVE_SECONDS, COUNT_BYTES, STACKS, Answer, Descriptors
 
 T = TypeVar("T")
 

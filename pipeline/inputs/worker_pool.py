@@ -6,9 +6,7 @@ a slot and, in return, the bad records. A worker that ends or stops is an error 
 rows."""
 
 import contextlib
-import io
 import json
-import mmap
 import os
 import pickle
 import select
@@ -23,19 +21,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe
 from operator import itemgetter
-from types import FunctionType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipeline.background import stalled
-from pipeline.caches import CachedRecords
-from pipeline.decoding.decode import Decoder
 from pipeline.errors import InputError, OptionError
-from pipeline.inputs.bad_records import BadRecord, OnError, Quarantine
+from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch, Batches, planned_rows
-from pipeline.inputs.slots import Slots, aligned, anonymous_file
-from pipeline.orders.mixing import MixOrder
-from pipeline.orders.order import EvalOrder, Position, TrainOrder
-from pipeline.sources.records import Records
+from pipeline.inputs.slots import Slots, anonymous_file
+from pipeline.inputs.work import Work, packed
 from pipeline.spec import mapped
 
 AHEAD = 3  # slots whose batches are being made or wait
@@ -48,25 +41,6 @@ _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from pipeline.inputs.worker_pool import Descriptors; "
     "from pipeline.inputs.worker import main; main(*map(int, sys.argv[2:4]), Descriptors(*json.loads(sys.argv[4])))"
 )
-
-
-@dataclass(frozen=True)
-class Work:
-    """What all workers share. rows: of this host's rows, those of each worker; `position` is that of the first batch.
-
-    together: how many batches a slot has. threads: for the rows of one worker. read_ahead_bytes: of one worker."""
-
-    records: Records
-    order: TrainOrder | MixOrder | EvalOrder
-    decoder: Decoder
-    rows: Sequence[tuple[range, ...]]
-    position: Position
-    together: int
-    threads: int
-    read_ahead_bytes: int
-    stall_seconds: float
-    on_error: OnError
-    max_bad_records: int
 
 
 class Descriptors(NamedTuple):
@@ -88,20 +62,6 @@ class Answer:
     stack: str = ""
 
 
-def divided(rows: Sequence[range], parts: int) -> list[tuple[range, ...]]:
-    """The rows in order, cut into parts of equal length, or of one more: fewer parts than asked for if rows are few."""
-    total, cut = sum(map(len, rows)), list[tuple[range, ...]]()
-    parts = min(parts, total)
-    for part in range(parts):
-        low, high, at, own = part * total // parts, (part + 1) * total // parts, 0, list[range]()
-        for each in rows:
-            begin, end = max(low - at, 0), min(high - at, len(each))
-            own += [each[begin:end]] if begin < end else []
-            at += len(each)
-        cut.append(tuple(own))
-    return cut
-
-
 class WorkerBatches(Batches):
     """The batches of a Work, as Batches, but made by as many processes as it has parts."""
 
@@ -116,7 +76,7 @@ class WorkerBatches(Batches):
         self._made = iter(())  # the batches of a slot, once each worker has made its rows
         self._left, self._position = work.order.remaining(work.position), work.position
         self._closed = self._interrupted = False
-        shared, sizes = _packed(work)
+        shared, sizes = packed(work)
         self._workers = list[_Worker]()
         try:
             for index in range(len(work.rows)):
@@ -249,59 +209,3 @@ def _end(workers: Sequence[_Worker]) -> None:
         worker.requests.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that hangs keeps it
             worker.process.wait(END_SECONDS / 10)
-
-
-class _Pickler(pickle.Pickler):
-    """Refuses what other processes cannot import, or share."""
-
-    def __init__(self, file: Any, workers: int, **options: Any) -> None:
-        super().__init__(file, protocol=5, **options)
-        self._workers = workers
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
-            raise OptionError(
-                f"workers={self._workers} cannot use {obj.__qualname__}: it is defined in the program that was started "
-                "or in a notebook, which other processes cannot import. Move it to a file of its own, and import it."
-            )
-        if isinstance(obj, CachedRecords) and obj.cached_in == "ram":
-            raise OptionError(
-                f"cache='ram' is the memory of one process, and workers={self._workers} are others. Give a directory, "
-                "which they share: on a disk, or in memory, such as cache='/dev/shm/cache'."
-            )
-        return NotImplemented
-
-
-def pickled(work: Work) -> tuple[memoryview, list[memoryview]]:
-    """The work, and its arrays. Raises OptionError if it cannot be passed to another process."""
-    stream, buffers, workers = io.BytesIO(), list[pickle.PickleBuffer](), len(work.rows)
-    try:
-        _Pickler(stream, workers, buffer_callback=buffers.append).dump(work)
-    except OptionError:
-        raise
-    except Exception as error:
-        raise OptionError(
-            f"workers={workers}: the source, or an op, cannot be passed to another process: {error}. Write functions "
-            "with names in place of lambdas, or give workers=0."
-        ) from error
-    return stream.getbuffer(), [buffer.raw() for buffer in buffers]
-
-
-def _packed(work: Work) -> tuple[int, list[int]]:
-    """An anonymous file, and the sizes of its parts: the pickled work, and its arrays, which processes then share."""
-    stream, arrays = pickled(work)
-    parts, descriptor = [stream, *arrays], anonymous_file()
-    with open(descriptor, "wb", closefd=False) as file:
-        for part in parts:
-            file.write(part)
-            file.write(bytes(aligned(part.nbytes) - part.nbytes))
-    return descriptor, [part.nbytes for part in parts]
-
-
-def unpacked(descriptor: int, sizes: Sequence[int]) -> Work:
-    """What `_packed` made. Its arrays are shared until somebody writes into one, and then gets a copy."""
-    memory, at, parts = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)), 0, list[memoryview]()
-    for size in sizes:
-        parts.append(memory[at : at + size])
-        at += aligned(size)
-    return pickle.loads(parts[0], buffers=parts[1:])

@@ -152,7 +152,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/index.py:_publish": IN_OUR_FORMAT,
     "pipeline/inputs/bad_records.py:_File.add": IN_OUR_FORMAT,
     "pipeline/inputs/slots.py:Slots.take": PRIVATE,  # a file without a name
-    "pipeline/inputs/worker_pool.py:_packed": PRIVATE,  # the same
+    "pipeline/inputs/work.py:packed": PRIVATE,  # the same
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
     "pipeline/shards/manifest.py:update_manifest": IN_OUR_FORMAT,
     "pipeline/shards/sidecars.py:remove_sidecars": CLAIMED,

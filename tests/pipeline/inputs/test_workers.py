@@ -21,7 +21,7 @@ from worker_ops import Fault, Scratch
 from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import BadRecordsError, CorruptRecordError, InputError, OptionError, SchemaError, StallError
 from pipeline.hosts import Hosts
-from pipeline.inputs.worker_pool import divided
+from pipeline.inputs.work import divided
 from pipeline.ops import Keep
 from pipeline.sources.records import as_records
 

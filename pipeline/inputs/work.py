@@ -1,0 +1,109 @@
+"""What worker processes are given: the records, the order, the decoder, and which rows each of them makes.
+
+It travels as a pickle in an anonymous file, whose arrays they share."""
+
+import io
+import mmap
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from pipeline.caches import CachedRecords
+from pipeline.decoding.decode import Decoder
+from pipeline.errors import OptionError
+from pipeline.inputs.bad_records import OnError
+from pipeline.inputs.slots import aligned, anonymous_file
+from pipeline.orders.mixing import MixOrder
+from pipeline.orders.order import EvalOrder, Position, TrainOrder
+from pipeline.sources.records import Records
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all workers share. rows: of this host's rows, those of each worker; `position` is that of the first batch.
+
+    together: how many batches a slot has. threads: for the rows of one worker. read_ahead_bytes: of one worker."""
+
+    records: Records
+    order: TrainOrder | MixOrder | EvalOrder
+    decoder: Decoder
+    rows: Sequence[tuple[range, ...]]
+    position: Position
+    together: int
+    threads: int
+    read_ahead_bytes: int
+    stall_seconds: float
+    on_error: OnError
+    max_bad_records: int
+
+
+def divided(rows: Sequence[range], parts: int) -> list[tuple[range, ...]]:
+    """The rows in order, cut into parts of equal length, or of one more: fewer parts than asked for if rows are few."""
+    total, cut = sum(map(len, rows)), list[tuple[range, ...]]()
+    parts = min(parts, total)
+    for part in range(parts):
+        low, high, at, own = part * total // parts, (part + 1) * total // parts, 0, list[range]()
+        for each in rows:
+            begin, end = max(low - at, 0), min(high - at, len(each))
+            own += [each[begin:end]] if begin < end else []
+            at += len(each)
+        cut.append(tuple(own))
+    return cut
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what other processes cannot import, or share."""
+
+    def __init__(self, file: Any, workers: int, **options: Any) -> None:
+        super().__init__(file, protocol=5, **options)
+        self._workers = workers
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
+            raise OptionError(
+                f"workers={self._workers} cannot use {obj.__qualname__}: it is defined in the program that was started "
+                "or in a notebook, which other processes cannot import. Move it to a file of its own, and import it."
+            )
+        if isinstance(obj, CachedRecords) and obj.cached_in == "ram":
+            raise OptionError(
+                f"cache='ram' is the memory of one process, and workers={self._workers} are others. Give a directory, "
+                "which they share: on a disk, or in memory, such as cache='/dev/shm/cache'."
+            )
+        return NotImplemented
+
+
+def pickled(work: Work) -> tuple[memoryview, list[memoryview]]:
+    """The work, and its arrays. Raises OptionError if it cannot be passed to another process."""
+    stream, buffers, workers = io.BytesIO(), list[pickle.PickleBuffer](), len(work.rows)
+    try:
+        _Pickler(stream, workers, buffer_callback=buffers.append).dump(work)
+    except OptionError:
+        raise
+    except Exception as error:
+        raise OptionError(
+            f"workers={workers}: the source, or an op, cannot be passed to another process: {error}. Write functions "
+            "with names in place of lambdas, or give workers=0."
+        ) from error
+    return stream.getbuffer(), [buffer.raw() for buffer in buffers]
+
+
+def packed(work: Work) -> tuple[int, list[int]]:
+    """An anonymous file, and the sizes of its parts: the pickled work, and its arrays, which processes then share."""
+    stream, arrays = pickled(work)
+    parts, descriptor = [stream, *arrays], anonymous_file()
+    with open(descriptor, "wb", closefd=False) as file:
+        for part in parts:
+            file.write(part)
+            file.write(bytes(aligned(part.nbytes) - part.nbytes))
+    return descriptor, [part.nbytes for part in parts]
+
+
+def unpacked(descriptor: int, sizes: Sequence[int]) -> Work:
+    """What `packed` made. Its arrays are shared until somebody writes into one, and then gets a copy."""
+    memory, at, parts = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)), 0, list[memoryview]()
+    for size in sizes:
+        parts.append(memory[at : at + size])
+        at += aligned(size)
+    return pickle.loads(parts[0], buffers=parts[1:])
