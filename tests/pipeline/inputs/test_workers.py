@@ -59,7 +59,7 @@ def test_bits_do_not_depend_on_workers_whatever_the_source(kind, tmp_path, write
 
 
 @pytest.mark.parametrize(
-    ("workers", "hosts"), itertools.product([1, 2, 3, 20], [1, 2, 4]) if SWEEP else [(1, 1), (2, 4), (20, 1)]
+    ("workers", "hosts"), [*itertools.product([1, 2, 3, 20], [1, 2, 4])] if SWEEP else [(1, 1), (2, 4), (20, 1)]
 )
 def test_bits_depend_neither_on_workers_nor_on_hosts_nor_on_where_a_run_resumed(workers, hosts, pictures):
     options = {"global_batch": 8, "ops": OPS, "seed": 5}
