@@ -21,13 +21,13 @@ from pipeline.order_defaults import (
     Mixture,
     Sizes,
     check_hosts,
-    mixture,
     plan_mixture,
     plan_records,
     training_bytes,
 )
+from pipeline.orders.mixing import check_weights
 from pipeline.orders.order import EvalOrder, Position
-from pipeline.sources.concatenated import Part, concatenated
+from pipeline.sources.concatenated import Concatenated, Part, concatenated
 from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.records import Records
 from pipeline.spec import ArraySpec
@@ -205,6 +205,17 @@ def eval_dataset(
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
         workers=workers,
     )
+
+
+def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
+    """Sources from which training draws rows in proportion to `weights`; each is shuffled separately.
+
+    sources: what open_dataset returns or accepts (then their "train" split). The weights need not sum to 1.
+
+    Raises: as open_dataset; OptionError unless each source has a weight above 0."""
+    if len(sources) != len(weights):
+        raise OptionError(f"{len(sources)} sources have {len(weights)} weights: give one for each.")
+    return Mixture(Concatenated([Part(open_dataset(source)) for source in sources]), check_weights(weights))
 
 
 def checked_start_step(start_step: int) -> int:

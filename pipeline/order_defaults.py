@@ -4,7 +4,6 @@ Used by train_dataset. An order depends neither on the host nor on where the dat
 Only the memory to read ahead may differ between hosts, because it changes no batch."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal, NamedTuple
@@ -15,12 +14,11 @@ from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
 from pipeline.orders.hashing import SOURCES, hash_key
-from pipeline.orders.mixing import MixOrder, check_weights
+from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
 from pipeline.sizes import format_bytes
-from pipeline.sources.concatenated import Concatenated, Part
-from pipeline.sources.open_dataset import Data, open_dataset
+from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, RecordsInfo
 
 # Of files that can only be read from the front, which pass records before they are due.
@@ -34,17 +32,6 @@ class Mixture:
 
     records: Concatenated
     shares: np.ndarray
-
-
-def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
-    """Sources from which training draws rows in proportion to `weights`; each is shuffled separately.
-
-    sources: what open_dataset returns or accepts (then their "train" split). The weights need not sum to 1.
-
-    Raises: as open_dataset; OptionError unless each source has a weight above 0."""
-    if len(sources) != len(weights):
-        raise OptionError(f"{len(sources)} sources have {len(weights)} weights: give one for each.")
-    return Mixture(Concatenated([Part(open_dataset(source)) for source in sources]), check_weights(weights))
 
 
 @dataclass(frozen=True)
