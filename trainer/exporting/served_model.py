@@ -3,13 +3,15 @@
 A prediction that does not depend on the model's arrays only repeats what the client has sent, such as the label. So it
 is left out, and so are the arrays that only such predictions need."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from pipeline.errors import ExportError
 from pipeline.logs import logger
@@ -21,12 +23,6 @@ from trainer.task import Task, Variables
 log = logger("trainer")
 
 Arrays = Mapping[str, Any]
-Places = frozenset[int]
-NONE: Places = frozenset()
-
-# Calls whose operands and results are those of the function that they call, one by one. Any other operation, loops
-# included, is taken to compute all results from all operands. JAX 0.12 renamed closed_call to eval_jaxpr.
-CALLS = ("jit", "closed_call", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call")
 
 
 @dataclass(frozen=True)
@@ -103,34 +99,8 @@ def _stand_in(name: str, count: Any, row: jax.ShapeDtypeStruct) -> jax.Array:
     return jnp.full((count, *row.shape), 1 if name == MASK else 0, row.dtype)
 
 
-def dependencies(closed: ClosedJaxpr) -> list[Places]:
-    """For each output of a traced function, the numbers of the inputs that it may depend on, by its jaxpr."""
-    return _through(closed.jaxpr, [frozenset([place]) for place in range(len(closed.jaxpr.invars))])
-
-
-def _through(jaxpr: Any, given: Sequence[Places]) -> list[Places]:
-    known: dict[Any, Places] = dict(zip(jaxpr.invars, given, strict=True))
-
-    def of(atom: Any) -> Places:
-        return NONE if isinstance(atom, Literal) else known.get(atom, NONE)
-
-    for equation in jaxpr.eqns:
-        operands = [of(atom) for atom in equation.invars]
-        called = _called(equation)
-        if called is None:
-            everything = NONE.union(*operands)
-            made = [everything] * len(equation.outvars)
-        else:
-            made = _through(called, operands)
-        known.update(zip(equation.outvars, made, strict=True))
-    return [of(atom) for atom in jaxpr.outvars]
-
-
-def _called(equation: Any) -> Any:
-    if equation.primitive.name not in CALLS:
-        return None
-    for value in equation.params.values():
-        jaxpr = getattr(value, "jaxpr", value)
-        if len(getattr(jaxpr, "invars", ())) == len(equation.invars) and len(jaxpr.outvars) == len(equation.outvars):
-            return jaxpr
-    return None
+def dependencies(closed: ClosedJaxpr) -> list[frozenset[int]]:
+    """For each output of a traced function, the numbers of the inputs that it depends on."""
+    outputs = range(len(closed.jaxpr.outvars))
+    used = (dce_jaxpr(closed.jaxpr, [place == output for place in outputs])[1] for output in outputs)
+    return [frozenset(itertools.compress(itertools.count(), inputs)) for inputs in used]
