@@ -231,16 +231,7 @@ class Trainer:
         assets_extra: name -> path, local or gs://, of files to copy into the export's directory assets.extra.
         Raises ExportError, before anything is published; and whatever predict raises."""
         check_export(self._job, keys)
-        options = ExportOptions(
-            path,
-            model=model,
-            keys=keys,
-            labels=labels,
-            tolerance=tolerance,
-            keep=keep,
-            platforms=platforms,
-            assets_extra=assets_extra,
-        )
+        options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
         from trainer.modes.export import export_checkpoint  # loads TensorFlow
 
         with ShortErrors():
