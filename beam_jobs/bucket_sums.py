@@ -20,15 +20,6 @@ class BucketSums(NamedTuple):
     key_digest: int = 0  # the same over their keys only
     raw_digest: int = 0  # the same over their keys and the versions of their raw files: see Stat
 
-    def __add__(self, other: "BucketSums") -> "BucketSums":  # type: ignore[override]
-        return BucketSums(
-            self.bytes + other.bytes,
-            self.records + other.records,
-            add_digests((self.row_digest, other.row_digest)),
-            add_digests((self.key_digest, other.key_digest)),
-            add_digests((self.raw_digest, other.raw_digest)),
-        )
-
 
 def measure(converter: Converter | Packer, refs: References) -> BucketSums:
     """The sums of a batch of rows."""
@@ -47,8 +38,8 @@ def framed_bytes(converter: Converter | Packer, refs: References) -> np.ndarray:
 
 
 def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
-    """The total."""
-    return sum(sums, BucketSums())
+    """The total. Sizes and numbers of records are added as digests are, which wrap around far above them."""
+    return BucketSums(*map(add_digests, zip(*sums, strict=True)))
 
 
 def _keys_with_versions(refs: References) -> Iterator[bytes]:

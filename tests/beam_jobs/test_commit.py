@@ -8,7 +8,7 @@ import uuid
 import numpy as np
 import pytest
 
-from beam_jobs.bucket_sums import BucketSums, measure
+from beam_jobs.bucket_sums import BucketSums, add_sums, measure
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import SourceSummary
@@ -50,7 +50,7 @@ def plan_and_rows(raw, out, split="train", **options):
         summaries.append(SourceSummary(number, len(refs), key_digest(refs.key.tolist())))
         for bucket, piece in by_bucket(job, split, refs):
             pieces.setdefault(bucket, []).append(piece)
-            sums[bucket] = sums.get(bucket, BucketSums()) + measure(converter, piece)
+            sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(converter, piece)])
     plan = SplitPlan(job, split, sums)
     rows = {shard: [] for shard in range(plan.num_shards)}
     for bucket, batch in pieces.items():

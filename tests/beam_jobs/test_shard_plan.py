@@ -55,7 +55,7 @@ def plan_of(job, *batches):
     for refs in batches:
         for bucket, piece in by_bucket(job, "train", refs):
             pieces.setdefault(bucket, []).append(piece)
-            sums[bucket] = sums.get(bucket, BucketSums()) + measure(job.converter, piece)
+            sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(job.converter, piece)])
     return SplitPlan(job, "train", sums), pieces
 
 
