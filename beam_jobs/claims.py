@@ -1,6 +1,7 @@
 """Claims: the plan that owns a split of an output directory. Nothing is written before the claim.
 
-The same plan resumes. Another plan is refused or, with --overwrite, replaces exactly what the claimed plan wrote."""
+The same plan resumes. Another plan is refused or, with --overwrite, replaces exactly what the claimed plan wrote. A
+new split needs the schema, labels and files of those that are there."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,8 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Packer
-from beam_jobs.merging import check_mergeable
 from beam_jobs.receipts import first_change, parse_receipt
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
@@ -20,6 +21,7 @@ from pipeline.shards.manifest import Manifest, find_manifest, update_manifest
 from pipeline.shards.schema import SHARD_FILES, ShardFiles
 from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidecars
 from pipeline.shards.typed_json import Count, JsonFile, sealed_line, unsealed
+from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
 _MEND = (
@@ -103,6 +105,27 @@ def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
             "directory, or replace the split with --overwrite."
         )
     _publish(storage, join(job.output_dir, naming.plan_file(plan.split)), mine)
+
+
+def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
+    """Raises ConversionError if splits that remain in the manifest have another name, schema, labels or files."""
+    stay = sorted(set(there.splits) - set(job.splits)) if there else ()
+    if there is None or not stay:
+        return
+    converter = job.converter
+    if (there.name, there.schema, there.labels) != (converter.name, converter.schema, converter.labels):
+        raise ConversionError(
+            f"{job.output_dir} holds {', '.join(stay)} of dataset {there.name!r}, schema {there.schema.name!r}; its "
+            f"features or labels are not those of {converter.name!r}, schema {converter.schema.name!r}. Give another "
+            "directory, or convert all splits again with --overwrite."
+        )
+    storage, files = open_storage(job.output_dir), converter.files() if isinstance(converter, Packer) else {}
+    paths = {join(job.output_dir, name): content for name, content in files.items()}
+    if others := [path for path, content in paths.items() if storage.exists(path) and storage.read(path) != content]:
+        raise ConversionError(
+            f"{', '.join(stay)} of {job.output_dir} was converted with other options: {others[0]} is not what these "
+            "would write. Repeat the old options, give another directory, or convert all splits again with --overwrite."
+        )
 
 
 def renew_claim(storage: Storage, plan: SplitPlan) -> None:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from beam_jobs.claims import renew_claim
+from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.completeness import CompleteSplit, ShardResult, SourceSummary, check_scanned, check_written, prove
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Packer
-from beam_jobs.merging import check_mergeable
 from beam_jobs.receipts import Rejected
 from beam_jobs.report import empty_folders, in_words, summarize, write_summary
 from beam_jobs.shard_plan import SplitPlan
