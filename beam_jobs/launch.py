@@ -40,7 +40,7 @@ from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools import command
-from pipeline.tools.command import Console
+from pipeline.tools.command import Console, say
 
 _TO_ITS_END = Waiting()
 _SCANS_AT_ONCE = 32
@@ -68,19 +68,15 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
     failures = [failure for p in previews for failure in _predicted_failures(job, p)]
     for p in previews:
         sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
-        console.print(
-            f"{p.split}: {p.records:,} records, {format_bytes(sum(p.shard_bytes))} in {len(p.shard_bytes):,} shards of "
-            f"{sizes}, {len(p.rejected)} rejected, plan {p.plan_digest}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        shards = f"{format_bytes(sum(p.shard_bytes))} in {len(p.shard_bytes):,} shards of {sizes}"
+        say(console, f"{p.split}: {p.records:,} records, {shards}, {len(p.rejected)} rejected, plan {p.plan_digest}")
         for line in p.rejected:
-            console.print(f"  rejected: {line}", markup=False, soft_wrap=True)
+            say(console, f"  rejected: {line}")
         for warning in p.warnings:
-            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+            say(console, f"warning: {warning}")
     for failure in failures:
-        console.print(f"{failure}: the conversion would fail.", markup=False, highlight=False, soft_wrap=True)
-    console.print("Dry run: nothing was written.")
+        say(console, f"{failure}: the conversion would fail.")
+    say(console, "Dry run: nothing was written.")
     return not failures
 
 
@@ -159,10 +155,9 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     for verdict in verdicts:
         if verdict and verdict.ok:
             rejected = f", {verdict.rejected} rejected" if verdict.rejected else ""
-            message = f"{verdict.split}: {verdict.message}{rejected} -> {job.output_dir}"
-            console.print(message, markup=False, soft_wrap=True)
+            say(console, f"{verdict.split}: {verdict.message}{rejected} -> {job.output_dir}")
             for warning in verdict.warnings:
-                console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+                say(console, f"warning: {warning}")
     failed = [line for verdict in verdicts if verdict and not verdict.ok for line in verdict.message.split("\n")]
     if failed:
         raise ConversionError(*failed) from failure

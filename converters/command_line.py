@@ -18,9 +18,9 @@ from beam_jobs.launch import dry_run, launch
 from beam_jobs.plausible import check_places
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
-from pipeline.errors import InfeedError, OptionError, did_you_mean, how_to_install, printable
+from pipeline.errors import InfeedError, OptionError, did_you_mean, how_to_install
 from pipeline.sizes import parse_bytes
-from pipeline.tools.command import Console, Parser
+from pipeline.tools.command import Console, Parser, say
 
 
 def conversion_parser(
@@ -110,7 +110,7 @@ def run(
     fields = {"sources": tuple(sources), "num_shards": num_shards, "scratch": scratch.paths if scratch else ()}
     job, console = make_job(args, converter, expected=expected, **fields), Console()
     for notice in notices:
-        console.print(f"note: {printable(notice)}", markup=False, soft_wrap=True)
+        say(console, f"note: {notice}")
     if args.dry_run:
         return 0 if dry_run(job, console) else 1
     options = beam_options(args, rest)

@@ -23,7 +23,7 @@ from converters.images.options import add_verify_option
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from pipeline.tools.command import Console
+from pipeline.tools.command import Console, say
 
 EXAMPLES = (
     "--raw_data_dir=ILSVRC2012 --output=shards --dry_run",
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(argv)
     console = Console(stderr=True)
     for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-"))):
-        console.print(f"note: {flag}: {_ANCESTOR[flag]}", markup=False, soft_wrap=True)
+        say(console, f"note: {flag}: {_ANCESTOR[flag]}")
     if args.project:  # a flag of the original, which is also one of Beam's for Google Cloud runners
         rest = [*rest, f"--project={args.project}"]
     splits = chosen_splits(args, SPLITS) or SPLITS

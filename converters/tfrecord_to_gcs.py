@@ -20,7 +20,7 @@ from pipeline.errors import OptionError, did_you_mean
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import read_labels
 from pipeline.sources.named_splits import parse_assignment
-from pipeline.tools.command import Console
+from pipeline.tools.command import Console, say
 
 EXAMPLES = (
     "--raw_data_dir=tfrecords --output=shards --dry_run",
@@ -49,10 +49,10 @@ def report_schema(schema: Schema, whole: bool) -> None:
     """Prints the schema on stderr in the form that --schema_file takes, if `whole`; a note if it is opaque."""
     console = Console(stderr=True)
     if schema.opaque:
-        console.print("note: the records are not tf.train.Examples: they are copied without looking into them.")
+        say(console, "note: the records are not tf.train.Examples: they are copied without looking into them.")
     elif whole:
         features = {"name": schema.name, "features": schema.to_json()["features"]}
-        console.print(f"schema: {json.dumps(features)}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"schema: {json.dumps(features)}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,7 +103,7 @@ def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
         if not number.isdecimal():
             raise OptionError(f"--num_shards={split}={number}: {number!r} is not a number.")
         if chosen and split not in chosen:
-            Console(stderr=True).print(f"note: --num_shards={split}={number} has no effect: --splits leaves it out.")
+            say(Console(stderr=True), f"note: --num_shards={split}={number} has no effect: --splits leaves it out.")
         elif split not in splits:
             raise OptionError(
                 f"--num_shards={split}={number}: there is no split {split!r}.{did_you_mean(split, splits)}"

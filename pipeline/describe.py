@@ -90,7 +90,7 @@ def _text_info(manifest: Manifest) -> TextInfo | None:
     try:
         return find_text_info(manifest)
     except (OptionError, StorageError) as e:  # the rest can be described all the same; verify reports it as damage
-        Console(stderr=True).print(f"warning: {printable(str(e))}", markup=False, soft_wrap=True)
+        say(Console(stderr=True), f"warning: {e}")
         return None
 
 
@@ -112,8 +112,7 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
     if text:
         console.print(_text_table(manifest, text))
     for split, entry in sorted(manifest.splits.items()):
-        identity = f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}"
-        console.print(identity, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}")
         console.print(_bars(f"{split}: shards by size", shard_sizes(entry), "shards"))
         if entry.num_records:
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
