@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from beam_jobs.conversion_job import ConversionJob, Waiting
-from beam_jobs.dataflow import prepared
 from beam_jobs.dataflow_errors import advice, as_ours, reason_of
 from pipeline.errors import ConversionError
 from pipeline.sizes import format_bytes
@@ -23,11 +22,6 @@ def run(job: ConversionJob, options: Any, console: Console, waiting: Waiting) ->
     """Submits a job and waits for its end. Returns False without waiting after --detach or writing a template.
 
     Raises OptionError or ConversionError if the job is refused, fails or is cancelled; SystemExit(130) on Ctrl-C."""
-    with prepared(job, options):
-        return _run(job, options, console, waiting)
-
-
-def _run(job: ConversionJob, options: Any, console: Console, waiting: Waiting) -> bool:
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     from beam_jobs.graph import pipeline_of

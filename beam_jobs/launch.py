@@ -142,7 +142,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     quiet = quiet_stderr() if preset.quiet else contextlib.nullcontext()
     with progress_bars(job, console) as watched, quiet:
         try:
-            with preset.around(options):
+            with preset.around(job, options):
                 if not preset.run(watched, options, console, waiting):
                     return
         except OptionError:

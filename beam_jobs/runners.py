@@ -22,6 +22,7 @@ _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connecti
 _PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
 _PAGE = "beam_jobs/RUNNERS.md has both commands."
+_Block = contextlib.AbstractContextManager[None]
 _REASON_LENGTH = 160  # of each end
 _OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")  # in the text of an error from a job that started
 
@@ -73,7 +74,7 @@ class Preset:
     flags: Callable[[Namespace], Sequence[str]] = lambda _args: ()
     check: Callable[[Namespace, Any], None] = lambda _args, _options: None
     check_job: Callable[[ConversionJob], None] = lambda _job: None
-    around: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda _options: contextlib.nullcontext()
+    around: Callable[[ConversionJob, Any], _Block] = lambda *_: contextlib.nullcontext()
     run: Callable[[ConversionJob, Any, Console, Waiting], bool] = _run_to_its_end
     aliases: tuple[str, ...] = ()  # Beam's names for it, in lower case and without "runner"
     extra: str = "convert"  # our extra that installs it
@@ -89,7 +90,7 @@ def _local_flags(args: Namespace) -> Sequence[str]:
 
 
 @contextlib.contextmanager
-def _local_around(_options: Any) -> Iterator[None]:
+def _local_around(_job: ConversionJob, _options: Any) -> Iterator[None]:
     from beam_jobs.local_workers import watched_workers
 
     with on_loopback(), watched_workers():
@@ -135,7 +136,7 @@ def _check_dask_options(args: Namespace, options: Any) -> None:
 
 
 @contextlib.contextmanager
-def _dask_cluster(options: Any) -> Iterator[None]:
+def _dask_cluster(_job: ConversionJob, options: Any) -> Iterator[None]:
     """Connects this process's default client to the scheduler. A cluster started here stops at the end of the block.
 
     Raises ConversionError if no scheduler answers, or if infeed is not installed there."""
@@ -217,6 +218,7 @@ RUNNERS: Mapping[str, Preset] = {
         "Google Cloud, with --project and --region (beam_jobs/DATAFLOW.md)",
         check=dataflow.check,
         check_job=dataflow.check_job,
+        around=dataflow.prepared,
         run=dataflow_job.run,
         extra="gcp",
         leaves=True,
@@ -225,7 +227,7 @@ RUNNERS: Mapping[str, Preset] = {
         "apache_beam.runners.portability.portable_runner.PortableRunner",
         "the job service of --job_endpoint, with --environment_type for its workers",
         check=_check_portable,
-        around=lambda _options: on_loopback(),  # --environment_type=LOOPBACK starts workers here
+        around=lambda *_: on_loopback(),  # --environment_type=LOOPBACK starts workers here
         run=_start_and_wait,
     ),
 }
