@@ -185,7 +185,7 @@ def reason(error: BaseException, advice: str = "") -> str:
 
 
 @contextmanager
-def as_checkpoint_error(action: str, path: str, save_seconds: float, advice: str = "") -> Iterator[None]:
+def as_checkpoint_error(action: str, path: str, save_seconds: float | None = None, advice: str = "") -> Iterator[None]:
     """Raises CheckpointError("cannot <action> <path>: <reason>") for errors of the block that are not ours."""
     import jax  # tools that only read checkpoints do without it
 
@@ -193,11 +193,11 @@ def as_checkpoint_error(action: str, path: str, save_seconds: float, advice: str
         yield
     except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective: the watchdog names the host to blame
         raise
-    except TimeoutError as error:  # Orbax raises it for its AsyncOptions
-        late = f"it has not finished after {save_seconds:g} s (save_seconds)."
-        raise CheckpointError(f"cannot {action} {path}: {late}") from error
     except Exception as error:  # OSError, ValueError, errors of tensorstore
-        raise CheckpointError(f"cannot {action} {path}: {reason(error, advice)}") from error
+        why = reason(error, advice)
+        if save_seconds and isinstance(error, TimeoutError):  # Orbax raises it for its AsyncOptions
+            why = f"it has not finished after {save_seconds:g} s (save_seconds)."
+        raise CheckpointError(f"cannot {action} {path}: {why}") from error
 
 
 def barrier_of(config: TrainerConfig) -> Callable[..., None]:

@@ -16,7 +16,7 @@ from pipeline.storage.schemes import open_storage
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import check_tree, read_contents
 from trainer.checkpointing.numbers import read_array
-from trainer.checkpointing.orbax_paths import orbax_path, reason
+from trainer.checkpointing.orbax_paths import as_checkpoint_error, orbax_path
 from trainer.mesh import Placement
 from trainer.state import TrainState
 from trainer.task import Task
@@ -72,7 +72,9 @@ def _of_infeed(path: str, ema: bool) -> Weights:
     path: the directory of a step. ema: take the averaged parameters if there are any."""
     directory, _, step = path.rpartition("/")
     listed = read_contents(open_storage(path), directory or ".", int(step))["arrays"]
-    params, extra, averages = ({_below(name, top): name for name in listed if _is_below(name, top)} for top in TOPS)
+    params, extra, averages = (
+        {name[len(top) + 1 :]: name for name in listed if f"{name}/".startswith(f"{top}/")} for top in TOPS
+    )
     if ema and averages:
         params = averages
     names = model_names(params, extra)
@@ -84,14 +86,6 @@ def _of_infeed(path: str, ema: bool) -> Weights:
     return Weights(path, arrays, read)
 
 
-def _is_below(name: str, top: str) -> bool:
-    return name == top or name.startswith(f"{top}/")
-
-
-def _below(name: str, top: str) -> str:
-    return name.removeprefix(top).removeprefix("/")
-
-
 def _of_orbax(path: str) -> Weights:
     """Of any checkpoint that Orbax's StandardCheckpointer or PyTreeCheckpointer wrote.
 
@@ -99,11 +93,8 @@ def _of_orbax(path: str) -> Weights:
     check_tree(open_storage(path), path)
     handler = ocp.PyTreeCheckpointHandler()
     where = orbax_path(path)
-    try:
-        with ocp.Checkpointer(handler) as reader:
-            tree: Any = reader.metadata(where).item_metadata.tree  # pyright: ignore
-    except Exception as error:  # Orbax raises many kinds
-        raise CheckpointError(f"cannot read the checkpoint {path}: {reason(error)}") from error
+    with as_checkpoint_error("read the checkpoint", path), ocp.Checkpointer(handler) as reader:
+        tree: Any = reader.metadata(where).item_metadata.tree  # pyright: ignore
     described = {name: leaf for name, leaf in named_leaves(tree).items() if hasattr(leaf, "shape")}
     suffix = OF_NNX if described and all(name.endswith(OF_NNX) for name in described) else ""
     originals = {name.removesuffix(suffix): name for name in described}
@@ -115,11 +106,8 @@ def _of_orbax(path: str) -> Weights:
         chosen = order.index(originals[name])
         item = structure.unflatten([leaf if n == chosen else ocp.PLACEHOLDER for n, leaf in enumerate(leaves)])
         args: Any = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy)  # pyright: ignore[reportCallIssue]
-        try:
-            with ocp.Checkpointer(handler) as reader:
-                return jax.tree.leaves(reader.restore(where, args=args))[chosen]
-        except Exception as error:
-            raise CheckpointError(f"cannot read {name} of {path}: {reason(error)}") from error
+        with as_checkpoint_error("read", f"{name} of {path}"), ocp.Checkpointer(handler) as reader:
+            return jax.tree.leaves(reader.restore(where, args=args))[chosen]
 
     arrays = {
         name: Array(tuple(described[each].shape), str(np.dtype(described[each].dtype)))
@@ -131,20 +119,16 @@ def _of_orbax(path: str) -> Weights:
 def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
     """The arrays of all files. Raises CheckpointError for a damaged file, and for a name that two of them have."""
     try:
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
     except ImportError as error:
         raise CheckpointError(f"{path} needs the package safetensors: {how_to_install('train')}") from error
     arrays: dict[str, Array] = {}
     places: dict[str, str] = {}
     for file in files:
-        try:
-            with safe_open(file, framework="np") as opened:
-                names = list(opened.keys())
-                parts = {name: opened.get_slice(name) for name in names}
-                kinds = {name: DTYPES.get(part.get_dtype()) or part.get_dtype() for name, part in parts.items()}
-                found = {name: Array(tuple(part.get_shape()), kinds[name]) for name, part in parts.items()}
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"cannot read {file}: {error}") from error
+        with as_checkpoint_error("read", file), safe_open(file, framework="np") as opened:
+            parts = {name: opened.get_slice(name) for name in list(opened.keys())}
+            kinds = {name: DTYPES.get(part.get_dtype()) or part.get_dtype() for name, part in parts.items()}
+            found = {name: Array(tuple(part.get_shape()), kinds[name]) for name, part in parts.items()}
         for name in found:
             if name in places:
                 raise CheckpointError(f"both {places[name]} and {file} have an array {name!r}. Give one of the files.")
@@ -152,11 +136,9 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
         arrays |= found
 
     def read(name: str) -> np.ndarray:
-        try:
-            with safe_open(places[name], framework="np") as opened:
-                return opened.get_tensor(name)
-        except (SafetensorError, OSError, TypeError) as error:
-            raise CheckpointError(f"cannot read {name} of {places[name]}: {error}") from error
+        file = places[name]
+        with as_checkpoint_error("read", f"{name} of {file}"), safe_open(file, framework="np") as opened:
+            return opened.get_tensor(name)
 
     return Weights(path, arrays, read)
 
@@ -170,19 +152,15 @@ def _of_tensorflow(path: str) -> Weights:
         import tensorflow as tf
     except ImportError as error:
         raise CheckpointError(f"{path} is a TensorFlow checkpoint: {how_to_install('tf')}") from error
-    try:
+    with as_checkpoint_error("read the TensorFlow checkpoint", path):
         reader = tf.train.load_checkpoint(path)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         keys = _of_objects(reader.get_tensor(GRAPH)) if GRAPH in shapes else {name: name for name in shapes}
-    except Exception as error:  # of TensorFlow
-        raise CheckpointError(f"cannot read the TensorFlow checkpoint {path}: {reason(error)}") from error
     keys = {name: key for name, key in keys.items() if name not in NOT_THE_MODELS}
 
     def read(name: str) -> np.ndarray:
-        try:
+        with as_checkpoint_error("read", f"{name} of {path}"):
             return reader.get_tensor(keys[name])
-        except Exception as error:
-            raise CheckpointError(f"cannot read {name} of {path}: {reason(error)}") from error
 
     arrays = {name: Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
     return Weights(path, arrays, read)
