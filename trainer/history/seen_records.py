@@ -84,23 +84,11 @@ class RecordPlaces:
         if source is None:
             yield from (RecordPlace(origin.directory, origin.split, number) for number in numbers.tolist())
             return
-        at = source.index.locate(numbers)
+        at, known = source.index.locate(numbers), (source.manifest.directory, source.split)
         files = [source.entry.shards[shard].file for shard in at.shard.tolist()]
-        told = [_told(source, record) for record in fetch(source, numbers)]
-        columns = (files, at.record.tolist(), at.offset.tolist(), told)
-        for number, (file, record, offset, (key, label)) in zip(
-            numbers.tolist(), zip(*columns, strict=True), strict=True
-        ):
-            yield RecordPlace(
-                source.manifest.directory,
-                source.split,
-                record=number,
-                shard=file,
-                shard_record=record,
-                offset=offset,
-                key=key,
-                label=label,
-            )
+        places = zip(numbers.tolist(), files, at.record.tolist(), at.offset.tolist(), strict=True)
+        for (number, file, within, offset), record in zip(places, fetch(source, numbers), strict=True):
+            yield RecordPlace(*known, number, file, within, offset, *_told(source, record))
 
     def _source(self, origin: Origin) -> IndexedRecords | None:
         which = (origin.directory, origin.split, origin.fingerprint)
