@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.remat import Remat, rematerialized
-
 EMBEDDING_INIT = nnx.initializers.normal(1.0)
 ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
 HIDDEN_MULTIPLE = 32
@@ -27,8 +25,8 @@ class Transformer(nnx.Module):
     """Logits of the next token. A token sees itself and the tokens before it in its own segment.
 
     width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in Llama. dropout: share
-    of each layer's two results that training drops. remat: see Remat. Arrays of the layers are stacked:
-    "layers/attention/query/kernel" is [layers, width, heads, features]."""
+    of each layer's two results that training drops. Arrays of the layers are stacked: "layers/attention/query/kernel"
+    is [layers, width, heads, features]."""
 
     def __init__(
         self,
@@ -39,7 +37,6 @@ class Transformer(nnx.Module):
         width: int = 128,
         heads: int = 4,
         dropout: float = 0.0,
-        remat: Remat = "none",
     ) -> None:
         @nnx.split_rngs(splits=layers)
         @nnx.vmap(in_axes=0, out_axes=0)
@@ -47,7 +44,6 @@ class Transformer(nnx.Module):
             return Layer(width, heads, dropout, rngs)
 
         self.num_layers, self.heads, self.features = layers, heads, width // heads
-        self.remat: Remat = remat
         self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=EMBEDDING_INIT, rngs=rngs)
         self.layers = stacked(rngs)
         self.norm = nnx.RMSNorm(width, rngs=rngs)
@@ -61,10 +57,8 @@ class Transformer(nnx.Module):
         mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
         mask &= jnp.tri(tokens.shape[1], dtype=bool)
 
-        apply = rematerialized(lambda layer, x, *given: layer(x, *given), self.remat)
-
         def step(layer: Layer, x: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return apply(layer, x, positions, mask), None
+            return layer(x, positions, mask), None
 
         x, _ = self._scanned(step, self.embedding(tokens), None)
         return self.head(self.norm(x))
