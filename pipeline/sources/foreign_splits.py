@@ -13,7 +13,7 @@ from pipeline.formats import TFRecords
 from pipeline.shards.schema import Schema
 from pipeline.sources.named_splits import files_by_name, first_names
 from pipeline.sources.records import Records
-from pipeline.sources.sequential_records import SequentialRecords, open_tfrecords
+from pipeline.sources.sequential_records import SequentialRecords
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.sources.tfds_files import tfds_classes, tfds_files
 from pipeline.storage.storage import Stat, Storage, join
@@ -66,9 +66,7 @@ def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) ->
         files = {join(directory, name): listed[name] for name in counts}
         counted_by = f"{join(directory, 'dataset_info.json')} says"
         name = f"{directory}, split {split!r}"
-        return open_tfrecords(
-            name, files, storage, schema, counts=list(counts.values()), counted_by=counted_by, labels=labels
-        )
+        return SequentialRecords("tfrecord", name, files, storage, schema, [*counts.values()], counted_by, labels)
 
     return {split: functools.partial(opened, split, counts) for split, counts in splits.items()}
 
@@ -81,7 +79,8 @@ def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
     splits = {}
     for split, named in files.items():
         paths = {join(directory, name): stat for name, stat in named.items()}
-        splits[split] = functools.partial(open_tfrecords, f"{directory}, split {split!r}", paths, storage, schema)
+        name = f"{directory}, split {split!r}"
+        splits[split] = functools.partial(SequentialRecords, "tfrecord", name, paths, storage, schema)
     return splits
 
 

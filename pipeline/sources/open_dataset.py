@@ -20,7 +20,8 @@ from pipeline.sources.foreign_splits import Splits, foreign_splits, is_directory
 from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import Records, as_records
-from pipeline.sources.sequential_records import open_lines, open_tfrecords
+from pipeline.sources.sequential_records import SequentialRecords
+from pipeline.spec import Opaque
 from pipeline.storage.schemes import open_storage
 
 Data = str | PathLike[str] | Mapping[str, Any] | Records
@@ -85,7 +86,8 @@ def _parts_at(uri: str, split: str | None, format: Format | None, default: str, 
     if isinstance(format, FixedLength):
         return _parts_of_records(FixedLengthRecords(uri, matching_files(uri, storage), format, storage), split)
     if isinstance(format, TextLines):
-        return _parts_of_records(open_lines(uri, matching_files(uri, storage), storage, format.key), split)
+        lines = SequentialRecords("text", uri, matching_files(uri, storage), storage, Opaque(format.key))
+        return _parts_of_records(lines, split)
     manifest = find_manifest(uri, storage) if format is None else None
     if manifest:
         splits: Splits = {name: functools.partial(IndexedRecords, manifest, name, storage) for name in manifest.splits}
@@ -94,7 +96,8 @@ def _parts_at(uri: str, split: str | None, format: Format | None, default: str, 
     else:
         schema = format.schema if format else None
         try:
-            return _parts_of_records(open_tfrecords(uri, matching_files(uri, storage), storage, schema), split)
+            found = SequentialRecords("tfrecord", uri, matching_files(uri, storage), storage, schema)
+            return _parts_of_records(found, split)
         except ShardError as e:
             if format is None:
                 e.add_note("If these are not TFRecord files, give a format: TextLines() or FixedLength(...).")

@@ -33,58 +33,36 @@ from pipeline.storage.storage import Stat, Storage, files_at_once, in_parallel
 
 SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # evenly spaced files, and the first records of each
 SAMPLE_READ_BYTES = 1 << 20
-_COUNTED = "when counted at opening, it had"
 
 log = logger("pipeline")
-
-
-def open_tfrecords(
-    name: str,
-    files: Mapping[str, Stat],
-    storage: Storage,
-    layout: Layout | None = None,
-    counts: Sequence[int] | None = None,
-    counted_by: str = _COUNTED,
-    labels: Labels | None = None,
-) -> "SequentialRecords":
-    """The records of TFRecord files, plain, GZIP or ZLIB, detected from their content. files: path -> stat, in order.
-
-    layout: None infers it from a sample. counts: records per file; None counts them. counted_by: "X says", for counts.
-    labels: the class names, if known.
-    Raises ShardError naming a damaged file, EmptySplitError, SchemaError, StorageError."""
-    found = _files(files, storage, "tfrecord")
-    contents = (
-        _counted(name, found, storage)
-        if counts is None
-        else [Content(count, file.bytes) for count, file in zip(counts, found, strict=True)]
-    )
-    return SequentialRecords(name, found, contents, storage, layout=layout, counted_by=counted_by, labels=labels)
-
-
-def open_lines(name: str, files: Mapping[str, Stat], storage: Storage, key: str) -> "SequentialRecords":
-    """The lines of text files, plain or GZIP, split like TextLineDataset. Raises like open_tfrecords."""
-    found = _files(files, storage, "text")
-    return SequentialRecords(name, found, _counted(name, found, storage), storage, layout=Opaque(key))
 
 
 class SequentialRecords:
     """The records of consecutive files: see Records. A file can only be read from its front.
 
+    kind: TFRecord files, plain, GZIP or ZLIB, or text files, plain or GZIP, split like TextLineDataset. paths: path ->
+    stat, in order. layout: None infers it from a sample. counts: records per file; None counts them. counted_by: "X
+    says", for counts. labels: the class names, if known.
     fingerprint: of names, sizes, counts, and the checksums that a bucket stores. On a disk, files with different
-    content and the same sizes and counts therefore have the same fingerprint."""
+    content and the same sizes and counts therefore have the same fingerprint.
+    Raises ShardError naming a damaged file, EmptySplitError, SchemaError, StorageError."""
 
     def __init__(
         self,
+        kind: Kind,
         name: str,
-        files: Sequence[SequentialFile],
-        contents: Sequence[Content],
+        paths: Mapping[str, Stat],
         storage: Storage,
-        *,
-        layout: Layout | None,
-        counted_by: str = _COUNTED,
+        layout: Layout | None = None,
+        counts: Sequence[int] | None = None,
+        counted_by: str = "when counted at opening, it had",
         labels: Labels | None = None,
     ) -> None:
-        self._storage = storage
+        self._storage, files = storage, _files(paths, storage, kind)
+        if counts is None:
+            contents = _counted(name, files, storage)
+        else:
+            contents = [Content(count, file.bytes) for count, file in zip(counts, files, strict=True)]
         firsts = np.cumsum([0, *(content.records for content in contents)]).tolist()
         if not firsts[-1]:
             raise EmptySplitError(f"{name}: {len(files)} files without a record, so there is nothing to read.")

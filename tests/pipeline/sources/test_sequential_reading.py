@@ -1,5 +1,6 @@
 """Files that can only be read from their fronts give any records in any order, and hold no more than is in sight."""
 
+import functools
 import gzip
 import zlib
 
@@ -12,12 +13,19 @@ from pipeline.errors import CorruptRecordError, ShardError, StorageError
 from pipeline.shards.record import crc32c, frame
 from pipeline.sources import sequential_file as sequential_reading
 from pipeline.sources.records import Group, fetch, weighed
-from pipeline.sources.sequential_records import open_lines, open_tfrecords
+from pipeline.sources.sequential_records import SequentialRecords
 from pipeline.spec import Opaque
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Stat
 
 STORAGE = LocalStorage()
+open_tfrecords = functools.partial(SequentialRecords, "tfrecord")
+
+
+def open_lines(name, files, storage, key):
+    return SequentialRecords("text", name, files, storage, Opaque(key))
+
+
 SIZES = (5, 0, 9, 1, 30)
 N = sum(SIZES)
 PAYLOADS = [b"%d." % i * (i % 7) for i in range(N)]
