@@ -17,14 +17,12 @@ from beam_jobs.plausible import check_places
 from converters.command_line import chosen_splits, conversion_parser, run
 from converters.raw.class_names import label_text
 from converters.raw.splits import SPLITS
-from converters.table.layouts import check_delimiter
-from converters.table.rows import column_names
+from converters.table.layouts import check_columns, check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import in_parallel
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, Packing, TextInfo, Tokenizer, open_hugging_face
 
 EXAMPLES = (
@@ -48,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_places(args.raw_data_dir, args.gcs_output_path)
     reading = DocumentFormat(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
     texts = find_texts(args.raw_data_dir, splits, args.validation_fraction, reading)
-    _check_column(texts.tables, reading)
+    check_columns(texts.tables, {"--text_column": [args.text_column]}, args.delimiter)
     info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, args.validation_fraction)
     return run(args, rest, TextConverter(info, reading), texts.sources, notices=list(_not_read(texts.others)))
 
@@ -59,17 +57,6 @@ def _not_read(others: Sequence[str]) -> Sequence[str]:
     more = f" and {len(others) - 1:,} other files are" if len(others) > 1 else " is"
     suffixes = ", ".join(SUFFIXES)
     return (f"{others[0]}{more} ignored: only {suffixes} files of the splits are read, also with .gz.",)
-
-
-def _check_column(tables: Sequence[str], reading: DocumentFormat) -> None:
-    """Raises OptionError if a table lacks the column; a JSON table in its first 1,000 rows."""
-    found = in_parallel(lambda path: column_names(open_storage(path), path, reading.delimiter), tables)
-    for path, there in zip(tables, found, strict=True):
-        if there and reading.column not in there:
-            raise OptionError(
-                f"--text_column: {path} has no column {reading.column!r}. It has: {', '.join(there)}."
-                f"{did_you_mean(reading.column, there)}"
-            )
 
 
 def _tokenizer(args: argparse.Namespace) -> Tokenizer:

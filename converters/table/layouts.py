@@ -15,7 +15,7 @@ from converters.table.cells import class_cells
 from converters.table.rows import TABLE_SUFFIXES, column_names, table_rows
 from pipeline.errors import LabelError, OptionError, RawDataError, StorageError, did_you_mean
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, in_parallel, join
 
 _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
 _MAX_CLASSES = 100_000
@@ -53,10 +53,10 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
     return RawTables(tuple(sources), tuple(paths), tuple(sorted(others)))
 
 
-def check_columns(paths: Iterable[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:
+def check_columns(paths: Sequence[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:
     """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. wanted: columns by option."""
-    for path in paths:
-        there = column_names(open_storage(path), path, delimiter)
+    found = in_parallel(lambda path: column_names(open_storage(path), path, delimiter), paths)
+    for path, there in zip(paths, found, strict=True):
         for option, columns in wanted.items():
             for column in columns:
                 if there and column not in there:
