@@ -19,15 +19,26 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from rich.console import Group
 from rich.progress import track
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
-from pipeline.describing.facts import SAMPLED_RECORDS, damage, gathered, looked_at, shard_sizes, spread
+from pipeline.describing.facts import (
+    FEATURES,
+    SAMPLED_RECORDS,
+    SPLITS,
+    damage,
+    feature_rows,
+    gathered,
+    looked_at,
+    shard_sizes,
+    split_rows,
+    spread,
+)
 from pipeline.describing.labels import label_rows, label_text, occurring, outside, shortened
 from pipeline.describing.page import dataset_page
 from pipeline.describing.requests import Requests, planned_requests
 from pipeline.describing.splits import split_facts
-from pipeline.errors import OptionError, StorageError, printable
+from pipeline.errors import OptionError, StorageError
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
@@ -38,7 +49,7 @@ from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import fetch, intact
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import TextInfo
-from pipeline.tools.command import Console, Parser, exit_with, say
+from pipeline.tools.command import Console, Parser, exit_with, say, table
 from pipeline.tools.packed_text import TOTALS, find_text_info, row_text, text_totals
 from pipeline.tools.program import program
 from pipeline.tools.record_checks import labels_of
@@ -108,9 +119,11 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
     text: how its text became tokens, if it is packed text. every: counts the labels of all records. progress: see
     gathered. Raises InfeedError."""
     console = Console()
-    console.print(_schema_table(manifest), _splits_table(manifest))
+    title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
+    console.print(table(FEATURES, feature_rows(manifest), title), table(SPLITS, split_rows(manifest), "Splits"))
     if text:
-        console.print(_text_table(manifest, text))
+        title = f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing"
+        console.print(table(TOTALS, text_totals(manifest, text), f"{title} {text.packing}"))
     for split, entry in sorted(manifest.splits.items()):
         say(console, f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}")
         console.print(_bars(f"{split}: shards by size", shard_sizes(entry), "shards"))
@@ -130,44 +143,6 @@ def _requests(found: Requests) -> str:
     )
 
 
-def _schema_table(manifest: Manifest) -> Table:
-    title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
-    table = _table(title, ["feature", "dtype", "shape", "holds", "meaning"])
-    for key, feature in sorted(manifest.schema.features.items()):
-        shape = "any length" if None in feature.shape else "x".join(map(str, feature.shape)) or "1 value"
-        holds = feature.content if feature.dtype == "bytes" else ""
-        meaning = feature.doc + (" (optional)" if feature.optional else "")
-        _add(table, [key, feature.dtype, shape, holds, meaning])
-    return table
-
-
-def _splits_table(manifest: Manifest) -> Table:
-    table = _table("Splits", ["split", "records", "bytes", "shards", "rejected", "fix-ups"])
-    for name, entry in sorted(manifest.splits.items()):
-        fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items())) or "none"
-        size, shards = format_bytes(entry.num_bytes), f"{len(entry.shards):,}"
-        _add(table, [name, f"{entry.num_records:,}", size, shards, f"{entry.rejected:,}", fixups])
-    return table
-
-
-def _text_table(manifest: Manifest, info: TextInfo) -> Table:
-    title = f"Text: tokenizer {info.tokenizer.name}, rows of {info.sequence_length:,} tokens, packing {info.packing}"
-    table = _table(title, TOTALS)
-    for row in text_totals(manifest, info):
-        _add(table, row)
-    return table
-
-
-def _table(title: str, columns: Iterable[str]) -> Table:
-    headers = (Column(name, overflow="fold") for name in columns)
-    return Table(*headers, title=Text(title) if title else None, title_justify="left")
-
-
-def _add(table: Table, cells: Iterable[str]) -> None:
-    """Adds a row of plain text: data must not act as markup or as terminal control codes."""
-    table.add_row(*(Text(printable(cell)) for cell in cells))
-
-
 def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
     ids, whose = looked_at(reader.info.num_records, every)
     facts = gathered(reader, ids, progress, only_labels=True)
@@ -178,17 +153,15 @@ def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: A
 
 
 def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
-    table = _table("", ["", unit, ""])
     most = max((count for _, count in rows), default=0)
-    for name, count in rows:
-        _add(table, [name, f"{count:,}", "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "")])
-    return Group(Text(f"\n{title}"), table)  # a table would wrap its own title to its width
+    bars = ("█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "") for _, count in rows)
+    cells = ((*row, bar) for row, bar in zip(rows, bars, strict=True))
+    return Group(Text(f"\n{title}"), table(("", unit, ""), cells))  # a table would wrap its own title to its width
 
 
 def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
     payload = intact(*fetch(reader, np.array([number]))).payload
-    table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", ["feature", "value"])
-    manifest = reader.manifest
+    manifest, rows = reader.manifest, []
     values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
     for key, items in sorted(values.items()):
         feature = manifest.schema.features.get(key)
@@ -196,10 +169,10 @@ def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) ->
         text += f", ... ({len(items)} values)" if len(items) > 4 else ""
         if manifest.labels and key == manifest.labels.key:
             text = ", ".join(label_text(manifest.labels, label) for label in labels_of(manifest.labels, values))
-        _add(table, [key, text])
+        rows.append((key, text))
     if info:
-        _add(table, ["(text)", shortened(row_text(info, values), _MAX_ROW_TEXT)])
-    return table
+        rows.append(("(text)", shortened(row_text(info, values), _MAX_ROW_TEXT)))
+    return table(("feature", "value"), rows, f"{reader.split}: record {number:,}, {format_bytes(len(payload))}")
 
 
 def _item(feature: Feature | None, item: Any) -> str:

@@ -9,19 +9,18 @@ if __name__ == "__main__":
     leave_at_once()  # before the imports: they take seconds
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
-from rich.table import Column, Table
-from rich.text import Text
+from rich.table import Table
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from pipeline.tools.command import Console, Parser, exit_with, say
+from pipeline.tools.command import Console, Parser, exit_with, say, table
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import (
     Evaluations,
@@ -99,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.tree:
         arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
         rows = [(name, array["dtype"], str(array["shape"]), array["partition"]) for name, array in arrays.items()]
-        table = _table(f"Arrays of step {step}", ("name", "dtype", "shape", "partition"), rows)
-        _show(console, arrays, table, args.json)
+        columns = ("name", "dtype", "shape", "partition")
+        _show(console, arrays, table(columns, rows, f"Arrays of step {step}"), args.json)
         return
     if args.name is not None:
         numbers = get_variable_value(args.directory, args.name, step, all_arrays=True)
@@ -114,14 +113,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     listed = _listed(args.directory, steps if args.step is None else [step])
     columns = ("step", "saved", "size", "trained with", "evaluation")
-    _show(console, listed, _table(f"Checkpoints of {args.directory}", columns, map(_row, listed)), args.json)
+    _show(console, listed, table(columns, map(_row, listed), f"Checkpoints of {args.directory}"), args.json)
 
 
-def _show(console: Console, value: Any, table: Table, as_json: bool) -> None:
+def _show(console: Console, value: Any, shown: Table, as_json: bool) -> None:
     if as_json:
         print(json.dumps(value))
     else:
-        console.print(table)
+        console.print(shown)
 
 
 def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
@@ -170,13 +169,6 @@ def _summary(entry: Mapping[str, Any]) -> str:
         f"batch {config.get('global_batch_size')}, seed {config.get('seed')}; {axes} of {device}, {processes} "
         f"process{'es' * (processes > 1)}; jax {versions['jax']}"
     )
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
 
 if __name__ == "__main__":

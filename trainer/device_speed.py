@@ -26,11 +26,10 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
-from rich.text import Text
 
 from pipeline.errors import OptionError, did_you_mean, how_to_install
 from pipeline.sizes import MiB, parse_bytes
-from pipeline.tools.command import Console, Parser, exit_with, say
+from pipeline.tools.command import Console, Parser, exit_with, say, table
 
 EXAMPLES = ("--only dispatch memory", "--only matmul --dtypes float32 --sizes 512 1000 --seconds 5 --json")
 """The command lines at the end of its help."""
@@ -230,17 +229,15 @@ def _table(shown: Row, rows: Sequence[Row]) -> Table:
     count = shown["num_devices"]
     which = f"device {shown['device']}, one of {count} devices" if count > 1 else "the only device"
     title = f"{shown['device_kind']} ({shown['platform']}), {which}, JAX {shown['jax']}"
-    table, shares = Table(title=Text(title), title_justify="left"), any(each.get("share_of_peak") for each in rows)
-    for column in ("measurement", "size", "dtype", "median", "min–max", *["of peak"] * shares):
-        table.add_column(column, overflow="fold")
+    shares, texts = any(each.get("share_of_peak") for each in rows), []
     for each in rows:
         unit = next(unit for unit in UNITS if unit in each)
         cells = [f"{each['measurement'].replace('_', ' ')}, {UNITS[unit]}", each["size"], each["dtype"] or ""]
         low, high, share = each[f"{unit}_min"], each[f"{unit}_max"], each.get("share_of_peak")
         found = each["skipped"] or f"{low:.3g}–{high:.3g}{' *' * each['noisy']}"
         cells += ["skipped" if each["skipped"] else f"{each[unit]:.3g}", found]
-        table.add_row(*map(Text, [*cells, *["" if share is None else f"{share:.1%}"] * shares]))
-    return table
+        texts.append([*cells, *["" if share is None else f"{share:.1%}"] * shares])
+    return table(("measurement", "size", "dtype", "median", "min–max", *["of peak"] * shares), texts, title)
 
 
 if __name__ == "__main__":

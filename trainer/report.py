@@ -14,13 +14,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from rich.table import Column, Table
-from rich.text import Text
-
 from pipeline.errors import OptionError
 from pipeline.pages.page import Block, Code, Note, Page, Section, check_page, write_page
 from pipeline.sizes import format_bytes
-from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
+from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say, table
 from pipeline.tools.program import program
 from trainer.history.segments import Command
 from trainer.pages import run_tables
@@ -46,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs = _read(args.workdirs)
     console = Console()
     if args.html is None:
-        console.print(_table(runs))
+        results = run_tables.results(runs)
+        console.print(table(results.columns, results.rows, box=None, pad_edge=False))
         return
     given = sys.argv[1:] if argv is None else argv
     size = write_page(args.html, run_page(runs, f"{program('trainer.report')} {shlex.join(given)}"))
@@ -61,14 +59,6 @@ def _read(workdirs: Sequence[str]) -> list[TrainingRun]:
             read_run(workdir, name, lambda count: bar.advance(task, count))
             for workdir, name in zip(workdirs, names, strict=True)
         ]
-
-
-def _table(runs: Sequence[TrainingRun]) -> Table:
-    shown = run_tables.results(runs)
-    table = Table(*(Column(Text(name), overflow="fold") for name in shown.columns), box=None, pad_edge=False)
-    for row in shown.rows:
-        table.add_row(*(Text(str(value)) for value in row))
-    return table
 
 
 def run_page(runs: Sequence[TrainingRun], made_by: str = "") -> Page:

@@ -5,7 +5,7 @@ Memory does not grow with the records: of each feature a bounded number of value
 import io
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ RECORDS_PER_READ = 64
 SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
 SEGMENTS = "segments"
 KINDS = {bytes: "bytes", int: "int64", float: "float32"}  # of decoded values, by dtype of the schema
+FEATURES = ("feature", "dtype", "shape", "holds", "meaning")
+SPLITS = ("split", "records", "bytes", "shards", "rejected", "fix-ups")
 SIZE_RANGES, ALIKE = 8, 1.02  # of shards; within 2 % they count as equally large
 
 
@@ -101,6 +103,21 @@ def looked_at(total: int, every: bool) -> tuple[np.ndarray, str]:
     if len(ids) == total:
         return ids, f"all {total:,} records" if total != 1 else "the only record"
     return ids, f"a sample of {len(ids):,} of the {total:,} records"
+
+
+def feature_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    """A row of FEATURES for each feature of a record."""
+    for key, feature in sorted(manifest.schema.features.items()):
+        shape = "any length" if None in feature.shape else "x".join(map(str, feature.shape)) or "1 value"
+        holds = feature.content if feature.dtype == "bytes" else ""
+        yield key, feature.dtype, f"{shape}{', optional' * feature.optional}", holds, feature.doc
+
+
+def split_rows(manifest: Manifest) -> Iterator[tuple[str | int, ...]]:
+    """A row of SPLITS for each split."""
+    for name, entry in sorted(manifest.splits.items()):
+        fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items()))
+        yield name, entry.num_records, format_bytes(entry.num_bytes), len(entry.shards), entry.rejected, fixups
 
 
 def shard_sizes(entry: SplitEntry) -> list[tuple[str, int]]:

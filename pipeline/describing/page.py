@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from pipeline.describing import origin, reading
-from pipeline.describing.facts import SEGMENTS, Facts, shard_sizes
+from pipeline.describing.facts import FEATURES, SEGMENTS, SPLITS, Facts, feature_rows, shard_sizes, split_rows
 from pipeline.describing.labels import label_rows, label_text, occurring, outside
 from pipeline.describing.shown_records import OF_FILES, ShownRecord
 from pipeline.describing.splits import SplitFacts, fitting
@@ -38,8 +38,9 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
     lead = f"{records:,} records in {count} ({names}), {size}, in {manifest.directory}"
     shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
     damage = [Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage]
+    splits_table = _without_empty_columns(SPLITS, list(split_rows(manifest)))
     made = [
-        ("Splits", [_splits(manifest), *_shards(manifest), *damage]),
+        ("Splits", [splits_table, *_shards(manifest), *damage]),
         ("Features", [_features(manifest)]),
         ("Text", _text(manifest, text)),
         ("Samples", [*_fewer(splits, shown), *(block for split in shown for block in _samples(split))]),
@@ -51,15 +52,6 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
     ]
     sections = [Section(title, blocks, narrow=title == "Distributions") for title, blocks in made]
     return Page(manifest.name, lead, sections, made_by)
-
-
-def _splits(manifest: Manifest) -> Table:
-    rows = []
-    for name, entry in sorted(manifest.splits.items()):
-        fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items()))
-        size = format_bytes(entry.num_bytes)
-        rows.append((name, entry.num_records, size, len(entry.shards), entry.rejected, fixups))
-    return _without_empty_columns(("split", "records", "bytes", "shards", "rejected", "fix-ups"), rows)
 
 
 def _shards(manifest: Manifest) -> Iterator[Block]:
@@ -76,12 +68,7 @@ def _shards(manifest: Manifest) -> Iterator[Block]:
 def _features(manifest: Manifest) -> Block:
     if manifest.schema.opaque:
         return Note("Records are opaque: infeed does not parse their bytes.")
-    rows = []
-    for key, feature in sorted(manifest.schema.features.items()):
-        shape = "any length" if None in feature.shape else "x".join(map(str, feature.shape)) or "1 value"
-        kind = feature.content if feature.dtype == "bytes" else ""
-        rows.append((key, feature.dtype, f"{shape}{', optional' * feature.optional}", kind, feature.doc))
-    return _without_empty_columns(("feature", "dtype", "shape", "holds", "meaning"), rows)
+    return _without_empty_columns(FEATURES, list(feature_rows(manifest)))
 
 
 def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:

@@ -8,12 +8,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
 
 from pipeline.ctrl_c import EXIT_INTERRUPTED, as_usual, leave_at_once
 from pipeline.errors import InfeedError, printable
@@ -102,3 +104,14 @@ def byte_bar(console: rich.console.Console) -> Progress:
 def say(console: rich.console.Console, line: str) -> None:
     """Prints exactly one line, without markup or wrapping, whatever the text contains."""
     console.print(printable(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]], title: str = "", **style: Any) -> Table:
+    """A table of plain text, as data must not act as markup or as terminal control codes. Texts that are too long fold.
+
+    style: of rich's Table."""
+    headers = (Column(Text(name), overflow="fold") for name in columns)
+    made = Table(*headers, title=Text(title) if title else None, title_justify="left", **style)
+    for row in rows:
+        made.add_row(*(Text(printable(f"{cell:,}" if isinstance(cell, int) else str(cell))) for cell in row))
+    return made

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 import jax
-from rich.table import Table
 
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from pipeline.tools.command import Console, say
+from pipeline.tools.command import Console, say, table
 from trainer.callbacks import Callback
 from trainer.command.page_writing import Report, write_look
 from trainer.events.progress import RecordsLine
@@ -213,15 +212,15 @@ def show_state(trainer: Trainer, recipe: Recipe) -> None:
     arrays = trainer.state_arrays(recipe.train_input)
     params = {name.removeprefix(PARAMS): leaf for name, leaf in arrays.items() if name.startswith(PARAMS)}
     treated = _treated(recipe, params)
-    table = Table(*COLUMNS, box=None, pad_edge=False)
+    rows = []
     for name, leaf in arrays.items():
         spec = getattr(leaf.sharding, "spec", ())
         split = ", ".join(map(str, spec)) if any(spec) else ""
-        table.add_row(name, str(leaf.dtype), str(list(leaf.shape)), split, *treated.get(name, ("", "")))
+        rows.append((name, leaf.dtype, list(leaf.shape), split, *treated.get(name, ("", ""))))
     if jax.process_index() > 0:
         return
     console = Console(width=WIDTH)
-    console.print(table)
+    console.print(table(COLUMNS, rows, box=None, pad_edge=False))
     count = sum(math.prod(leaf.shape) for leaf in params.values())
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in arrays.values())
     say(console, f"{count:,} parameters in {len(params)} arrays; the state takes {format_bytes(size)}")
