@@ -176,7 +176,7 @@ def seen_page(
     workdir: str, steps: Iterable[SeenStep], told: Mapping[int, str], with_losses: bool, made_by: str
 ) -> Page:
     """A page with a section per step. told: a sentence about each step. with_losses: whether losses were computed."""
-    sections = [Section(f"Step {seen.step:,}", list(_blocks(seen, told[seen.step], with_losses))) for seen in steps]
+    sections = [Section(f"Step {seen.step:,}", list(_blocks(seen, told[seen.step]))) for seen in steps]
     order = "Those with the largest losses come first." if with_losses else "They are in the order of the batch."
     return Page(
         f"What the training in {workdir} saw",
@@ -186,14 +186,14 @@ def seen_page(
     )
 
 
-def _blocks(seen: SeenStep, told: str, with_losses: bool) -> Iterable[Block]:
+def _blocks(seen: SeenStep, told: str) -> Iterable[Block]:
     shown = f", of which {len(seen.records):,} are shown" if len(seen.records) < seen.num_rows else ""
     yield Note(f"{told} {seen.num_rows:,} records{shown}.")
     numbers = np.array([record.index for record in seen.records], np.int64)
     pairs = list(zip(seen.records, seen.places.shown(numbers), strict=True))
     if pictured := [(shown.pictures[0], _caption(record)) for record, shown in pairs if shown and shown.pictures]:
         yield Pictures(pictured)
-    yield _page_table(pairs, with_losses)
+    yield _page_table(pairs)
 
 
 def _caption(record: SeenRecord) -> list[str]:
@@ -205,19 +205,15 @@ def _content(shown: ShownRecord) -> list[str]:
     return [*shown.texts, *(f"{key}: {value}" for key, value in shown.values.items())]
 
 
-def _page_table(pairs: list[tuple[SeenRecord, ShownRecord | None]], with_losses: bool) -> PageTable:
-    names = ["row", "index", "epoch", "label", "key", "split", "shard", "offset", "note", "content"]
+def _page_table(pairs: list[tuple[SeenRecord, ShownRecord | None]]) -> PageTable:
+    names = ["loss", "row", "index", "epoch", "label", "key", "split", "shard", "offset", "note", "content"]
     rows: list[list[Cell]] = []
     for record, shown in pairs:
         place = record.place
         content = "" if shown is None or shown.pictures else shown.problem or " · ".join(_content(shown))
-        cells: list[Cell] = [record.row, record.index, record.epoch, place.label, place.key]
-        cells += [place.split, place.shard, place.offset, record.note, content]
-        rows.append([*([record.loss] if with_losses else []), *cells])
-    if with_losses:
-        names.insert(0, "loss")
-    kept = [at for at in range(len(names)) if any(row[at] not in ("", None) for row in rows)]
-    return PageTable([names[at] for at in kept], [[row[at] for at in kept] for row in rows])
+        cells: list[Cell] = [record.loss, record.row, record.index, record.epoch, place.label, place.key]
+        rows.append([*cells, place.split, place.shard, place.offset, record.note, content])
+    return PageTable(names, rows).without_empty_columns()
 
 
 if __name__ == "__main__":

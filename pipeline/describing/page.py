@@ -38,7 +38,7 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
     lead = f"{records:,} records in {count} ({names}), {size}, in {manifest.directory}"
     shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
     damage = [Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage]
-    splits_table = _without_empty_columns(SPLITS, list(split_rows(manifest)))
+    splits_table = Table(SPLITS, list(split_rows(manifest))).without_empty_columns()
     made = [
         ("Splits", [splits_table, *_shards(manifest), *damage]),
         ("Features", [_features(manifest)]),
@@ -68,7 +68,7 @@ def _shards(manifest: Manifest) -> Iterator[Block]:
 def _features(manifest: Manifest) -> Block:
     if manifest.schema.opaque:
         return Note("Records are opaque: infeed does not parse their bytes.")
-    return _without_empty_columns(FEATURES, list(feature_rows(manifest)))
+    return Table(FEATURES, list(feature_rows(manifest))).without_empty_columns()
 
 
 def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
@@ -104,7 +104,7 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
         text, values = record.problem or " · ".join(record.texts), (record.values.get(key, "") for key in shown)
         rows.append((record.number, record.label, record.name, text, *values))
     note = f"{_more(more, 'feature')} not shown." if more > 0 else ""
-    return _without_empty_columns(("record", "label", "file", "text", *shown), rows, title, note)
+    return Table(("record", "label", "file", "text", *shown), rows, title, note).without_empty_columns()
 
 
 def _lines(record: ShownRecord) -> list[str]:
@@ -121,13 +121,6 @@ def _first(lines: Sequence[str], what: str) -> list[str]:
 
 def _more(count: int, what: str) -> str:
     return f"{count:,} more {what}{'s are' if count != 1 else ' is'}"
-
-
-def _without_empty_columns(
-    columns: Sequence[str], rows: Sequence[Sequence[str | int]], title: str = "", note: str = ""
-) -> Table:
-    kept = [at for at in range(len(columns)) if any(row[at] != "" for row in rows)]
-    return Table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], title, note)
 
 
 def _labels(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:

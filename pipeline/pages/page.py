@@ -5,11 +5,11 @@ else. Every text is escaped. Commands build a Page from these blocks; none write
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError, StorageError, how_to_install, printable
 from pipeline.sizes import MB, format_bytes
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 MOST_BYTES = 5 * MB
-_HEAD = b"content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"  # of page.html
 """A page that is larger opens slowly and is hard to send; commands show fewer pictures instead."""
+_HEAD = b"content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"  # of page.html
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ Cell = str | int | float | Picture | Shown | None
 class Table:
     """Rows of cells below named columns."""
 
-    kind: ClassVar[str] = "table"
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
@@ -63,12 +62,17 @@ class Table:
         filled = [[row[at] for row in self.rows if row[at] is not None] for at in range(len(self.columns))]
         return [bool(cells) and all(map(_is_number, cells)) for cells in filled]
 
+    def without_empty_columns(self) -> "Table":
+        """The table without the columns in which every cell is empty."""
+        kept = [at for at in range(len(self.columns)) if any(row[at] not in ("", None) for row in self.rows)]
+        rows = [[row[at] for at in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[at] for at in kept], rows=rows)
+
 
 @dataclass(frozen=True)
 class Bars:
     """A horizontal bar for each named count. unit: what is counted."""
 
-    kind: ClassVar[str] = "bars"
     rows: Sequence[tuple[str, int]]
     unit: str
     title: str = ""
@@ -84,7 +88,6 @@ class Bars:
 class Matrix:
     """Counts by row and column, shaded by their share of the row; the diagonal is shaded in another color."""
 
-    kind: ClassVar[str] = "matrix"
     names: Sequence[str]
     counts: Sequence[Sequence[int]]
     row_title: str
@@ -97,7 +100,6 @@ class Matrix:
 class Chart:
     """A drawing from pipeline.pages.charts. alt: what it shows, in words."""
 
-    kind: ClassVar[str] = "chart"
     svg: str
     alt: str
     title: str = ""
@@ -108,7 +110,6 @@ class Chart:
 class Pictures:
     """A grid of pictures, or of several above each other, with lines of text below them."""
 
-    kind: ClassVar[str] = "pictures"
     items: Sequence[tuple[Picture | Sequence[Picture], Sequence[str]]]
     title: str = ""
     note: str = ""
@@ -118,7 +119,6 @@ class Pictures:
 class Code:
     """Preformatted text, such as a command."""
 
-    kind: ClassVar[str] = "code"
     text: str
     title: str = ""
     note: str = ""
@@ -128,7 +128,6 @@ class Code:
 class Note:
     """A paragraph."""
 
-    kind: ClassVar[str] = "note"
     text: str
     title: str = ""
     warning: bool = False
@@ -234,5 +233,6 @@ def _template() -> "Template":
         raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"shown": printable, "number": _number, "lines": _lines, "pictures": _pictures}
+    environment.filters["kind"] = lambda block: type(block).__name__.lower()  # the macro that draws it
     environment.tests["number"] = _is_number
     return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))

@@ -34,7 +34,7 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.kind)
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: type(block).__name__)
 def test_every_text_is_escaped_and_controls_are_visible(block):
     html = Page(ODD, ODD, [Section(ODD, [block])], ODD).html()
     assert "<b onload" not in html
