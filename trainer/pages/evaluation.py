@@ -151,17 +151,11 @@ def _caption(told: Mapping[str, Told], record: ShownRecord) -> list[str]:
 
 def _table(rows: Sequence[tuple[Mapping[str, Told], ShownRecord | None]]) -> Table:
     """The records in a table, with their texts and where they are, if these are known."""
-    text, where = OF_RECORDS
-    columns, cells = [*rows[0][0]], [list[Cell](told.values()) for told, _ in rows]
-    if any(record and (record.texts or record.problem) for _, record in rows):
-        columns.append(text)
-        for row, (_, record) in zip(cells, rows, strict=True):
-            row.append(record and (record.problem or " ".join(record.texts)))
-    if any(record for _, record in rows):
-        columns.append(where)
-        for row, (_, record) in zip(cells, rows, strict=True):
-            row.append(record and record.where)
-    return Table(columns, cells)
+    cells = [
+        [*told.values(), *((record.problem or " ".join(record.texts), record.where) if record else ("", ""))]
+        for told, record in rows
+    ]
+    return Table([*rows[0][0], *OF_RECORDS], cells).without_empty_columns()
 
 
 def joined(parts: Sequence[EvaluatedRecords]) -> EvaluatedRecords:

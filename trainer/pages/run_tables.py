@@ -7,7 +7,6 @@ from typing import Any
 
 from pipeline.pages.page import Table
 from trainer.checkpointing.contents import changes
-from trainer.events.metrics_lines import Column
 from trainer.history.segments import Start
 from trainer.pages.run_charts import SPEEDS
 from trainer.pages.run_files import EVALUATION, TrainingRun
@@ -37,12 +36,12 @@ def _results(run: TrainingRun) -> Iterator[tuple[str, Value]]:
     newest, recorded = run.attempts[-1] if run.attempts else None, bool(run.history.starts)
     yield "state", "not recorded" if newest is None else _state(newest.how, newest.reason)
     yield "last step", run.last_step
-    scalars = {name: column for name, column in run.train.columns.items() if name not in SPEEDS}
-    for name, value in _last(scalars):
-        yield f"{name}, training", value
+    for name, column in run.train.columns.items():
+        if name not in SPEEDS:
+            yield f"{name}, training", column.last
     for title, evaluation in run.evaluations.items():
-        for name, value in _last(evaluation.columns):
-            yield f"{name}, {title}", value
+        for name, column in evaluation.columns.items():
+            yield f"{name}, {title}", column.last
     yield from _evaluated(run)
     ended = run.train_result if _is_newest(run) else {}
     for name, title in SPEEDS.items():
@@ -75,11 +74,6 @@ def _evaluated(run: TrainingRun) -> Iterator[tuple[str, Value]]:
             yield f"{name}, {EVALUATION}{which}", value
     for name, title in PROOF.items():
         yield f"{title}, {EVALUATION}{which}" if which else title, told.get(name)
-
-
-def _last(columns: Mapping[str, Column]) -> Iterator[tuple[str, float]]:
-    for name, column in columns.items():
-        yield name, column.last
 
 
 def _state(how: str, reason: str) -> str:
