@@ -20,6 +20,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
 
+from pipeline.describing.labels import occurring, outside
 from pipeline.errors import ManifestError, OptionError, did_you_mean
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry, read_manifest
 from pipeline.shards.record import FRAME_BYTES
@@ -30,7 +31,6 @@ from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
-from pipeline.tools.record_checks import label_name
 from pipeline.tools.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 
 EXAMPLES = ("shards", "shards --split validation --decode")
@@ -133,13 +133,10 @@ def _row(verifier: SplitVerifier, problems: Sequence[Problem], decoded: bool) ->
 def _notes(verifier: SplitVerifier) -> Iterator[str]:
     labels = verifier.manifest.labels
     if labels and verifier.labels:
-        inside = [count for label, count in verifier.labels.items() if label_name(labels, label) is not None]
-        classes = f"{len(inside):,} of {len(labels.names):,} classes occur"
+        counts = verifier.labels
+        inside = [count for label, count in counts.items() if labels.name_of(label) is not None]
         each = f", each in {min(inside):,} to {max(inside):,} records" if len(set(inside)) > 1 else ""
-        outside = sum(verifier.labels.values()) - sum(inside)
-        yield f"{verifier.split}: {classes}{each}" + (
-            f"; {outside:,} labels are outside the range." if outside else "."
-        )
+        yield f"{verifier.split}: {occurring(labels, counts)}{each}. {outside(labels, counts)}".rstrip()
     if verifier.key_digest is None and verifier.records == verifier.entry.num_records:
         yield (
             f"records of {verifier.manifest.name!r} do not contain their keys, so no key digest can be compared. This "

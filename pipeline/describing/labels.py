@@ -16,10 +16,8 @@ def label_text(labels: Labels | None, label: int) -> str:
     """The number of a label, and its name if it has one."""
     if labels is None:
         return str(label)
-    place = label - labels.base
-    return (
-        f"{label} {shortened(labels.names[place], MOST_NAME) if 0 <= place < labels.count else '(outside the range)'}"
-    )
+    name = labels.name_of(label)
+    return f"{label} {'(outside the range)' if name is None else shortened(name, MOST_NAME)}"
 
 
 def label_rows(counts: Mapping[int, int], most: int, name: Callable[[int], str]) -> tuple[list[tuple[str, int]], str]:
@@ -36,12 +34,12 @@ def label_rows(counts: Mapping[int, int], most: int, name: Callable[[int], str])
 
 def occurring(labels: Labels, counts: Mapping[int, int]) -> str:
     """How many of the classes occur, in a clause."""
-    found = sum(labels.base <= label < labels.base + labels.count for label in counts)
+    found = sum(labels.name_of(label) is not None for label in counts)
     return f"{found:,} of {labels.count:,} classes occur"
 
 
 def outside(labels: Labels, counts: Mapping[int, int]) -> str:
     """How many labels are no class, in a sentence; "" if there are none."""
-    last = labels.base + labels.count - 1
-    found = sum(count for label, count in counts.items() if not labels.base <= label <= last)
-    return f"{found:,} label{'s are' if found != 1 else ' is'} outside {labels.base}..{last}." if found else ""
+    found = sum(count for label, count in counts.items() if labels.name_of(label) is None)
+    classes = f"{labels.base}..{labels.base + labels.count - 1}"
+    return f"{found:,} label{'s are' if found != 1 else ' is'} outside {classes}." if found else ""

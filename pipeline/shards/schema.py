@@ -77,6 +77,11 @@ class Labels:
         """Number of classes."""
         return len(self.names)
 
+    def name_of(self, label: int) -> str | None:
+        """The name of a label; None for a label outside the range."""
+        place = label - self.base
+        return self.names[place] if 0 <= place < self.count else None
+
 
 @dataclass(frozen=True)
 class Schema:

@@ -43,14 +43,8 @@ def label_problems(labels: Labels | None, values: Values) -> Iterator[str]:
     """Labels outside the range of known classes."""
     for label in labels_of(labels, values):
         assert labels
-        if label_name(labels, label) is None:
+        if labels.name_of(label) is None:
             yield f"label {label} in {labels.key!r} is outside {labels.base}..{labels.base + len(labels.names) - 1}"
-
-
-def label_name(labels: Labels, label: int) -> str | None:
-    """None for a label outside the range."""
-    place = label - labels.base
-    return labels.names[place] if 0 <= place < len(labels.names) else None
 
 
 def image_problem(data: bytes) -> str:

@@ -18,7 +18,7 @@ from pipeline.shards.example_decoding import decode_example
 from pipeline.sources.indexed_records import FILE_NAME_KEYS, IndexedRecords, key_of
 from pipeline.sources.records import Proven, fetch
 from pipeline.tools.packed_text import find_text_info, row_text
-from pipeline.tools.record_checks import label_name, labels_of
+from pipeline.tools.record_checks import labels_of
 from trainer.history.seen_batches import SeenBatch, seen_batches
 from trainer.history.segments import History
 
@@ -120,9 +120,9 @@ def _told(source: IndexedRecords, record: Any) -> tuple[str, str]:
 
 def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     """The labels of a record, with their names; without named classes, the single integers of features called label."""
-    if source.info.labels:
-        for label in labels_of(source.info.labels, values):
-            yield f"{label} {label_name(source.info.labels, label) or ''}".strip()
+    if labels := source.info.labels:
+        for label in labels_of(labels, values):
+            yield f"{label} {labels.name_of(label) or ''}".strip()
         return
     for name, found in values.items():
         if name.rpartition("/")[2] == "label" and len(found) == 1 and isinstance(found[0], int):

@@ -119,9 +119,9 @@ def find_classes(
     places = [values.astype(np.int64) - base for values, base in zip(found, bases, strict=True) if values is not None]
     numbers, inverse = np.unique(np.concatenate(places), return_inverse=True)
     predicted, label = np.split(inverse, 2)
-    known = class_names.names if class_names else tuple[str, ...]()
-    names = [shortened(known[at], MOST_NAME) if 0 <= at < len(known) else str(at + bases[0]) for at in numbers.tolist()]
-    return Classes(tuple(names), label, predicted, loss.astype(np.float64))
+    named = [(number, class_names and class_names.name_of(number)) for number in (numbers + bases[0]).tolist()]
+    names = tuple(str(number) if name is None else shortened(name, MOST_NAME) for number, name in named)
+    return Classes(names, label, predicted, loss.astype(np.float64))
 
 
 def _percent(shares: np.ndarray) -> list[float | None]:

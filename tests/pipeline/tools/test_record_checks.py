@@ -54,7 +54,7 @@ def test_labels_are_counted_and_those_outside_the_range_named(rewritten, verify)
     assert "record 2 at byte" in damage[0]
     assert "label 0 in 'number' is outside 1..3" in damage[0]
     assert "record 4 at byte" in damage[1]
-    assert "train: 2 of 3 classes occur, each in 1 to 2 records; 2 labels are outside the range." in printed
+    assert "train: 2 of 3 classes occur, each in 1 to 2 records. 2 labels are outside 1..3." in printed
 
 
 def test_decode_finds_images_that_end_early_and_only_then(rewritten, verify, images):
