@@ -20,7 +20,7 @@ from pipeline.shards import naming
 from pipeline.shards.manifest import Manifest, find_manifest, update_manifest
 from pipeline.shards.schema import SHARD_FILES, ShardFiles
 from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidecars
-from pipeline.shards.typed_json import Count, JsonFile, sealed_line, unsealed
+from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
@@ -186,12 +186,8 @@ def _names(storage: Storage, directory: str) -> list[str]:
 
 
 def read_claim(storage: Storage, path: str) -> Claim:
-    """Raises ConversionError if the claim is damaged, or has no checksum: then an early version wrote it."""
-    file = JsonFile(path, ConversionError, _MEND)
-    fields, has_checksum = unsealed(file, storage.read(path))
-    if not has_checksum:
-        raise file.misfit("it has no checksum.")
-    return file.typed(fields, Claim)
+    """Raises ConversionError if the claim is damaged."""
+    return read_sealed(JsonFile(path, ConversionError, _MEND), storage.read(path), Claim)
 
 
 def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:

@@ -17,7 +17,7 @@ from beam_jobs.references import Reference, References, escaped
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards.naming import receipt_file
-from pipeline.shards.typed_json import Count, JsonFile, Number, sealed_line, unsealed
+from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
 from pipeline.storage.storage import Stat, Storage, join
 
 _FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
@@ -82,10 +82,9 @@ class Receipt:
 
 
 def parse_receipt(data: bytes) -> Receipt | None:
-    """None if the receipt is damaged, or has no checksum: its shard is then written again."""
+    """None if the receipt is damaged: its shard is then written again."""
     try:
-        fields, has_checksum = unsealed(_FILE, data)
-        return _FILE.typed(fields, Receipt) if has_checksum else None
+        return read_sealed(_FILE, data, Receipt)
     except ConversionError:
         return None
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from beam_jobs.conversion_job import ConversionJob
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import verdict_file
-from pipeline.shards.typed_json import Count, JsonFile, sealed_line, unsealed
+from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
@@ -53,12 +53,8 @@ class Verdict:
 
 
 def _read(storage: Storage, path: str) -> Verdict:
-    """Raises ConversionError if it is damaged, or has no checksum: then an early version wrote it."""
-    file = JsonFile(path, ConversionError, _MEND)
-    fields, has_checksum = unsealed(file, storage.read(path))
-    if not has_checksum:
-        raise file.misfit("it has no checksum.")
-    return file.typed(fields, Verdict)
+    """Raises ConversionError if it is damaged."""
+    return read_sealed(JsonFile(path, ConversionError, _MEND), storage.read(path), Verdict)
 
 
 def sweep_verdicts(storage: Storage, job: ConversionJob, split: str) -> None:

@@ -191,3 +191,11 @@ def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any
     if found != expected:
         raise file.misfit(f"its checksum is {found!r}, but that of its fields is {expected!r}{hint}.")
     return fields, True
+
+
+def read_sealed(file: JsonFile, data: bytes, kind: type[T]) -> T:
+    """As JsonFile.read. Raises file.error if there is no checksum, too: then an early version wrote the file."""
+    fields, has_checksum = unsealed(file, data)
+    if not has_checksum:
+        raise file.misfit("it has no checksum.")
+    return file.typed(fields, kind)
