@@ -131,7 +131,7 @@ def _course(run: TrainingRun) -> list[Block]:
     found: list[Block] = []
     if run.command is not None:
         note = "An earlier process may have had other options." if len(run.history.starts) > 1 else ""
-        found.append(Code(_line_of(run.command), "Command", note))
+        found.append(Code(_line_of(run.command), title="Command", note=note))
     if run.attempts:
         found.append(run_tables.processes(run))
     if run.checkpoints:

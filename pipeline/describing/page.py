@@ -58,7 +58,7 @@ def _shards(manifest: Manifest) -> Iterator[Block]:
     for name, entry in sorted(manifest.splits.items()):
         ranges = shard_sizes(entry)
         if len(ranges) > 1:
-            yield Bars(ranges, "shards", f"{name}: shards by size")
+            yield Bars(ranges, "shards", title=f"{name}: shards by size")
         elif entry.num_records:
             ((_, count),) = ranges
             size = format_bytes(entry.num_bytes / count)
@@ -89,7 +89,7 @@ def _samples(split: SplitFacts) -> Iterator[Block]:
     if pictured:
         features = list(dict.fromkeys(key for record in pictured for key in record.pictured))
         note = f"Pictures of each record, from top to bottom: {', '.join(features)}." if len(features) > 1 else ""
-        yield Pictures([(record.pictures, _lines(record)) for record in pictured], split.name, note)
+        yield Pictures([(record.pictures, _lines(record)) for record in pictured], title=split.name, note=note)
     others = [record for record in split.samples if not record.pictures]
     if others:
         yield _records(others, split.name)
@@ -104,7 +104,7 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
         text, values = record.problem or " · ".join(record.texts), (record.values.get(key, "") for key in shown)
         rows.append((record.number, record.label, record.name, text, *values))
     note = f"{_more(more, 'feature')} not shown." if more > 0 else ""
-    return Table(("record", "label", "file", "text", *shown), rows, title, note).without_empty_columns()
+    return Table(("record", "label", "file", "text", *shown), rows, title=title, note=note).without_empty_columns()
 
 
 def _lines(record: ShownRecord) -> list[str]:
@@ -127,7 +127,7 @@ def _labels(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     if manifest.labels and split.facts.labels:
         rows, told = label_rows(split.facts.labels, MOST_LABELS, partial(label_text, manifest.labels))
         note = f"Counted in {split.whose}. {occurring(manifest.labels, split.facts.labels)}. {told}".strip()
-        yield Bars(rows, "records", f"{split.name}: labels", note)
+        yield Bars(rows, "records", title=f"{split.name}: labels", note=note)
         if warning := outside(manifest.labels, split.facts.labels):
             yield Note(f"{split.name}: {warning}", warning=True)
 
@@ -138,7 +138,7 @@ def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
     same = [(title, values.low) for title, _, values in measured if values.low == values.high and not values.bad]
     charts = [each for each in measured if each[2].low != each[2].high or each[2].bad]
     if measured or facts.formats:
-        yield Note(f"Counted in {split.whose}.", split.name)
+        yield Note(f"Counted in {split.whose}.", title=split.name)
     for key, count in facts.misfits.items():
         have = f"{count:,} record{'s have' if count != 1 else ' has'}"
         yield Note(f"{split.name}: {have} {key!r} in another dtype than the schema.", warning=True)
@@ -147,9 +147,9 @@ def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
     if len(charts) > most:
         yield Note(f"{_more(len(charts) - most, 'feature')} not shown.")
     if same:
-        yield Table(("feature", "value"), same, f"{split.name}: same value in every record")
+        yield Table(("feature", "value"), same, title=f"{split.name}: same value in every record")
     if facts.formats:
-        yield Bars(facts.formats.most_common(), "images", f"{split.name}: formats of images")
+        yield Bars(facts.formats.most_common(), "images", title=f"{split.name}: formats of images")
 
 
 def _histogram(title: str, unit: str, values: Values) -> Block:
@@ -191,7 +191,7 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     notes = [ALIKE] if any(reason.several for reason, _ in shown) else []
     notes += [f"{_more(more, 'reason')} not shown."] if more > 0 else []
     rows = [(count, reason.text, reason.key) for reason, count in shown]
-    yield Table(("inputs", "reason", "for example"), rows, split.name, " ".join(notes))
+    yield Table(("inputs", "reason", "for example"), rows, title=split.name, note=" ".join(notes))
 
 
 def _origin(manifest: Manifest, splits: Sequence[SplitFacts]) -> Table:
@@ -206,7 +206,7 @@ def _reading(manifest: Manifest, splits: Sequence[SplitFacts]) -> Iterator[Block
         values.kept for split in splits for values in (*split.facts.widths.values(), *split.facts.heights.values())
     ]
     side = int(np.median(np.concatenate(sides))) if sides else None
-    yield Code(reading.commands(manifest, side), "In a shell")
+    yield Code(reading.commands(manifest, side), title="In a shell")
     if reading.recipe_of(manifest) is None:
         yield Note(NO_RECIPE)
-    yield Code(reading.python(manifest, side), "In Python")
+    yield Code(reading.python(manifest, side), title="In Python")

@@ -102,7 +102,8 @@ def lines(
         svg = _svg(figure)
     told = [f"{style[0]}: {kind}." for kind, style in styles.items()]
     told += [f"Triangles: {kind}." for kind in _kinds(line.ticks for line in of)]
-    return Chart(svg, f"{title}: {'; '.join(map(_in_words, of))}", title, " ".join(filter(None, [*told, note])))
+    alt = f"{title}: {'; '.join(map(_in_words, of))}"
+    return Chart(svg, alt, title=title, note=" ".join(filter(None, [*told, note])))
 
 
 def _log_axis(axes: Any, values: Sequence[np.ndarray]) -> None:
@@ -150,12 +151,12 @@ def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "reco
         axes.set_ylabel(y_label)
         svg = _svg(figure)
     if not len(finite):
-        return Chart(svg, f"{title}: no values", title, note)
+        return Chart(svg, f"{title}: no values", title=title, note=note)
     low, middle, high = np.percentile(finite, [0, 50, 100])
     told = (
         f"{len(finite):,} value{'s' * (len(finite) != 1)} from {_short(low)} to {_short(high)}, median {_short(middle)}"
     )
-    return Chart(svg, f"{title}: {told}", title, f"{told}. {note}".strip())
+    return Chart(svg, f"{title}: {told}", title=title, note=f"{told}. {note}".strip())
 
 
 def _bins(finite: np.ndarray) -> Any:

@@ -47,14 +47,20 @@ Cell = str | int | float | Picture | Shown | None
 """A cell of a table. Numbers are formatted and aligned; None is an empty cell."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Titled:
+    """What all blocks have: a title above them and a note below."""
+
+    title: str = ""
+    note: str = ""
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(_Titled):
     """Rows of cells below named columns."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    title: str = ""
-    note: str = ""
 
     @property
     def numeric(self) -> list[bool]:
@@ -70,13 +76,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Bars:
+class Bars(_Titled):
     """A horizontal bar for each named count. unit: what is counted."""
 
     rows: Sequence[tuple[str, int]]
     unit: str
-    title: str = ""
-    note: str = ""
 
     @property
     def most(self) -> int:
@@ -85,51 +89,42 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(_Titled):
     """Counts by row and column, shaded by their share of the row; the diagonal is shaded in another color."""
 
     names: Sequence[str]
     counts: Sequence[Sequence[int]]
     row_title: str
     column_title: str
-    title: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(_Titled):
     """A drawing from pipeline.pages.charts. alt: what it shows, in words."""
 
     svg: str
     alt: str
-    title: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Pictures(_Titled):
     """A grid of pictures, or of several above each other, with lines of text below them."""
 
     items: Sequence[tuple[Picture | Sequence[Picture], Sequence[str]]]
-    title: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
-class Code:
+class Code(_Titled):
     """Preformatted text, such as a command."""
 
     text: str
-    title: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(_Titled):
     """A paragraph."""
 
     text: str
-    title: str = ""
     warning: bool = False
 
 

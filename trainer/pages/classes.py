@@ -89,7 +89,7 @@ class Classes:
         note = TABLE_NOTE
         if len(self.names) > TABLE_CLASSES:
             note += f" The first {TABLE_CLASSES:,} of {len(self.names):,}."
-        return Table(columns, rows, "Classes", note)
+        return Table(columns, rows, title="Classes", note=note)
 
     def _pairs(self) -> Table:
         of_label, *_ = self.counts
@@ -101,7 +101,7 @@ class Classes:
             label, predicted = divmod(pair, len(self.names))
             rows.append([self.names[label], self.names[predicted], count, 100 * count / int(of_label[label])])
         columns = ("label", "prediction", "records", "of the label's, %")
-        return Table(columns, rows, "Most often confused")
+        return Table(columns, rows, title="Most often confused")
 
 
 def find_classes(

@@ -78,7 +78,7 @@ def _metrics(result: EvalResult) -> Table:
     ]
     rows += [[name, total] for name, total in result.totals.items()]
     note = f"The first {MOST_METRICS} of {len(metrics):,}." if len(metrics) > MOST_METRICS else ""
-    return Table(("metric", "value"), rows, "Metrics", note)
+    return Table(("metric", "value"), rows, title="Metrics", note=note)
 
 
 def _proof(result: EvalResult, about: About) -> Table:
@@ -94,7 +94,7 @@ def _proof(result: EvalResult, about: About) -> Table:
         "seconds": f"{result.seconds:.3g}",
     }
     note = "The checksums are those of the records as stored, added up modulo 2**32."
-    return Table(("fact", "value"), list(known.items()), "Proof", note)
+    return Table(("fact", "value"), list(known.items()), title="Proof", note=note)
 
 
 class _Records:

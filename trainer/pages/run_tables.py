@@ -126,7 +126,8 @@ def checkpoints(run: TrainingRun) -> Table:
 
 def settings(run: TrainingRun) -> Table:
     """All settings of the newest process."""
-    return Table(("setting", "value"), [(name, _text(value)) for name, value in _settings(run).items()], "All settings")
+    rows = [(name, _text(value)) for name, value in _settings(run).items()]
+    return Table(("setting", "value"), rows, title="All settings")
 
 
 def differing(runs: Sequence[TrainingRun]) -> Table:
@@ -203,4 +204,4 @@ def _text(value: Any) -> str:
 def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str, note: str, which: str) -> Table:
     if len(rows) > MOST_ROWS:
         note = f"{note} Only the {which} {MOST_ROWS} of {len(rows):,} are shown.".strip()
-    return Table(columns, rows[-MOST_ROWS:], title, note)
+    return Table(columns, rows[-MOST_ROWS:], title=title, note=note)

@@ -25,12 +25,12 @@ SHOWN = "&lt;b onload=x&gt;&#34;&#39;&amp;{{ 1 }}{% raw %}\\x1b[31m\\u202eabc"
 PIXEL = Picture("data:image/png;base64,AA==", ODD, 1, 1)
 
 BLOCKS = [
-    Table((ODD,), [(ODD,), (PIXEL,), (None,), (1.5,), (12345,)], ODD, ODD),
-    Bars([(ODD, 3), (ODD, 0)], ODD, ODD, ODD),
+    Table((ODD,), [(ODD,), (PIXEL,), (None,), (1.5,), (12345,)], title=ODD, note=ODD),
+    Bars([(ODD, 3), (ODD, 0)], ODD, title=ODD, note=ODD),
     Bars([], "records"),
-    Matrix([ODD, "b"], [[1, 0], [0, 0]], ODD, ODD, ODD, ODD),
-    Pictures([(PIXEL, [ODD, "", ODD])], ODD, ODD),
-    Note(ODD, ODD, warning=True),
+    Matrix([ODD, "b"], [[1, 0], [0, 0]], ODD, ODD, title=ODD, note=ODD),
+    Pictures([(PIXEL, [ODD, "", ODD])], title=ODD, note=ODD),
+    Note(ODD, title=ODD, warning=True),
 ]
 
 
