@@ -70,7 +70,8 @@ def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejecte
     yield from (f"  {line.key}: {line.error}" for line in rejected[:10])
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
-    yield f"All are listed in {join(job.output_dir, rejects_file(split))}. Repair them, or allow as many."
+    listed = join(job.output_dir, rejects_file(split))
+    yield f"All are listed in {listed}. Repair them, or leave them out: --max_bad_records={len(rejected)}."
 
 
 def _empty_message(job: ConversionJob, split: str, rejected: int) -> str:

@@ -10,7 +10,7 @@ if __name__ == "__main__":
 from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
-from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
+from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.pixels.cifar import SPLITS, CifarConverter, find_cifar
 
 EXAMPLES = (
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
     raw_data = "directory of cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or of their unpacked files"
     parser = conversion_parser("cifar_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parsed(parser, argv)
     splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:
         raw = find_cifar(args.raw_data_dir, splits, scratch)

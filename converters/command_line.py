@@ -3,13 +3,14 @@
 Commands call `exit_with(main)` only if run as __main__, and define nothing that travels to workers: these could not
 import a class of __main__. Knows no converter.
 
-Options that are not ours go to Beam, which is imported only to run a job."""
+Options that are not ours go to Beam, which is imported only for them and to run a job."""
 
 import argparse
 import contextlib
+import difflib
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_jobs.conversion_job import ConversionJob, Waiting
@@ -56,6 +57,22 @@ def conversion_parser(
         parser.add_argument("--validation_fraction", type=float, help=help_text)
     add_options(parser)
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """The options of a command, and those for Beam. Raises OptionError for an option that neither has, also in a dry
+    run, and before it looks at the raw data."""
+    args, rest = parser.parse_known_args(argv)
+    for name in _names(rest):
+        for nearest in difflib.get_close_matches(name, {"output", *vars(args)}, n=1, cutoff=0.85):
+            raise OptionError(f"--{name} is not an option of this command. Did you mean --{nearest}?")
+    if rest:
+        beam_options(args, rest)
+    return args, rest
+
+
+def _names(options: Iterable[str]) -> Iterator[str]:
+    return (option.lstrip("-").split("=")[0] for option in options if option.startswith("-"))
 
 
 def chosen_splits(args: argparse.Namespace, known: Sequence[str] = ()) -> list[str]:
@@ -208,8 +225,6 @@ def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[
     known = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(known)
-    for unknown in known.parse_known_args(list(rest))[1]:
-        if unknown.startswith("-"):
-            name = unknown.lstrip("-").split("=")[0]
-            hint = did_you_mean(name, {"output", *vars(args)})
-            raise OptionError(f"--{name} is neither an option of this converter nor of Apache Beam.{hint}")
+    for name in _names(known.parse_known_args(list(rest))[1]):
+        hint = did_you_mean(name, {"output", *vars(args)})
+        raise OptionError(f"--{name} is neither an option of this converter nor of Apache Beam.{hint}")

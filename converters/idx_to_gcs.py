@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 
 from beam_jobs.launch import exit_with
-from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
+from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.pixels.idx import SPLITS, IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
 from pipeline.storage.schemes import open_storage
@@ -25,7 +25,7 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
-    args, rest = _parser().parse_known_args(argv)
+    args, rest = parsed(_parser(), argv)
     splits = chosen_splits(args, SPLITS)
     names = read_class_names(open_storage(args.label_file), args.label_file) if args.label_file else ()
     with scratch_of(args, args.raw_data_dir) as scratch:

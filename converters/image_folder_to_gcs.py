@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
-from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
+from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.images.options import add_image_options, to_jpeg_of
@@ -27,7 +27,7 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
-    args, rest = _parser().parse_known_args(argv)
+    args, rest = parsed(_parser(), argv)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
-from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
+from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.imagenet.boxes import read_boxes
 from converters.imagenet.converter import SPLITS, ImagenetConverter
 from converters.imagenet.layouts import FULL_SET, check_full_set, find_raw
@@ -44,7 +44,7 @@ _ANCESTOR = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
     parser = _parser()
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parsed(parser, argv)
     console = Console(stderr=True)
     for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-"))):
         say(console, f"note: {flag}: {_ANCESTOR[flag]}")

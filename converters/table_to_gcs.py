@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from beam_jobs.launch import exit_with
 from beam_jobs.plausible import check_places
-from converters.command_line import chosen_splits, conversion_parser, run
+from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names
 from converters.raw.splits import SPLITS
@@ -32,7 +32,7 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
-    args, rest = _parser().parse_known_args(argv)
+    args, rest = parsed(_parser(), argv)
     wanted = _wanted_columns(args)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)

@@ -14,7 +14,7 @@ from typing import get_args
 
 from beam_jobs.launch import exit_with
 from beam_jobs.plausible import check_places
-from converters.command_line import chosen_splits, conversion_parser, run
+from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.raw.class_names import label_text
 from converters.raw.splits import SPLITS
 from converters.table.layouts import check_columns, check_delimiter
@@ -35,7 +35,7 @@ _BUILT_IN = ("bytes", "characters")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
-    args, rest = _parser().parse_known_args(argv)
+    args, rest = parsed(_parser(), argv)
     if not 2 <= args.sequence_length <= _LONGEST_ROW:
         raise OptionError(
             f"--sequence_length={args.sequence_length}: must be at least 2, a start token and one other, and at most "

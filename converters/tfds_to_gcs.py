@@ -21,7 +21,7 @@ from pathlib import Path
 
 from beam_jobs.launch import exit_with
 from beam_jobs.scratch import Scratch
-from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
+from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.tfrecord.converter import TfrecordConverter
 from converters.tfrecord.layouts import RawTfrecords, chosen_files, sources_of
 from converters.tfrecord_to_gcs import add_record_options, set_num_shards
@@ -43,7 +43,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
-    args, rest = _parser().parse_known_args(argv)
+    args, rest = parsed(_parser(), argv)
     dataset = DatasetName.parse(args.dataset)
     data_dir = args.data_dir or os.environ.get("TFDS_DATA_DIR") or str(Path("~/tensorflow_datasets").expanduser())
     if args.download:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
-from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
+from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.tfrecord.converter import CHECKS, TfrecordConverter
 from converters.tfrecord.layouts import find_raw
 from pipeline.errors import OptionError, did_you_mean
@@ -30,7 +30,7 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
-    args, rest = _parser().parse_known_args(argv)
+    args, rest = parsed(_parser(), argv)
     patterns = [parse_assignment("--pattern", text) for text in args.pattern]
     if (args.labels_file is None) != (args.label_key is None):
         raise OptionError("--labels_file and --label_key belong together: give both, or neither.")

@@ -1,10 +1,13 @@
 """What the command refuses, notes and prints: bad options, empty splits, flags of the original, help without Beam."""
 
+import argparse
 import subprocess
 import sys
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from converters import command_line
 from pipeline.errors import ConversionError, InfeedError, LabelError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 
@@ -34,6 +37,7 @@ BAD_OPTIONS = [
         OptionError,
         "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean 'verify'",
     ),
+    ("--overwite", OptionError, "--overwite is not an option of this command. Did you mean --overwrite"),
     ("--gcs_output_path=s3://bucket", OptionError, "s3:// is not supported"),
     ("--gcs_output_path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
 ]
@@ -44,6 +48,23 @@ def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, me
     with pytest.raises(error, match=message):
         raw_imagenet.convert(tmp_path / "out", flag)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("flag", ["--overwite", "--verfiy=end"])
+def test_an_unknown_option_is_refused_in_a_dry_run_too(raw_imagenet, tmp_path, flag):
+    with pytest.raises(OptionError, match=flag.split("=")[0]):
+        raw_imagenet.convert(tmp_path / "out", flag, "--dry_run")
+
+
+def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
+    monkeypatch.setattr(command_line, "beam_options", lambda args, rest: None)
+    ours = command_line.conversion_parser("imagenet_to_gcs", "", (), ("train", "validation"), "", fraction="a part")
+    command = ["--raw_data_dir=raw", "--output=out"]
+    for options in PipelineOptions.__subclasses__():
+        theirs = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+        options._add_argparse_args(theirs)
+        for name in vars(theirs.parse_args([])).keys() - vars(ours.parse_args(command)):
+            command_line.parsed(ours, [*command, f"--{name}=1"])
 
 
 @without_beam

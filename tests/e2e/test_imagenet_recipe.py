@@ -59,7 +59,7 @@ def test_evaluation_crops_the_central_seven_eighths_and_resizes_bicubically(trai
 
 def test_the_images_recipe_fine_tunes_the_model_with_a_new_head(trained, imagenet, tmp_path, caplog):
     start = ("--model", "resnet50", "--init-from", trained.trainer.workdir, "--init-exclude", "head/*")
-    flags = ["--data-dir", str(imagenet), "--workdir", str(tmp_path), "--num-classes", "7", *SMALL, *start]
+    flags = ["--data-dir", str(imagenet), "--workdir", str(tmp_path), "--num-classes", "1200", *SMALL, *start]
     with caplog.at_level("INFO", "trainer"):
         run(parsed(images.Config, flags, "train")[0])
     assert "head/kernel" in caplog.text

@@ -110,6 +110,11 @@ def image_data(
     label = _label_key(choices, schema, labels)
     if labels is None or labels.key != label:
         labels = Labels(label, 0, ())
+    if choices.num_classes and choices.num_classes < len(labels.names):
+        raise OptionError(
+            f"--num-classes={choices.num_classes}: {choices.data_dir} has {len(labels.names)} classes"
+            f"{_some(labels.names)}. Leave it out."
+        )
     num_classes = choices.num_classes or (trained.num_classes if trained else len(labels.names))
     if num_classes < 2:
         there = f"only the class {labels.names[0]!r}" if labels.names else "no class names"

@@ -175,7 +175,7 @@ WRONG = [
     (["--splits=tset"], OptionError, "unknown split 'tset'. Did you mean 'test'"),
     (["--max_side=0"], OptionError, "--max_side=0: must be at least 1"),
     (["--jpeg_quality=101"], OptionError, "--jpeg_quality=101: must be 1 to 100"),
-    (["--validation_fraction=0", "--max_sid=9"], OptionError, "--max_sid is neither .* Did you mean 'max_side'"),
+    (["--validation_fraction=0", "--max_sid=9"], OptionError, "--max_sid is not .* Did you mean --max_side"),
 ]
 
 

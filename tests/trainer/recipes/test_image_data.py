@@ -31,6 +31,12 @@ def test_without_names_the_only_integer_is_the_label_and_the_classes_are_counted
         found({"picture": IMAGE, "digit": LABEL}, None)
 
 
+def test_fewer_classes_than_the_data_have_are_refused_before_a_label_is_out_of_range():
+    with pytest.raises(OptionError, match=r"--num-classes=2: data has 3 classes \(cat, dog, owl\)\. Leave it out\."):
+        found({"picture": IMAGE, "label": LABEL}, Labels("label", 0, ("cat", "dog", "owl")), num_classes=2)
+    assert found({"picture": IMAGE, "label": LABEL}, num_classes=9).num_classes == 9
+
+
 def test_one_class_is_too_few_to_train_on_but_the_classes_of_a_training_are_enough():
     features = {"picture": IMAGE, "label": LABEL}
     with pytest.raises(OptionError, match="data has only the class 'new' for 'label'. Give --num-classes"):
