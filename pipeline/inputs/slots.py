@@ -18,6 +18,7 @@ import numpy as np
 from pipeline.spec import leaves
 
 ALIGNED = 64  # bytes; XLA copies other arrays
+MOST_KEPT = 64  # slots whose arrays are kept for writing
 
 
 class Slots:
@@ -34,6 +35,7 @@ class Slots:
             self._places[path] = slice(size, size + num_bytes), shape, dtype
             size += aligned(num_bytes)
         self._size = -(-max(size, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self._written = dict[int, dict[tuple[str, ...], np.ndarray]]()
         self.file = file
         if file >= 0:
             weakref.finalize(self, os.close, file)
@@ -55,7 +57,11 @@ class Slots:
 
     def write(self, number: int, batch: int, first: int, rows: Mapping[str, Any]) -> None:
         """Writes rows of one of the batches, from row `first` on."""
-        arrays = dict(leaves(self._arrays(self._whole(number))))
+        arrays = self._written.get(number)
+        if arrays is None:  # to make those of 80 numbers takes as long as 20 records
+            if len(self._written) == MOST_KEPT:
+                self._written.clear()
+            arrays = self._written[number] = dict(leaves(self._arrays(self._whole(number))))
         for path, values in leaves(rows):
             arrays[path][batch, first : first + len(values)] = values
 
