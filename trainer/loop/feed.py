@@ -123,11 +123,12 @@ class Chunks:
         if self._memory is None:
             self._memory = Slots({str(number): leaf for number, leaf in enumerate(leaves)}, length)
         stacked, count = list(self._memory.arrays(self._memory.take()).values()), 0
-        together = max(1, TOGETHER_BYTES // sum(array[0].nbytes for array in stacked))
+        together = max(1, TOGETHER_BYTES // (1 + sum(array[0].nbytes for array in stacked)))
         while few := list(self._host_batches(min(together, length - count))):
             for array, rows in zip(stacked, zip(*map(jax.tree.leaves, few), strict=True), strict=True):
                 # One call for several batches: for small ones the calls cost more than the bytes.
-                np.concatenate(rows, out=array[count : count + len(few)].reshape(-1, *array.shape[2:]))
+                first, *others = array.shape[1:]
+                np.concatenate(rows, out=array[count : count + len(few)].reshape(len(few) * first, *others))
             count += len(few)
         return _Host(count, lambda i: tree.unflatten([array[i] for array in stacked]), tree.unflatten(stacked))
 
