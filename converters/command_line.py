@@ -67,7 +67,7 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple
         for nearest in difflib.get_close_matches(name, {"output", *vars(args)}, n=1, cutoff=0.85):
             raise OptionError(f"--{name} is not an option of this command. Did you mean --{nearest}?")
     if rest:
-        beam_options(args, rest)
+        _beam(args, rest)
     return args, rest
 
 
@@ -192,7 +192,16 @@ def make_job(args: argparse.Namespace, converter: Converter | Packer, **fields: 
 
 
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
-    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that Beam does not have either."""
+    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not fit it."""
+    PipelineOptions, preset = _beam(args, rest)
+    _check_of_preset(args, preset)
+    options = PipelineOptions([f"--runner={preset.runner}", *preset.flags(args), *rest])
+    preset.check(args, options)
+    return options
+
+
+def _beam(args: argparse.Namespace, rest: Sequence[str]) -> tuple[Any, Preset]:
+    """Beam's PipelineOptions and the runner. Raises OptionError for an option that Beam does not have either."""
     logging.disable(logging.WARNING)  # without its [gcp] extra, Beam warns about clients that we do not use
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
@@ -200,12 +209,9 @@ def beam_options(args: argparse.Namespace, rest: Sequence[str]):
         raise InfeedError(f"conversion needs Apache Beam ({e}). Install it: {how_to_install('convert')}.") from e
     finally:
         logging.disable(logging.NOTSET)
-    preset = find_runner(args.runner)
-    _check_of_preset(args, preset)
+    preset = find_runner(args.runner)  # its class defines options
     _check_known(PipelineOptions, args, rest)
-    options = PipelineOptions([f"--runner={preset.runner}", *preset.flags(args), *rest])
-    preset.check(args, options)
-    return options
+    return PipelineOptions, preset
 
 
 def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:

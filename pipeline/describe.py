@@ -39,6 +39,7 @@ from pipeline.describing.page import dataset_page
 from pipeline.describing.requests import Requests, planned_requests
 from pipeline.describing.splits import split_facts
 from pipeline.errors import OptionError, StorageError
+from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
@@ -129,7 +130,8 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
         console.print(_bars(f"{split}: shards by size", shard_sizes(entry), "shards"))
         if entry.num_records:
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
-            console.print(_requests(planned_requests(reader)), markup=False, highlight=False, soft_wrap=True)
+            if entry.num_records <= MAX_RECORDS:
+                console.print(_requests(planned_requests(reader)), markup=False, highlight=False, soft_wrap=True)
             if manifest.labels:
                 console.print(_label_bars(reader, manifest.labels, every, progress))
             for number in spread(reader.info.num_records, samples).tolist():

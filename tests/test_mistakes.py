@@ -47,7 +47,7 @@ COMMAND_LINES = {
     "convert images --raw_data_dir=classes --output=classes/shards --validation_fraction=0": r"outside the raw data",
     f"{FOLDERS} --validation_fraction=1.5": r"--validation_fraction=1\.5: must be at least 0 and less than 1",
     f"{FOLDERS} --validation_fraction=0 --splits=tain": r"unknown split 'tain'\. Did you mean 'train'\?",
-    f"{FOLDERS} --validation_fraction=0 --target_shard_byte=5MB": r"Did you mean 'target_shard_bytes'\?",
+    f"{FOLDERS} --validation_fraction=0 --target_shard_byte=5MB": r"Did you mean --target_shard_bytes\?",
     f"{FOLDERS} --validation_fraction=0 --target_shard_bytes=big": r"'big' is not a size in bytes\. .* 100MB",
     f"{FOLDERS} --validation_fraction=0 --local_processes=0": r"--local_processes=0: must be at least 1",
     f"{FOLDERS} --validation_fraction=0 --runner=dataflw": r"no such runner\. Did you mean 'dataflow'\?",

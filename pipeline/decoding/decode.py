@@ -1,5 +1,6 @@
 """Decodes the payloads of a host's rows into a batch: parsing, ops and padding."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -58,12 +59,15 @@ class Decoder:
             {key: replace(row, shape=(host_batch, *row.shape)) for key, row in rows.items()}
         )
 
-    def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, Any]:
+    def __call__(
+        self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray, until: float = math.inf
+    ) -> dict[str, Any]:
         """The features of rows: per key, an array [rows, ...], otherwise with the spec's shape and dtype.
 
         payloads: of the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [rows], -1 for padding rows, which
-        contain only pad values and do not pass through ops. Raises SchemaError, which does not name a record."""
-        rows = self._decoder.decode(payloads, seeds)
+        contain only pad values and do not pass through ops. until: see RowDecoder.decode, which also says what this
+        raises."""
+        rows = self._decoder.decode(payloads, seeds, until)
         return self._nest(rows if len(payloads) == len(index) else self._padded(rows, index >= 0))
 
     def rows_of(self, keys: Sequence[str]) -> RowDecoder:

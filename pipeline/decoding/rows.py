@@ -3,6 +3,7 @@
 The Decoder makes batches of them; an exported model is compared with what this makes."""
 
 import functools
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,6 +26,10 @@ __all__ = ["RowDecoder"]
 _FIRST, _PART = 4, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores
 _SLOW = 100e-6  # seconds of CPU time per row
+
+
+class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in smaller parts)
+    """Ops took longer than they may."""
 
 
 class RowDecoder:
@@ -50,15 +55,16 @@ class RowDecoder:
         self._made = [key for key in self.keys if any(key in step.sets for step in self.steps.values())]
         self._parse, self._threads = parser_of(layout, self.stored, narrow=not self.steps), _RowThreads()
 
-    def decode(self, payloads: Sequence[bytes], seeds: np.ndarray) -> Features:
-        """The features of these records. seeds: int32 [n, ops, 2]. Raises SchemaError, which does not name a record."""
+    def decode(self, payloads: Sequence[bytes], seeds: np.ndarray, until: float = math.inf) -> Features:
+        """The features of these records. seeds: int32 [n, ops, 2]. Raises SchemaError, which does not name a record;
+        TooSlow if the ops are not done `until` that time.monotonic()."""
         columns = pad_rows(self._parse(payloads), self.pad_to)
         features: Features = dict(columns)
         if self.steps:
-            features |= self._apply_ops(columns, seeds)
+            features |= self._apply_ops(columns, seeds, until)
         return {key: narrowed(key, features[key]) for key in self.keys}
 
-    def _apply_ops(self, features: Mapping[str, Column], seeds: np.ndarray) -> Features:
+    def _apply_ops(self, features: Mapping[str, Column], seeds: np.ndarray, until: float) -> Features:
         """The features among `keys` that ops set."""
         rows = {key: _by_row(column) for key, column in features.items()}
         rngs = {place: rngs_of(seeds[:, place]) for place in self.steps}
@@ -69,6 +75,8 @@ class RowDecoder:
 
         def apply(some: range) -> None:
             for row in some:
+                if time.monotonic() > until:
+                    raise TooSlow
                 record: Features = {key: values[row] for key, values in rows.items()}
                 for place, step in self.steps.items():
                     record = step(record, rngs[place][row])

@@ -4,6 +4,7 @@ Batches without bad records are decoded together. In others, bisection finds the
 model needs of it."""
 
 import itertools
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -21,7 +22,7 @@ from pipeline.shards.schema import Schema
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 from pipeline.spec import ArraySpec, feature_specs, mapped
 
-TOGETHER_SECONDS = 0.02
+TOGETHER_SECONDS, MOST_SECONDS = 0.02, 0.5  # to make batches in: about, and before each is made alone instead
 MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 
@@ -36,40 +37,63 @@ class BatchDecoder:
         self._seconds = TOGETHER_SECONDS  # per batch, lately
 
     def __call__(self, delivery: Delivery) -> Iterator[Batch]:
-        """Its batches in order, as DatasetInput describes them: the first alone, others as many together as take no
-        more than 20 ms, so that ops that are slow delay no batch."""
-        at, end = 0, len(delivery.rows.record_ids)
-        while at < end:
-            part = delivery.part(at, at + self._rows * max(1, int(TOGETHER_SECONDS / self._seconds)))
-            yield from self._batches(part)
-            at += len(part.rows.record_ids)
+        """Its batches in order, as DatasetInput describes them."""
+        return itertools.chain.from_iterable(self.parts(delivery))
 
-    def _batches(self, delivery: Delivery) -> Iterator[Batch]:
-        ids, error = delivery.rows.record_ids, None
-        whole = [record for record in delivery.records if isinstance(record, Proven)]
-        if len(whole) == len(delivery.records):
-            began = time.perf_counter()
-            try:
-                made = self._batch(ids, delivery.rows.seeds, ids >= 0, whole)
-                self._seconds = (time.perf_counter() - began) * self._rows / len(ids)
-                return (self._part(made, at) for at in range(0, len(ids), self._rows))
-            except SchemaError as e:
-                error = e
-        if len(ids) == self._rows:
-            return iter([self._despite_bad_rows(delivery, error)])
-        parts = (delivery.part(at, at + self._rows) for at in range(0, len(ids), self._rows))
-        return itertools.chain.from_iterable(map(self._batches, parts))
+    def parts(self, delivery: Delivery) -> Iterator[Iterator[Batch]]:
+        """Its batches in the parts in which they are made: as many together as lately took about 20 ms, but one by one
+        where a record is bad, an op raises an error, or takes longer. So none waits for what is not in it."""
+        at, end, rows = 0, len(delivery.rows.record_ids), self._rows
+        while at < end:
+            count = max(1, min((end - at) // rows, int(TOGETHER_SECONDS / self._seconds)))
+            part = delivery.part(at, at + count * rows)
+            if count > 1 and (made := self._together(part)):
+                yield (self._part(made, place) for place in range(0, count * rows, rows))
+            else:
+                for place in range(0, count * rows, rows):
+                    yield iter([self._alone(part.part(place, place + rows))])
+            at += count * rows
+
+    def _together(self, part: Delivery) -> Batch | None:
+        """All its batches as one; None if they have to be made one by one."""
+        if not all(isinstance(record, Proven) for record in part.records):
+            return None
+        try:
+            return self._timed(part, time.monotonic() + MOST_SECONDS)
+        except Exception:  # each batch has its own: those before are good
+            return None
+
+    def _alone(self, part: Delivery) -> Batch:
+        if not all(isinstance(record, Proven) for record in part.records):
+            return self._despite_bad_rows(part)
+        try:
+            return self._timed(part)
+        except SchemaError as e:
+            return self._despite_bad_rows(part, e)
+
+    def _timed(self, part: Delivery, until: float = math.inf) -> Batch:
+        began, ids = time.monotonic(), part.rows.record_ids
+        made = self._batch(ids, part.rows.seeds, ids >= 0, list(map(intact, part.records)), until)
+        self._seconds = (time.monotonic() - began) * self._rows / len(ids) + 1e-9
+        return made
 
     def _part(self, made: Batch, at: int) -> Batch:
         return mapped(lambda array: array[at : at + self._rows], made)
 
-    def _batch(self, ids: np.ndarray, seeds: np.ndarray, counted: np.ndarray, records: Sequence[Proven]) -> Batch:
+    def _batch(
+        self,
+        ids: np.ndarray,
+        seeds: np.ndarray,
+        counted: np.ndarray,
+        records: Sequence[Proven],
+        until: float = math.inf,
+    ) -> Batch:
         """ids, seeds: of every row. counted (bool): the rows of these records, in order; other rows are padding."""
         index, crc = ids.astype(np.int32), np.zeros(len(ids), np.uint32)
         crc[counted] = [record.crc for record in records]
         payloads = [record.payload for record in records]
         op_seed = op_seeds(seeds[counted], self._decoder.num_ops)
-        features = self._decoder(payloads, op_seed, np.where(counted, index, -1))
+        features = self._decoder(payloads, op_seed, np.where(counted, index, -1), until)
         reserved = {"_mask": counted.astype(np.float32), "_index": index, "_crc": crc}
         if "_seed" in self._decoder.spec:
             reserved["_seed"] = device_seeds(seeds) * counted[:, None].astype(np.uint32)

@@ -48,7 +48,7 @@ def batches_together(rows: int, row_bytes: float, read_ahead_bytes: int) -> int:
 
     row_bytes: of a record or of what it is decoded to, whichever is larger."""
     most = min(TOGETHER_BYTES, read_ahead_bytes)
-    return max(1, int(min(TOGETHER_ROWS // rows, most // max(1, rows * row_bytes)))) if rows else 1
+    return max(1, int(min(TOGETHER_ROWS // rows, most // max(1, rows * row_bytes))))
 
 
 def planned_rows(order: Any, position: Position, rows: Sequence[range], together: int = 1) -> Iterator[Rows]:
@@ -121,7 +121,7 @@ def _deliveries(reading: Reading, waiting: deque[list[Rows]], turns: Turns) -> I
 def _groups(records: Records, batches: Iterable[Rows], most_bytes: int) -> Iterator[tuple[list[Rows], int]]:
     """Batches to read together, and their bytes.
 
-    The first group is a single batch, so that it arrives early; groups then double up to 16 MiB."""
+    The first group is the first of `batches`, so that it arrives early; groups then double up to 16 MiB."""
     group: list[Rows] = []
     group_bytes = target_bytes = 0
     for rows in batches:
@@ -138,6 +138,7 @@ def _groups(records: Records, batches: Iterable[Rows], most_bytes: int) -> Itera
 DECODING = 2  # decoded batches that wait, or those that were decoded together
 Batch = dict[str, np.ndarray]
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Batches(Iterator[Batch]):
@@ -182,13 +183,13 @@ class Batches(Iterator[Batch]):
         return self._reading.join(timeout_seconds) & self._decoded.join(timeout_seconds)
 
 
-def made_in_turns(reading: Iterable[T], decode: Callable[[T], Iterator[Batch]], turns: Turns) -> Iterator[Batch]:
-    """The batches of each delivery."""
+def made_in_turns(reading: Iterable[T], make: Callable[[T], Iterator[U]], turns: Turns) -> Iterator[U]:
+    """What is made of each delivery."""
     for delivery in reading:
-        batches = decode(delivery)
+        making = make(delivery)
         while True:
             with turns():
-                batch = next(batches, None)
-            if batch is None:
+                made = next(making, None)
+            if made is None:
                 break
-            yield batch
+            yield made

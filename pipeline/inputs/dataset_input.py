@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.background import checked_stall_seconds
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.rows import num_cores
-from pipeline.errors import FingerprintError, OptionError
+from pipeline.errors import BatchSizeError, FingerprintError, OptionError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, batches_together, planned_rows, read_ahead
@@ -83,6 +83,8 @@ class DatasetInput(OldAttributes):
         if workers < 0:
             raise OptionError(f"workers={workers} must be at least 0; 0 makes the batches in this process.")
         host_rows = sum(map(len, rows))
+        if not host_rows:
+            raise BatchSizeError(f"{source.name}: hosts= gives this host no row of the batch. Each needs one.")
         row_bytes = sum(spec.num_bytes for _, spec in leaves(decoder.spec)) / host_rows
         row_bytes = max(row_bytes, source.num_bytes / source.num_records)
         self._together = batches_together(-(-host_rows // max(1, workers)), row_bytes, read_ahead_bytes)

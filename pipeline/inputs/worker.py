@@ -5,6 +5,7 @@ it has another parent. One whose op holds Python's lock in C does so when that r
 process alone."""
 
 import faulthandler
+import itertools
 import os
 import pickle
 import signal
@@ -19,7 +20,7 @@ from pipeline.decoding import rows as row_decoding
 from pipeline.errors import BadRecordsError, InputError
 from pipeline.inputs import worker_pool
 from pipeline.inputs.bad_records import BadRecord, OnError, Quarantine
-from pipeline.inputs.batch_decoder import TOGETHER_SECONDS, BatchDecoder
+from pipeline.inputs.batch_decoder import BatchDecoder
 from pipeline.inputs.batches import Turns, made_in_turns, planned_rows, read_ahead
 from pipeline.inputs.slots import Slots
 from pipeline.inputs.work import Work, unpacked
@@ -79,40 +80,15 @@ def _answer(index: int, requests: Connection, descriptors: Descriptors, work: Wo
     decode = BatchDecoder(work.records, work.decoder, found, sum(map(len, rows)))
     planned = planned_rows(work.order, work.position, rows, work.together)
     for delivery in read_ahead(work.records, planned, work.read_ahead_bytes, turns):
-        slot, answers = int.from_bytes(_or_end(requests.recv_bytes)), _Answers(requests)
-        with answers:
-            for place, batch in enumerate(made_in_turns([delivery], decode, turns)):
-                slots.write(slot, place, first, batch)
-                answers.add(found.taken())
+        slot, places = int.from_bytes(_or_end(requests.recv_bytes)), itertools.count()
+        for part in made_in_turns([delivery], decode.parts, turns):
+            batches = list(part)
+            for batch in batches:
+                slots.write(slot, next(places), first, batch)
+            bad = found.taken()  # then the part is one batch
+            _or_end(requests.send_bytes, pickle.dumps(Answer(bad)) if bad else len(batches).to_bytes(COUNT_BYTES))
     _or_end(requests.recv_bytes)  # comes only if more is expected
     raise InputError(f"{work.records.info.name} ended early: it returned fewer records than it states.")
-
-
-class _Answers:
-    """Tells of the batches of a slot: of all together, unless some are late or have bad records."""
-
-    def __init__(self, requests: Connection) -> None:
-        self._requests, self._made, self._told = requests, 0, time.monotonic()
-
-    def add(self, bad: list[BadRecord]) -> None:
-        if bad:
-            self._tell()
-            _or_end(self._requests.send_bytes, pickle.dumps(Answer(bad)))
-            return
-        self._made += 1
-        if time.monotonic() - self._told > TOGETHER_SECONDS:
-            self._tell()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:  # after an error as well: the batches before it are whole
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._made:
-            _or_end(self._requests.send_bytes, self._made.to_bytes(COUNT_BYTES))
-        self._made, self._told = 0, time.monotonic()
 
 
 def _or_end(call: Callable[..., T], *args: Any) -> T:

@@ -158,7 +158,7 @@ class WorkerBatches(Batches):
 
     def close(self) -> None:
         """Ends the iteration and the workers, which takes milliseconds; half a second for one that a disk keeps."""
-        self._closed = True
+        self._closed, self._made = True, iter(())
         self._end()
 
     def join(self, timeout_seconds: float) -> bool:

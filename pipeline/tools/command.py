@@ -113,5 +113,5 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]], title: str =
     headers = (Column(Text(name), overflow="fold") for name in columns)
     made = Table(*headers, title=Text(title) if title else None, title_justify="left", **style)
     for row in rows:
-        made.add_row(*(Text(printable(f"{cell:,}" if isinstance(cell, int) else str(cell))) for cell in row))
+        made.add_row(*(Text(printable(f"{cell:,}" if type(cell) is int else str(cell))) for cell in row))
     return made

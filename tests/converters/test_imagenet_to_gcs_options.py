@@ -57,7 +57,7 @@ def test_an_unknown_option_is_refused_in_a_dry_run_too(raw_imagenet, tmp_path, f
 
 
 def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
-    monkeypatch.setattr(command_line, "beam_options", lambda args, rest: None)
+    monkeypatch.setattr(command_line, "_beam", lambda args, rest: None)
     ours = command_line.conversion_parser("imagenet_to_gcs", "", (), ("train", "validation"), "", fraction="a part")
     command = ["--raw_data_dir=raw", "--output=out"]
     for options in PipelineOptions.__subclasses__():

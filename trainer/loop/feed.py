@@ -5,6 +5,7 @@ the host there is one more."""
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -124,12 +125,15 @@ class Chunks:
             self._memory = Slots({str(number): leaf for number, leaf in enumerate(leaves)}, length)
         stacked, count = list(self._memory.arrays(self._memory.take()).values()), 0
         together = max(1, TOGETHER_BYTES // (1 + sum(array[0].nbytes for array in stacked)))
-        while few := list(self._host_batches(min(together, length - count))):
-            for array, rows in zip(stacked, zip(*map(jax.tree.leaves, few), strict=True), strict=True):
+        for begin in range(0, length, together):
+            few = list(self._host_batches(min(together, length - begin)))
+            for array, rows in zip(stacked, zip(*map(jax.tree.leaves, few), strict=True), strict=False):
                 # One call for several batches: for small ones the calls cost more than the bytes.
                 first, *others = array.shape[1:]
-                np.concatenate(rows, out=array[count : count + len(few)].reshape(len(few) * first, *others))
-            count += len(few)
+                np.concatenate(rows, out=array[begin : begin + len(few)].reshape(len(few) * first, *others))
+            count = begin + len(few)
+            if count < min(begin + together, length):
+                break  # an input that ended is not asked again
         return _Host(count, lambda i: tree.unflatten([array[i] for array in stacked]), tree.unflatten(stacked))
 
     def _host_batches(self, count: int) -> Iterator[dict[str, Any]]:
@@ -189,6 +193,7 @@ class Feeder(Iterator[Chunk]):
         self._ahead = Background(
             source, limit=DEPTH, name="trainer-feeder", stall_seconds=stall_seconds, check=self._alive
         )
+        weakref.finalize(self, source.room.release).atexit = False  # dropped without close
 
     def _alive(self) -> bool:
         """Whether a batch was read since the last check, as k of them may take long, or dropped to resume, or another

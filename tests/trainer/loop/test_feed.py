@@ -1,5 +1,6 @@
 """The feeder: what it puts together, what it refuses, and that it always lets go."""
 
+import gc
 import itertools
 import threading
 import time
@@ -64,6 +65,37 @@ def test_exactly_the_planned_batches_are_read():
     with closing(feed(source, [3, 1])) as feeder:
         assert len(list(feeder)) == 2
     assert next(source)["x"][0, 0] == 4
+
+
+def test_an_input_that_ended_is_not_asked_again():
+    class Restarting:
+        """Begins again when it is asked after its end, as the iterators of some libraries do."""
+
+        def __init__(self):
+            self._left = 6
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if not self._left:
+                self._left = 6
+                raise StopIteration
+            self._left -= 1
+            return batch(self._left)
+
+    source = Chunks(Restarting(), 0, None, itertools.repeat(4), STRUCT, HostPlaces(True))
+    with closing(Feeder(source, 60.0)) as feeder:
+        assert [(chunk.start, chunk.length) for chunk in feeder] == [(0, 4), (4, 1), (5, 1)]
+
+
+def test_a_feeder_that_is_dropped_leaves_no_thread():
+    feeder = Feeder(Chunks(map(batch, itertools.count()), 0, None, itertools.repeat(4), STRUCT, HostPlaces(True)), 60.0)
+    assert wait_until(threads)
+    time.sleep(0.1)  # a chunk is placed, the next one waits for room
+    del feeder
+    gc.collect()
+    assert wait_until(lambda: not threads())
 
 
 def test_an_input_that_ends_early_is_named_with_its_step_and_counts():
