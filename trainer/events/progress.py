@@ -26,6 +26,7 @@ log = logger("trainer")
 NOTEBOOK_SECONDS = 0.5  # between updates of a notebook's line: each is a message to the browser
 NOTABLE = 0.1  # the share of its time from which on the slowest host is in the progress line
 WAITS, ONE_CORE = 0.2, 0.8  # from which share on waiting is worth a word; threads that share a lock keep one core busy
+CPU_CLOCK_SECONDS = 1.0  # between two looks at it: one took 0.3 ms beside the threads of XLA
 LIVE_SECONDS, LOG_SECONDS = 0.25, 30.0  # between two updates of a RecordsLine
 
 
@@ -144,10 +145,13 @@ class IdleCores:
 
     def observe(self, input_wait: float) -> None:
         """input_wait: see Speed; since the last call."""
-        cpu, wall = time.process_time(), time.perf_counter()
+        wall = time.perf_counter()
+        if self._told or wall - self._wall < CPU_CLOCK_SECONDS:
+            return
+        cpu = time.process_time()
         busy = (cpu - self._cpu) / max(wall - self._wall, 1e-9)
         self._cpu, self._wall = cpu, wall
-        if self._told or input_wait < WAITS or not ONE_CORE <= busy <= self._cores - 1:
+        if input_wait < WAITS or not ONE_CORE <= busy <= self._cores - 1:
             return
         self._told = True
         workers = min(math.floor(self._cores - busy), math.ceil(1 / max(1 - input_wait, 1e-9)))

@@ -78,3 +78,14 @@ def test_workers_are_proposed_once_where_the_input_waits_although_cores_are_idle
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (number is not None)
     assert all(f"try --input-workers={number}, processes that make the batches" in text for text in told)
+
+
+def test_the_clock_of_the_cpu_is_read_once_a_second_however_short_the_dispatches(monkeypatch):
+    read, wall = [], [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: wall[0])
+    monkeypatch.setattr(time, "process_time", lambda: read.append(wall[0]) or 0.0)
+    idle = IdleCores(0, 8)
+    for _ in range(500):
+        wall[0] += 0.01
+        idle.observe(0.1)
+    assert 4 <= len(read) <= 6
