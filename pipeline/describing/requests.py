@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.order_defaults import Sizes, plan_records, training_bytes
-from pipeline.sources.indexed_records import IndexedRecords, read_starts
+from pipeline.orders.order import TrainOrder
+from pipeline.sources.indexed_records import MAX_READ_BYTES, IndexedRecords, read_starts
 from pipeline.sources.lookahead import Lookahead
 
 BATCH, MOST_BATCHES = 1024, 200
@@ -22,23 +23,29 @@ class Requests(NamedTuple):
 
 
 def planned_requests(records: IndexedRecords) -> Requests:
-    """Of the first epoch; of one longer than 200 batches, the second half of these, as the first fills the windows."""
-    batch = min(BATCH, records.info.num_records)
+    """Of the first epoch. One longer than 200 batches is not planned but estimated: every block is a request, or two if
+    it crosses a boundary at which reads end."""
+    batch, mean_bytes = min(BATCH, records.info.num_records), records.info.num_bytes / records.info.num_records
     plan = plan_records(records, batch, Sizes(None, None, None), seed=0, epochs="drop")
     order = plan.order
-    steps = min(order.steps_per_epoch, MOST_BATCHES)
+    assert isinstance(order, TrainOrder)  # of one source
+    steps = order.steps_per_epoch
+    ahead = training_bytes(replace(records.info, remote=True), plan.window_bytes)
+    if steps > MOST_BATCHES:
+        if records.weigh(np.arange(records.info.num_records)) <= ahead:  # read once, in reads as large as they may be
+            return Requests(batch, records.info.num_bytes / MAX_READ_BYTES / steps, batch * mean_bytes)
+        block = order.block_records
+        return Requests(batch, batch / block * (1 + block * mean_bytes / MAX_READ_BYTES), batch * mean_bytes)
 
     def groups() -> Iterator[tuple[np.ndarray, int]]:
-        for step in range(order.steps_per_epoch):
+        for step in range(steps):
             ids = order.rows(order.advance(order.start, step), [range(batch)]).record_ids
             yield ids, records.weigh(ids)
 
-    lookahead = Lookahead(groups(), training_bytes(replace(records.info, remote=True), plan.window_bytes))
-    found = np.zeros((steps, 2))
-    for step in range(steps):
-        group = next(lookahead)
+    lookahead = Lookahead(groups(), ahead)
+    requests = num_bytes = 0
+    for group in lookahead:
         ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))
-        found[step] = len(starts), records.index.lengths[ids].sum()
+        requests, num_bytes = requests + len(starts), num_bytes + int(records.index.lengths[ids].sum())
         lookahead.used(group)
-    requests, num_bytes = found[steps // 2 * (steps < order.steps_per_epoch) :].mean(0).tolist()
-    return Requests(batch, requests, num_bytes)
+    return Requests(batch, requests / steps, num_bytes / steps)

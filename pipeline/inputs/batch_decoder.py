@@ -42,7 +42,7 @@ class BatchDecoder:
 
     def parts(self, delivery: Delivery) -> Iterator[Iterator[Batch]]:
         """Its batches in the parts in which they are made: as many together as lately took about 20 ms, but one by one
-        where a record is bad, an op raises an error, or takes longer. So none waits for what is not in it."""
+        where a record is bad, or an op raises an error or takes longer. So no batch waits for the records of others."""
         at, end, rows = 0, len(delivery.rows.record_ids), self._rows
         while at < end:
             count = max(1, min((end - at) // rows, int(TOGETHER_SECONDS / self._seconds)))

@@ -44,7 +44,7 @@ class Delivery:
 
 
 def batches_together(rows: int, row_bytes: float, read_ahead_bytes: int) -> int:
-    """How many batches of so many rows are made in one step. A step costs as much as 50 rows of numbers.
+    """How many batches, of `rows` rows each, are made in one step. A step costs as much as 50 rows of numbers.
 
     row_bytes: of a record or of what it is decoded to, whichever is larger."""
     most = min(TOGETHER_BYTES, read_ahead_bytes)
@@ -52,7 +52,7 @@ def batches_together(rows: int, row_bytes: float, read_ahead_bytes: int) -> int:
 
 
 def planned_rows(order: Any, position: Position, rows: Sequence[range], together: int = 1) -> Iterator[Rows]:
-    """These rows of the batches from a position on, of so many batches each time; endless for training."""
+    """These rows of the batches from a position on, `together` batches at a time; endless for training."""
     left = order.remaining(position)
     while left is None or left > 0:
         count = together if left is None else min(together, left)

@@ -22,7 +22,7 @@ MOST_KEPT = 64  # slots whose arrays are kept for writing
 
 
 class Slots:
-    """Slots for so many batches each, with this spec, which may be nested.
+    """Slots with room for `batches` batches each. spec: of a batch; it may be nested.
 
     file: the descriptor of an anonymous_file, which this closes; -1 for memory of this process alone."""
 
