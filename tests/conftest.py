@@ -39,6 +39,8 @@ os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 # Half of what a decoding graph's first run takes is a search for oneDNN's kernels, of which it uses none.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+pytest_plugins = ["hang_guard"]
+
 _SERVERS = pytest.StashKey[contextlib.ExitStack]()
 
 RAW_DATA = {

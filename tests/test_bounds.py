@@ -1,5 +1,6 @@
-"""No test of this suite can hang: each ends within its bound, and says where it stood."""
+"""Nothing in this suite can hang: tests, and what happens between them, end within a bound and say where they were."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,18 +23,46 @@ def test_that_hangs():
     c.pthread_mutex_lock(mutex)
     c.pthread_mutex_lock(mutex)  # for ever, whatever signal comes
 """
+FAILED = """
+import pytest, threading
+
+@pytest.fixture
+def what_hangs():
+    yield
+    threading.Event().wait(60)
+
+def test_that_fails(what_hangs):
+    assert not "this"
+"""
+AT_THE_END = """
+import threading
+
+def test_that_passes(request):
+    request.config.pluginmanager.register(Hangs())
+
+class Hangs:
+    def pytest_sessionfinish(self):
+        threading.Event().wait(60)
+"""
 
 
 @pytest.mark.parametrize(
-    ("program", "text"),
-    [(WAITING, "Failed: Timeout (>1.0s)"), (INSIDE_C, "Timeout (0:00:03)!")],
-    ids=["waiting", "inside C, with the GIL"],
+    ("program", "options", "texts"),
+    [
+        (WAITING, [], ["Failed: Timeout (>1.0s)", "test_that_hangs"]),
+        (INSIDE_C, [], ["Timeout (0:00:03)!", "test_that_hangs"]),
+        (FAILED, [], ["Timeout (0:00:03)!", "what_hangs"]),
+        (AT_THE_END, [], ["Timeout (0:00:04.500000)!", "in pytest_sessionfinish"]),
+        (AT_THE_END, ["-n1"], ["Timeout (0:00:04.500000)!", "in pytest_sessionfinish"]),
+    ],
+    ids=["waiting", "inside C, with the GIL", "the teardown of a failure", "the end of a session", "and of a worker"],
 )
-def test_a_test_that_hangs_is_ended_and_named(tmp_path, program, text):
+def test_what_hangs_is_ended_and_named(tmp_path, program, options, texts):
     (tmp_path / "test_hanging.py").write_text(program)
     command = [sys.executable, "-m", "pytest", "-c", str(SETTINGS), f"--rootdir={tmp_path}", *BOUNDS, str(tmp_path)]
-    command += ["-p", "no:cacheprovider"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    command += ["-p", "no:cacheprovider", "-p", "hang_guard", *options]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent / "servers")}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env)
+    printed = done.stdout + done.stderr
     assert done.returncode == 1
-    assert text in done.stdout + done.stderr
-    assert "test_that_hangs" in done.stdout + done.stderr
+    assert [text for text in texts if text not in printed] == [], printed
