@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from beam_jobs.references import File, Reference, References
+from pipeline.errors import Reject
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Stat, Storage
@@ -60,10 +61,6 @@ class Source:
     def guessed_bytes(self) -> int:
         """Its size; a guess for a folder."""
         return self.bytes or _BYTES_PER_FOLDER
-
-
-class Reject(Exception):  # noqa: N818 - an outcome of a record, not an error of the program
-    """Raised by `convert` with the reason why a record cannot be converted. The ledger lists it; the job continues."""
 
 
 @dataclass(frozen=True)

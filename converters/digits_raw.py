@@ -22,8 +22,8 @@ from rich.progress import track
 from beam_jobs.launch import exit_with
 from converters.imagenet.converter import VALIDATION_LABELS
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
-from converters.images.jpeg import Jpeg
 from pipeline.errors import InfeedError, OptionError, how_to_install
+from pipeline.raw.jpeg import Jpeg
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console, Parser, say
 

@@ -41,6 +41,7 @@ __all__ = [
     "OwnerError",
     "RawDataError",
     "RecordNumberError",
+    "Reject",
     "SchemaError",
     "ShardError",
     "StallError",
@@ -162,6 +163,10 @@ class BadRecordsError(ShardError):
 
 class FingerprintError(InfeedError):
     """A saved input position belongs to another dataset or order."""
+
+
+class Reject(Exception):  # noqa: N818 - an outcome of a record, not an error of the program
+    """A raw record cannot be converted, for this reason. The ledger of a conversion lists it; the job continues."""
 
 
 class RawDataError(InfeedError):

@@ -66,17 +66,21 @@ def nnx_task(
         _, _, _, new_extra = nnx.split(model, nnx.Param, nnx.RngState, ...)
         return losses, Variables(variables.params, _named(new_extra)), outputs
 
-    def predict_fn(variables: Variables, batch: Batch) -> Mapping[str, Any]:
-        assert predict is not None
+    def module(variables: Variables) -> Any:
         model = merged(variables, jax.random.key(0))
         model.eval()
-        return predict(seen(model), batch)
+        return model
+
+    def predict_fn(variables: Variables, batch: Batch) -> Mapping[str, Any]:
+        assert predict is not None
+        return predict(seen(module(variables)), batch)
 
     def seen(model: Any) -> Any:
         return model if precision == "f32" else _InPrecision(model, dtypes)
 
     predicting = None if predict is None else predict_fn
-    return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, augment, precision)
+    options = {"augment": augment, "precision": precision, "module": module}
+    return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, **options)
 
 
 class _InPrecision:

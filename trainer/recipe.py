@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
@@ -17,9 +17,11 @@ from trainer.settings import Export, Pages, settings
 from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
+    from pipeline.shards.example import Value
     from pipeline.shards.schema import Labels
     from pipeline.sources.dataset import Dataset
     from pipeline.sources.open_dataset import Data
+    from pipeline.sources.records import Records
     from trainer.callbacks import Callback
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
@@ -222,6 +224,49 @@ class DataRecipe(Recipe):
         if run and self.tiny:
             return replace(run, records=lambda: run.max_steps * run.global_batch_size // 100)
         return run and replace(run, records=lambda: self.train_records.num_records)
+
+    def on(self, records: "Records") -> Self:
+        """The same recipe with these records in place of both splits."""
+        from pipeline.sources.open_dataset import open_dataset
+
+        other = replace(self)
+        vars(other).update(train_records=open_dataset(records), eval_records=open_dataset(records))
+        return other
+
+    def file_record(self, data: bytes, *, upright: bool = False) -> "Mapping[str, Value]":
+        """For `infeed predict`: the features of a record as a conversion makes it from a file with these bytes.
+
+        Features that are left out are blank. upright: turn an image according to EXIF. Raises Reject for a file that
+        cannot be read. Default: OptionError, as only the recipe knows what its inputs read."""
+        del data, upright
+        raise OptionError(
+            f"the recipe {type(self).__qualname__} reads no files: it has no method file_record(self, data, *, "
+            "upright). Give tables (csv, tsv, jsonl), whose columns have the names of its features."
+        )
+
+    def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
+        """The same, from the cells of a table's row by column: texts in csv. Default: each column that has the name of
+        a feature is its value. Raises Reject for a row without any, or whose value is of another kind."""
+        from pipeline.errors import Reject
+
+        features = getattr(self.eval_records.info.layout, "features", {})
+        kinds = {"bytes": lambda cell: str(cell).encode(), "int64": int, "float32": float}
+        try:
+            found = {name: kinds[features[name].dtype](cell) for name, cell in cells.items() if name in features}
+        except (TypeError, ValueError) as error:
+            raise Reject(f"a cell does not have the kind of its feature: {error}") from error
+        if not found:
+            raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
+        return found
+
+    def kept_files(self) -> Mapping[str, bytes]:
+        """Name -> content of what a training writes into its work directory, so that `load` and `infeed predict` need
+        no data. Default: data.json, which describes the records of eval_split, if their features are known."""
+        from trainer.kept_data import KeptData
+        from trainer.workdir import DATA
+
+        kept = KeptData.of(self.eval_records)
+        return {DATA: kept.to_json()} if kept else {}
 
     def tiny_records(self, split: str) -> "Data":
         """The records that --tiny uses in place of this split: what open_dataset accepts, such as a dict of arrays.

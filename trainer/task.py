@@ -136,7 +136,8 @@ class Task:
     padding rows are all zero; the reserved keys keep their values, whatever it returns for them.
     precision: in which these functions compute, for comparison with TrainerConfig.precision.
     flops: floating-point operations of one training step on a global batch, for the speed. None: those of the products
-    of matrices and the convolutions in the step, which count twice if they are computed twice (rematerialized)."""
+    of matrices and the convolutions in the step, which count twice if they are computed twice (rematerialized).
+    module(variables) -> the model as an object of its library; nnx_task makes an nnx.Module. None: there is none."""
 
     init: Callable[[jax.Array, Any], Variables]
     loss_fn: LossFn
@@ -147,6 +148,7 @@ class Task:
     augment: Augment | None = None
     precision: PrecisionName = "f32"
     flops: float | None = None
+    module: Callable[[Variables], Any] | None = None
 
     def __post_init__(self) -> None:
         if self.flops is not None and not self.flops > 0:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -19,6 +19,7 @@ from trainer.inputs import InputFn
 from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.modes.evaluate import Waits, evaluate, evaluate_continuously
+from trainer.modes.loaded import LoadedModel, loaded
 from trainer.modes.look import look
 from trainer.modes.predict import check_export, check_predict, predict
 from trainer.modes.replay import replay
@@ -29,7 +30,10 @@ from trainer.task import Task
 from trainer.user_code import ShortErrors
 from trainer.warm_start.config import WarmStart
 
-__all__ = ["Trainer"]
+if TYPE_CHECKING:
+    from trainer.recipe import Recipe
+
+__all__ = ["LoadedModel", "Trainer", "load"]
 
 log = logger("trainer")
 
@@ -236,6 +240,23 @@ class Trainer:
 
         with ShortErrors():
             return export_checkpoint(self._job, input_fn, options, step, checkpoint_path)
+
+
+def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[Recipe] | None" = None) -> LoadedModel:
+    """The model that was trained in a work directory, on one device, ready to be called on arrays.
+
+    workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the newest. Needs no data: the
+    training has kept a description of them (data.json). Where an earlier version trained, --data-dir has to be there.
+    recipe: the recipe of the training, or its class, whose options are then those of the training; only infeed's own
+    are found without, as what a work directory names may be anyone's code.
+    Raises CheckpointError if there is no such checkpoint, and if the model of the recipe is another one; OptionError
+    if the recipe has to be given."""
+    from trainer.command.recorded import ONE_DEVICE, recipe_without_data  # recipes are made of this module
+
+    made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
+    with ShortErrors():
+        job = Trainer(made.task(), made.trainer, jax.local_devices()[:1])._job
+        return loaded(job, made.eval_input, step, made)
 
 
 def _use_compilation_cache(directory: str) -> None:

@@ -30,6 +30,8 @@ BEGAN = "began.json"
 EVALUATIONS = "evaluations.json"
 """The metrics of evaluated checkpoints, for keep_best."""
 CLASSES, EVAL_RESULT, TRAIN_RESULT = "classes.json", "eval_result.json", "train_result.json"
+DATA = "data.json"
+"""What the records of the training contain; see kept_data.py."""
 PREDICTIONS = "predictions.jsonl"
 
 TRAIN, _EVAL = "train", "eval"
@@ -40,7 +42,7 @@ _EVENTS = "events.out.tfevents."
 _number, _TOKEN = itertools.count(), secrets.token_hex(4)
 
 _REPLACED = re.compile(
-    "|".join((CLASSES, EVALUATIONS, EVAL_RESULT, PREDICTIONS, SEGMENTS, TRAIN_RESULT)).replace(".", r"\.")
+    "|".join((CLASSES, DATA, EVALUATIONS, EVAL_RESULT, PREDICTIONS, SEGMENTS, TRAIN_RESULT)).replace(".", r"\.")
     + rf"|({TRAIN}|{_EVAL}|{_EVAL}_.+)/{METRICS}(\.\d+)?"
 )
 

@@ -12,7 +12,6 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.images.image_archives import class_files, is_hidden
-from converters.images.image_files import ToJpeg
 from converters.images.image_records import (
     IMAGE_FEATURES,
     folder_members,
@@ -21,11 +20,12 @@ from converters.images.image_records import (
     member_error,
     predicted_bytes,
 )
-from converters.images.jpeg import Jpeg
 from converters.raw.class_names import names_digest, position
 from converters.raw.splits import is_of
 from converters.raw.tars import Member
 from converters.raw.zips import ZipMember, unpacked
+from pipeline.raw.image_files import ToJpeg
+from pipeline.raw.jpeg import Jpeg
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.storage import Storage

@@ -16,9 +16,9 @@ from beam_jobs.references import File, Reference, References
 from converters.imagenet.boxes import BOX_BYTES, read_boxes
 from converters.imagenet.records import FORMS, Form, FormName
 from converters.images.image_records import folder_members, in_batches, member_error, predicted_bytes
-from converters.images.jpeg import Jpeg, Verify, to_rgb_jpeg
 from converters.raw.class_names import names_digest, position
 from converters.raw.tars import Member, TarError, members
+from pipeline.raw.jpeg import Jpeg, Verify, to_rgb_jpeg
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage

@@ -6,7 +6,7 @@ from typing import Literal
 
 from converters.imagenet.boxes import BOX_FEATURES, box_features
 from converters.images.image_records import IMAGE_FEATURES, image_features
-from converters.images.jpeg import Jpeg
+from pipeline.raw.jpeg import Jpeg
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Schema
 

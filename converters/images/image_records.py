@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from beam_jobs.references import File, Reference, References, bounded
-from converters.images.jpeg import Jpeg
 from converters.raw.tars import Member
+from pipeline.raw.jpeg import Jpeg
 from pipeline.shards.schema import Feature
 from pipeline.storage.storage import Stat, Storage, join
 

@@ -2,9 +2,9 @@
 
 import argparse
 
-from converters.images.image_files import ToJpeg
-from converters.images.jpeg import VERIFY_LEVELS
 from pipeline.errors import OptionError
+from pipeline.raw.image_files import ToJpeg
+from pipeline.raw.jpeg import VERIFY_LEVELS
 
 
 def add_verify_option(parser: argparse.ArgumentParser) -> None:

@@ -21,9 +21,10 @@ from beam_jobs.references import Reference, References
 from beam_jobs.scratch import Scratch
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values
 from converters.raw.class_names import names_digest
-from converters.raw.compressed import by_suffix, readable, uncompressed
+from converters.raw.compressed import by_suffix, readable
 from converters.raw.splits import chosen, first_few, open_raw_data
 from pipeline.errors import OptionError, RawDataError, did_you_mean
+from pipeline.raw.compressed import uncompressed
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage, join

@@ -1,15 +1,11 @@
-"""Compressed raw files: uncompressed to temporary files, which can be read by ranges, or while they are read."""
+"""Compressed raw files, uncompressed to temporary files, which can be read by ranges."""
 
-import contextlib
-import gzip
-import zlib
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from pipeline.errors import OptionError, RawDataError
+from pipeline.errors import OptionError
 from pipeline.shards.frames import Compression
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage
@@ -45,17 +41,3 @@ def readable(storage: Storage, path: str, scratch: Scratch | None, compression: 
     stat, origin = open_storage(uri).stat(uri), storage.stat(path)
     crc32c = origin.crc32c if stat.crc32c is None else stat.crc32c
     return Readable(uri, stat._replace(stamp=origin.stamp, crc32c=crc32c), path)
-
-
-@contextlib.contextmanager
-def uncompressed(storage: Storage, path: str) -> Iterator[BinaryIO]:
-    """The file from its beginning, uncompressed if its name ends in .gz. Raises RawDataError, StorageError."""
-    with storage.open(path) as file:
-        if not path.endswith(".gz"):
-            yield file
-            return
-        try:
-            with gzip.open(file) as stream:
-                yield cast(BinaryIO, stream)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as e:
-            raise RawDataError(f"{path} is truncated or damaged: {e}. Copy it again.") from e

@@ -16,15 +16,15 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bounded
-from converters.images.image_files import ToJpeg
 from converters.images.image_records import IMAGE_FEATURES, image_features, member_error
-from converters.images.jpeg import Jpeg
 from converters.raw.splits import is_of
 from converters.raw.tars import Member
 from converters.table.cells import text_cell
-from converters.table.rows import TableRow, parse_row, table_rows
 from converters.table.targets import Target
 from pipeline.errors import RawDataError, StorageError
+from pipeline.raw.image_files import ToJpeg
+from pipeline.raw.jpeg import Jpeg
+from pipeline.raw.rows import TableRow, parse_row, table_rows
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.storage import Stat, Storage, in_parallel, join

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from beam_jobs.converter import Source
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.cells import class_cells
-from converters.table.rows import TABLE_SUFFIXES, column_names, table_rows
 from pipeline.errors import LabelError, OptionError, RawDataError, StorageError, did_you_mean
+from pipeline.raw.rows import TABLE_SUFFIXES, column_names, table_rows
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 

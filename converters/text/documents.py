@@ -16,11 +16,11 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
-from converters.raw.compressed import uncompressed
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.cells import document_cell
-from converters.table.rows import TABLE_SUFFIXES, is_json, rows_of
 from pipeline.errors import RawDataError
+from pipeline.raw.compressed import uncompressed
+from pipeline.raw.rows import TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, join
 

@@ -5,7 +5,7 @@ For tests, demos and data that fits in memory.
 open_dataset makes these Records from a mapping. Arrays are not copied, so a memory-mapped .npy file works as well;
 each row is checked against its checksum on delivery, in case it has changed since. NumPy only."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -132,7 +132,8 @@ class ExampleRecords:
     """Example i as record i, encoded with this schema as a conversion would: see Records.
 
     For data that a program generates: there is no file to check, so checksums only prove that each record was delivered
-    once. Raises EmptySplitError without examples, and SchemaError for one that does not match the schema."""
+    once. places: what messages call each of them; default: their numbers. Raises EmptySplitError without examples, and
+    SchemaError for one that does not match the schema."""
 
     def __init__(
         self,
@@ -141,7 +142,9 @@ class ExampleRecords:
         examples: Iterable[Mapping[str, Value]],
         labels: Labels | None = None,
         totals: Mapping[str, int] | None = None,
+        places: Sequence[str] = (),
     ) -> None:
+        self._places = places
         self._payloads = [encode_example(schema, example) for example in examples]
         if not self._payloads:
             raise EmptySplitError(f"{name} has no records, so there is nothing to read.")
@@ -177,4 +180,4 @@ class ExampleRecords:
         return [Proven(self._payloads[number], crc) for number, crc in zip(record_ids.tolist(), crcs, strict=True)]
 
     def where(self, record_id: int) -> str:
-        return f"{self.info.name}, record {record_id}"
+        return self._places[record_id] if self._places else f"{self.info.name}, record {record_id}"

@@ -9,10 +9,10 @@ from typing import Any
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
+from pipeline.raw.jpeg import MAX_PIXELS
 from pipeline.shards.example_decoding import Layout
 from pipeline.shards.schema import Labels, Schema
 
-MAX_PIXELS = 100_000_000  # 300 MB decoded; larger images count as decompression bombs
 _JPEG_MAGIC = b"\xff\xd8"
 
 Values = Mapping[str, Sequence[Any]]

@@ -15,7 +15,6 @@ from converters.image_folder.layouts import find_folders
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from converters.imagenet.synsets import read_synsets
-from converters.images.image_files import ToJpeg
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
@@ -27,6 +26,7 @@ from converters.text.documents import DocumentFormat, find_texts
 from converters.tfds_to_gcs import DatasetName, find_tfds
 from converters.tfrecord import layouts
 from converters.tfrecord.converter import TfrecordConverter
+from pipeline.raw.image_files import ToJpeg
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
 from pipeline.shards.schema import Labels
 from pipeline.storage.schemes import open_storage

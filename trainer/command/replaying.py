@@ -5,9 +5,8 @@ written, unless the user asks for its recipe."""
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,10 @@ import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.logs import logger
-from pipeline.tools.program import program
 from trainer.checkpointing.contents import changes, engine_of, versions
-from trainer.command.flags import parsed
 from trainer.command.loading import recipe_class
 from trainer.command.names import is_ours
+from trainer.command.recorded import not_run, recorded_recipe
 from trainer.history.seen_batches import SeenBatch, seen_batches
 from trainer.history.segments import Command, History, Start, segment_of_all
 from trainer.recipe import DataRecipe, Recipe
@@ -93,18 +91,11 @@ def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) 
         )
 
     if not (run_recipe or is_ours(command.recipe)):
-        raise OptionError(_not_run(command))
+        raise OptionError(not_run(command, "--losses", "give --run-recipe"))
     _enter(command)
-    # tyro writes a file if its first option is --tyro-write-completion, so the first one is ours.
-    options = ["--mode=train", *command.options]
-    kind = recipe_class(command.recipe)
-    recipe, devices, _ = parsed(kind, options, f"{program('trainer')} {command.recipe}")
+    recipe, devices = recorded_recipe(command, recipe_class(command.recipe), "train", workdir=workdir)
     devices.choose()
     devices.check()
-    # A cache of compiled programs is code, too, and written.
-    kept = {"workdir": workdir, "compilation_cache_dir": None, "input_workers": 0}
-    settings = replace(recipe.trainer, restore_step=None, profile_steps=None, **kept)
-    recipe = replace(recipe, trainer=settings, mode="train")
     if isinstance(recipe, DataRecipe):
         trusted = recipe.trust_features if run_recipe else ()
         recipe = replace(recipe, data_dir=data_dir or recipe.data_dir, trust_features=trusted)
@@ -125,20 +116,6 @@ def _enter(command: Command) -> None:
         log.warning("the run was started in %s, which does not exist here", command.directory)
     if not is_ours(command.recipe):
         sys.path.append(str(Path.cwd()))
-
-
-def _not_run(command: Command) -> str:
-    """What is wrong. Finds the file without importing a package around it."""
-    module = command.recipe.partition(":")[0]
-    places: Sequence[str] | None = [*sys.path, command.directory]
-    file = None
-    for part in module.split("."):
-        found = PathFinder.find_spec(part, places) if places else None
-        file, places = (found.origin, found.submodule_search_locations) if found else (None, None)
-    return (
-        f"the recipe {command.recipe} of this run is not infeed's: --losses would import {module} from "
-        f"{file or f'{command.directory}, where it is not'} and run its code. If you trust it, give --run-recipe."
-    )
 
 
 def _check_data(source: Any, start: Start) -> None:

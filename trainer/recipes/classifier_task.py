@@ -31,7 +31,8 @@ def classifier_task(
     """Cross entropy and accuracy of a model that is called with (images, mask), on the features `image` and `label`.
 
     Labels are numbered from label_base. In training, SOFT_LABELS, shares of the classes, take their place if `augment`
-    makes them. Predicts the class, numbered from class_base, its probability, and the label, as the data number it."""
+    makes them. Predicts the class, numbered from class_base, and its probability; also the label, as the data number
+    it, where the batch has one."""
 
     def labels(outputs: Any, batch: Batch) -> jax.Array:
         del outputs
@@ -46,7 +47,8 @@ def classifier_task(
     def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
         probabilities = jax.nn.softmax(model(batch[image], batch[MASK]))
         best = jnp.argmax(probabilities, axis=-1) + class_base
-        return {"class": best, "label": batch[label], "probability": probabilities.max(axis=-1)}
+        given = {"label": batch[label]} if label in batch else {}
+        return {"class": best, **given, "probability": probabilities.max(axis=-1)}
 
     metrics = {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {})
     return nnx_task(make_model, loss, optimizer, metrics, predict, augment=augment, precision=precision)

@@ -32,6 +32,10 @@ class TrainedClasses:
     num_classes: Count
     names: tuple[str, ...]
 
+    def to_json(self) -> bytes:
+        """The content of the file."""
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+
 
 @dataclass(frozen=True)
 class ImageData:
@@ -203,13 +207,6 @@ class FileNames:
             return None
         names = decode_features(record.payload, [self._key]).get(self._key.decode(), ())
         return names[0].decode(errors="surrogateescape") if len(names) == 1 else None
-
-
-def keep_classes(workdir: str, classes: TrainedClasses) -> None:
-    """Writes the file. Raises StorageError."""
-    path = join(workdir, CLASSES)
-    with open_storage(workdir).publish(path) as sink:
-        sink.write(json.dumps(asdict(classes), indent=1).encode() + b"\n")
 
 
 def trained_classes(workdir: str) -> TrainedClasses | None:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
-from trainer.recipes.image_data import Choices, FileNames, ImageData, find_image_data, keep_classes, trained_classes
-from trainer.recipes.labelled_images import IMAGE, fitting_span
+from trainer.recipes.image_data import Choices, FileNames, ImageData, find_image_data, trained_classes
+from trainer.recipes.labelled_images import IMAGE, fitting_span, raw_image
 from trainer.recipes.tiny_images import tiny_images
+from trainer.workdir import CLASSES
 
 if TYPE_CHECKING:
+    from pipeline.shards.example import Value
     from pipeline.shards.schema import Labels
     from pipeline.sources.records import Records
     from trainer.inputs import InputContext
@@ -188,9 +190,6 @@ class Config(DataRecipe):
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
 
-        begins = self.mode == "train" and ctx.start_step == 0 and not (self.trainer.fast_dev_run or self.show_state)
-        if begins and ctx.hosts.index == 0:  # the run owns the directory
-            keep_classes(self.trainer.workdir, self.image_data.classes)
         crop = DecodeRandomResizedCrop(
             self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self.decoded()
         )
@@ -205,6 +204,14 @@ class Config(DataRecipe):
         keys = (IMAGE, self.image_data.label)
         return eval_dataset(self.eval_records, ops=[self.central_crop()], keys=keys, **batch_options(ctx))
 
+    def file_record(self, data: bytes, *, upright: bool = False) -> "Mapping[str, Value]":
+        """See raw_image."""
+        return raw_image(self.eval_records.info.layout, self.image_data.image, data, upright=upright)
+
+    def kept_files(self) -> Mapping[str, bytes]:
+        """As DataRecipe.kept_files, and the classes."""
+        return {**super().kept_files(), CLASSES: self.image_data.classes.to_json()}
+
     def class_names(self) -> "Mapping[str, Labels]":
         """Of the predicted class, as the model was trained."""
         from pipeline.shards.schema import Labels
@@ -215,7 +222,9 @@ class Config(DataRecipe):
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
         """Adds the names of classes, and of the image's file, where there are names."""
         data, index = self.image_data, values.get("index")
-        names = {"class_name": data.class_name(values["class"]), "label_name": data.name(values["label"])}
+        names = {"class_name": data.class_name(values["class"])}
+        if "label" in values:
+            names["label_name"] = data.name(values["label"])
         if self._file_names and index is not None:
             names["file"] = self._file_names[index]
         return {**values, **{key: name for key, name in names.items() if name is not None}}

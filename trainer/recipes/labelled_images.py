@@ -15,6 +15,7 @@ from trainer.recipes.tiny_images import Encoding, tiny_images
 
 if TYPE_CHECKING:
     from pipeline.decoding.op import Op
+    from pipeline.shards.example import Value
     from pipeline.shards.schema import Labels
     from pipeline.sources.records import Records
     from trainer.inputs import InputContext
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
 IMAGE = "image"
+OF_IMAGENET, OF_PHOTOGRAPHS = ("tpu", "tpu+boxes", "tfds"), ("image_folder", "image_table")  # names of schemas
 OTHER_IMAGES = "For other labelled images, use the images recipe: python -m trainer images."
 
 
@@ -72,6 +74,10 @@ class LabelledImages(DataRecipe):
         labels = self.eval_records.info.labels
         return {"class": labels} if labels and labels.key == LABEL else {}
 
+    def file_record(self, data: bytes, *, upright: bool = False) -> "Mapping[str, Value]":
+        """See raw_image."""
+        return raw_image(self.eval_records.info.layout, ENCODED, data, upright=upright)
+
     def tiny_records(self, split: str) -> "Records":
         """See tiny_images."""
         return tiny_images(
@@ -113,6 +119,20 @@ class LabelledImages(DataRecipe):
             optimizer=make_optimizer(self.optimizer, self.run),
             precision=self.trainer.precision,
         )
+
+
+def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[str, Value]":
+    """The feature `key` as the conversion that wrote records of this layout makes it from an image file.
+
+    Converters of photographs write JPEGs; all others keep what they read, so only a WebP or GIF is made a JPEG.
+    upright: turn it according to EXIF. Raises Reject."""
+    from pipeline.raw.image_files import ToJpeg
+    from pipeline.raw.jpeg import PNG_MAGIC, to_rgb_jpeg
+
+    if layout.name in OF_IMAGENET and not upright:
+        return {key: to_rgb_jpeg(data, "decode").data}
+    kept = layout.name not in OF_PHOTOGRAPHS and data.startswith(PNG_MAGIC)
+    return {key: data if kept else ToJpeg("decode", apply_orientation=upright)(data).data}
 
 
 def fitting_span(bn_span: int, trainer: TrainerConfig, tiny: bool) -> int:

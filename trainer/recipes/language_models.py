@@ -85,6 +85,10 @@ class PackedText(DataRecipe):
             return TextInfo(self.tiny_tokenizer(), TINY_LENGTH, "documents")
         return read_text_info(self.data_dir)
 
+    def kept_files(self) -> Mapping[str, bytes]:
+        """As DataRecipe.kept_files, and the tokenizer."""
+        return {**super().kept_files(), **self.text_info.files()}
+
     def check(self) -> None:
         """As DataRecipe.check. Raises OptionError for data other than packed text, and for a prompt that is too long
         or that the tokenizer cannot represent."""

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from converters.table.rows import column_names
 from converters.text import documents as module
 from converters.text.documents import DocumentFormat, documents
 from pipeline.errors import RawDataError
+from pipeline.raw.rows import column_names
 from pipeline.storage.local import LocalStorage
 
 BLOCKS, ROWS = DocumentFormat("block"), DocumentFormat()

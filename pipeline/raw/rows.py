@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from converters.raw.compressed import uncompressed
 from pipeline.errors import RawDataError
+from pipeline.raw.compressed import uncompressed
 from pipeline.storage.storage import Storage
 
 MAX_ROW_BYTES = 16 * 1024**2

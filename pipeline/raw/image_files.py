@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from beam_jobs.converter import Reject
-from converters.images.jpeg import PNG_MAGIC, Jpeg, Verify, check_size, decode_image, decode_jpeg, to_rgb_jpeg
+from pipeline.errors import Reject
+from pipeline.raw.jpeg import PNG_MAGIC, Jpeg, Verify, check_size, decode_image, decode_jpeg, to_rgb_jpeg
 
 ORIENTATION = 0x0112  # https://exiftool.org/TagNames/EXIF.html
 _APP1, _SCAN, _SHORT = 0xE1, 0xDA, 3

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from converters.images.image_files import ORIENTATION, orientation
+from pipeline.raw.image_files import ORIENTATION, orientation
 
 
 def jpeg(exif=b"", **options):

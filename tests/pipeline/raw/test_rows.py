@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from converters.table import rows as module
-from converters.table.rows import column_names, parse_row, table_rows
 from pipeline.errors import RawDataError
+from pipeline.raw import rows as module
+from pipeline.raw.rows import column_names, parse_row, table_rows
 from pipeline.storage.local import LocalStorage
 
 

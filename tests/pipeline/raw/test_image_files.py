@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from beam_jobs.converter import Reject
-from converters.images.image_files import ToJpeg
-from converters.images.jpeg import VERIFY_LEVELS
+from pipeline.raw.image_files import ToJpeg
+from pipeline.raw.jpeg import VERIFY_LEVELS
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -11,10 +11,10 @@ import numpy as np
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
-from beam_jobs.converter import Reject
-from pipeline.tools.record_checks import MAX_PIXELS
+from pipeline.errors import Reject
 
 Verify = Literal["header", "end", "decode"]
+MAX_PIXELS = 100_000_000  # 300 MB decoded; larger images count as decompression bombs
 VERIFY_LEVELS: tuple[Verify, ...] = ("header", "end", "decode")
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"

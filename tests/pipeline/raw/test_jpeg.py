@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from beam_jobs.converter import Reject
-from converters.images.jpeg import VERIFY_LEVELS, to_rgb_jpeg
+from pipeline.raw.jpeg import VERIFY_LEVELS, to_rgb_jpeg
 
 
 def encode(mode="RGB", form="JPEG", size=(16, 12), **options):

@@ -1,0 +1,193 @@
+"""python -m trainer.predict WORKDIR FILES...: predicts photographs, or rows of tables, that were never converted.
+
+The recipe that trained in WORKDIR reads them as its evaluation reads converted records; it needs no data. FILES are
+images, tables (csv, tsv, jsonl) or folders of them; they and WORKDIR may be on a disk or gs://. A file that cannot be
+read is left out, which is said at the end, with exit code 1. A recipe that is not infeed's has to be given as --recipe:
+what a work directory names may be anyone's code."""
+
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.errors import OptionError, Reject, StorageError, printable
+from pipeline.raw.rows import TABLE_SUFFIXES, table_rows
+from pipeline.shards.example import Value
+from pipeline.sizes import MiB, format_bytes
+from pipeline.sources.foreign_splits import is_directory
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, in_parallel, join
+from pipeline.tools.command import Console, Parser, exit_with, say, table
+from trainer.checkpointing.listing import check_checkpoint
+from trainer.command.names import is_ours
+from trainer.events.progress import RecordsLine
+from trainer.kept_data import KeptData
+from trainer.recipe import DataRecipe
+from trainer.workdir import PREDICTIONS
+
+EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
+"""The command lines at the end of its help."""
+MOST_BYTES, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 64, 20
+WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
+
+
+class Raw(NamedTuple):
+    """A file, or a row of a table, and its record; or why there is none."""
+
+    name: str
+    features: Mapping[str, Value]
+    error: str = ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code. Raises InfeedError."""
+    parser = Parser("trainer.predict", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints"))
+    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a training, local or gs://bucket/dir")
+    parser.add_argument("files", metavar="FILES", nargs="+", help="images, tables, or folders of them")
+    parser.add_argument("--step", help="which checkpoint: a number, or best (default: the newest)")
+    parser.add_argument("--recipe", metavar="MODULE:CLASS", help="the recipe of the training, if it is not infeed's")
+    parser.add_argument("--apply-orientation", action="store_true", help="turn images upright according to EXIF")
+    parser.add_argument("--json", action="store_true", help="print lines of JSON rather than a table")
+    parser.add_argument("--output", metavar="FILE", help="write lines of JSON to a file, local or gs://")
+    args = parser.parse_args(argv)
+    if args.step not in (None, "best") and not args.step.isdecimal():
+        raise OptionError(f"--step={args.step}: give the number of a step, or best.")
+    step = int(args.step) if args.step and args.step.isdecimal() else args.step
+    if args.output is not None:
+        _check_output(args.output)
+    paths = [path for given in args.files for path in _found(open_storage(given), given)]
+    if not paths:
+        raise OptionError(f"{', '.join(args.files)}: there is no file. Give images, tables, or folders of them.")
+    recipe, kept = _recipe(args.workdir, args.recipe)
+    raw = list(_read(recipe, paths, upright=args.apply_orientation))
+    good = [each for each in raw if not each.error]
+    lines = [*_predicted(recipe, kept, good, step)] if good else []
+    _show(lines, args.output, as_json=args.json)
+    return _told(raw)
+
+
+def _recipe(workdir: str, name: str | None) -> tuple[Any, KeptData]:
+    """The recipe of the training, and the features of the records that it reads."""
+    from trainer.command.loading import recipe_class
+    from trainer.command.recorded import recipe_without_data
+
+    check_checkpoint(workdir, required=True)
+    if name is not None and not is_ours(name):
+        sys.path.append(str(Path.cwd()))  # last, so that it replaces no package
+    given = recipe_class(name) if name else None
+    recipe = recipe_without_data(workdir, given, model_parallelism=1, fast_dev_run=None)
+    kept = KeptData.of(recipe.eval_records) if isinstance(recipe, DataRecipe) else None
+    if kept is None:
+        raise OptionError(f"the recipe of {workdir} reads no records with named features, so it cannot read files.")
+    return recipe, kept
+
+
+def _check_output(path: str) -> None:
+    if path.rpartition("/")[2] == PREDICTIONS:
+        raise OptionError(f"--output={path}: {PREDICTIONS} is the file of --mode predict. Give another name.")
+    if open_storage(path).exists(path):
+        raise OptionError(f"--output={path} exists. Remove it, or give another name.")
+
+
+def _found(storage: Storage, path: str) -> Iterator[str]:
+    """The path, or the files in and below it, in the order of their names, without those that begin with a dot."""
+    files, folders = storage.entries(path) if is_directory(path, storage) else ({}, ())
+    if not files and not folders:
+        yield path  # a file; or nothing, which is an error once it is read
+    yield from (join(path, name) for name in sorted(files) if not name.startswith("."))
+    for name in folders:
+        if not name.startswith("."):
+            yield from _found(storage, join(path, name))
+
+
+def _read(recipe: Any, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
+    """The records of files, in order. Raises OptionError for more bytes than are kept in memory."""
+    total = 0
+    for first in range(0, len(paths), AT_ONCE):
+        for found in in_parallel(lambda path: [*_records(recipe, path, upright)], paths[first : first + AT_ONCE]):
+            total += sum(len(value) for each in found for value in each.features.values() if isinstance(value, bytes))
+            if total > MOST_BYTES:
+                raise OptionError(
+                    f"the files have more than {format_bytes(MOST_BYTES)}, which are kept in memory. Give fewer; or "
+                    "convert them, and predict with --mode predict of the trainer."
+                )
+            yield from found
+
+
+def _records(recipe: Any, path: str, upright: bool) -> Iterator[Raw]:
+    storage = open_storage(path)
+    if not path.endswith(TABLE_SUFFIXES):
+        yield _record(path, lambda: recipe.file_record(storage.read(path), upright=upright))
+        return
+    for row in table_rows(storage, path, None):
+        name = f"{path}:{row.line}"
+        yield Raw(name, {}, row.error) if row.error else _record(name, partial(recipe.row_record, row.cells))
+
+
+def _record(name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
+    try:
+        return Raw(name, read())
+    except (Reject, StorageError) as error:
+        return Raw(name, {}, str(error))
+
+
+def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any) -> Iterator[Mapping[str, Any]]:
+    """The predictions of these records, in order."""
+    import jax
+
+    from trainer.trainer import Trainer
+
+    names, classes = [each.name for each in raw], recipe.class_names()
+    recipe = recipe.on(kept.records("the files", [each.features for each in raw], names))
+    batch = min(len(raw), recipe.trainer.resolved_predict_batch_size)
+    config = replace(recipe.trainer, predict_batch_size=batch)
+    trainer = Trainer(recipe.task(), config, jax.local_devices()[:1])
+    with RecordsLine("predicted", total=len(raw)) as progress:
+        for record in trainer.predict(recipe.eval_input, step=step):
+            values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
+            index = values["index"]
+            values = recipe.prediction({key: value for key, value in values.items() if key not in WITHOUT_MEANING})
+            known = {f"{key}_name": labels.name_of(values[key]) for key, labels in classes.items() if key in values}
+            progress.add(1)
+            yield {"file": names[index], **{key: name for key, name in known.items() if name is not None}, **values}
+
+
+def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bool) -> None:
+    console = Console()
+    if output is not None:
+        with open_storage(output).publish(output) as sink:
+            for line in lines:
+                sink.write(json.dumps(line).encode() + b"\n")
+        say(console, f"{len(lines)} predictions written to {output}")
+    elif as_json:
+        for line in lines:
+            print(json.dumps(line))
+    elif lines:
+        columns = list(lines[0])
+        console.print(table(columns, ([_cell(line[column]) for column in columns] for line in lines)))
+
+
+def _cell(value: Any) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def _told(raw: Sequence[Raw]) -> int:
+    """Names the files that were left out; the exit code."""
+    bad = [each for each in raw if each.error]
+    for each in bad[:REFUSED_NAMED]:
+        print(printable(f"{each.name}: {each.error}"), file=sys.stderr)
+    if bad:
+        print(f"error: {len(bad)} of {len(raw)} could not be read and were left out.", file=sys.stderr)
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    exit_with(main)
