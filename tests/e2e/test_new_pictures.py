@@ -1,0 +1,230 @@
+"""What a training leaves behind is enough: `load` and `infeed predict` say of raw files what --mode predict says of the
+records that a conversion made of them, bit for bit."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from infeed_door import run_infeed
+from pictures import FORMATS, encoded, picture, transparent
+from PIL import Image
+from raw_data.pixels import RawMnist
+from stages import without_beam
+
+from converters import idx_to_gcs, image_folder_to_gcs
+from pipeline.datasets import eval_dataset, open_dataset
+from pipeline.errors import CheckpointError, OptionError
+from trainer.__main__ import main as trainer_main
+from trainer.trainer import load
+
+BATCHES = ["--global-batch-size=8", "--eval-batch-size=4"]
+PHOTOS = [*BATCHES, "--size=16", "--widths", "4", "8", "--max-steps=2"]
+
+
+def odd_photographs(folder):
+    """A file of every kind that the converter of photographs reads, in two classes."""
+    upside_down = Image.Exif()
+    upside_down[0x0112] = 3
+    turned = encoded(picture(90, 50), exif=upside_down.tobytes(), quality=95)
+    frames = [picture(40, 30), picture(40, 30).transpose(Image.Transpose.ROTATE_180)]
+    animated = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    deep = encoded(Image.fromarray(np.arange(3000, dtype=np.uint16).reshape(50, 60)), "PNG")
+    files = {name: data for name, (data, _) in FORMATS.items()} | {
+        "turned": turned,
+        "animated": animated,
+        "16 bits": deep,
+        "transparent GIF": encoded(transparent(), "GIF"),
+    }
+    for split in ("train", "validation"):
+        for number, (name, data) in enumerate(sorted(files.items())):
+            place = folder / split / f"class {number % 2}"
+            place.mkdir(parents=True, exist_ok=True)
+            (place / name.replace(":", "").replace(" ", "_")).write_bytes(data)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[[], ["--apply_orientation"]], ids=["as it is", "turned upright"])
+def photographs(request, tmp_path_factory):
+    """(the work directory of a training, the raw files of its validation, the option that turns them)."""
+    directory = tmp_path_factory.mktemp("photographs")
+    odd_photographs(directory / "raw")
+    with without_beam():
+        image_folder_to_gcs.main([f"--raw_data_dir={directory}/raw", f"--output={directory}/shards", *request.param])
+    train(directory / "run", "images", directory / "shards", *PHOTOS)
+    predict_records(directory / "run", "images", directory / "shards", *PHOTOS)
+    shutil.rmtree(directory / "shards")
+    return directory / "run", directory / "raw/validation", [each.replace("_", "-") for each in request.param]
+
+
+def train(workdir, recipe, shards, *options):
+    assert trainer_main([recipe, f"--data-dir={shards}", f"--workdir={workdir}", *options]) == 0
+
+
+def predict_records(workdir, recipe, shards, *options):
+    train(workdir, recipe, shards, "--mode=predict", *options)
+
+
+def of_records(workdir, *names):
+    """These values of every record's prediction, in order."""
+    lines = map(json.loads, (workdir / "predictions.jsonl").read_text().splitlines())
+    return [tuple(line[name] for name in names) for line in lines]
+
+
+@pytest.fixture
+def predicted(monkeypatch, capsys):
+    """predicted(arguments of infeed predict) -> the lines of JSON that it prints."""
+
+    def predict(*arguments):
+        capsys.readouterr()
+        status, out, err = run_infeed(monkeypatch, capsys, "predict", *map(str, arguments), "--json")
+        assert status == 0, err
+        return [json.loads(line) for line in out.splitlines()]
+
+    return predict
+
+
+def test_every_format_of_photographs_is_predicted_as_its_converted_record(photographs, predicted):
+    workdir, raw, options = photographs
+    lines = predicted(workdir, raw, *options)
+    found = {(Path(line["file"]).name, line["class"], line["class_name"], line["probability"]) for line in lines}
+    assert found == {*of_records(workdir, "file", "class", "class_name", "probability")}
+    assert len(lines) == len(FORMATS) + 4
+    assert not {"label", "label_name", "index"} & lines[0].keys()
+
+
+@pytest.fixture(scope="module")
+def digits_run(digits, tmp_path_factory):
+    """The work directory of a training of the digits recipe, with the predictions of its validation."""
+    workdir = tmp_path_factory.mktemp("digits") / "run"
+    options = [*BATCHES, "--max-steps=3", "--keep-best=accuracy"]
+    train(workdir, "digits", digits[1], *options)
+    predict_records(workdir, "digits", digits[1], *options)
+    return workdir
+
+
+def files_of(shards, split, directory):
+    """The encoded images of a split's records, as files, in order."""
+    directory.mkdir()
+    examples = open_dataset(str(shards), split).examples(["image/encoded"])
+    paths = [directory / f"{number:04d}" for number in range(len(examples))]
+    for path, example in zip(paths, examples, strict=True):
+        path.write_bytes(example["image/encoded"])
+    return paths
+
+
+def test_the_recipe_of_small_jpegs_predicts_files_as_records(digits, digits_run, predicted, tmp_path):
+    paths = files_of(digits[1], "validation", tmp_path / "files")
+    lines = predicted(digits_run, *paths, "--step=best")
+    assert [(line["class"], line["probability"]) for line in lines] == of_records(digits_run, "class", "probability")
+
+
+@pytest.mark.parametrize("recipe", ["mnist", "images"])
+def test_pngs_of_exact_pixels_are_predicted_as_records(recipe, predicted, tmp_path):
+    raw = RawMnist(tmp_path / "raw", size=(28, 28))
+    raw.labels["train"][3] = 1
+    raw.write()
+    with without_beam():
+        idx_to_gcs.main([f"--raw_data_dir={raw.directory}", f"--output={tmp_path}/shards"])
+    options = [*BATCHES, "--max-steps=1", "--eval-split=test", "--widths", "2", "4"]
+    options += ["--size=16", "--num-classes=10"] if recipe == "images" else ["--hidden=8"]
+    train(tmp_path / "run", recipe, tmp_path / "shards", *options)
+    predict_records(tmp_path / "run", recipe, tmp_path / "shards", *options)
+    lines = predicted(tmp_path / "run", *files_of(tmp_path / "shards", "test", tmp_path / "files"))
+    assert [(line["class"], line["probability"]) for line in lines] == of_records(
+        tmp_path / "run", "class", "probability"
+    )
+
+
+def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, digits_run):
+    model = load(str(digits_run), "best")
+    ops, keys = [model.recipe._decoding()], ["image"]
+    given = [dict(batch) for batch in eval_dataset(str(digits[1]), global_batch=4, ops=ops, keys=keys).batches()]
+    made = [model.predict({"image": batch["image"]}) for batch in given]
+    found = [pair for each in made for pair in zip(each["class"].tolist(), each["probability"].tolist(), strict=True)]
+    assert found == of_records(digits_run, "class", "probability")
+    assert made[0].keys() == {"class", "probability"}
+    assert model.step == 3
+    logits = model.module(given[0]["image"], given[0]["_mask"])
+    assert (np.argmax(logits, -1) + 1).tolist() == made[0]["class"].tolist()
+    assert {*model.variables.params} == {
+        name for name in model.variables.params if name.endswith(("kernel", "bias", "scale"))
+    }
+
+
+def test_a_model_is_loaded_from_a_bucket(digits_run, bucket, gcs_server):
+    for file in filter(Path.is_file, digits_run.rglob("*")):
+        name = f"run/{file.relative_to(digits_run)}"
+        gcs_server.write(bucket.removeprefix("gs://"), name, file.read_bytes())
+    for step in (digits_run / "checkpoints").iterdir():  # where a bucket cannot rename, a file says that it is complete
+        gcs_server.write(bucket.removeprefix("gs://"), f"run/checkpoints/{step.name}/commit_success.txt", b"")
+    loaded, expected = load(f"{bucket}/run"), load(str(digits_run))
+    for name, array in expected.variables.params.items():
+        np.testing.assert_array_equal(loaded.variables.params[name], array)
+
+
+def test_a_model_of_several_devices_is_loaded_on_one(digits, run_forked, tmp_path):
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    options = [f"--data-dir={digits[1]}", f"--workdir={tmp_path}/run", *BATCHES, "--max-steps=1"]
+    code, printed = run_forked(["-m", "trainer", "digits", *options], timeout=120, env=flags)
+    assert code == 0, printed
+    assert "on 4 cpu devices" in printed
+    model = load(f"{tmp_path}/run")
+    assert {len(array.devices()) for array in model.variables.params.values()} == {1}
+
+
+OWN = """
+from dataclasses import dataclass
+from trainer.recipes import digits
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(digits.Config):
+    shift_pixels: int = 1
+"""
+
+
+def test_a_recipe_of_ones_own_has_to_be_given(digits, predicted, monkeypatch, tmp_path):
+    (tmp_path / "my_recipe.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    train(tmp_path / "run", "my_recipe:Mine", digits[1], *BATCHES, "--max-steps=1")
+    (path, *_) = files_of(digits[1], "validation", tmp_path / "files")
+    with pytest.raises(
+        OptionError, match=r"my_recipe:Mine of this run is not infeed's: .* would import my_recipe from"
+    ):
+        load(str(tmp_path / "run"))
+    from my_recipe import Mine  # pyright: ignore[reportMissingImports]
+
+    model = load(str(tmp_path / "run"), recipe=Mine)
+    assert (model.step, model.recipe.shift_pixels) == (1, 1)
+    (line,) = predicted(tmp_path / "run", path, "--recipe=my_recipe:Mine")
+    assert 1 <= line["class"] <= 10
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_predicted(
+    digits, digits_run, monkeypatch, capsys, tmp_path
+):
+    paths = files_of(digits[1], "validation", tmp_path / "files")[:3]
+    (broken := tmp_path / "broken.jpg").write_bytes(paths[0].read_bytes()[:200])
+    given = [*paths, broken, tmp_path / "none.jpg", "--output", f"{tmp_path}/made.jsonl"]
+    status, out, err = run_infeed(monkeypatch, capsys, "predict", str(digits_run), *map(str, given))
+    assert status == 1
+    assert f"3 predictions written to {tmp_path}/made.jsonl" in " ".join(out.split())
+    assert f"{broken}: truncated" in err
+    assert f"{tmp_path}/none.jpg: cannot read" in err
+    assert "error: 2 of 5 could not be read and were left out." in err
+    assert [json.loads(line)["file"] for line in (tmp_path / "made.jsonl").read_text().splitlines()] == [
+        *map(str, paths)
+    ]
+
+
+def test_the_model_of_an_earlier_version_is_loaded_where_its_data_are(digits_run, tmp_path):
+    shutil.copytree(digits_run, tmp_path / "old")
+    (tmp_path / "old/data.json").unlink()
+    assert load(str(tmp_path / "old")).step == 3
+
+
+def test_a_directory_without_a_checkpoint_has_no_model_to_load(tmp_path):
+    with pytest.raises(CheckpointError, match="does not tell which recipe trained its model"):
+        load(str(tmp_path))
