@@ -24,7 +24,7 @@ from trainer.__main__ import main as trainer_main
 
 PURPOSES = {command.words: command.purpose for group in COMMANDS.values() for command in group}
 SYNSETS = ["n01440764", "n01443537", "n01484850"]  # of ILSVRC2012
-NEED_A_TRAINING = ("train", "checkpoints", "report", "seen")
+NEED_A_TRAINING = ("train", "predict", "checkpoints", "report", "seen")
 IN = f"import os, sys\nos.chdir(sys.argv.pop(1))\n{SCRIPT}"
 NOT_READ = """
 import os, sys, warnings
@@ -141,9 +141,7 @@ def examples_of(shown):
     return [shlex.split(line) for line in lines[:2]], lines[3].removeprefix("see also: ").split(", ")
 
 
-@pytest.mark.parametrize(
-    "words", [words for words in PURPOSES if words not in ("train", "checkpoints", "report", "seen")]
-)
+@pytest.mark.parametrize("words", [words for words in PURPOSES if words not in NEED_A_TRAINING])
 def test_the_help_of_a_command_says_its_purpose_first_and_both_of_its_examples_work(infeed, work, words):
     status, shown, _ = infeed(*words.split(), "--help")
     assert status == 0

@@ -36,6 +36,7 @@ from trainer.workdir import PREDICTIONS
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
 MOST_BYTES, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 64, 20
+EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
 
@@ -94,7 +95,7 @@ def _check_output(path: str) -> None:
     if path.rpartition("/")[2] == PREDICTIONS:
         raise OptionError(f"--output={path}: {PREDICTIONS} is the file of --mode predict. Give another name.")
     if open_storage(path).exists(path):
-        raise OptionError(f"--output={path} exists. Remove it, or give another name.")
+        raise OptionError(EXISTS.format(path))
 
 
 def _found(storage: Storage, path: str) -> Iterator[str]:
@@ -147,9 +148,9 @@ def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any) -> Iterato
 
     names, classes = [each.name for each in raw], recipe.class_names()
     recipe = recipe.on(kept.records("the files", [each.features for each in raw], names))
-    batch = min(len(raw), recipe.trainer.resolved_predict_batch_size)
-    config = replace(recipe.trainer, predict_batch_size=batch)
-    trainer = Trainer(recipe.task(), config, jax.local_devices()[:1])
+    # A few files need no full batch, and rows are cut over the devices as --mode predict cuts them.
+    batch, devices = min(len(raw), recipe.trainer.resolved_predict_batch_size), jax.local_device_count()
+    trainer = Trainer(recipe.task(), replace(recipe.trainer, predict_batch_size=-(-batch // devices) * devices))
     with RecordsLine("predicted", total=len(raw)) as progress:
         for record in trainer.predict(recipe.eval_input, step=step):
             values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
@@ -163,9 +164,8 @@ def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any) -> Iterato
 def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bool) -> None:
     console = Console()
     if output is not None:
-        with open_storage(output).publish(output) as sink:
-            for line in lines:
-                sink.write(json.dumps(line).encode() + b"\n")
+        if not open_storage(output).create(output, "".join(f"{json.dumps(line)}\n" for line in lines).encode()):
+            raise OptionError(EXISTS.format(output))
         say(console, f"{len(lines)} predictions written to {output}")
     elif as_json:
         for line in lines:

@@ -255,8 +255,8 @@ def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[
 
     made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
     with ShortErrors():
-        job = Trainer(made.task(), made.trainer, jax.local_devices()[:1])._job
-        return loaded(job, made.eval_input, step, made)
+        placement = Placement.of(jax.local_devices()[:1], 1, BatchAxes(made.trainer.batch_axis))
+        return loaded(Job(made.task(), made.trainer, placement), made.eval_input, step, made)
 
 
 def _use_compilation_cache(directory: str) -> None:

@@ -3,8 +3,10 @@ records that a conversion made of them, bit for bit."""
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from infeed_door import run_infeed
@@ -17,7 +19,7 @@ from converters import idx_to_gcs, image_folder_to_gcs
 from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import CheckpointError, OptionError
 from trainer.__main__ import main as trainer_main
-from trainer.trainer import load
+from trainer.trainer import Trainer, load
 
 BATCHES = ["--global-batch-size=8", "--eval-batch-size=4"]
 PHOTOS = [*BATCHES, "--size=16", "--widths", "4", "8", "--max-steps=2"]
@@ -143,7 +145,10 @@ def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, 
     given = [dict(batch) for batch in eval_dataset(str(digits[1]), global_batch=4, ops=ops, keys=keys).batches()]
     made = [model.predict({"image": batch["image"]}) for batch in given]
     found = [pair for each in made for pair in zip(each["class"].tolist(), each["probability"].tolist(), strict=True)]
-    assert found == of_records(digits_run, "class", "probability")
+    trainer = Trainer(model.task, replace(model.recipe.trainer, predict_batch_size=4), jax.devices()[:1])
+    records = model.recipe.on(open_dataset(str(digits[1]), "validation"))
+    expected = trainer.predict(records.eval_input, keys=["class", "probability"])
+    assert found == [(int(each["class"]), float(each["probability"])) for each in expected]
     assert made[0].keys() == {"class", "probability"}
     assert model.step == 3
     logits = model.module(given[0]["image"], given[0]["_mask"])

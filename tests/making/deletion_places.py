@@ -194,6 +194,5 @@ PLACES: Mapping[str, Proof] = {
     "trainer/ownership/owner_files.py:OwnerFiles.create": IN_OUR_FORMAT,
     "trainer/ownership/owner_files.py:OwnerFiles.remove": IN_OUR_FORMAT,
     "trainer/ownership/owner_files.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
-    "trainer/recipes/image_data.py:keep_classes": RUN,
     "trainer/ownership/lease.py:check_writable": PRIVATE,
 }

@@ -22,9 +22,9 @@ from trainer.task import Task, Variables
 class LoadedModel:
     """A trained model on one device.
 
-    step: of its checkpoint. variables: its arrays, jax.Array by name: params, and extra such as running statistics;
-    the averaged parameters where evaluations use them. recipe: of the training, whose `class_names` has the names of
-    predicted classes."""
+    step: of its checkpoint. task: what the recipe makes. variables: its arrays, jax.Array by name: params, and extra,
+    such as running statistics; the averaged parameters where evaluations use them. recipe: of the training; its
+    `class_names` has the names of predicted classes."""
 
     step: int
     task: Task

@@ -7,7 +7,7 @@ import pytest
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.config import TrainerConfig
-from trainer.recipes.image_data import Choices, TrainedClasses, image_data, keep_classes, trained_classes
+from trainer.recipes.image_data import Choices, TrainedClasses, image_data, trained_classes
 from trainer.recipes.images import Config
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
@@ -66,7 +66,7 @@ def test_the_classes_of_a_training_are_saved_in_its_work_directory(tmp_path):
     first, second = TrainedClasses(1, 2, ("cat", "Hündin")), TrainedClasses(0, 7, ())
     assert trained_classes(str(tmp_path)) is None
     for classes in (first, second):
-        keep_classes(str(tmp_path), classes)
+        (tmp_path / "classes.json").write_bytes(classes.to_json())
         assert trained_classes(str(tmp_path)) == classes
     (tmp_path / "classes.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"classes\.json: .* Remove it: then the classes of the data count"):
