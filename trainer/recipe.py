@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
@@ -50,6 +50,9 @@ class Recipe(ABC):
     The fields of warm_start, export, pages and trainer are flags, too: see WarmStart, Export, Pages and TrainerConfig.
     For other defaults of the trainer's flags, a subclass repeats its last field:
     trainer: TrainerConfig = settings(max_steps=600)."""
+
+    common_fields: ClassVar[Sequence[str]] = ()
+    """Those of a subclass's fields that --help shows. Default: all; --help-all shows them anyway."""
 
     mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample", "look"] = "train"
     """train: train, then evaluate. evaluate: only evaluate the newest checkpoint. evaluate-continuously: evaluate new

@@ -7,6 +7,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, make_dataclass
+from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
@@ -15,6 +16,7 @@ import tyro
 from pipeline.errors import InfeedError, OptionError
 from pipeline.tools.program import help_end
 from trainer.cluster.distributed import Devices, Distributed
+from trainer.command.short_help import common_flags
 from trainer.recipe import DataRecipe, Recipe
 
 EXIT_OF_TYRO = 2
@@ -35,6 +37,9 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     ]
     kind = make_dataclass("Flags", given)
     _join_lines(kind)
+    if short := not {"-h", "--help"}.isdisjoint(options):
+        kind = common_flags(recipe)
+    options = ["--help" if option == "--help-all" else option for option in options]
     flags: Any = tyro.conf.OmitArgPrefixes[kind]
     said = io.StringIO()
     try:
@@ -48,6 +53,7 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
             raise OptionError(text) from None
         print(said.getvalue(), file=sys.stderr, end="")  # of a recipe's own code, which may end the program, too
         if not left.code:
+            print(f"{program} --help-all lists all flags.\n\n" * short, end="")
             print(help_end(program, _examples(recipe), ("trainer.checkpoints", "pipeline.describe")))
         raise
     return values.recipe, values.devices, values.distributed
@@ -85,7 +91,7 @@ def _one_line(box: str, program: str) -> str:
 
 def _description(recipe: type) -> str:
     doc = vars(recipe).get("__doc__") or ""
-    return "" if doc.startswith(f"{recipe.__name__}(") else doc  # what a dataclass without a docstring has
+    return "" if doc.startswith(f"{recipe.__name__}(") else cleandoc(doc)  # what a dataclass without a docstring has
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -37,6 +37,8 @@ class Config(DataRecipe):
 
     By default, the dataset determines the features of image and label, and the names of the classes."""
 
+    common_fields = ("size", "model", "bn_span", "augmentation", "mirror", "num_classes")
+
     image_key: str | None = None
     """The feature with the encoded image. Default: the only image feature."""
     label_key: str | None = None
