@@ -64,11 +64,15 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple
     run, and before it looks at the raw data."""
     args, rest = parser.parse_known_args(argv)
     for name in _names(rest):
-        for nearest in difflib.get_close_matches(name, {"output", *vars(args)}, n=1, cutoff=0.85):
+        for nearest in difflib.get_close_matches(name.replace("_", "-"), _ours(args), n=1, cutoff=0.85):
             raise OptionError(f"--{name} is not an option of this command. Did you mean --{nearest}?")
     if rest:
         _beam(args, rest)
     return args, rest
+
+
+def _ours(args: argparse.Namespace) -> list[str]:
+    return ["output", *(name.replace("_", "-") for name in vars(args))]
 
 
 def _names(options: Iterable[str]) -> Iterator[str]:
@@ -224,7 +228,7 @@ def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
         )
     for flag in ("detach", "cancel_on_interrupt"):
         if vars(args).get(flag) and not preset.leaves:
-            raise OptionError(f"--{flag}: with --runner={args.runner}, a job ends with this command. Leave it out.")
+            raise OptionError(f"--{flag.replace('_', '-')}: with --runner={args.runner}, a job ends with this command. Leave it out.")
 
 
 def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[str]) -> None:
@@ -232,5 +236,5 @@ def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(known)
     for name in _names(known.parse_known_args(list(rest))[1]):
-        hint = did_you_mean(name, {"output", *vars(args)})
+        hint = did_you_mean(name.replace("_", "-"), _ours(args))
         raise OptionError(f"--{name} is neither an option of this converter nor of Apache Beam.{hint}")

@@ -41,7 +41,6 @@ __all__ = [
     "OwnerError",
     "RawDataError",
     "RecordNumberError",
-    "Reject",
     "SchemaError",
     "ShardError",
     "StallError",

@@ -69,6 +69,16 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but underscores in the name of an option are as good as hyphens."""
+        given = sys.argv[1:] if args is None else args
+        return super().parse_known_args([self._spelled(each) for each in given], namespace)
+
+    def _spelled(self, argument: str) -> str:
+        name, equals, value = argument.partition("=")
+        ours = name.replace("_", "-")
+        return f"{ours}{equals}{value}" if ours in self._option_string_actions else argument
+
     def error(self, message: str) -> NoReturn:
         """Exits with 2 and one line. argparse would print the usage first, which may be longer than a screen."""
         self.exit(2, f"error: {printable(message)}. See {self.prog} --help.\n")
