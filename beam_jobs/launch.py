@@ -36,7 +36,7 @@ from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.logs import quiet_stderr
 from pipeline.shards.naming import plan_file, receipt_file
-from pipeline.sizes import format_bytes
+from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools import command
@@ -68,8 +68,11 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
     failures = [failure for p in previews for failure in _predicted_failures(job, p)]
     for p in previews:
         sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
-        shards = f"{format_bytes(sum(p.shard_bytes))} in {len(p.shard_bytes):,} shards of {sizes}"
-        say(console, f"{p.split}: {p.records:,} records, {shards}, {len(p.rejected)} rejected, plan {p.plan_digest}")
+        shards = f"{format_bytes(sum(p.shard_bytes))} in {counted(len(p.shard_bytes), 'shard')} of {sizes}"
+        say(
+            console,
+            f"{p.split}: {counted(p.records, 'record')}, {shards}, {len(p.rejected)} rejected, plan {p.plan_digest}",
+        )
         for line in p.rejected:
             say(console, f"  rejected: {line}")
         for warning in p.warnings:

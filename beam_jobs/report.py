@@ -13,7 +13,7 @@ from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file
-from pipeline.sizes import format_bytes
+from pipeline.sizes import counted, format_bytes
 from pipeline.storage.storage import Storage, join
 
 _SHOWN = 10
@@ -74,7 +74,7 @@ def write_summary(storage: Storage, output_dir: str, summary: Mapping[str, Any])
 def in_words(summary: Mapping[str, Any]) -> str:
     """The report in one line."""
     before, shards = summary["shards_finished_before"], summary["shards"]
-    total = f"{summary['records']:,} records, {format_bytes(summary['bytes'])} in {shards} shards"
+    total = f"{counted(summary['records'], 'record')}, {format_bytes(summary['bytes'])} in {counted(shards, 'shard')}"
     if before == shards:
         return f"{total}, all finished before"
     again = f" ({before} of them finished before)" if before else ""

@@ -1,4 +1,5 @@
-"""Sizes in bytes: parsed and formatted (100MB is 10^8 bytes, 100MiB is 100 * 2^20), and how much memory is free.
+"""Sizes in bytes: parsed and formatted (100MB is 10^8 bytes, 100MiB is 100 * 2^20), other numbers as people write
+them, and how much memory is free.
 
 Free is what the machine has, or less if a cgroup limits it: a few small files of the kernel tell."""
 
@@ -43,6 +44,18 @@ def format_bytes(size: float) -> str:
         if size >= factor:
             return f"{size / factor:.3g} {unit}" if size < 999.5 * factor else f"{size / factor:.0f} {unit}"
     return f"{size:.0f} B"
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """With separators, and of a fraction this many significant digits: 72,000 rather than 7.2e+04."""
+    if isinstance(value, int) or 10 ** (digits - 1) <= abs(value) < 1e12:
+        return f"{value:,.0f}"
+    return f"{value:,.{digits}g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """The number of things: "1 shard", "1,000 shards"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:

@@ -27,7 +27,7 @@ from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
-from pipeline.sizes import format_bytes
+from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
@@ -148,7 +148,7 @@ def _write_dali(directory: str, verifier: SplitVerifier, problems: Sequence[Prob
     if problems or verifier.index is None:
         return f"{verifier.split}: no DALI index, because the split is damaged."
     paths = write_dali_index(directory, verifier.entry, verifier.index)
-    return f"{verifier.split}: DALI index of {len(paths):,} shards -> {directory}"
+    return f"{verifier.split}: DALI index of {counted(len(paths), 'shard')} -> {directory}"
 
 
 def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> list[str]:

@@ -28,7 +28,7 @@ from pipeline.describing.shown_records import ShownRecord
 from pipeline.errors import CheckpointError, OptionError, printable
 from pipeline.pages.page import Block, Cell, Note, Page, Pictures, Section, check_page, write_page
 from pipeline.pages.page import Table as PageTable
-from pipeline.sizes import format_bytes
+from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
@@ -119,7 +119,7 @@ def _print(seen: SeenStep, reported: float | None, replayed: "Replayed | None", 
     loss = " (not in metrics.jsonl)" if reported is None else f", mean loss {reported:.6g}"
     shown, first = len(seen.records), "the {} with the largest losses" if replayed else "the first {}"
     part = f"; {first.format(shown)}:" if shown < seen.num_rows else ""
-    say(console, f"Step {seen.step:,}{loss}: {seen.num_rows:,} records{part}")
+    say(console, f"Step {seen.step:,}{loss}: {counted(seen.num_rows, 'record')}{part}")
     console.print(_table(seen.records, with_losses=replayed is not None))
     if replayed:
         say(console, f"replayed: {replayed.verdict}")
@@ -180,7 +180,7 @@ def seen_page(
     order = "Those with the largest losses come first." if with_losses else "They are in the order of the batch."
     return Page(
         f"What the training in {workdir} saw",
-        f"The records of {len(sections):,} training step{'s' * (len(sections) != 1)}. {order}",
+        f"The records of {counted(len(sections), 'training step')}. {order}",
         sections,
         made_by,
     )
@@ -188,7 +188,7 @@ def seen_page(
 
 def _blocks(seen: SeenStep, told: str) -> Iterable[Block]:
     shown = f", of which {len(seen.records):,} are shown" if len(seen.records) < seen.num_rows else ""
-    yield Note(f"{told} {seen.num_rows:,} records{shown}.")
+    yield Note(f"{told} {counted(seen.num_rows, 'record')}{shown}.")
     numbers = np.array([record.index for record in seen.records], np.int64)
     pairs = list(zip(seen.records, seen.places.shown(numbers), strict=True))
     if pictured := [(shown.pictures[0], _caption(record)) for record, shown in pairs if shown and shown.pictures]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry
 from pipeline.shards.naming import summary_file
-from pipeline.sizes import format_bytes
+from pipeline.sizes import counted, format_bytes
 from pipeline.storage.storage import Storage, join
 
 
@@ -62,5 +62,5 @@ def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[t
 
 def _raw(sources: Mapping[str, int]) -> str:
     inputs = sources.get("inputs", 0)
-    told = [f"{inputs:,} input{'s' * (inputs != 1)}"] if inputs else []
+    told = [counted(inputs, "input")] if inputs else []
     return ", ".join([*told, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])])  # 0: of folders

@@ -13,6 +13,7 @@ from pipeline.errors import InfeedError
 from pipeline.pages.page import Picture
 from pipeline.pages.thumbnails import is_picture, thumbnail, thumbnail_of_array
 from pipeline.shards.schema import Content, Feature, Labels, Schema
+from pipeline.sizes import counted
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Records, RecordsInfo, fetch, intact
 from pipeline.sources.single_records import ExampleParser
@@ -166,7 +167,7 @@ def _is_long(value: Any) -> bool:
 
 def _item(value: Any) -> str:
     if isinstance(value, bytes):
-        return f"{value[:8].hex(' ')}{' ...' * (len(value) > 8)} ({len(value):,} byte{'s' * (len(value) != 1)})"
+        return f"{value[:8].hex(' ')}{' ...' * (len(value) > 8)} ({counted(len(value), 'byte')})"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeline.errors import OptionError, how_to_install, printable
 from pipeline.pages.page import Chart
+from pipeline.sizes import counted, format_number
 
 INCHES = (7.6, 2.7)
 LEGEND_COLUMNS, LEGEND_ROW = 3, 0.18  # the height of a row, in inches
@@ -93,6 +94,8 @@ def lines(
         finite = [line.y[np.isfinite(line.y)] for line in of]
         if log and all((y > 0).all() for y in finite) and any(len(y) for y in finite):
             _log_axis(axes, finite)
+        else:
+            axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.xaxis.set_major_formatter("{x:,.10g}")  # the default may put a factor of 1e6 in a corner
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
@@ -153,9 +156,8 @@ def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "reco
     if not len(finite):
         return Chart(svg, f"{title}: no values", title=title, note=note)
     low, middle, high = np.percentile(finite, [0, 50, 100])
-    told = (
-        f"{len(finite):,} value{'s' * (len(finite) != 1)} from {_short(low)} to {_short(high)}, median {_short(middle)}"
-    )
+    told = f"{counted(len(finite), 'value')} from {format_number(low)} to {format_number(high)}"
+    told += f", median {format_number(middle)}"
     return Chart(svg, f"{title}: {told}", title=title, note=f"{told}. {note}".strip())
 
 
@@ -169,11 +171,6 @@ def _bins(finite: np.ndarray) -> Any:
     if width == 0 and resolution >= 0.5:  # a bin needs a width
         return finite[0] + resolution * np.array([-1, 1])
     return max(1, min(BINS, int(width / resolution)))
-
-
-def _short(value: float) -> str:
-    """Large numbers with separators rather than powers of ten, others with four digits."""
-    return f"{value:,.0f}" if abs(value) < 1e12 and (abs(value) >= 1000 or value == round(value)) else f"{value:.4g}"
 
 
 @contextmanager
@@ -231,8 +228,8 @@ def _in_words(line: Line) -> str:
     finite = np.flatnonzero(np.isfinite(line.y))
     if not len(finite):
         return f"{line.name}, no values"
-    first, last = line.y[finite[[0, -1]]]
-    told = f"{line.name}, from {first:.4g} to {last:.4g}, lowest {line.y[finite].min():.4g}"
+    first, last, lowest = map(format_number, (*line.y[finite[[0, -1]]], line.y[finite].min()))
+    told = f"{line.name}, from {first} to {last}, lowest {lowest}"
     marked = {kind: places for kind, places in {**line.marks, **line.ticks}.items() if len(places)}
     return ", ".join([told, *(_marks_in_words(kind, places) for kind, places in marked.items())])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError, StorageError, how_to_install, printable
-from pipeline.sizes import MB, format_bytes
+from pipeline.sizes import MB, format_bytes, format_number
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage
 
@@ -204,10 +204,6 @@ def _check_writable(path: str) -> None:
         raise OptionError(f"cannot write {path}: {parent}: {e.strerror}. Give a file in another directory.") from e
 
 
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
@@ -227,7 +223,7 @@ def _template() -> "Template":
     except ModuleNotFoundError as e:
         raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"shown": printable, "number": _number, "lines": _lines, "pictures": _pictures}
+    environment.filters |= {"shown": printable, "number": format_number, "lines": _lines, "pictures": _pictures}
     environment.filters["kind"] = lambda block: type(block).__name__.lower()  # the macro that draws it
     environment.tests["number"] = _is_number
     return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))

@@ -63,7 +63,7 @@ def test_a_second_run_counts_what_the_first_had_finished(raw_imagenet, tmp_path,
 def test_shards_that_were_verified_and_found_intact_count_as_finished_before(raw_imagenet, tmp_path, capsys):
     for flags in ([], ["--verify_existing"]):
         raw_imagenet.convert(tmp_path / "out", "--splits=train", *flags)
-    assert "in 1 shards, all finished before" in capsys.readouterr().out
+    assert "in 1 shard, all finished before" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("without_beam")

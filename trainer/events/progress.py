@@ -19,6 +19,7 @@ from rich.table import Column
 
 from pipeline.decoding.rows import num_cores
 from pipeline.logs import logger
+from pipeline.sizes import format_number
 from pipeline.tools.command import Console
 
 log = logger("trainer")
@@ -62,7 +63,7 @@ class Speed:
 
     def __str__(self) -> str:
         return (
-            f"{self.steps_per_second:.4g} steps/s, {self.examples_per_second:,.0f} examples/s, "
+            f"{format_number(self.steps_per_second)} steps/s, {self.examples_per_second:,.0f} examples/s, "
             f"input wait {self.input_wait:.0%}"
         ) + self._others()
 

@@ -10,6 +10,7 @@ from pipeline.describing.shown_records import ShownRecord
 from pipeline.pages.charts import histogram
 from pipeline.pages.page import Block, Cell, Note, Page, Pictures, Section, Table
 from pipeline.shards.schema import Labels
+from pipeline.sizes import counted, format_number
 from trainer.pages.classes import Classes, find_classes
 from trainer.results import EvalResult, EvaluatedRecords
 
@@ -66,15 +67,14 @@ def _verdict(result: EvalResult) -> str:
     if result.proven:
         return "proven: every record that was due counted exactly once"
     if result.masked:
-        return f"not proven: {result.masked:,} bad records were left out"
+        return f"not proven: {counted(result.masked, 'bad record')} {'were' if result.masked > 1 else 'was'} left out"
     return "not proven: the input does not state which records are due"
 
 
 def _metrics(result: EvalResult) -> Table:
     metrics = list(result.metrics.items())
     rows: list[list[Cell]] = [
-        [f"{name}, %", 100 * value] if "accuracy" in name else [name, _without_exponent(value)]
-        for name, value in metrics[:MOST_METRICS]
+        [f"{name}, %", 100 * value] if "accuracy" in name else [name, value] for name, value in metrics[:MOST_METRICS]
     ]
     rows += [[name, total] for name, total in result.totals.items()]
     note = f"The first {MOST_METRICS} of {len(metrics):,}." if len(metrics) > MOST_METRICS else ""
@@ -130,11 +130,6 @@ class _Records:
         return told | {f"predicted {name}" if name in taken else name: value for name, value in rest.items()}
 
 
-def _without_exponent(value: float) -> float | int:
-    """As an integer if a page would show its four leading digits with an exponent."""
-    return round(value) if 1e4 <= abs(value) < 1e12 else value
-
-
 def _caption(told: Mapping[str, Told], record: ShownRecord) -> list[str]:
     """The lines below a picture."""
     rest, first = dict(told), ""
@@ -145,7 +140,7 @@ def _caption(told: Mapping[str, Told], record: ShownRecord) -> list[str]:
         first = f"{verdict} ({probability})" if probability else verdict
     elif probability:
         first = f"probability {probability}"
-    numbers = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4g}" for name, value in rest.items()]
+    numbers = [f"{name} {value if isinstance(value, str) else format_number(value)}" for name, value in rest.items()]
     return [first, *numbers, record.name or record.where]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.pages.page import Table
+from pipeline.sizes import counted, format_number
 from trainer.checkpointing.contents import changes
 from trainer.history.segments import Start
 from trainer.pages.run_charts import SPEEDS
@@ -46,7 +47,8 @@ def _results(run: TrainingRun) -> Iterator[tuple[str, Value]]:
     ended = run.train_result if _is_newest(run) else {}
     for name, title in SPEEDS.items():
         last = run.train.columns[name].last if name in run.train.columns else None
-        yield title, ended.get(name.removeprefix("speed/"), last)
+        value = ended.get(name.removeprefix("speed/"), last)
+        yield title, None if value is None else format_number(value)
     for name, title in GOODPUT.items():
         yield title, ended.get(name)
     yield "elapsed time, including pauses", duration(run) if run.attempts else None
@@ -90,7 +92,7 @@ def processes(run: TrainingRun) -> Table:
         step = attempt.start.step
         after = f"{step:,}"
         if before is not None and before.reached > step:
-            after += f" ({before.reached - step:,} steps lost)"
+            after += f" ({counted(before.reached - step, 'step')} lost)"
         changed = _changed(before and before.start, attempt.start)
         ended = utc(attempt.ended)
         rows.append(
@@ -197,7 +199,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+        return format_number(value, 6)
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -10,7 +10,7 @@ from pipeline.errors import OptionError, SchemaError
 from pipeline.shards import errors as shards_errors
 from pipeline.shards.naming import validate_split
 from pipeline.shards.schema import Feature, Schema
-from pipeline.sizes import format_bytes, parse_bytes
+from pipeline.sizes import counted, format_bytes, format_number, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,18 @@ def test_the_shard_format_and_storage_load_neither_tensorflow_nor_jax_nor_beam()
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *[(71_960.4, "71,960"), (9_999.6, "10,000"), (999.96, "1,000"), (97.574, "97.57"), (0.00784, "0.00784")],
+        *[(1e15, "1e+15"), (-2500.2, "-2,500"), (12_345_678_901_234, "12,345,678,901,234"), (float("nan"), "nan")],
+    ],
+)
+def test_numbers_are_shown_as_people_write_them(value, shown):
+    assert format_number(value) == shown
+
+
+def test_one_thing_is_singular():
+    assert [counted(count, "shard") for count in (0, 1, 2_000)] == ["0 shards", "1 shard", "2,000 shards"]

@@ -111,6 +111,7 @@ def test_tflops_and_the_share_of_the_peak_follow_from_the_size_of_a_step():
     speed = Speed.of(50, StepSize(32, flops=3e12, peak_tflops=400), seconds=5, wait_seconds=1)
     assert speed == Speed(10, 320, 0.2, tflops_per_second=30, mfu=0.075)
     assert str(speed) == "10 steps/s, 320 examples/s, input wait 20%, MFU 7.5%"
+    assert str(Speed(71_960.4, 71_960.4, 0)) == "71,960 steps/s, 71,960 examples/s, input wait 0%"
     assert speed.scalars() == {
         "speed/steps_per_second": 10,
         "speed/examples_per_second": 320,
