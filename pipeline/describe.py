@@ -1,7 +1,7 @@
 """python -m pipeline.describe DIR: shows a converted dataset: schema, splits, shard sizes, labels, a few records.
 
-Reads the manifest and a sample of the records, or all of them with --all. Works on a disk or gs://; needs neither
-TensorFlow nor Beam."""
+Reads the manifest and the records: a sample of them if a split is large or has no labels, or all with --all. Works on
+a disk or gs://; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -12,7 +12,6 @@ import io
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser("pipeline.describe", __doc__, EXAMPLES, ("pipeline.verify", "pipeline.index"))
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
     parser.add_argument(
-        "--all", action="store_true", help=f"look at all records, not at {SAMPLED_RECORDS} of each split"
+        "--all",
+        action="store_true",
+        help=f"look at all records, not at {SAMPLED_RECORDS} of a split that is large or has no labels",
     )
     told = f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
     parser.add_argument("--samples", type=int, help=told)
@@ -146,10 +147,10 @@ def _requests(found: Requests) -> str:
 
 
 def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
-    ids, whose = looked_at(reader.info.num_records, every)
+    ids, whose = looked_at(reader, every)
     facts = gathered(reader, ids, progress, only_labels=True)
     counts = facts.labels
-    rows, told = label_rows(counts, _MAX_BARS, partial(label_text, labels))
+    rows, told = label_rows(labels, counts, _MAX_BARS)
     title = f"{reader.split}: labels of {whose}; {occurring(labels, counts)}."
     return _bars(" ".join(filter(None, [title, outside(labels, counts), told, damage(facts, reader)])), rows, "records")
 

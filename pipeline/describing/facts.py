@@ -18,14 +18,15 @@ from pipeline.orders.hashing import splitmix64
 from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, SplitEntry
-from pipeline.sizes import format_bytes
+from pipeline.sizes import MB, format_bytes
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import intact, weighed
 from pipeline.tokenizers import PACKED_TEXT
 from pipeline.tools.record_checks import labels_of
 
-RECORDS_PER_READ = 64
+RECORDS_PER_READ = 256
 SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
+ALL_RECORDS, ALL_BYTES = 100_000, 250 * MB  # up to here all labels are counted, which takes at most about 10 seconds
 SEGMENTS = "segments"
 KINDS = {bytes: "bytes", int: "int64", float: "float32"}  # of decoded values, by dtype of the schema
 FEATURES = ("feature", "dtype", "shape", "holds", "meaning")
@@ -97,9 +98,11 @@ def damage(facts: Facts, reader: IndexedRecords) -> str:
     return f"{left_out} To find every damaged record, run: {reader.info.verify_command}"
 
 
-def looked_at(total: int, every: bool) -> tuple[np.ndarray, str]:
-    """The numbers of the records to look at, and which they are, in words. every: all of them."""
-    ids = np.arange(total) if every else sample(total, SAMPLED_RECORDS)
+def looked_at(reader: IndexedRecords, every: bool) -> tuple[np.ndarray, str]:
+    """The numbers of the records to look at, and which they are, in words: all if `every`, or if they have labels and
+    are few and small."""
+    total, few = reader.info.num_records, reader.info.num_records <= ALL_RECORDS and reader.info.num_bytes <= ALL_BYTES
+    ids = np.arange(total) if every or (few and reader.manifest.labels) else sample(total, SAMPLED_RECORDS)
     if len(ids) == total:
         return ids, f"all {total:,} records" if total != 1 else "the only record"
     return ids, f"a sample of {len(ids):,} of the {total:,} records"

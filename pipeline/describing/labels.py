@@ -1,6 +1,6 @@
 """Labels and their counts, in words."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from pipeline.shards.schema import Labels
 
@@ -20,22 +20,24 @@ def label_text(labels: Labels | None, label: int) -> str:
     return f"{label} {'(outside the range)' if name is None else shortened(name, MOST_NAME)}"
 
 
-def label_rows(counts: Mapping[int, int], most: int, name: Callable[[int], str]) -> tuple[list[tuple[str, int]], str]:
-    """(name, count) of the labels: all in order, or the most and the least frequent, which the text says."""
-    ranked, told = sorted(counts.items(), key=lambda pair: -pair[1]), ""
+def label_rows(labels: Labels, counts: Mapping[int, int], most: int) -> tuple[list[tuple[str, int]], str]:
+    """(name, count) of the labels, also of classes that do not occur: all in order, or the most and the least frequent,
+    which the text says."""
+    every = dict.fromkeys(range(labels.base, labels.base + labels.count), 0) | dict(counts)
+    ranked, told = sorted(every.items(), key=lambda pair: -pair[1]), ""
     if len(ranked) > most:
         half = most // 2
         ranked = ranked[:half] + ranked[-half:]
         told = f"Only the {half} most frequent and the {half} least frequent labels are shown."
     else:
         ranked.sort()
-    return [(name(label), count) for label, count in ranked], told
+    return [(label_text(labels, label), count) for label, count in ranked], told
 
 
 def occurring(labels: Labels, counts: Mapping[int, int]) -> str:
     """How many of the classes occur, in a clause."""
     found = sum(labels.name_of(label) is not None for label in counts)
-    return f"{found:,} of {labels.count:,} classes occur"
+    return f"{found:,} of {labels.count:,} classes occur{'s' * (found == 1)}"
 
 
 def outside(labels: Labels, counts: Mapping[int, int]) -> str:

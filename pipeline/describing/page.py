@@ -1,13 +1,12 @@
 """The page of a dataset: what it is, its splits, labels, samples and distributions, and how to read it."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 
 from pipeline.describing import origin, reading
 from pipeline.describing.facts import FEATURES, SEGMENTS, SPLITS, Facts, feature_rows, shard_sizes, split_rows
-from pipeline.describing.labels import label_rows, label_text, occurring, outside
+from pipeline.describing.labels import label_rows, occurring, outside
 from pipeline.describing.shown_records import OF_FILES, ShownRecord
 from pipeline.describing.splits import SplitFacts, fitting
 from pipeline.describing.values import Values
@@ -15,7 +14,7 @@ from pipeline.pages.charts import histogram
 from pipeline.pages.page import Bars, Block, Code, Note, Page, Pictures, Section, Table
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import rejects_file
-from pipeline.sizes import format_bytes
+from pipeline.sizes import counted, format_bytes
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.packed_text import TOTALS, text_totals
@@ -34,8 +33,8 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
     records = sum(entry.num_records for entry in manifest.splits.values())
     size = format_bytes(sum(entry.num_bytes for entry in manifest.splits.values()))
     names = ", ".join(sorted(manifest.splits))
-    count = f"{len(manifest.splits)} split{'s' * (len(manifest.splits) != 1)}"
-    lead = f"{records:,} records in {count} ({names}), {size}, in {manifest.directory}"
+    count = counted(len(manifest.splits), "split")
+    lead = f"{counted(records, 'record')} in {count} ({names}), {size}, in {manifest.directory}"
     shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
     damage = [Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage]
     splits_table = Table(SPLITS, list(split_rows(manifest))).without_empty_columns()
@@ -61,8 +60,8 @@ def _shards(manifest: Manifest) -> Iterator[Block]:
             yield Bars(ranges, "shards", title=f"{name}: shards by size")
         elif entry.num_records:
             ((_, count),) = ranges
-            size = format_bytes(entry.num_bytes / count)
-            yield Note(f"{name}: {f'{count:,} shards of about {size}' if count > 1 else f'1 shard of {size}'}.")
+            about = "about " * (count > 1)
+            yield Note(f"{name}: {counted(count, 'shard')} of {about}{format_bytes(entry.num_bytes / count)}.")
 
 
 def _features(manifest: Manifest) -> Block:
@@ -116,7 +115,7 @@ def _lines(record: ShownRecord) -> list[str]:
 
 def _first(lines: Sequence[str], what: str) -> list[str]:
     more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], *([f"and {more:,} more {what}{'s' * (more > 1)}"] if more > 0 else [])]
+    return [*lines[:MOST_LINES], *([f"and {counted(more, f'more {what}')}"] if more > 0 else [])]
 
 
 def _more(count: int, what: str) -> str:
@@ -125,7 +124,7 @@ def _more(count: int, what: str) -> str:
 
 def _labels(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     if manifest.labels and split.facts.labels:
-        rows, told = label_rows(split.facts.labels, MOST_LABELS, partial(label_text, manifest.labels))
+        rows, told = label_rows(manifest.labels, split.facts.labels, MOST_LABELS)
         note = f"Counted in {split.whose}. {occurring(manifest.labels, split.facts.labels)}. {told}".strip()
         yield Bars(rows, "records", title=f"{split.name}: labels", note=note)
         if warning := outside(manifest.labels, split.facts.labels):

@@ -62,7 +62,7 @@ def split_facts(
     if not manifest.splits[split].num_records:
         return found
     reader = IndexedRecords(manifest, split, storage)
-    ids, whose = looked_at(reader.info.num_records, every)
+    ids, whose = looked_at(reader, every)
     facts = Facts() if manifest.schema.opaque else gathered(reader, ids, progress)
     text_of = None if text is None else partial(row_text, text)
     shown = show_records(reader, spread(reader.info.num_records, samples), text_of)

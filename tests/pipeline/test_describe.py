@@ -8,6 +8,7 @@ import pytest
 from damage import flip_payload_bits
 
 from pipeline.describe import main
+from pipeline.describing import facts
 from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
@@ -79,16 +80,23 @@ def test_shards_are_counted_by_size(animals, describe):
     assert " KB 3 █" in printed
 
 
-def test_labels_are_those_of_a_sample_or_of_all_and_it_says_which(animals, describe):
+@pytest.mark.parametrize("limit", ["ALL_RECORDS", "ALL_BYTES"])
+def test_labels_of_a_large_split_are_those_of_a_sample_and_it_says_so(animals, describe, monkeypatch, limit):
+    monkeypatch.setattr(facts, limit, 999)
     directory = animals([[named(1)] * 900, [named(2), *[named(3)] * 99]])
     printed = describe(directory)
     assert "train: labels of a sample of 200 of the 1,000 records; 2 of 3 classes occur" in printed
     assert "1 animal1 180 █" in printed
     assert "3 animal3 20 █" in printed
-    printed = describe(directory, "--all")
-    assert "train: labels of all 1,000 records; 3 of 3 classes occur" in printed
+    assert describe(directory, "--all") != printed
+
+
+def test_all_labels_are_counted_if_they_are_few_and_classes_without_records_are_shown(animals, describe):
+    printed = describe(animals([[named(1)] * 900, [named(2), *[named(3)] * 99]], classes=4))
+    assert "train: labels of all 1,000 records; 3 of 4 classes occur" in printed
     assert "2 animal2 1 ▏" in printed
     assert "3 animal3 99 █" in printed
+    assert "\n4 animal4 0\n" in printed
 
 
 def test_damaged_records_are_counted_apart_from_the_labels(animals, describe):
@@ -96,7 +104,7 @@ def test_damaged_records_are_counted_apart_from_the_labels(animals, describe):
     flip_payload_bits(directory, "train", 7, 9)
     printed = describe(directory, "--samples", "0")
     assert (
-        "1 of 3 classes occur. 2 records are damaged and left out here. To find every damaged record, run: " in printed
+        "1 of 3 classes occurs. 2 records are damaged and left out here. To find every damaged record, run: " in printed
     )
     assert "1 animal1 48 █" in printed
 

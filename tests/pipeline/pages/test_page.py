@@ -1,6 +1,7 @@
 """What a page consists of: escaped text, no network, no scripts, one file."""
 
 import builtins
+import re
 
 import pytest
 
@@ -53,6 +54,15 @@ def test_numbers_are_formatted_and_an_empty_section_is_left_out():
     assert '<td class="number">12,345</td>' in html
     assert '<td class="number">1.5</td>' in html
     assert "nothing" not in html
+
+
+def test_a_bar_of_zero_has_no_width_and_a_small_one_can_be_seen():
+    html = Page("page", "", [Section("bars", [Bars([("none", 0), ("one", 1), ("most", 100_000)], "records")])]).html()
+    assert re.findall('style="(width: .*?)"', html) == [
+        "width: 0.00%",
+        "width: 0.00%; min-width: 1px",
+        "width: 100.00%; min-width: 1px",
+    ]
 
 
 def test_a_heading_is_aligned_as_the_numbers_below_it():
