@@ -1,6 +1,6 @@
 """python -m trainer.report WORKDIR --html out.html: a page about a training, or about several to compare.
 
-The page is one file: loss, metrics, speed and input wait over steps and over time, with restarts, preemptions and
+The page is one file: loss and metrics over steps and over time, speed and input wait, with restarts, preemptions and
 checkpoints marked; results, settings, versions. With several work directories, each chart has a line per run, and the
 settings that differ are listed. Without --html, a table of the newest values. WORKDIR and the page may be on a disk
 or gs://. It only reads files, so it is safe while the training is still running. Needs neither JAX nor TensorFlow."""
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 from pipeline.errors import OptionError
 from pipeline.pages.page import Block, Code, Note, Page, Section, check_page, write_page
-from pipeline.sizes import format_bytes
+from pipeline.sizes import counted, format_bytes
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say, table
 from pipeline.tools.program import program
 from trainer.history.segments import Command
 from trainer.pages import run_tables
-from trainer.pages.run_charts import SPEEDS, charts
+from trainer.pages.run_charts import SAME_SHAPE, SPEEDS, charts
 from trainer.pages.run_files import TrainingRun, bytes_to_read, names_of, read_run
 from trainer.pages.run_times import Clock
 from trainer.workdir import SEGMENTS
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     given = sys.argv[1:] if argv is None else argv
     size = write_page(args.html, run_page(runs, f"{program('trainer.report')} {shlex.join(given)}"))
-    say(console, f"{args.html}: {format_bytes(size)}, {len(runs)} run{'s' * (len(runs) > 1)}")
+    say(console, f"{args.html}: {format_bytes(size)}, {counted(len(runs), 'run')}")
 
 
 def _read(workdirs: Sequence[str]) -> list[TrainingRun]:
@@ -64,14 +64,13 @@ def _read(workdirs: Sequence[str]) -> list[TrainingRun]:
 def run_page(runs: Sequence[TrainingRun], made_by: str = "") -> Page:
     """The page. made_by: the command that wrote it."""
     clock = Clock.of_runs(runs)
-    names = _names(runs)
+    names, several = _names(runs), len(runs) > 1
     wanted = {
         "Loss": [name for name in names if "loss" in name],
-        "Speed": [name for name in SPEEDS if name != "speed/tflops_per_second"],  # that has the shape of the others
+        "Speed": [name for name in SPEEDS if name not in SAME_SHAPE[: 1 if several else None]],
         "Metrics": [name for name in names if "loss" not in name],
     }
     drawn = charts(runs, wanted, clock)
-    several = len(runs) > 1
     differing = run_tables.differing(runs)
     sections = [
         Section("Results", [*_notes(runs), run_tables.results(runs)]),
@@ -94,8 +93,8 @@ def run_page(runs: Sequence[TrainingRun], made_by: str = "") -> Page:
 
 def _lead(runs: Sequence[TrainingRun]) -> str:
     if len(runs) > 1:
-        return "; ".join(f"{run.name}: {run.workdir}, {run.last_step:,} steps" for run in runs) + "."
-    return f"{runs[0].workdir}: {runs[0].last_step:,} steps of training."
+        return "; ".join(f"{run.name}: {run.workdir}, {counted(run.last_step, 'step')}" for run in runs) + "."
+    return f"{runs[0].workdir}: {counted(runs[0].last_step, 'step')} of training."
 
 
 def _names(runs: Sequence[TrainingRun]) -> list[str]:

@@ -23,10 +23,12 @@ SPEEDS = {
     "speed/slowest_host": "the host that the others waited for",
     "speed/slowest_share": "share of time in which it did not",
 }
+SAME_SHAPE = ("speed/tflops_per_second", "speed/steps_per_second", "speed/mfu")
+"""Speeds that are examples per second times a constant of the run; the first one, of most runs that are compared."""
 MOST_LINES, MOST_CHARTS = 240, 120  # of a page, which has to stay below 5 MB; a chart takes 27 KB, its lines aside
 ALL_POINTS, FEWEST_POINTS, MOST_POINTS = 100_000, 120, 2_000
-NOISY, BLOCKS = 2_000, 200  # a line of more points gets a trend: the medians of that many blocks
-TREND = f"Thick lines are medians of {BLOCKS} equal stretches; thin lines show the values, of many the extremes."
+NOISY, BLOCKS, DECAY = 60, 200, 0.8  # a line of more points gets a trend: a moving mean over that many blocks
+TREND = "Thick lines are moving means, thin lines the values themselves."
 MOST_NAMED, LABEL = 10, 28
 LOG_RATIO = 20.0
 
@@ -43,7 +45,7 @@ class Drawn:
 
 
 def charts(runs: Sequence[TrainingRun], wanted: Mapping[str, Sequence[str]], clock: Clock) -> dict[str, list[Block]]:
-    """Two charts of each scalar of each section, as many as fit a page; a note names the others.
+    """Charts of each scalar of each section, as many as fit a page; a note names the others.
 
     wanted: section -> names; the first sections get their charts first."""
     groups = [
@@ -92,13 +94,22 @@ def _pair(name: str, title: str, of: Sequence[Drawn], clock: Clock, points: int)
     finite = values[np.isfinite(values)]
     log = "loss" in name and len(finite) > 0 and finite.min() > 0 and finite.max() > LOG_RATIO * finite.min()
     over_steps = [_over_steps(drawn) for drawn in of]
+    over_time = [line for line in (_over_time(drawn, clock) for drawn in of) if line is not None]
+    found = {"over steps": ("step", over_steps), "over time": (f"{clock.unit} since training began", over_time)}
+    if not over_time or ("loss" not in name and name not in SPEEDS and _uninterrupted(of)):
+        del found["over time"]  # it would have the shape of the other
+    elif name in SPEEDS:
+        del found["over steps"]
     trend = TREND if any(line.trend for line in over_steps) else ""
     note = " ".join(filter(None, [trend, *map(_not_finite, of)]))
-    yield lines(f"{title}, over steps", over_steps, "step", "", log=log, note=note, most_points=points)
-    over_time = [line for line in (_over_time(drawn, clock) for drawn in of) if line is not None]
-    if over_time:
-        x_label = f"{clock.unit} since training began"
-        yield lines(f"{title}, over time", over_time, x_label, "", log=log, most_points=points)
+    for over, (x_label, drawn) in found.items():
+        yield lines(f"{title}, {over}", drawn, x_label, "", log=log, note=note, most_points=points)
+        note = ""
+
+
+def _uninterrupted(of: Sequence[Drawn]) -> bool:
+    """Whether all lines are of one run, which one process trained."""
+    return all(drawn.run is of[0].run and len(drawn.run.attempts) < 2 for drawn in of)
 
 
 def _over_steps(drawn: Drawn) -> Line:
@@ -115,9 +126,20 @@ def _over_time(drawn: Drawn, clock: Clock) -> Line | None:
     if not known.any():
         return None
     parts = clock.parts(drawn.run, x[known], y[known]) if drawn.trained else [(x[known], y[known])]
+    parts = [(_spread(times), values) for times, values in parts]
     marks = clock.marks(drawn.run) if drawn.trained else {}
     ticks = {"checkpoints": clock.saved(drawn.run)} if drawn.trained else {}
     return Line(drawn.label, *_joined(parts), marks=marks, ticks=ticks, trend=_trend(parts))
+
+
+def _spread(times: np.ndarray) -> np.ndarray:
+    """Steps of a dispatch are reported together, at its end: they get times evenly from the report before them on; the
+    first ones, as if they took as long as those of the second report."""
+    ends = np.flatnonzero(np.diff(times, append=np.inf))
+    if len(ends) < 2:
+        return times
+    began = times[ends[0]] - (ends[0] + 1) * (times[ends[1]] - times[ends[0]]) / (ends[1] - ends[0])
+    return np.interp(np.arange(len(times)), np.append(-1, ends), np.append(began, times[ends]))
 
 
 Points = tuple[np.ndarray, np.ndarray]
@@ -132,22 +154,28 @@ def _joined(parts: Sequence[Points]) -> Points:
 
 
 def _trend(parts: Sequence[Points]) -> Points | None:
-    """The medians of blocks of steps; None if there are few points."""
+    """The moving mean over blocks of steps; None if there are few points."""
     total = sum(len(x) for x, _ in parts)
     if total <= NOISY:
         return None
-    medians = []
+    smooth = []
     for x, y in parts:
-        blocks = np.array_split(np.arange(len(x)), max(1, round(BLOCKS * len(x) / total)))
-        medians.append(
-            (np.array([x[block].mean() for block in blocks]), np.array([_median(y[block]) for block in blocks]))
-        )
-    return _joined(medians)
+        blocks = np.array_split(np.arange(len(x)), max(1, min(len(x), round(BLOCKS * len(x) / total))))
+        values = [y[block] for block in blocks]
+        means = (_moving_means(values) + _moving_means(values[::-1])[::-1]) / 2  # of both directions: no lag
+        smooth.append((np.array([x[block].mean() for block in blocks]), means))
+    return _joined(smooth)
 
 
-def _median(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else np.nan
+def _moving_means(blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """Of finite values, a block counting DECAY times as much as the next; NaN for a block without any."""
+    total = weight = 0.0
+    means = []
+    for values in blocks:
+        finite = values[np.isfinite(values)]
+        total, weight = DECAY * total + finite.sum(), DECAY * weight + len(finite)
+        means.append(total / weight if len(finite) else np.nan)
+    return np.array(means)
 
 
 def _not_finite(drawn: Drawn) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from run_directories import KILLED_AND_PREEMPTED, NOON, at, start
 
+from trainer.events.metrics_file import MetricsFile
 from trainer.events.metrics_lines import Column
 from trainer.history.segments import End, History
 from trainer.pages import run_charts
@@ -58,7 +59,9 @@ def test_restarts_are_marked_at_their_steps_and_times_and_said_in_words(make_run
     over_steps, over_time = chart(page, "loss, over steps"), chart(page, "loss, over time")
     assert ">0.01<" in over_steps.svg  # from 1 to 0.0033: a logarithmic axis
     assert over_steps.alt.endswith(", resumed after a preemption at 100, resumed after being killed at 200")
-    assert over_steps.note == ("Dashed lines: resumed after a preemption. Dotted lines: resumed after being killed.")
+    assert over_steps.note.startswith(
+        "Dashed lines: resumed after a preemption. Dotted lines: resumed after being killed."
+    )
     marks = dict(re.findall(r"(preempted|killed|resumed) at ([\d.]+(?:, [\d.]+)*)", over_time.alt))
     assert marks["preempted"] == "1"  # minutes
     assert 5.4 < float(marks["killed"]) < 6
@@ -78,6 +81,55 @@ def test_over_time_the_line_has_a_gap_wherever_nothing_was_trained(make_run):
     drawn = max(re.findall(r'd="([^"]*)"', chart(run_page([run]), "loss, over time").svg), key=len)
     assert drawn.count("M") == 3
     assert [(round(times[0]), round(times[-1])) for times, _ in parts] == [(0, 1), (5, 6), (10, 11)]
+
+
+def test_steps_that_are_reported_together_are_spread_over_the_time_since_the_report_before(tmp_path):
+    metrics = MetricsFile(str(tmp_path / "train"), 0, clock=lambda: NOON + 10.0 * (1 + (step - 1) // 20))
+    for step in range(1, 101):
+        metrics.scalars(step, {"loss": 1 + step % 2})
+    metrics.close()
+    (raw, _) = paths(chart(run_page([read_run(str(tmp_path), "a")]), "loss, over time"))
+    assert len(raw) == 100
+    assert np.diff(raw) == pytest.approx(np.full(99, np.ptp(raw) / 99), rel=1e-3)
+
+
+def paths(of):
+    """The x of the points of each line of a chart, those of a trend after those of its values."""
+    drawn = re.findall(r'<path d="([^"]*)" clip-path[^>]* stroke: var\(--series-0\)', of.svg)
+    return [[float(x) for x in re.findall(r"[ML] ([\d.]+)", path)] for path in drawn]
+
+
+def test_over_noisy_values_lies_their_moving_mean_without_a_lag(make_run):
+    rising = run_charts._trend([(np.arange(600.0), np.arange(600) + 50.0 * (-1) ** np.arange(600))])
+    assert rising is not None
+    assert abs(rising[1] - rising[0])[20:-20].max() < 10
+    page = run_page([make_run("a")])
+    assert len(paths(chart(page, "loss, over steps"))) == 4  # with the marks of two restarts
+    assert "Thick lines are moving means, thin lines the values themselves." in chart(page, "loss, over steps").note
+
+
+def test_a_trend_leaves_out_what_is_not_finite_and_has_a_gap_where_nothing_is():
+    values = np.ones(2_000)
+    values[[7, 8]], values[100:110] = (np.nan, np.inf), np.nan
+    (_, means) = run_charts._trend([(np.arange(2_000.0), values)])
+    assert np.flatnonzero(np.isnan(means)).tolist() == [10]
+    assert np.nanmax(abs(means - 1)) < 1e-9
+
+
+def test_no_chart_of_an_uninterrupted_run_is_shown_twice(make_run):
+    speeds = {"speed/examples_per_second": 64.0, "speed/steps_per_second": 1.0, "speed/mfu": 0.1}
+    whole = (start(0, 0), End(300, at(660), "finished"))
+    page = run_page([make_run("a", whole, accuracy=0.5, **speeds)])
+    charts_of = {section.title: [block.title for block in section.blocks] for section in page.sections[1:5]}
+    assert charts_of["Loss"] == ["loss, over steps", "loss, over time"]
+    assert charts_of["Metrics"] == ["accuracy, over steps"]
+    assert charts_of["Speed"] == ["examples per second, over time", "share of time spent waiting for input, over time"]
+    (speed,) = [
+        section for section in run_page([make_run("b", **speeds), make_run("c")]).sections if section.title == "Speed"
+    ]
+    assert [block.title for block in speed.blocks] == [
+        f"{what}, over time" for what in ("examples per second", "steps per second", "share of the devices' peak (MFU)")
+    ] + ["share of time spent waiting for input, over time"]
 
 
 def test_bad_records_the_command_and_the_speed_are_on_the_page(make_run):
