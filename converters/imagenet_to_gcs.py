@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args, rest = parsed(parser, argv)
     console = Console(stderr=True)
-    for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-"))):
+    for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-").replace("-", "_"))):
         say(console, f"note: {flag}: {_ANCESTOR[flag]}")
     if args.project:  # a flag of the original, which is also one of Beam's for Google Cloud runners
         rest = [*rest, f"--project={args.project}"]
