@@ -228,7 +228,8 @@ def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
         )
     for flag in ("detach", "cancel_on_interrupt"):
         if vars(args).get(flag) and not preset.leaves:
-            raise OptionError(f"--{flag.replace('_', '-')}: with --runner={args.runner}, a job ends with this command. Leave it out.")
+            option = f"--{flag.replace('_', '-')}"
+            raise OptionError(f"{option}: with --runner={args.runner}, a job ends with this command. Leave it out.")
 
 
 def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[str]) -> None:
