@@ -22,7 +22,7 @@ from pipeline.shards.schema import SHARD_FILES, ShardFiles
 from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidecars
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, in_parallel, join
+from pipeline.storage.storage import Storage, in_parallel, join, write_file
 
 _MEND = (
     "It is damaged, and no intact file shows that these shards belong to this command. Repeat the options that started "
@@ -142,8 +142,7 @@ def _changed_source(there: Claim, mine: Claim) -> str:
 
 
 def _publish(storage: Storage, path: str, mine: Claim) -> None:
-    with storage.publish(path) as sink:
-        sink.write(sealed_line(dataclasses.asdict(mine)))
+    write_file(storage, path, sealed_line(dataclasses.asdict(mine)))
 
 
 def _check_vacant(storage: Storage, plan: SplitPlan) -> None:

@@ -24,7 +24,7 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.split_index import encode_index
 from pipeline.shards.typed_json import sealed_line
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, join, write_file
 from pipeline.tools.program import version_of
 
 
@@ -86,8 +86,7 @@ def _empty_message(job: ConversionJob, split: str, rejected: int) -> str:
 
 def _publish_index(storage: Storage, plan: SplitPlan, proven: CompleteSplit) -> SplitEntry:
     data = encode_index(np.concatenate(proven.rows))
-    with storage.publish(join(plan.job.output_dir, index_file(plan.split))) as sink:
-        sink.write(data)
+    write_file(storage, join(plan.job.output_dir, index_file(plan.split)), data)
     sources = [source for source in plan.job.sources if source.split == plan.split]
     return SplitEntry(
         shards=tuple(proven.shards),
@@ -114,8 +113,7 @@ def _publish_manifest(storage: Storage, job: ConversionJob, split: str, entry: S
         manifest = Manifest(converter.name, converter.schema, splits, converter.labels, writer)
         write_sidecars(storage, job.output_dir, manifest)
         for name, content in files.items():
-            with storage.publish(join(job.output_dir, name)) as sink:
-                sink.write(content)
+            write_file(storage, join(job.output_dir, name), content)
         return manifest
 
     update_manifest(storage, job.output_dir, merged)

@@ -18,7 +18,7 @@ from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, join, write_file
 
 _FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
 
@@ -72,8 +72,8 @@ class Receipt:
 
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the receipt. The shard must exist already."""
-        with storage.publish(join(output_dir, receipt_file(self.split, self.shard, self.num_shards))) as sink:
-            sink.write(sealed_line(dataclasses.asdict(self)))
+        path = join(output_dir, receipt_file(self.split, self.shard, self.num_shards))
+        write_file(storage, path, sealed_line(dataclasses.asdict(self)))
 
     @property
     def stat(self) -> Stat:

@@ -14,7 +14,7 @@ from pipeline.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file
 from pipeline.sizes import counted, format_bytes
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, join, write_file
 
 _SHOWN = 10
 _LARGE = 4  # a record over a quarter of a shard makes shards differ in size
@@ -67,8 +67,7 @@ def write_summary(storage: Storage, output_dir: str, summary: Mapping[str, Any])
     if summary["shards_finished_before"] == summary["shards"]:
         storage.create(path, data)
         return
-    with storage.publish(path) as sink:
-        sink.write(data)
+    write_file(storage, path, data)
 
 
 def in_words(summary: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import verdict_file
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, join, write_file
 
 _MEND = "It reports how a conversion ended, but is damaged. Run the same command again: it keeps the finished shards."
 
@@ -34,8 +34,8 @@ class Verdict:
 
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the verdict."""
-        with storage.publish(join(output_dir, verdict_file(self.split, self.run_id))) as sink:
-            sink.write(sealed_line(dataclasses.asdict(self)))
+        path = join(output_dir, verdict_file(self.split, self.run_id))
+        write_file(storage, path, sealed_line(dataclasses.asdict(self)))
 
     @staticmethod
     def fetch(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":

@@ -25,6 +25,7 @@ from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
 from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.raw.jpeg import Jpeg
 from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import write_file
 from pipeline.tools.command import Console, Parser, say
 
 EXAMPLES = ("raw", "raw_1 --seed=1")
@@ -72,8 +73,7 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
         if path.exists() and (path.stat().st_size != len(data) or path.read_bytes() != data):
             raise OptionError(f"{path} exists and has other contents. Give another directory, or move the file.")
     for name in [name for name in files if not (out / name).exists()]:  # with a new time, raw data have changed
-        with open_storage(str(out)).publish(str(out / name)) as sink:
-            sink.write(files[name])
+        write_file(open_storage(str(out)), str(out / name), files[name])
     return {"train": len(pairs) - len(labels), "validation": len(labels)}
 
 

@@ -25,7 +25,7 @@ from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, join, write_file
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.index_builder import IndexBuilder, IndexedSplit
 from pipeline.tools.program import version_of
@@ -169,8 +169,7 @@ def _publish(
 
     for split, indexed in splits.items():
         storage.sweep(join(directory, "_index"), [f"{split}.npy"])
-        with storage.publish(join(directory, index_file(split))) as sink:
-            sink.write(indexed.index)
+        write_file(storage, join(directory, index_file(split)), indexed.index)
     storage.sweep(directory, [MANIFEST_FILE])
     update_manifest(storage, directory, merged)
 

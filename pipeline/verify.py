@@ -29,7 +29,7 @@ from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, in_parallel, join
+from pipeline.storage.storage import Storage, in_parallel, join, write_file
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 
@@ -166,8 +166,7 @@ def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> li
         path = join(directory, f"{entry.shards[number].file}.idx")
         if storage.exists(path) and not storage.read(path).startswith(b"0 "):
             raise OptionError(f"{path} exists and is not an index for DALI. Give another directory, or move the file.")
-        with storage.publish(path) as sink:
-            sink.write("".join(lines).encode())
+        write_file(storage, path, "".join(lines).encode())
         return path
 
     return in_parallel(write, range(len(entry.shards)))

@@ -46,6 +46,8 @@ def removes(node: ast.AST) -> bool:
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
     arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if name == "write_file":
+        return True
     if name == "open":
         return any(isinstance(value, ast.Constant) and value.value in MODES for value in arguments)
     of_path = name == "replace" and len(node.args) == 1 and not node.keywords  # str.replace has two arguments

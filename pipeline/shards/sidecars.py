@@ -16,7 +16,7 @@ from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry
 from pipeline.shards.naming import rejects_file
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.typed_json import Count, JsonFile, once, unsealed
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, join, write_file
 
 INFO_FILE = "dataset_info.json"
 METADATA_FILE = "metadata.json"  # infeed never writes it; TFDS's own datasets may have one
@@ -57,8 +57,7 @@ def sidecar_texts(manifest: Manifest) -> dict[str, str]:
 def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
     """Publishes the texts of sidecar_texts."""
     for name, text in sidecar_texts(manifest).items():
-        with storage.publish(join(directory, name)) as sink:
-            sink.write(text.encode())
+        write_file(storage, join(directory, name), text.encode())
 
 
 def remove_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:

@@ -117,6 +117,12 @@ def join(directory: str, name: str) -> str:
     return f"{directory.rstrip('/')}/{name}"
 
 
+def write_file(storage: Storage, path: str, data: bytes) -> None:
+    """Publishes a file with this content, which replaces the old one."""
+    with storage.publish(path) as sink:
+        sink.write(data)
+
+
 def files_at_once(storage: Storage) -> int:
     """How many files to read and check concurrently, with a thread for each."""
     most = _REMOTE_FILES_AT_ONCE if storage.remote else _FILES_AT_ONCE

@@ -164,6 +164,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/storage/local.py:LocalStorage.sweep": NAMED,
     "pipeline/storage/local.py:LocalStorage.update": PRIMITIVE,
     "pipeline/storage/local.py:_hidden_beside": PRIVATE,
+    "pipeline/storage/storage.py:write_file": PRIMITIVE,
     "pipeline/verify.py:write_dali_index.write": IN_OUR_FORMAT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.rmtree": CHECKPOINT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.unlink": CHECKPOINT,

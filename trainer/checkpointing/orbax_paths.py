@@ -19,7 +19,7 @@ from etils import epath
 
 from pipeline.errors import CheckpointError, InfeedError
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, advice_for, join
+from pipeline.storage.storage import Storage, advice_for, join, write_file
 from trainer.checkpointing.listing import checkpoints_directory, kinds
 from trainer.config import TrainerConfig
 from trainer.workdir import STEP_METADATA
@@ -140,8 +140,7 @@ class BucketPath(epath.Path):
         return self.read_bytes().decode(encoding or "utf-8")
 
     def write_bytes(self, data: bytes) -> int:
-        with self._storage.publish(str(self)) as sink:
-            sink.write(data)
+        write_file(self._storage, str(self), data)
         return len(data)
 
     def write_text(self, data: str, encoding: str | None = None, errors: str | None = None) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 
 from pipeline.errors import StorageError
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, join, write_file
 from trainer.workdir import METRICS
 
 PART_SECONDS = 30.0
@@ -258,8 +258,7 @@ def _cut_parts(storage: Storage, directory: str, after: int) -> int:
             storage.delete(path)
             continue
         if kept < len(data):
-            with storage.publish(path) as sink:
-                sink.write(data[:kept])
+            write_file(storage, path, data[:kept])
         return _number(name) + 1
     return 0
 

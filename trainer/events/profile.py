@@ -19,7 +19,7 @@ from pipeline.errors import OptionError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.example import varint
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import join, write_file
 from trainer.config import TrainerConfig
 
 TO_LOOK_AT_IT = "in a new environment: pip install tensorboard tensorboard-plugin-profile && tensorboard --logdir"
@@ -79,8 +79,7 @@ class Profile:
     def _upload(self, directory: Path) -> None:
         storage = open_storage(self._directory)
         for file in (path for path in directory.rglob("*") if path.is_file()):
-            with storage.publish(join(self._directory, file.relative_to(directory).as_posix())) as sink:
-                sink.write(file.read_bytes())
+            write_file(storage, join(self._directory, file.relative_to(directory).as_posix()), file.read_bytes())
 
     def _serve(self, address: str) -> None:
         import grpc  # of tensorboard's

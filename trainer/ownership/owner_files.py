@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pipeline.errors import OwnerError, StorageError
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import join, write_file
 from trainer.workdir import OWNERS
 
 # Environment variable that names this machine, for clones of a virtual machine with equal boot ids and host names.
@@ -178,8 +178,7 @@ class OwnerFiles:
         """Replaces the content of this process's own file. On a disk in place: two syncs every few seconds would be
         expensive, and another host's NFS client checks a file that it opens but trusts its cache of names."""
         if self._storage.remote:
-            with self._storage.publish(self._path(number)) as sink:
-                sink.write(record.encode())
+            write_file(self._storage, self._path(number), record.encode())
             return
         try:
             with Path(self._path(number)).open("r+b", buffering=0) as file:
