@@ -17,21 +17,15 @@ from beam_jobs.references import Reference, References, escaped
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards.naming import receipt_file
+from pipeline.shards.sidecars import LedgerLine
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
 from pipeline.storage.storage import Stat, Storage, join, write_file
 
 _FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
 
 
-@dataclass(frozen=True)
-class Rejected:
-    """A rejected record: one line of the ledger."""
-
-    key: str
-    uri: str
-    offset: Count
-    stage: str  # scan | convert
-    error: str
+class Rejected(LedgerLine):
+    """A rejected record."""
 
     @staticmethod
     def of(ref: Reference, stage: str, error: str) -> "Rejected":

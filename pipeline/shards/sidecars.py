@@ -242,13 +242,13 @@ def _summary(differences: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Line:
+class LedgerLine:
     """The entry of a rejected record."""
 
     key: str
     uri: str
     offset: Count
-    stage: str
+    stage: str  # scan | convert
     error: str
 
 
@@ -263,7 +263,7 @@ def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) 
     for number, line in enumerate(lines, start=1):
         file = JsonFile(f"line {number}", ShardError, "")
         try:
-            file.typed(unsealed(file, line)[0], _Line)
+            file.typed(unsealed(file, line)[0], LedgerLine)
         except ShardError as e:
             return str(e)
     return "" if len(lines) == rejected else f"has {len(lines):,} lines, the manifest says {rejected:,}"
