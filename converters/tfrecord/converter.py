@@ -12,14 +12,13 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import Reference, References, column
-from pipeline.errors import RawDataError, SchemaError
-from pipeline.shards.example_decoding import example_layout
+from pipeline.errors import RawDataError
 from pipeline.shards.frames import FramePlace, payload_of_frame, walk_frames
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage
-from pipeline.tools.record_checks import schema_problems
+from pipeline.tools.record_checks import payload_problem
 
 PayloadCheck = Literal["schema", "none"]
 CHECKS: tuple[PayloadCheck, ...] = ("schema", "none")
@@ -69,13 +68,8 @@ class TfrecordConverter:
         payload, problem = payload_of_frame(data)
         if problem:
             raise Reject(problem)
-        if self.check == "schema" and not self.schema.opaque:
-            try:
-                problem = "; ".join(schema_problems(self.schema, example_layout(payload)))
-            except SchemaError as e:
-                problem = str(e).rstrip(".")
-            if problem:
-                raise Reject(f"{problem} (--schema_file replaces the schema, --check=none accepts every record)")
+        if self.check == "schema" and (problem := payload_problem(self.schema, payload)):
+            raise Reject(f"{problem} (--schema_file replaces the schema, --check=none accepts every record)")
         return Converted(payload)
 
 

@@ -12,8 +12,7 @@ from hashlib import blake2b
 import google_crc32c
 import numpy as np
 
-from pipeline.errors import SchemaError, StorageError
-from pipeline.shards.example_decoding import example_layout
+from pipeline.errors import StorageError
 from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, read_frames
 from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.manifest import ShardEntry, SplitEntry
@@ -23,7 +22,7 @@ from pipeline.shards.schema import Schema
 from pipeline.shards.split_index import encode_index
 from pipeline.sources.merged_schemas import SchemaGuess, merged_schema
 from pipeline.storage.storage import Stat, Storage, files_at_once, join, pieces_of
-from pipeline.tools.record_checks import schema_problems
+from pipeline.tools.record_checks import payload_problem
 
 PIECE_BYTES = 4 * 1024**2
 
@@ -119,15 +118,10 @@ class IndexBuilder:
         return found
 
     def _problem_inside(self, payload: bytes, guess: SchemaGuess) -> str:
-        if self.schema is None:
-            guess.add(payload)
-            return ""
-        if self.schema.opaque:
-            return ""
-        try:
-            return "; ".join(schema_problems(self.schema, example_layout(payload)))
-        except SchemaError as e:
-            return str(e).rstrip(".")
+        if self.schema is not None:
+            return payload_problem(self.schema, payload)
+        guess.add(payload)
+        return ""
 
     def _add(self, found: IndexedFile, frame: Frame) -> None:
         found.rows.extend((len(frame.payload), frame.crc))

@@ -9,8 +9,9 @@ from typing import Any
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
+from pipeline.errors import SchemaError
 from pipeline.raw.jpeg import MAX_PIXELS
-from pipeline.shards.example_decoding import Layout
+from pipeline.shards.example_decoding import Layout, example_layout
 from pipeline.shards.schema import Labels, Schema
 
 _JPEG_MAGIC = b"\xff\xd8"
@@ -31,6 +32,14 @@ def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
             yield f"{key!r} is of {found.dtype}; its dtype is {feature.dtype}"
         elif wanted is not None and found.num_values != wanted:
             yield f"{key!r} has {found.num_values} values; its shape {list(feature.shape)} holds {wanted}"
+
+
+def payload_problem(schema: Schema, payload: bytes) -> str:
+    """Why a payload is not a record of the schema; "" if it is, as every payload is of an opaque one."""
+    try:
+        return "" if schema.opaque else "; ".join(schema_problems(schema, example_layout(payload)))
+    except SchemaError as e:
+        return str(e).rstrip(".")
 
 
 def labels_of(labels: Labels | None, values: Values) -> list[int]:
