@@ -240,10 +240,10 @@ class _Bar:
 
     def update(self, storage: Storage, names: set[str], counts: Counts) -> None:
         """Shows the current state. names: files in _shards. counts: of workers on this machine."""
-        scanning = counts.scanned > 0 and counts.sources < self._sources  # even if an earlier run left a claim
+        scanning = counts["scanned"] > 0 and counts["sources"] < self._sources  # even if an earlier run left a claim
         if plan_file(self.split) not in names or scanning:
-            completed = min(counts.sources, self._sources)
-            self._progress.update(self._task, completed=completed, rate=f"{counts.scanned:,} records found")
+            completed = min(counts["sources"], self._sources)
+            self._progress.update(self._task, completed=completed, rate=f"{counts['scanned']:,} records found")
             return
         claim = read_claim(storage, join(self._directory, plan_file(self.split)))
         if claim.plan != self._plan:
@@ -255,7 +255,7 @@ class _Bar:
                 self._found += 1
                 self._records += receipt.records
                 self._bytes += receipt.bytes
-        self._show(max(self._records, counts.records), max(self._bytes, counts.bytes))
+        self._show(max(self._records, counts["records"]), max(self._bytes, counts["bytes"]))
 
     def _begin(self, claim: Claim, names: set[str]) -> None:
         self._plan, self._num_shards = claim.plan, claim.num_shards
