@@ -15,7 +15,7 @@ WRITING = {"publish", "write_bytes", "write_text"}
 MODES = {"w", "wb", "wt", "w+", "w+b", "a", "ab", "r+", "r+b", "rb+"}
 OTHERS = {
     "trainer/cluster/host_registry.py:HostRegistry.ended_together": "a key in the store of the hosts",
-    "trainer/exporting/making.py:Making.__call__": "Exports.publish, which has a row",
+    "trainer/exporting/making.py:make_export": "Exports.publish, which has a row",
     "converters/digits_raw.py:_tar": "a tar in memory",
     "pipeline/decoding/padding.py:pad_rows": "a field of an op",
     "trainer/exporting/graph_decoding.py:_padded": "a field of an op",

@@ -111,69 +111,66 @@ class ServedExamples:
         return found
 
 
-@dataclass(frozen=True)
-class Making:
-    """labels: those of the options that have names."""
+def make_export(
+    options: ExportOptions,
+    served: ServedModel,
+    labels: Mapping[str, Labels],
+    origin: ExportOrigin,
+    arrays: Iterable[tuple[str, np.ndarray]],
+    predicted: Predicted,
+    examples: ServedExamples,
+    check: Callable[[], None],
+) -> ExportResult:
+    """Makes and publishes one export.
 
-    options: ExportOptions
-    served: ServedModel
-    labels: Mapping[str, Labels]
-    origin: ExportOrigin
+    labels: those of the options that have names. arrays: of the model, by name. predicted: of these examples.
+    check: called now and then; may raise."""
+    exports = Exports(options.path)
+    count = min(len(predicted), examples.count)
+    if not count:
+        raise ExportError(
+            "the evaluation split begins without a good record to verify the export with. Give another split."
+        )
+    with exports.unpublished() as scratch:
+        directory = scratch / "model"
+        signatures = write_saved_model(str(directory), served, arrays, examples.serving, labels, options.platforms)
+        expected = _expected(served, labels, predicted[:count])
+        inputs = _inputs(signatures, examples, count)
+        most = examples.tolerances(options.tolerance)
+        apart = verify(str(directory), str(scratch), inputs, expected, tolerances=most, check=check)
+        found = [f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()]
+        log.info(
+            "export: a process without JAX predicts %d records as predict does, in batches of %s; largest "
+            "differences: %s",
+            count, ", ".join(map(str, BATCH_SIZES)), ", ".join(found),
+        )  # fmt: skip
+        tolerance = {name: most[name] for name in apart}
+        verified = {"records": count, "batch_sizes": BATCH_SIZES, "tolerance": tolerance, "difference": apart}
+        facts = _signature_facts(signatures, expected)
+        extra = options.assets_extra or {}
+        told = {"labels": labels, "versions": versions(), "verified": verified, "assets_extra": [*extra]}
+        write_description(directory, Description(origin, facts, **told))
+        for name, path in extra.items():
+            copy_file(str(path), str(directory / EXTRA / name))
+        check()
+        path = exports.publish(directory)
+    log.info("export: published the model of step %d in %s", origin.step, path)
+    if options.keep is not None:
+        try:
+            exports.keep(options.keep)
+        except StorageError as e:
+            log.warning("export: cannot remove older exports: %s", e)
+    return ExportResult(path, origin.step, max(apart.values()))
 
-    def __call__(
-        self,
-        arrays: Iterable[tuple[str, np.ndarray]],
-        predicted: Predicted,
-        examples: ServedExamples,
-        check: Callable[[], None],
-    ) -> ExportResult:
-        """arrays: of the model, by name. predicted: of these examples. check: called now and then; may raise."""
-        options, exports = self.options, Exports(self.options.path)
-        count = min(len(predicted), examples.count)
-        if not count:
-            raise ExportError(
-                "the evaluation split begins without a good record to verify the export with. Give another split."
-            )
-        with exports.unpublished() as scratch:
-            directory = scratch / "model"
-            given = (self.served, arrays, examples.serving, self.labels, options.platforms)
-            signatures = write_saved_model(str(directory), *given)
-            expected = self._expected(predicted[:count])
-            inputs = _inputs(signatures, examples, count)
-            most = examples.tolerances(options.tolerance)
-            apart = verify(str(directory), str(scratch), inputs, expected, tolerances=most, check=check)
-            found = [f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()]
-            log.info(
-                "export: a process without JAX predicts %d records as predict does, in batches of %s; largest "
-                "differences: %s",
-                count, ", ".join(map(str, BATCH_SIZES)), ", ".join(found),
-            )  # fmt: skip
-            tolerance = {name: most[name] for name in apart}
-            verified = {"records": count, "batch_sizes": BATCH_SIZES, "tolerance": tolerance, "difference": apart}
-            facts = _signature_facts(signatures, expected)
-            extra = options.assets_extra or {}
-            told = {"labels": self.labels, "versions": versions(), "verified": verified, "assets_extra": [*extra]}
-            write_description(directory, Description(self.origin, facts, **told))
-            for name, path in extra.items():
-                copy_file(str(path), str(directory / EXTRA / name))
-            check()
-            path = exports.publish(directory)
-        log.info("export: published the model of step %d in %s", self.origin.step, path)
-        if options.keep is not None:
-            try:
-                exports.keep(options.keep)
-            except StorageError as e:
-                log.warning("export: cannot remove older exports: %s", e)
-        return ExportResult(path, self.origin.step, max(apart.values()))
 
-    def _expected(self, predicted: Predicted) -> dict[str, np.ndarray]:
-        """What the export has to answer: predictions, and names of classes."""
-        expected = {name: np.stack([record[name] for record in predicted]) for name in self.served.predictions}
-        for key, labels in self.labels.items():
-            names = dict(enumerate(labels.names, labels.base))
-            given = [names.get(number, "").encode() for number in expected[key].tolist()]
-            expected[CLASS_NAME.format(key)] = np.array(given, object)
-        return expected
+def _expected(served: ServedModel, labels: Mapping[str, Labels], predicted: Predicted) -> dict[str, np.ndarray]:
+    """What the export has to answer: predictions, and names of classes."""
+    expected = {name: np.stack([record[name] for record in predicted]) for name in served.predictions}
+    for key, given in labels.items():
+        names = dict(enumerate(given.names, given.base))
+        classes = [names.get(number, "").encode() for number in expected[key].tolist()]
+        expected[CLASS_NAME.format(key)] = np.array(classes, object)
+    return expected
 
 
 def _serving(source: Any, needed: Collection[str]) -> Serving | None:

@@ -16,7 +16,7 @@ from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import WhichStep
-from trainer.exporting.making import ExportOrigin, Making, ServedExamples
+from trainer.exporting.making import ExportOrigin, ServedExamples, make_export
 from trainer.exporting.publishing import ExportOptions
 from trainer.exporting.saved_model import CLASS_NAME
 from trainer.exporting.served_model import ServedModel, serve
@@ -82,8 +82,7 @@ def export(
     def make() -> ExportResult:
         examples = ServedExamples.first_of(job, opened.input_fn, served.arrays, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
-        making = Making(options, served, labels, facts)
-        return making(arrays, predicted, examples, session.check)
+        return make_export(options, served, labels, facts, arrays, predicted, examples, session.check)
 
     return _on_host_0(session, make, arrays)
 

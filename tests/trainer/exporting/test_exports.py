@@ -20,7 +20,7 @@ from pipeline.spec import ArraySpec
 from pipeline.tensorflow_op import TensorFlowOp
 from pipeline.tf_cpu import tf
 from trainer.exporting import saved_model, verification
-from trainer.exporting.making import Making, ServedExamples
+from trainer.exporting.making import ServedExamples, make_export
 from trainer.exporting.publishing import ExportOptions
 from trainer.exporting.serving_process import Requests, answer
 from trainer.exporting.verification import BATCH_SIZES, served
@@ -372,7 +372,7 @@ def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
 
 
 def test_a_split_that_begins_with_bad_records_only_is_one_error(tmp_path):
-    making: Any = Making
+    make: Any = make_export
     with pytest.raises(ExportError, match="begins without a good record to verify the export with"):
-        making(ExportOptions(str(tmp_path)), None, {}, None)(iter(()), [], ServedExamples({}, 0, None), lambda: None)
+        make(ExportOptions(str(tmp_path)), None, {}, None, iter(()), [], ServedExamples({}, 0, None), lambda: None)
     assert list(tmp_path.iterdir()) == []
