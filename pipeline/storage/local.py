@@ -83,7 +83,7 @@ class LocalStorage:
             file.flush()
             os.fsync(file.fileno())
             Path(file.name).replace(target)
-            _fsync_directory(target.parent)
+            sync(target.parent)
 
     def create(self, path: str, data: bytes) -> bool:
         """See Storage. A hard link never replaces a file, so it decides between two creators."""
@@ -237,9 +237,9 @@ def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _fsync_directory(directory: Path) -> None:
-    """Without it a crash of the machine can lose the rename, although the data was synced."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Makes a file, or the names in a directory, outlive a crash of the machine, which can lose a rename otherwise."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

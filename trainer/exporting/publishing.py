@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import json
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -23,6 +22,7 @@ from pipeline.errors import OptionError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels
+from pipeline.storage.local import sync
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import explained, join
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
@@ -112,7 +112,7 @@ class Exports:
             place = Path(self._place(number))
             _number(directory, number)
             for path in (*directory.rglob("*"), directory):
-                _sync(path)
+                sync(path)  # else a crash of the machine could leave an export with empty files
             try:
                 directory.rename(place)
             except OSError as e:
@@ -120,7 +120,7 @@ class Exports:
                     raise StorageError(f"cannot publish {place}: {explained(e)}") from e
                 number += 1  # of an export in the same second
             else:
-                _sync(place.parent)
+                sync(place.parent)
                 return str(place)
 
     def _upload(self, directory: Path, number: int) -> str:
@@ -197,15 +197,6 @@ def _remove_left(exports: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if file.read(len(_MARK) + 1) == _MARK:
                 shutil.rmtree(lock.parent)
-
-
-def _sync(path: Path) -> None:
-    # Without it, a crash of the machine could leave an export with empty files.
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def copy_file(source: str, path: str) -> None:
