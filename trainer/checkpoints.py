@@ -21,17 +21,8 @@ from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say, table
+from trainer.checkpointing import listing
 from trainer.checkpointing.contents import read_contents
-from trainer.checkpointing.listing import (
-    Evaluations,
-    Metrics,
-    best_step,
-    checkpoint_bytes,
-    checkpoints_directory,
-    find_elsewhere,
-    finished_steps,
-    required_step,
-)
 from trainer.checkpointing.numbers import read_array
 
 __all__ = ["EXAMPLES", "get_variable_names", "get_variable_value", "latest_checkpoint", "main"]
@@ -43,7 +34,7 @@ EXAMPLES = ("model", "model --tree")
 
 def latest_checkpoint(workdir: str) -> int | None:
     """The step of the newest finished checkpoint of a work directory; None if there is none."""
-    return max(finished_steps(workdir), default=None)
+    return max(listing.finished_steps(workdir), default=None)
 
 
 def get_variable_names(checkpoint_path: str, step: int | None = None, *, all_arrays: bool = False) -> list[str]:
@@ -73,8 +64,8 @@ def get_variable_value(
 
 def _found(checkpoint_path: str, step: int | None, all_arrays: bool) -> tuple[str, dict[str, str], dict[str, Any]]:
     """The directory of a checkpoint; the names to call arrays by -> those that they have there; these -> the arrays."""
-    workdir, step = find_elsewhere(checkpoint_path, step)
-    directory, below = checkpoints_directory(workdir), "" if all_arrays else "variables/params/"
+    workdir, step = listing.find_elsewhere(checkpoint_path, step)
+    directory, below = listing.checkpoints_directory(workdir), "" if all_arrays else "variables/params/"
     arrays = read_contents(open_storage(workdir), directory, step)["arrays"]
     names = {name.removeprefix(below): name for name in arrays if name.startswith(below)}
     return join(directory, str(step)), names, arrays
@@ -91,9 +82,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.tree and args.name is not None:
         raise OptionError("--tree and --print are both given. Give one.")
-    steps = finished_steps(args.directory)
-    directory = checkpoints_directory(args.directory)
-    step = required_step(directory, steps, args.step)
+    steps = listing.finished_steps(args.directory)
+    directory = listing.checkpoints_directory(args.directory)
+    step = listing.required_step(directory, steps, args.step)
     console = Console()
     if args.tree:
         arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
@@ -125,11 +116,11 @@ def _show(console: Console, value: Any, shown: Table, as_json: bool) -> None:
 
 def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
     """One entry per checkpoint; that of a damaged one has the error instead of its contents."""
-    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
-    measured = Evaluations(workdir).read()
+    storage, directory = open_storage(workdir), listing.checkpoints_directory(workdir)
+    measured = listing.Evaluations(workdir).read()
     entries = []
     for step in steps:
-        entry: dict[str, Any] = {"step": step, "bytes": checkpoint_bytes(storage, join(directory, str(step)))}
+        entry: dict[str, Any] = {"step": step, "bytes": listing.checkpoint_bytes(storage, join(directory, str(step)))}
         try:
             page = read_contents(storage, directory, step)
             entry |= {name: page[name] for name in ("time", "config", "versions", "mesh")}
@@ -140,12 +131,12 @@ def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
     return entries
 
 
-def _mark_best(entries: Sequence[dict[str, Any]], measured: Metrics) -> None:
+def _mark_best(entries: Sequence[dict[str, Any]], measured: listing.Metrics) -> None:
     # By the newest settings, which the next run would use.
     config = next((entry["config"] for entry in reversed(entries) if "config" in entry), {})
     if config.get("keep_best"):
         steps = [entry["step"] for entry in entries]
-        best = best_step(measured, steps, config["keep_best"], config["keep_best_mode"])
+        best = listing.best_step(measured, steps, config["keep_best"], config["keep_best_mode"])
         for entry in entries:
             entry["best"] = entry["step"] == best
 

@@ -12,18 +12,7 @@ from trainer.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
 from trainer.config import OnNan
 from trainer.gradients import accumulated, accumulated_losses, called, first_bad, gradients, microbatches, squares
 from trainer.inputs import INDEX, MASK
-from trainer.metrics.tally import (
-    LOSSES,
-    Tally,
-    bad_rows,
-    blank_padding,
-    counted,
-    due_crc,
-    empty_tallies,
-    masked_sum,
-    per_record,
-    records,
-)
+from trainer.metrics import tally
 from trainer.state import TrainState, averaged
 from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
 
@@ -88,7 +77,7 @@ def record_losses(
 
 def augmented(task: Task, batch: Batch, axes: BatchAxes = ROWS_FIRST) -> Batch:
     """The batch as the loss sees it in training: with blank padding, and augmented."""
-    batch = blank_padding(batch, axes=axes)
+    batch = tally.blank_padding(batch, axes=axes)
     if task.augment is None:
         return batch
     made = task.augment(batch)
@@ -103,7 +92,7 @@ class EvalState(NamedTuple):
 
     variables: Variables
     padding: jax.Array
-    tallies: dict[str, Tally]
+    tallies: dict[str, tally.Tally]
 
 
 def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIRST) -> Step:
@@ -115,11 +104,11 @@ def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIR
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, Any]]:
         proof = _proof(batch)
-        batch = blank_padding(batch, state.padding, axes)
+        batch = tally.blank_padding(batch, state.padding, axes)
         losses, outputs = _evaluated(task, state.variables, batch)
-        values = per_record(losses, outputs, batch, task.metrics)
-        tallies = counted(state.tallies, losses, outputs, batch, task.metrics)
-        sums = {name: masked_sum(value, batch["_mask"]) for name, value in values.items()}
+        values = tally.per_record(losses, outputs, batch, task.metrics)
+        tallies = tally.counted(state.tallies, losses, outputs, batch, task.metrics)
+        sums = {name: tally.masked_sum(value, batch["_mask"]) for name, value in values.items()}
         rows = {ROWS: _rows(task, state.variables, batch)} if with_rows else {}
         return state._replace(tallies=tallies), sums | proof | rows
 
@@ -134,13 +123,15 @@ def _rows(task: Task, variables: Variables, batch: Batch) -> dict[str, Any]:
     predictions = {} if task.predict_fn is None else _predicted(task.predict_fn, variables, batch)
     numbers = {name: leaf for name, leaf in predictions.items() if getattr(leaf, "shape", None) == losses.shape}
     rows = {key: batch[key] for key in (MASK, INDEX) if key in batch}
-    return rows | {LOSSES: losses.astype(jnp.float32), PREDICTIONS: numbers}
+    return rows | {tally.LOSSES: losses.astype(jnp.float32), PREDICTIONS: numbers}
 
 
-def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[str, Tally], dict[str, jax.Array]]:
+def no_tallies(
+    task: Task, variables: Variables, batch_spec: Any
+) -> tuple[dict[str, tally.Tally], dict[str, jax.Array]]:
     """The tallies at the start of an epoch, and whether each is neutral: see empty_tallies. Runs under jit."""
     losses, outputs = jax.eval_shape(lambda *given: _evaluated(task, *given), variables, batch_spec)
-    return empty_tallies(losses, outputs, batch_spec, task.metrics)
+    return tally.empty_tallies(losses, outputs, batch_spec, task.metrics)
 
 
 def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Array, Any]:
@@ -157,7 +148,7 @@ def predict_step(task: Task, keys: Sequence[str] | None, axes: BatchAxes = ROWS_
 
     def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
         assert task.predict_fn is not None
-        rows = chosen(_predicted(task.predict_fn, variables, blank_padding(batch, axes=axes)), keys)
+        rows = chosen(_predicted(task.predict_fn, variables, tally.blank_padding(batch, axes=axes)), keys)
         rows |= {key: batch[key] for key in (MASK, INDEX) if key in batch}
         return variables, {PROOF: _proof(batch), ROWS: rows}
 
@@ -198,4 +189,4 @@ def _check_rows(made: Any, batch_rows: int, function: str) -> None:
 
 
 def _proof(batch: Batch) -> dict[str, jax.Array]:
-    return {RECORDS: records(batch), BAD_ROWS: bad_rows(batch), CRC_SUM: due_crc(batch)}
+    return {RECORDS: tally.records(batch), BAD_ROWS: tally.bad_rows(batch), CRC_SUM: tally.due_crc(batch)}

@@ -16,24 +16,9 @@ from pipeline.logs import logger
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.activity import Activity
+from trainer.checkpointing import listing, orbax_paths
 from trainer.checkpointing.arrays import Saved, check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.contents import check_tree, read_contents, sealed, versions
-from trainer.checkpointing.listing import (
-    Evaluations,
-    KeepPolicy,
-    best_step,
-    check_files,
-    checkpoints_directory,
-    finished_steps,
-    required_step,
-)
-from trainer.checkpointing.orbax_paths import (
-    as_checkpoint_error,
-    barrier_of,
-    fenced_path,
-    orbax_path,
-    remove_unfinished,
-)
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
@@ -57,11 +42,11 @@ class CheckpointManager:
     ) -> None:
         self._activity = activity or Activity()
         self._config, self._workdir, self._fence = config, str(config.workdir), fence
-        self._explaining = partial(as_checkpoint_error, save_seconds=config.save_seconds)
-        self._path = orbax_path(checkpoints_directory(self._workdir))
+        self._explaining = partial(orbax_paths.as_checkpoint_error, save_seconds=config.save_seconds)
+        self._path = orbax_paths.orbax_path(listing.checkpoints_directory(self._workdir))
         self.directory = str(self._path)
         self._storage = open_storage(self._workdir)
-        self._evaluations = Evaluations(self._workdir)
+        self._evaluations = listing.Evaluations(self._workdir)
         self._manager: ocp.CheckpointManager | None = None
         self._superseded: list[int] = []
         self._unfinished: int | None = None
@@ -73,17 +58,18 @@ class CheckpointManager:
         """Orbax's manager. The first save creates it: it makes the directory and removes unfinished checkpoints."""
         if self._manager is None:
             if jax.process_index() == 0:
-                remove_unfinished(self._workdir)
+                orbax_paths.remove_unfinished(self._workdir)
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=KeepPolicy(
+                preservation_policy=listing.KeepPolicy(
                     self._config.keep_max, self._config.keep_every_steps, self.best, self._is_link
                 ),
                 enable_async_checkpointing=True,
                 create=True,
                 cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
-                temporary_path_class=fenced_path(self._workdir, self._fence),
+                temporary_path_class=orbax_paths.fenced_path(self._workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(
-                    timeout_secs=math.ceil(self._config.save_seconds), barrier_sync_fn=barrier_of(self._config)
+                    timeout_secs=math.ceil(self._config.save_seconds),
+                    barrier_sync_fn=orbax_paths.barrier_of(self._config),
                 ),
             )
             with self._explaining("open", self.directory):
@@ -96,7 +82,7 @@ class CheckpointManager:
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
         with self._explaining("list", self.directory):
-            return finished_steps(self._workdir)
+            return listing.finished_steps(self._workdir)
 
     def require(self, step: WhichStep | None) -> int:
         """Returns `step`, default the newest. Raises CheckpointError, which lists the existing steps, if missing."""
@@ -106,7 +92,7 @@ class CheckpointManager:
                 f"{self.directory} has no best checkpoint: keep_best={self._config.keep_best!r}. Set it to a metric, "
                 f"and evaluate; or give one of the steps {steps}."
             )
-        return required_step(self.directory, steps, step)
+        return listing.required_step(self.directory, steps, step)
 
     def resume_step(self) -> int:
         """The step to resume from: restore_step, else the newest checkpoint's; 0 if there is none.
@@ -219,7 +205,7 @@ class CheckpointManager:
             page = read_contents(self._storage, self.directory, step)
         # Orbax would notice a wrong shape only while reading, and leave unfinished tasks.
         check_model(path, page["arrays"], like)
-        check_files(self._storage, path)
+        listing.check_files(self._storage, path)
         with self._offering_previous(step):
             check_tree(self._storage, join(path, STATE), page["arrays"])
         with self._explaining("read", path, advice=" It may be damaged." + self._previous(step)):
@@ -257,7 +243,7 @@ class CheckpointManager:
         """Of these steps (default: all), that of the best checkpoint by keep_best; None if none was evaluated."""
         metric, mode = self._config.keep_best, self._config.keep_best_mode
         steps = self.steps() if steps is None else steps
-        return None if metric is None else best_step(self._evaluations.read(), steps, metric, mode)
+        return None if metric is None else listing.best_step(self._evaluations.read(), steps, metric, mode)
 
     def _previous(self, step: int) -> str:
         before = [other for other in self.steps() if other < step]

@@ -20,16 +20,8 @@ from trainer.checkpointing.orbax_paths import as_checkpoint_error, orbax_path
 from trainer.mesh import Placement
 from trainer.state import TrainState
 from trainer.task import Task
+from trainer.warm_start import finding
 from trainer.warm_start.config import WarmStart
-from trainer.warm_start.finding import (
-    Array,
-    check_rows,
-    described_rows,
-    find_checkpoint,
-    from_torch,
-    match,
-    model_names,
-)
 
 TOPS = ("variables/params", "variables/extra", "ema")  # of a checkpoint of infeed
 OF_NNX = "/value"  # ends the name of each array in a saved nnx.State
@@ -48,7 +40,7 @@ class Weights(NamedTuple):
     """The arrays of a checkpoint, and how to read one of them."""
 
     path: str
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, finding.Array]
     read: Callable[[str], np.ndarray]
 
 
@@ -56,7 +48,7 @@ def open_weights(path: str, ema: bool = True) -> Weights:
     """Lists the arrays of the checkpoint at a path. Reads none of them yet. ema: see WarmStart.init_ema.
 
     Raises OptionError for a path without a checkpoint, CheckpointError for one that cannot be read."""
-    found = find_checkpoint(path)
+    found = finding.find_checkpoint(path)
     if found.format == "infeed":
         return _of_infeed(found.path, ema)
     if found.format == "orbax":
@@ -77,12 +69,12 @@ def _of_infeed(path: str, ema: bool) -> Weights:
     )
     if ema and averages:
         params = averages
-    names = model_names(params, extra)
+    names = finding.model_names(params, extra)
 
     def read(name: str) -> np.ndarray:
         return read_array(path, names[name], listed[names[name]])
 
-    arrays = {name: Array(tuple(listed[each]["shape"]), listed[each]["dtype"]) for name, each in names.items()}
+    arrays = {name: finding.Array(tuple(listed[each]["shape"]), listed[each]["dtype"]) for name, each in names.items()}
     return Weights(path, arrays, read)
 
 
@@ -110,7 +102,7 @@ def _of_orbax(path: str) -> Weights:
             return jax.tree.leaves(reader.restore(where, args=args))[chosen]
 
     arrays = {
-        name: Array(tuple(described[each].shape), str(np.dtype(described[each].dtype)))
+        name: finding.Array(tuple(described[each].shape), str(np.dtype(described[each].dtype)))
         for name, each in originals.items()
     }
     return Weights(path, arrays, read)
@@ -122,13 +114,13 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
         from safetensors import safe_open
     except ImportError as error:
         raise CheckpointError(f"{path} needs the package safetensors: {how_to_install('train')}") from error
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, finding.Array] = {}
     places: dict[str, str] = {}
     for file in files:
         with as_checkpoint_error("read", file), safe_open(file, framework="np") as opened:
             parts = {name: opened.get_slice(name) for name in list(opened.keys())}
             kinds = {name: DTYPES.get(part.get_dtype()) or part.get_dtype() for name, part in parts.items()}
-            found = {name: Array(tuple(part.get_shape()), kinds[name]) for name, part in parts.items()}
+            found = {name: finding.Array(tuple(part.get_shape()), kinds[name]) for name, part in parts.items()}
         for name in found:
             if name in places:
                 raise CheckpointError(f"both {places[name]} and {file} have an array {name!r}. Give one of the files.")
@@ -162,7 +154,7 @@ def _of_tensorflow(path: str) -> Weights:
         with as_checkpoint_error("read", f"{name} of {path}"):
             return reader.get_tensor(keys[name])
 
-    arrays = {name: Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
+    arrays = {name: finding.Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
     return Weights(path, arrays, read)
 
 
@@ -203,10 +195,10 @@ class Loading(NamedTuple):
         params = named_leaves(state.variables.params)
         averages = named_leaves(state.ema)
         replaced: dict[int, Any] = {}
-        ours = model_names(params, named_leaves(state.variables.extra))
+        ours = finding.model_names(params, named_leaves(state.variables.extra))
         for name, theirs in self.names.items():
             numbers = self.weights.read(theirs)
-            if from_torch(name, numbers.shape, self.config):
+            if finding.from_torch(name, numbers.shape, self.config):
                 numbers = np.moveaxis(numbers, (0, 1), (-1, -2))
             numbers = numbers.astype(ours[name].dtype)
             replaced[id(ours[name])] = _placed(numbers, ours[name])
@@ -228,11 +220,11 @@ def plan_loading(config: WarmStart, like: TrainState) -> Loading:
     Raises OptionError for a path or pattern without a match, CheckpointError for arrays that do not fit."""
     assert config.init_from is not None
     weights = open_weights(config.init_from, config.init_ema)
-    leaves = model_names(named_leaves(like.variables.params), named_leaves(like.variables.extra))
-    model = {name: Array(leaf.shape, str(leaf.dtype)) for name, leaf in leaves.items()}
-    rows = match(model, weights.arrays, config)
-    check_rows(weights.path, rows, config)
-    for line in described_rows(rows):
+    leaves = finding.model_names(named_leaves(like.variables.params), named_leaves(like.variables.extra))
+    model = {name: finding.Array(leaf.shape, str(leaf.dtype)) for name, leaf in leaves.items()}
+    rows = finding.match(model, weights.arrays, config)
+    finding.check_rows(weights.path, rows, config)
+    for line in finding.described_rows(rows):
         log.info("init_from %s: %s", weights.path, line)
     return Loading(
         weights, {row.name: row.theirs for row in rows if row.status == "loaded" and row.theirs is not None}, config
