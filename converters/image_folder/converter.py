@@ -11,15 +11,8 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
+from converters.images import image_records
 from converters.images.image_archives import class_files, is_hidden
-from converters.images.image_records import (
-    IMAGE_FEATURES,
-    folder_members,
-    image_features,
-    in_batches,
-    member_error,
-    predicted_bytes,
-)
 from converters.raw.class_names import names_digest, position
 from converters.raw.splits import is_of
 from converters.raw.tars import Member
@@ -34,7 +27,10 @@ _LABEL_BASE = 1
 
 SCHEMA = Schema(
     "image_folder",
-    {**IMAGE_FEATURES, "image/class/text": Feature("bytes", content="text", doc="the class: its folder's name")},
+    {
+        **image_records.IMAGE_FEATURES,
+        "image/class/text": Feature("bytes", content="text", doc="the class: its folder's name"),
+    },
 )
 
 
@@ -62,7 +58,7 @@ class ImageFolderConverter:
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is the folder of a class; without a tag, the folder of class folders, for files next
         to these; or an archive of class folders."""
-        return in_batches(self._rows(storage, source))
+        return image_records.in_batches(self._rows(storage, source))
 
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
         for class_name, file, member in _files(storage, source):
@@ -72,7 +68,7 @@ class ImageFolderConverter:
                 yield _zipped(row, member) if source.kind == "zip" else row
 
     def _reference(self, key: str, class_name: str, file: File, member: Member) -> Reference:
-        error = member_error(member) if class_name else "a file beside the class folders: it has no class"
+        error = image_records.member_error(member) if class_name else "a file beside the class folders: it has no class"
         label = _LABEL_BASE + position(self.classes, class_name) if not error else 0
         columns = {"label": label, "class": class_name.encode()}
         return Reference(key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns)
@@ -80,7 +76,7 @@ class ImageFolderConverter:
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact for images that stay as they are; for others, uses the original size."""
         sizes = refs.columns.get("unpacked_bytes", refs.size)
-        return predicted_bytes(_BYTES_AROUND, refs, "class") + sizes - refs.size
+        return image_records.predicted_bytes(_BYTES_AROUND, refs, "class") + sizes - refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         if "unpacked_bytes" in ref.columns:
@@ -94,7 +90,7 @@ def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member
     if source.kind != "folder":
         yield from ((class_name, source.file, member) for class_name, member in class_files(storage, source))
         return
-    for file, member in folder_members(storage, source.uri):
+    for file, member in image_records.folder_members(storage, source.uri):
         if not is_hidden(member.name) and (member.kind != "folder" or source.tag):
             yield source.tag, file, member
 
@@ -106,7 +102,7 @@ def _zipped(row: Reference, member: Member) -> Reference:
 
 
 def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:
-    return {**image_features(image, key, label), "image/class/text": class_name}
+    return {**image_records.image_features(image, key, label), "image/class/text": class_name}
 
 
 _BYTES_AROUND = len(encode_example(SCHEMA, _features(Jpeg(b"", 300, 400), "", b"", 300)))

@@ -10,16 +10,7 @@ from typing import Any
 import google_crc32c
 
 from pipeline.errors import StorageError
-from pipeline.storage.gcs_calls import (
-    LOST,
-    TIMEOUT_SECONDS,
-    PreconditionFailed,
-    call,
-    named,
-    retrying,
-    status_of,
-    waiting,
-)
+from pipeline.storage import gcs_calls
 from pipeline.storage.gcs_ranges import find_blob
 
 PIECE_BYTES = 8 * 1024**2
@@ -76,7 +67,7 @@ class Upload:
     def abort(self) -> None:
         """Cancels the upload. Never fails: the bucket drops an unfinished upload after a week."""
         if self._writer is not None:
-            with contextlib.suppress(*LOST):
+            with contextlib.suppress(*gcs_calls.LOST):
                 self._writer.terminate()
             self._writer._buffer.close()  # otherwise the writer sends the rest when garbage-collected
             self._writer = None
@@ -89,31 +80,31 @@ class Upload:
             "wb",
             chunk_size=PIECE_BYTES,
             if_generation_match=found.generation if found else 0,
-            timeout=TIMEOUT_SECONDS,
-            retry=retrying(self._failures.append),
+            timeout=gcs_calls.TIMEOUT_SECONDS,
+            retry=gcs_calls.retrying(self._failures.append),
             ignore_flush=True,
         )
 
     def _put(self, generation: int) -> bool:
         """Sends the object in one request. False if the bucket's has another generation."""
         data = bytes(self._head)
-        options = {"if_generation_match": generation, "timeout": TIMEOUT_SECONDS, "retry": None}
+        options = {"if_generation_match": generation, "timeout": gcs_calls.TIMEOUT_SECONDS, "retry": None}
         try:
-            call(self._path, "write", lambda: self._blob.upload_from_string(data, **options))
-        except PreconditionFailed:
+            gcs_calls.call(self._path, "write", lambda: self._blob.upload_from_string(data, **options))
+        except gcs_calls.PreconditionFailed:
             return False
         return True
 
     def _sent(self, send: Callable[[], object]) -> bool:
         """Sends a piece. False if the bucket's object has another generation or may not be replaced."""
         try:
-            with waiting(f"write {self._path}", self._failures):
+            with gcs_calls.waiting(f"write {self._path}", self._failures):
                 send()
         except Exception as error:
-            if status_of(error) == 412:  # the client has two exceptions for it
+            if gcs_calls.status_of(error) == 412:  # the client has two exceptions for it
                 return False
-            failure = named(self._path, "write", error, len(self._failures) + 1)
-            if status_of(error) != 403 or not self._replaces:
+            failure = gcs_calls.named(self._path, "write", error, len(self._failures) + 1)
+            if gcs_calls.status_of(error) != 403 or not self._replaces:
                 raise failure from error
             # For example a retention policy. If the object has exactly these bytes, nothing needs replacing.
             self._forbidden = failure

@@ -12,20 +12,13 @@ import google_crc32c
 import numpy as np
 
 from pipeline.errors import SchemaError, ShardError, StorageError
+from pipeline.shards import sidecars
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
 from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
 from pipeline.shards.schema import PASSED_ON
-from pipeline.shards.sidecars import (
-    METADATA_FILE,
-    has_sidecars,
-    labels_file,
-    ledger_problem,
-    sidecar_problems,
-    sidecar_texts,
-)
 from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.indexed_records import key_of
 from pipeline.sources.tfds_files import tfds_leaves
@@ -68,13 +61,15 @@ def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
     """Problems of the files beside the shards, and files that no conversion wrote but that TFDS would read."""
     if what := text_problem(manifest):
         yield Problem(join(manifest.directory, TEXT_FILE), what)
-    if not has_sidecars(manifest):
+    if not sidecars.has_sidecars(manifest):
         return
-    for path, what in sidecar_problems(storage, manifest):
+    for path, what in sidecars.sidecar_problems(storage, manifest):
         yield Problem(path, what, "sidecar")
-    known = sidecar_texts(manifest)
+    known = sidecars.sidecar_texts(manifest)
     keys = [key for key, kind in tfds_leaves(known) if kind == "classLabel"]
-    taken = {labels_file(key): f"the class names of {key}" for key in keys} | {METADATA_FILE: "info.metadata"}
+    taken = {sidecars.labels_file(key): f"the class names of {key}" for key in keys} | {
+        sidecars.METADATA_FILE: "info.metadata"
+    }
     for name in sorted(storage.list(manifest.directory)):
         if name in taken and name not in known:
             what = f"is not in the manifest, but TFDS reads {taken[name]} from it"
@@ -108,7 +103,7 @@ class SplitVerifier:
         yield from self._open_index()
         self._there = self.storage.list(self.manifest.directory)
         yield from self._strays()
-        if what := ledger_problem(self.storage, self.manifest.directory, self.split, self.entry.rejected):
+        if what := sidecars.ledger_problem(self.storage, self.manifest.directory, self.split, self.entry.rejected):
             yield Problem(join(self.manifest.directory, rejects_file(self.split)), what)
         pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
         try:
