@@ -90,11 +90,8 @@ class IndexBuilder:
 
     def files(self, files: Mapping[str, Stat]) -> Iterator[IndexedFile]:
         """Yields these files in order; reads several at a time."""
-        pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-index")
-        try:
-            yield from pool.map(self._read_file, files.keys(), files.values())
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-index") as pool:
+            yield from pool.map(self._read_file, files.keys(), files.values())  # left early, map cancels the others
 
     def _read_file(self, name: str, stat: Stat) -> IndexedFile:
         path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
