@@ -15,15 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from pipeline.errors import ConversionError, EmptySplitError, OptionError
-from pipeline.shards.frames import compression_of
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
-from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Schema
 from pipeline.shards.split_index import decode_rows
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name
+from pipeline.sources.sequential_file import compressions
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join, write_file
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
@@ -117,14 +116,12 @@ def _refuse_other_files(storage: Storage, directory: str, splits: Iterable[str])
 
 
 def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
-    paths = [(join(directory, name), s) for named in files.values() for name, s in named.items() if s.bytes]
-    heads = storage.read_ranges((path, 0, min(HEADER_BYTES, stat.bytes)) for path, stat in paths)
-    for (path, _), head in zip(paths, heads, strict=True):
-        if compression := compression_of(head):
-            raise OptionError(
-                f"{path} is compressed ({compression}): finding a record in it means reading everything before it. "
-                f"Re-shard: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} --output=..."
-            )
+    listed = {join(directory, name): stat for named in files.values() for name, stat in named.items()}
+    for path, compression in compressions(storage, listed).items():
+        raise OptionError(
+            f"{path} is compressed ({compression}): finding a record in it means reading everything before it. "
+            f"Re-shard: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} --output=..."
+        )
 
 
 def _read(

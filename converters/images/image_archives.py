@@ -18,7 +18,7 @@ from pipeline.storage.storage import Storage
 
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
-_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 _SHOWN_FILES = 8
 _MAX_DEPTH = 20  # deeper folders are not told apart: a name may have thousands of parts
 
@@ -32,7 +32,7 @@ class _ArchiveFolder:
     has_images: bool = False  # by the names of all files
 
     def add(self, file: str) -> None:
-        self.has_images |= file.lower().endswith(_IMAGE_SUFFIXES)
+        self.has_images |= file.lower().endswith(IMAGE_SUFFIXES)
         if len(self.files) < _SHOWN_FILES:
             self.files.append(file)
 

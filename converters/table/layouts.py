@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
+from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.cells import class_cells
 from pipeline.errors import LabelError, OptionError, RawDataError, StorageError, did_you_mean
@@ -19,7 +20,6 @@ from pipeline.storage.storage import Storage, in_parallel, join
 
 _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
 _MAX_CLASSES = 100_000
-_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 _OF_SPLITS = ("train", "validation", "val", "test")
 
 
@@ -111,7 +111,7 @@ def _guessed_columns(storage: Storage, path: str) -> tuple[str, str]:
     except (RawDataError, StorageError):  # a hint must not fail
         return "IMAGE", "LABEL"
     cells = first.cells if first else {}
-    image = next((name for name in names if str(cells.get(name)).lower().endswith(_IMAGE_SUFFIXES)), "IMAGE")
+    image = next((name for name in names if str(cells.get(name)).lower().endswith(IMAGE_SUFFIXES)), "IMAGE")
     return image, _guessed_label(names, image)
 
 

@@ -20,12 +20,11 @@ from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.cells import document_cell
 from pipeline.errors import RawDataError
 from pipeline.raw.compressed import uncompressed
-from pipeline.raw.rows import TABLE_SUFFIXES, is_json, rows_of
+from pipeline.raw.rows import BOM, TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, join
 
 TEXT_SUFFIX, GZIP = ".txt", ".gz"
-_BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20
 SLICE_BYTES = 16 * 10**6  # of raw data; packing takes about twenty times as much memory
 _MOST_PATHS = 100  # to one directory
@@ -75,8 +74,8 @@ def documents(
         elif reading.unit == "block":
             yield from _blocks(file, reading.max_bytes, begin, end)
         else:
-            text = file.read(reading.max_bytes + len(_BOM) + 1)
-            yield _document(0, text.removeprefix(_BOM), reading.max_bytes)
+            text = file.read(reading.max_bytes + len(BOM) + 1)
+            yield _document(0, text.removeprefix(BOM), reading.max_bytes)
 
 
 def _document(offset: int, text: bytes, max_bytes: int) -> Document:
@@ -168,7 +167,7 @@ class _TextBlock:
 
 def _lines(file: BinaryIO, begin: int) -> Iterator[_TextLine]:
     """The lines that begin at this offset or later, after a byte order mark at the beginning."""
-    at = _next_line(file, begin) if begin else len(_BOM) if file.read(len(_BOM)) == _BOM else 0
+    at = _next_line(file, begin) if begin else len(BOM) if file.read(len(BOM)) == BOM else 0
     file.seek(at)
     begins = True
     while data := file.readline(_PIECE_BYTES):

@@ -17,7 +17,7 @@ from pipeline.storage.storage import Storage
 MAX_ROW_BYTES = 16 * 1024**2
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 csv.field_size_limit(MAX_ROW_BYTES)  # for the process; Python's default of 128 KiB is too small for long texts
 
@@ -116,7 +116,7 @@ class _Lines:
 
     def __init__(self, file: BinaryIO, offset: int = 0):
         self._file = file
-        self.offset, self.line = offset or (len(_BOM) if file.read(len(_BOM)) == _BOM else 0), 0
+        self.offset, self.line = offset or (len(BOM) if file.read(len(BOM)) == BOM else 0), 0
         self.begin = self.offset  # of the last line read; at the end of the file, its size
         file.seek(self.offset)
 

@@ -6,15 +6,15 @@ passed on the way if they are in sight; one that was passed before costs another
 import itertools
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pipeline.errors import CorruptRecordError, ShardError
-from pipeline.shards.frames import Compression, Frame, FramePlace, read_frames, walk_frames, walk_pieces
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import Compression, Frame, FramePlace, compression_of, read_frames, walk_frames, walk_pieces
+from pipeline.shards.record import HEADER_BYTES, crc32c
 from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.storage.storage import Stat, Storage
@@ -49,6 +49,14 @@ class Content:
 
     records: int
     bytes: int  # of the records, uncompressed
+
+
+def compressions(storage: Storage, files: Mapping[str, Stat]) -> dict[str, Compression]:
+    """By path: of the files whose first bytes show one."""
+    filled = [path for path, stat in files.items() if stat.bytes]
+    heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
+    found = zip(filled, map(compression_of, heads), strict=True)
+    return {path: compression for path, compression in found if compression}
 
 
 def content_of(storage: Storage, file: SequentialFile) -> Content:

@@ -13,8 +13,6 @@ import numpy as np
 
 from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.logs import logger
-from pipeline.shards.frames import Compression, compression_of
-from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import Labels
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import SchemaGuess
@@ -25,6 +23,7 @@ from pipeline.sources.sequential_file import (
     Kind,
     SequentialFile,
     SequentialReading,
+    compressions,
     content_of,
     frames_of,
 )
@@ -112,13 +111,9 @@ class SequentialRecords:
 
 def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[SequentialFile]:
     """The files, with the compression that the first bytes show."""
-    filled = [path for path, stat in files.items() if stat.bytes]
-    heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
-    forms: dict[str, Compression] = {}
-    for path, head in zip(filled, heads, strict=True):
-        form = compression_of(head)
-        if form and (form == "gzip" or kind == "tfrecord"):  # text can start like a zlib stream: "x^2"
-            forms[path] = form
+    forms = compressions(storage, files)
+    if kind != "tfrecord":  # text can start like a zlib stream: "x^2"
+        forms = {path: form for path, form in forms.items() if form == "gzip"}
     return [SequentialFile(path, stat, kind, forms.get(path)) for path, stat in files.items()]
 
 
