@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -258,9 +257,7 @@ class Reports:
     def __enter__(self) -> "Reports":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         files, self.writes = (self._events, self._lines) if self.writes else (), False
         for file in files:
             try:
