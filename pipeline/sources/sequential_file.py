@@ -55,8 +55,7 @@ def compressions(storage: Storage, files: Mapping[str, Stat]) -> dict[str, Compr
     """By path: of the files whose first bytes show one."""
     filled = [path for path, stat in files.items() if stat.bytes]
     heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
-    found = zip(filled, map(compression_of, heads), strict=True)
-    return {path: compression for path, compression in found if compression}
+    return {path: found for path, head in zip(filled, heads, strict=True) if (found := compression_of(head))}
 
 
 def content_of(storage: Storage, file: SequentialFile) -> Content:

@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.logs import logger
+from pipeline.shards.frames import Compression
 from pipeline.shards.schema import Labels
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import SchemaGuess
@@ -111,7 +112,7 @@ class SequentialRecords:
 
 def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[SequentialFile]:
     """The files, with the compression that the first bytes show."""
-    forms = compressions(storage, files)
+    forms: dict[str, Compression] = compressions(storage, files)
     if kind != "tfrecord":  # text can start like a zlib stream: "x^2"
         forms = {path: form for path, form in forms.items() if form == "gzip"}
     return [SequentialFile(path, stat, kind, forms.get(path)) for path, stat in files.items()]
