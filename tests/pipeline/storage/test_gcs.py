@@ -24,7 +24,7 @@ def storage(bucket, monkeypatch):
 
 @pytest.fixture
 def short_time_outs(monkeypatch):
-    for module in ("gcs", "gcs_calls", "gcs_ranges", "gcs_upload"):
+    for module in ("gcs", "gcs_calls", "gcs_ranges"):
         monkeypatch.setattr(f"pipeline.storage.{module}.TIMEOUT_SECONDS", (2.0, 0.4))
 
 
