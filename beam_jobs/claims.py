@@ -83,7 +83,7 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. "
             f"{f'In the raw data, {change}. Label' if change else 'The raw data, label'} files or options, such as "
-            "--seed, --target_shard_bytes, --verify, --validation_fraction or --max_side, "
+            "--seed, --target-shard-bytes, --verify, --validation-fraction or --max-side, "
             f"{'may differ, too' if change else 'differ'}. Repeat the old options, give another directory, or replace "
             "the split with --overwrite."
         )
@@ -94,14 +94,14 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
 def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
     """Renews the claim of the same plan if no finished shard is affected by changes to the raw data since then.
 
-    With --verify_existing the bytes decide, so the commit renews the claim (see write)."""
+    With --verify-existing the bytes decide, so the commit renews the claim (see write)."""
     job, mine = plan.job, Claim.of(plan)
     if there.raw_checksum == mine.raw_checksum or job.verify_existing:
         return
     if change := first_change(storage, plan, there.plan, there.num_shards, there.seed):
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of other raw data: {change} since its shards were written. "
-            "Restore the old data, let --verify_existing compare the bytes (a copy has the same), give another "
+            "Restore the old data, let --verify-existing compare the bytes (a copy has the same), give another "
             "directory, or replace the split with --overwrite."
         )
     _publish(storage, join(job.output_dir, naming.plan_file(plan.split)), mine)

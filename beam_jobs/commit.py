@@ -66,12 +66,12 @@ def commit_split(
 
 
 def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
-    yield f"split {split!r}: {len(rejected)} bad records; --max_bad_records allows {job.max_bad_records}:"
+    yield f"split {split!r}: {len(rejected)} bad records; --max-bad-records allows {job.max_bad_records}:"
     yield from (f"  {line.key}: {line.error}" for line in rejected[:10])
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
     listed = join(job.output_dir, rejects_file(split))
-    yield f"All are listed in {listed}. Repair them, or leave them out: --max_bad_records={len(rejected)}."
+    yield f"All are listed in {listed}. Repair them, or leave them out: --max-bad-records={len(rejected)}."
 
 
 def _empty_message(job: ConversionJob, split: str, rejected: int) -> str:
@@ -80,7 +80,7 @@ def _empty_message(job: ConversionJob, split: str, rejected: int) -> str:
         return f"split {split!r} has no records: its {rejected} inputs were all rejected. {listed} lists them."
     return (
         f"split {split!r} has no records: its sources contain nothing to convert. If it is a fraction of them, give a "
-        "larger --validation_fraction, or 0 for no validation split."
+        "larger --validation-fraction, or 0 for no validation split."
     )
 
 

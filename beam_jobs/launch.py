@@ -1,4 +1,4 @@
-"""Runs a job and reports its progress and verdict, or with --dry_run what it would do.
+"""Runs a job and reports its progress and verdict, or with --dry-run what it would do.
 
 A dry run scans and assigns in threads, without Beam, and writes nothing. The progress bar reads receipts, so it works
 with any runner and any number of processes; and the counts of workers on this machine, which show progress within
@@ -87,7 +87,7 @@ def _predicted_failures(job: ConversionJob, preview: SplitPreview) -> Iterator[s
     rejects = len(preview.rejected)
     if rejects > job.max_bad_records:
         what = "bad record" if rejects == 1 else "bad records"
-        yield f"{preview.split}: at least {rejects} {what}, more than --max_bad_records={job.max_bad_records}"
+        yield f"{preview.split}: at least {rejects} {what}, more than --max-bad-records={job.max_bad_records}"
     if not preview.records:
         yield f"{preview.split}: no records"
 

@@ -31,7 +31,7 @@ def watched_workers() -> Iterator[None]:
             raise
         raise ConversionError(
             f"a worker process died: {died[0]} (-9 and 137: it was killed, often because memory ran out). Run the same "
-            "command again to resume. Fewer --local_processes need less memory."
+            "command again to resume. Fewer --local-processes need less memory."
         ) from e
     finally:
         WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(SubprocessSdkWorkerHandler)

@@ -18,7 +18,7 @@ def check_places(raw_data: str, output_dir: str) -> None:
     """Raises OptionError if one directory is the other or is inside it. Follows symbolic links on a disk.
 
     The next run would take shards for raw data, and removing one directory would remove the other."""
-    for option, place in (("--raw_data_dir", raw_data), ("--output", output_dir)):
+    for option, place in (("--raw-data-dir", raw_data), ("--output", output_dir)):
         if not place:
             raise OptionError(f"{option} is empty. Give a directory; the current one is '.'.")
     raw, output = _parts(raw_data), _parts(output_dir)
@@ -34,7 +34,7 @@ def check_places(raw_data: str, output_dir: str) -> None:
 
 
 def check_target(plan: SplitPlan) -> None:
-    """Raises ConversionError if --target_shard_bytes would produce more shards than there are records."""
+    """Raises ConversionError if --target-shard-bytes would produce more shards than there are records."""
     job, records = plan.job, plan.total.records
     size = plan.sampled.scaled(plan.total.bytes)
     if plan.split in (job.num_shards or {}) or job.target_shard_bytes * records >= size:
@@ -44,7 +44,7 @@ def check_target(plan: SplitPlan) -> None:
     meant = job.target_shard_bytes * (MB if job.target_shard_bytes <= 10 * KB else KB)
     hint = f" Did you mean {format_bytes(meant).replace(' ', '')}?" if meant <= 10 * GB else ""
     raise ConversionError(
-        f"--target_shard_bytes={job.target_shard_bytes} (bytes) is less than the mean record of split {plan.split!r}, "
+        f"--target-shard-bytes={job.target_shard_bytes} (bytes) is less than the mean record of split {plan.split!r}, "
         f"{format_bytes(size / records)}: {plan.num_shards:,} shards for {records:,} records.{hint} A number without a "
         "unit is in bytes; 100MB to 1GB is usual. If you want empty shards, give the number of shards instead."
     )

@@ -100,5 +100,5 @@ def _of_size(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
     if plan.num_shards > 1 and num_bytes * _LARGE > shard:
         yield (
             f"{key} is a record of {format_bytes(num_bytes)}, over a quarter of a shard ({format_bytes(int(shard))}): "
-            "shards differ in size by as much. Larger shards would be more equal (--target_shard_bytes)."
+            "shards differ in size by as much. Larger shards would be more equal (--target-shard-bytes)."
         )

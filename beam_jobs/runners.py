@@ -1,7 +1,7 @@
 """The table of runners with short names: their class in Beam, their checks and their default flags.
 
 To add a runner, add a row, and a module if it needs code. Beam is imported only inside functions, so that --help and
---dry_run work without it."""
+--dry-run work without it."""
 
 import contextlib
 import importlib
@@ -78,8 +78,8 @@ class Preset:
     run: Callable[[ConversionJob, Any, Console, Waiting], bool] = _run_to_its_end
     aliases: tuple[str, ...] = ()  # Beam's names for it, in lower case and without "runner"
     extra: str = "convert"  # our extra that installs it
-    processes: bool = False  # supports --local_processes
-    leaves: bool = False  # supports --detach and --cancel_on_interrupt: its jobs need no launcher
+    processes: bool = False  # supports --local-processes
+    leaves: bool = False  # supports --detach and --cancel-on-interrupt: its jobs need no launcher
     quiet: bool = False  # its workers write to our stderr, but only what the verdict reports as well
 
 
@@ -130,7 +130,7 @@ def _check_dask_options(args: Namespace, options: Any) -> None:
     """Raises OptionError if both local workers and another cluster are requested."""
     if _is_elsewhere(options) and args.local_processes > 1:
         raise OptionError(
-            f"--local_processes={args.local_processes} starts a Dask cluster here, but a scheduler's address selects "
+            f"--local-processes={args.local_processes} starts a Dask cluster here, but a scheduler's address selects "
             "another cluster. Leave out one of the two."
         )
 
@@ -170,7 +170,7 @@ def _connected(dask_options: dict[str, Any]) -> Any:
         address = where.get("address") or where.get("scheduler_file")
         raise ConversionError(
             f"no Dask scheduler answers at {address}: {e}. Start one there (dask scheduler), or leave out the address: "
-            "--local_processes=N starts a cluster here."
+            "--local-processes=N starts a cluster here."
         ) from e
 
 
@@ -195,7 +195,7 @@ def _is_elsewhere(options: Any) -> bool:
 RUNNERS: Mapping[str, Preset] = {
     "local": Preset(
         "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
-        "this machine, in one process or in --local_processes",
+        "this machine, in one process or in --local-processes",
         flags=_local_flags,
         around=_local_around,
         # Beam's DirectRunner also uses this class for our graph, but first tries to download another runner.
@@ -205,7 +205,7 @@ RUNNERS: Mapping[str, Preset] = {
     ),
     "dask": Preset(
         "beam_jobs.dask_runner.ChainRunner",
-        "the Dask cluster of --dask_client_address, or one of --local_processes workers that ends with the command",
+        "the Dask cluster of --dask_client_address, or one of --local-processes workers that ends with the command",
         flags=lambda args: (f"--direct_num_workers={args.local_processes}",),
         check=_check_dask_options,
         around=_dask_cluster,

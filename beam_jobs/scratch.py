@@ -91,7 +91,7 @@ class Scratch:
                 raise RawDataError(
                     f"{uri} has {format_bytes(compressed_bytes)} and uncompresses to more than "
                     f"{format_bytes(limit)}: it may be a decompression bomb. If it really contains more, allow it: "
-                    "--max_uncompressed_bytes=SIZE."
+                    "--max-uncompressed-bytes=SIZE."
                 )
             yield piece
 

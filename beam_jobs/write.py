@@ -130,7 +130,7 @@ class _Writing:
 def _kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
     """The receipt of a finished shard; None if the shard has to be written. refs: its rows, in order.
 
-    With --verify_existing, reads all bytes of the shard and of its raw data first. Raises RawDataError if the shard was
+    With --verify-existing, reads all bytes of the shard and of its raw data first. Raises RawDataError if the shard was
     written from other raw data."""
     job, receipt = plan.job, finished_shard(output, plan, shard)
     if receipt is None:
@@ -169,7 +169,7 @@ def _refuse_other_bytes(output: Storage, plan: SplitPlan, receipt: Receipt, chan
     raise RawDataError(
         f"{job.output_dir} holds split {plan.split!r} of other raw data: {name_of(job, changed.file.uri)} "
         f"has other bytes than when {plan.shard_file(receipt.shard)} was written. Restore it, give another directory, "
-        "or replace the shards with --overwrite --verify_existing."
+        "or replace the shards with --overwrite --verify-existing."
     )
 
 

@@ -14,13 +14,13 @@ from converters.command_line import chosen_splits, conversion_parser, parsed, ru
 from converters.pixels.cifar import SPLITS, CifarConverter, find_cifar
 
 EXAMPLES = (
-    "--raw_data_dir=cifar-10 --output=shards",
-    "--raw_data_dir=cifar-10 --output=test_shards --splits=test",
+    "--raw-data-dir=cifar-10 --output=shards",
+    "--raw-data-dir=cifar-10 --output=test_shards --splits=test",
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     raw_data = "directory of cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or of their unpacked files"
     parser = conversion_parser("cifar_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
     args, rest = parsed(parser, argv)

@@ -1,4 +1,4 @@
-"""What the commands *_to_gcs share: the common options, and running the job or its --dry_run.
+"""What the commands *_to_gcs share: the common options, and running the job or its --dry-run.
 
 Commands call `exit_with(main)` only if run as __main__, and define nothing that travels to workers: these could not
 import a class of __main__. Knows no converter.
@@ -21,7 +21,7 @@ from beam_jobs.runners import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
 from pipeline.errors import InfeedError, OptionError, did_you_mean, how_to_install
 from pipeline.sizes import parse_bytes
-from pipeline.tools.command import Console, Parser, say
+from pipeline.tools.command import Console, Parser, say, spelled
 
 
 def conversion_parser(
@@ -31,18 +31,18 @@ def conversion_parser(
     splits: Sequence[str],
     raw_data: str,
     *,
-    raw_option: str = "--raw_data_dir DIR",
+    raw_option: str = "--raw-data-dir DIR",
     fraction: str = "",
 ) -> argparse.ArgumentParser:
     """The parser of a command, with the options that all commands share. doc and examples: as for Parser.
 
-    raw_data: help for the raw_option. fraction: what --validation_fraction does, if there is one."""
+    raw_data: help for the raw_option. fraction: what --validation-fraction does, if there is one."""
     parser = Parser(f"converters.{command}", doc, examples, usage=f"%(prog)s {raw_option} --output DIR [options]")
     option, metavar = raw_option.split()
     parser.add_argument(option, required=True, metavar=metavar, help=raw_data)
     parser.add_argument(
         "--output",
-        "--gcs_output_path",  # as in tensorflow/tpu
+        "--gcs-output-path",  # as in tensorflow/tpu
         dest="gcs_output_path",
         required=True,
         metavar="DIR",
@@ -51,10 +51,10 @@ def conversion_parser(
     known = f" subset of {', '.join(splits)}" if splits else ""
     parser.add_argument("--splits", help=f"comma-separated{known} (default: all that are found)")
     for split in splits:
-        parser.add_argument(f"--num_{split}_shards", type=int, help="overrides --target_shard_bytes")
+        parser.add_argument(f"--num-{split}-shards", type=int, help="overrides --target-shard-bytes")
     if fraction:
         help_text = f"{fraction}, becomes the validation split, the rest train (0: train only)"
-        parser.add_argument("--validation_fraction", type=float, help=help_text)
+        parser.add_argument("--validation-fraction", type=float, help=help_text)
     add_options(parser)
     return parser
 
@@ -64,8 +64,10 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple
     run, and before it looks at the raw data."""
     args, rest = parser.parse_known_args(argv)
     for name in _names(rest):
-        for nearest in difflib.get_close_matches(name.replace("_", "-"), _ours(args), n=1, cutoff=0.85):
+        for nearest in difflib.get_close_matches(name, _ours(args), n=1, cutoff=0.85):
             raise OptionError(f"--{name} is not an option of this command. Did you mean --{nearest}?")
+    rest = [spelled(each, "-", "_") for each in rest]  # as all of Beam's are
+    find_runner(args.runner)
     if rest:
         _beam(args, rest)
     return args, rest
@@ -118,7 +120,7 @@ def run(
     expected: Mapping[str, int] | None = None,
     notices: Sequence[str] = (),
 ) -> int:
-    """Converts the sources, or reports a --dry_run. Returns the exit status: 1 if a dry run predicts a failure.
+    """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run predicts a failure.
 
     rest: Beam's options. scratch: has the temporary files among the sources. expected: required number of records per
     split. notices: printed first."""
@@ -127,7 +129,7 @@ def run(
     num_shards = {split: number for split, number in wanted.items() if number is not None}
     for split, number in num_shards.items():
         if number < 1:
-            raise OptionError(f"--num_{split}_shards={number}: must be at least 1.")
+            raise OptionError(f"--num-{split}-shards={number}: must be at least 1.")
     fields = {"sources": tuple(sources), "num_shards": num_shards, "scratch": scratch.paths if scratch else ()}
     job, console = make_job(args, converter, expected=expected, **fields), Console()
     for notice in notices:
@@ -144,34 +146,34 @@ def run(
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the common options."""
     shards = parser.add_argument_group("shards")
-    shards.add_argument("--target_shard_bytes", default="100MB", help="size of a shard (default: %(default)s)")
+    shards.add_argument("--target-shard-bytes", default="100MB", help="size of a shard (default: %(default)s)")
     shards.add_argument("--seed", type=int, default=0, help="determines the order of records (default: 0)")
     again = parser.add_argument_group("an output directory that already contains shards")
     overwrite = "replace splits written with other options or from other raw data; removes exactly their files"
     again.add_argument("--overwrite", action="store_true", help=overwrite)
     again.add_argument(
-        "--verify_existing",
+        "--verify-existing",
         action="store_true",
         help="read finished shards and their raw data instead of comparing sizes and times; rewrite damaged "
         "shards. Needed after copying the raw data, which changes its times",
     )
     compressed = parser.add_argument_group("compressed raw data")
     compressed.add_argument(
-        "--max_uncompressed_bytes",
+        "--max-uncompressed-bytes",
         metavar="SIZE",
         help="limit for each uncompressed .gz file in <output>/_scratch (default: 100 times its size, at least 1GiB)",
     )
     bad = parser.add_argument_group("bad records")
-    bad.add_argument("--max_bad_records", type=int, default=0, help="allowed per split; all are listed (default: 0)")
+    bad.add_argument("--max-bad-records", type=int, default=0, help="allowed per split; all are listed (default: 0)")
     run = parser.add_argument_group("running", "All other --options go to Apache Beam unchanged.")
-    run.add_argument("--dry_run", action="store_true", help="print records, bytes and shards; write nothing")
+    run.add_argument("--dry-run", action="store_true", help="print records, bytes and shards; write nothing")
     presets = "; ".join(f"{name}: {preset.help}" for name, preset in RUNNERS.items())
     run.add_argument("--runner", default="local", help=f"{presets}; or any Beam runner (default: local)")
     processes = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.processes)
-    run.add_argument("--local_processes", type=int, default=1, help=f"worker processes for {processes} (default: 1)")
+    run.add_argument("--local-processes", type=int, default=1, help=f"worker processes for {processes} (default: 1)")
     leaving = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.leaves)
     run.add_argument("--detach", action="store_true", help=f"{leaving}: submit the job and exit")
-    run.add_argument("--cancel_on_interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job")
+    run.add_argument("--cancel-on-interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job")
 
 
 def make_job(args: argparse.Namespace, converter: Converter | Packer, **fields: Any) -> ConversionJob:
@@ -179,7 +181,7 @@ def make_job(args: argparse.Namespace, converter: Converter | Packer, **fields: 
     if args.seed < 0:
         raise OptionError(f"--seed={args.seed}: must be at least 0.")
     if args.max_bad_records < 0:
-        raise OptionError(f"--max_bad_records={args.max_bad_records}: must be at least 0.")
+        raise OptionError(f"--max-bad-records={args.max_bad_records}: must be at least 0.")
     if not fields["sources"]:
         raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
     return ConversionJob(
@@ -220,10 +222,10 @@ def _beam(args: argparse.Namespace, rest: Sequence[str]) -> tuple[Any, Preset]:
 
 def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
     if args.local_processes < 1:
-        raise OptionError(f"--local_processes={args.local_processes}: must be at least 1.")
+        raise OptionError(f"--local-processes={args.local_processes}: must be at least 1.")
     if args.local_processes > 1 and not preset.processes:
         raise OptionError(
-            f"--local_processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "
+            f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "
             "the runner has its own options for the number of workers."
         )
     for flag in ("detach", "cancel_on_interrupt"):
@@ -236,6 +238,6 @@ def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[
     known = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(known)
-    for name in _names(known.parse_known_args(list(rest))[1]):
-        hint = did_you_mean(name.replace("_", "-"), _ours(args))
+    for name in _names(spelled(each, "_", "-") for each in known.parse_known_args(list(rest))[1]):
+        hint = did_you_mean(name, _ours(args))
         raise OptionError(f"--{name} is neither an option of this converter nor of Apache Beam.{hint}")

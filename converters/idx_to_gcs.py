@@ -18,13 +18,13 @@ from converters.raw.class_names import read_class_names
 from pipeline.storage.schemes import open_storage
 
 EXAMPLES = (
-    "--raw_data_dir=mnist --output=shards",
-    "--raw_data_dir=emnist --output=letters --prefix=emnist-letters --transpose",
+    "--raw-data-dir=mnist --output=shards",
+    "--raw-data-dir=emnist --output=letters --prefix=emnist-letters --transpose",
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     splits = chosen_splits(args, SPLITS)
     names = read_class_names(open_storage(args.label_file), args.label_file) if args.label_file else ()
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     raw_data = "directory of train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., or their .gz"
     parser = conversion_parser("idx_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
     parser.add_argument("--prefix", help="which dataset, if there are several; for example emnist-letters")
-    parser.add_argument("--label_file", help="names of the classes 0, 1, ..., one per line (default: the numbers)")
+    parser.add_argument("--label-file", help="names of the classes 0, 1, ..., one per line (default: the numbers)")
     parser.add_argument("--transpose", action="store_true", help="swap rows and columns, as EMNIST needs")
     return parser
 

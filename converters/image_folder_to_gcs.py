@@ -20,13 +20,13 @@ from converters.raw.splits import SPLITS
 from pipeline.tools.command import Console
 
 EXAMPLES = (
-    "--raw_data_dir=photos --output=shards --validation_fraction=0.2",
-    "--raw_data_dir=photos --output=small --validation_fraction=0.2 --max_side=256",
+    "--raw-data-dir=photos --output=shards --validation-fraction=0.2",
+    "--raw-data-dir=photos --output=small --validation-fraction=0.2 --max-side=256",
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)

@@ -26,23 +26,23 @@ from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 
 EXAMPLES = (
-    "--raw_data_dir=ILSVRC2012 --output=shards --dry_run",
-    "--raw_data_dir=ILSVRC2012 --output=tensorflow_datasets --schema=tfds",
+    "--raw-data-dir=ILSVRC2012 --output=shards --dry-run",
+    "--raw-data-dir=ILSVRC2012 --output=tensorflow_datasets --schema=tfds",
 )
 
 _ORIGINAL_SHARDS = {"train": 1024, "validation": 128}
 
 # Flags of tensorflow/tpu's imagenet_to_gcs.py that still parse, so that old command lines run.
 _ANCESTOR = {
-    "--local_scratch_dir": "ignored: nothing is extracted or staged any more. Records are read inside the tars, and "
+    "--local-scratch-dir": "ignored: nothing is extracted or staged any more. Records are read inside the tars, and "
     "shards are written to their final place.",
-    "--gcs_upload": "ignored: only --output decides where shards are written.",
-    "--nogcs_upload": "ignored: for shards on disk, give a local directory as --output.",
+    "--gcs-upload": "ignored: only --output decides where shards are written.",
+    "--nogcs-upload": "ignored: for shards on disk, give a local directory as --output.",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     parser = _parser()
     args, rest = parsed(parser, argv)
     console = Console(stderr=True)
@@ -68,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _converter(args: argparse.Namespace) -> ImagenetConverter:
     tables = tuple(table for table in (args.bounding_boxes or "").split(",") if table)
     if tables and args.schema == "tfds":
-        raise OptionError("--bounding_boxes: --schema=tfds has no features for them. Use --schema=tpu.")
+        raise OptionError("--bounding-boxes: --schema=tfds has no features for them. Use --schema=tpu.")
     if args.full_set and args.label_file:
-        raise OptionError("--full_set means ILSVRC2012's own 1000 classes: leave out --label_file, or --full_set.")
+        raise OptionError("--full-set means ILSVRC2012's own 1000 classes: leave out --label-file, or --full-set.")
     label_file = args.label_file
     classes = read_synsets(open_storage(label_file), label_file) if label_file else ilsvrc2012_synsets()
     read_boxes(tables)  # so that errors are raised here, not in a worker
@@ -82,7 +82,7 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
 def _set_original_shards(args: argparse.Namespace) -> None:
     for split, number in _ORIGINAL_SHARDS.items():
         if getattr(args, f"num_{split}_shards") is not None:
-            raise OptionError(f"--original_shards and --num_{split}_shards: give only one of them.")
+            raise OptionError(f"--original-shards and --num-{split}-shards: give only one of them.")
         setattr(args, f"num_{split}_shards", number)
 
 
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser("imagenet_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
     add_verify_option(parser)
     parser.add_argument(
-        "--label_file",
+        "--label-file",
         help="all classes: one synset per line, optionally followed by a description (default: the 1000 of ILSVRC2012)",
     )
     parser.add_argument(
@@ -102,20 +102,20 @@ def _parser() -> argparse.ArgumentParser:
         f"shards are in {TFDS_DIRECTORY} under --output (default: tpu)",
     )
     parser.add_argument(
-        "--bounding_boxes",
+        "--bounding-boxes",
         help="comma-separated tables of boxes to add to records: Kaggle's LOC_train_solution.csv and "
         "LOC_val_solution.csv, or lines of name,xmin,ymin,xmax,ymax",
     )
     parser.add_argument(
-        "--full_set",
+        "--full-set",
         action="store_true",
         help="fail unless ILSVRC2012 is complete: every class, 1,281,167 and 50,000 images, the official labels",
     )
-    parser.add_argument("--original_shards", action="store_true", help="1024 train and 128 validation shards")
+    parser.add_argument("--original-shards", action="store_true", help="1024 train and 128 validation shards")
     old = parser.add_argument_group("flags of the original imagenet_to_gcs.py")
     old.add_argument("--project", help="Google Cloud project; only Google Cloud runners use it")
-    old.add_argument("--local_scratch_dir", help="ignored: nothing is staged")
-    for flag in ("--gcs_upload", "--nogcs_upload"):
+    old.add_argument("--local-scratch-dir", help="ignored: nothing is staged")
+    for flag in ("--gcs-upload", "--nogcs-upload"):
         old.add_argument(flag, action="store_true", help="ignored: --output decides")
     return parser
 

@@ -25,13 +25,13 @@ from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console
 
 EXAMPLES = (
-    "--raw_data_dir=tables --output=shards --image_column=file --label_column=animal",
-    "--raw_data_dir=reviews --output=texts --text_column=text --label_column=stars --validation_fraction=0.1",
+    "--raw-data-dir=tables --output=shards --image-column=file --label-column=animal",
+    "--raw-data-dir=reviews --output=texts --text-column=text --label-column=stars --validation-fraction=0.1",
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     wanted = _wanted_columns(args)
     to_jpeg = to_jpeg_of(args)
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
     check_columns(tables.paths, wanted, args.delimiter)
     with Console().status("looking for classes"):  # reads every row of every table
-        target = _target(args, wanted["--target_columns"], tables.paths)
+        target = _target(args, wanted["--target-columns"], tables.paths)
     shared = (target, args.key_column, args.delimiter, args.validation_fraction)
     if args.text_column:
         converter = TextTableConverter(args.text_column, *shared)
@@ -53,30 +53,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _not_converted(path: str) -> str:
     return (
         f"{path} is not converted: its name does not begin with a split. If it lists the classes, one per line, give "
-        f"--label_file={path}. If its rows are records, rename it (train-1.csv), or give --validation_fraction to "
+        f"--label-file={path}. If its rows are records, rename it (train-1.csv), or give --validation-fraction to "
         "convert all tables as one set."
     )
 
 
 def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     """The columns by option. Raises OptionError for contradictory options."""
-    one = {f"--{name}": getattr(args, name) for name in ("image_column", "text_column")}
+    one = {"--image-column": args.image_column, "--text-column": args.text_column}
     if sum(map(bool, one.values())) != 1:
-        raise OptionError("give either --image_column or --text_column, for the content of records.")
-    targets = {f"--{name}": getattr(args, name) for name in ("label_column", "labels_column", "target_columns")}
+        raise OptionError("give either --image-column or --text-column, for the content of records.")
+    targets = {"--label-column": args.label_column, "--labels-column": args.labels_column}
+    targets["--target-columns"] = args.target_columns
     if sum(map(bool, targets.values())) > 1:
-        raise OptionError("give one of --label_column, --labels_column and --target_columns, or none.")
+        raise OptionError("give one of --label-column, --labels-column and --target-columns, or none.")
     if args.label_file and not (args.label_column or args.labels_column):
-        raise OptionError("--label_file names the classes of --label_column or --labels_column: give one of them.")
+        raise OptionError("--label-file names the classes of --label-column or --labels-column: give one of them.")
     check_delimiter(args.delimiter)
     if not args.label_separator:
-        raise OptionError("--label_separator is empty; it must have at least one character.")
+        raise OptionError("--label-separator is empty; it must have at least one character.")
     numbers = [name.strip() for name in (args.target_columns or "").split(",")] if args.target_columns else []
     if len(set(numbers)) < len(numbers) or "" in numbers:
-        raise OptionError(f"--target_columns={args.target_columns}: a column is empty, or is listed twice.")
-    single = {**one, "--key_column": args.key_column, **targets}
-    del single["--target_columns"]
-    return {**{option: [name] for option, name in single.items() if name}, "--target_columns": numbers}
+        raise OptionError(f"--target-columns={args.target_columns}: a column is empty, or is listed twice.")
+    single = {**one, "--key-column": args.key_column, **targets}
+    del single["--target-columns"]
+    return {**{option: [name] for option, name in single.items() if name}, "--target-columns": numbers}
 
 
 def _target(args: argparse.Namespace, numbers: Sequence[str], paths: Sequence[str]) -> Target:
@@ -103,21 +104,21 @@ def _parser() -> argparse.ArgumentParser:
     fraction = "convert all tables as one set: this fraction of their rows, chosen by a hash of their keys"
     parser = conversion_parser("table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction)
     parser.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
-    content = parser.add_argument_group("content of a record", "Give either --image_column or --text_column.")
-    content.add_argument("--image_column", help="column of image paths: relative to the table, absolute, or gs://")
-    content.add_argument("--text_column", help="column of texts")
+    content = parser.add_argument_group("content of a record", "Give either --image-column or --text-column.")
+    content.add_argument("--image-column", help="column of image paths: relative to the table, absolute, or gs://")
+    content.add_argument("--text-column", help="column of texts")
     content.add_argument(
-        "--key_column", help="column of keys (default: the path of the image; for a text, file and line)"
+        "--key-column", help="column of keys (default: the path of the image; for a text, file and line)"
     )
     target = parser.add_argument_group("labels or numbers", "Give at most one of the three column options.")
-    target.add_argument("--label_column", help="column of class names, one per row")
+    target.add_argument("--label-column", help="column of class names, one per row")
     target.add_argument(
-        "--labels_column", help="column of any number of class names per row: a list in JSON, else a|b|c"
+        "--labels-column", help="column of any number of class names per row: a list in JSON, else a|b|c"
     )
-    target.add_argument("--target_columns", help="comma-separated columns of numbers")
-    target.add_argument("--label_separator", default="|", help="separates the names in --labels_column (default: |)")
+    target.add_argument("--target-columns", help="comma-separated columns of numbers")
+    target.add_argument("--label-separator", default="|", help="separates the names in --labels-column (default: |)")
     target.add_argument(
-        "--label_file", help="all classes in order, one per line (default: those in the tables, sorted)"
+        "--label-file", help="all classes in order, one per line (default: those in the tables, sorted)"
     )
     add_image_options(parser)
     return parser

@@ -1,6 +1,6 @@
 """python -m converters.text_to_gcs: text files, or a column of csv, tsv or jsonl -> rows of tokens in TFRecord shards.
 
-Packs documents into rows of --sequence_length tokens for language models. Runs on Apache Beam. The same command resumes
+Packs documents into rows of --sequence-length tokens for language models. Runs on Apache Beam. The same command resumes
 an interrupted conversion."""
 
 if __name__ == "__main__":
@@ -26,19 +26,19 @@ from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, Packing, TextInfo, Tokenizer, open_hugging_face
 
 EXAMPLES = (
-    "--raw_data_dir=books --output=shards --validation_fraction=0.05",
-    "--raw_data_dir=reviews --output=tokens --text_column=text --tokenizer=tokenizer.json --sequence_length=2048",
+    "--raw-data-dir=books --output=shards --validation-fraction=0.05",
+    "--raw-data-dir=reviews --output=tokens --text-column=text --tokenizer=tokenizer.json --sequence-length=2048",
 )
 _LONGEST_ROW = 1 << 20
 _BUILT_IN = ("bytes", "characters")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     if not 2 <= args.sequence_length <= _LONGEST_ROW:
         raise OptionError(
-            f"--sequence_length={args.sequence_length}: must be at least 2, a start token and one other, and at most "
+            f"--sequence-length={args.sequence_length}: must be at least 2, a start token and one other, and at most "
             f"{_LONGEST_ROW:,}."
         )
     check_delimiter(args.delimiter)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_places(args.raw_data_dir, args.gcs_output_path)
     reading = DocumentFormat(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
     texts = find_texts(args.raw_data_dir, splits, args.validation_fraction, reading)
-    check_columns(texts.tables, {"--text_column": [args.text_column]}, args.delimiter)
+    check_columns(texts.tables, {"--text-column": [args.text_column]}, args.delimiter)
     info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, args.validation_fraction)
     return run(args, rest, TextConverter(info, reading), texts.sources, notices=list(_not_read(texts.others)))
 
@@ -60,9 +60,9 @@ def _not_read(others: Sequence[str]) -> Sequence[str]:
 
 
 def _tokenizer(args: argparse.Namespace) -> Tokenizer:
-    for option in ("start_token", "end_token"):
-        if getattr(args, option) is not None and args.tokenizer in _BUILT_IN:
-            raise OptionError(f"--{option}={getattr(args, option)}: only a tokenizer.json has one. Leave it out.")
+    for option, token in (("start", args.start_token), ("end", args.end_token)):
+        if token is not None and args.tokenizer in _BUILT_IN:
+            raise OptionError(f"--{option}-token={token}: only a tokenizer.json has one. Leave it out.")
     if args.alphabet is not None and args.tokenizer != "characters":
         raise OptionError(f"--alphabet={args.alphabet}: only --tokenizer=characters has one. Leave it out.")
     if args.tokenizer == "bytes":
@@ -91,10 +91,10 @@ def _parser() -> argparse.ArgumentParser:
         default="file",
         help="what a document of a .txt file is: the file, or a block of lines between blank lines (default: file)",
     )
-    documents.add_argument("--text_column", default="text", help="column of tables with the documents (default: text)")
+    documents.add_argument("--text-column", default="text", help="column of tables with the documents (default: text)")
     documents.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
     documents.add_argument(
-        "--max_document_bytes",
+        "--max-document-bytes",
         default="16MB",
         help="reject longer documents, because a document is packed in memory: about 150 times its size with a "
         "tokenizer.json. Rows of tables may never exceed 16 MiB (default: %(default)s)",
@@ -110,9 +110,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="text whose characters --tokenizer=characters knows (default: printable ASCII, tab and newline)",
     )
-    rows.add_argument("--start_token", help="of the tokenizer.json, before each segment (default: <s>, [CLS], ...)")
-    rows.add_argument("--end_token", help="of the tokenizer.json, after each document (default: </s>, [SEP], ...)")
-    rows.add_argument("--sequence_length", type=int, default=512, help="tokens per row (default: %(default)s)")
+    rows.add_argument("--start-token", help="of the tokenizer.json, before each segment (default: <s>, [CLS], ...)")
+    rows.add_argument("--end-token", help="of the tokenizer.json, after each document (default: </s>, [SEP], ...)")
+    rows.add_argument("--sequence-length", type=int, default=512, help="tokens per row (default: %(default)s)")
     rows.add_argument(
         "--packing",
         choices=get_args(Packing),

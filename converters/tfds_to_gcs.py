@@ -34,15 +34,15 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 
 EXAMPLES = (
-    "--dataset=imagenet2012 --data_dir=tensorflow_datasets --output=shards",
-    "--dataset=imagenet2012 --data_dir=tensorflow_datasets --output=shards --num_shards=train=4 --overwrite",
+    "--dataset=imagenet2012 --data-dir=tensorflow_datasets --output=shards",
+    "--dataset=imagenet2012 --data-dir=tensorflow_datasets --output=shards --num-shards=train=4 --overwrite",
 )
 _NAME = re.compile(r"(\w+)(?:/([\w.+-]+))?(?::(\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     dataset = DatasetName.parse(args.dataset)
     data_dir = args.data_dir or os.environ.get("TFDS_DATA_DIR") or str(Path("~/tensorflow_datasets").expanduser())
@@ -57,10 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     known = "name, name/config, name:1.0.0 or name/config:1.0.0"
     parser = conversion_parser("tfds_to_gcs", __doc__, EXAMPLES, (), known, raw_option="--dataset NAME")
-    parser.add_argument("--data_dir", help="where TFDS prepared it (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)")
+    parser.add_argument("--data-dir", help="where TFDS prepared it (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)")
     parser.add_argument("--download", action="store_true", help="let TFDS download and prepare it first, if necessary")
     parser.add_argument(
-        "--trust_features",
+        "--trust-features",
         action="append",
         default=[],
         metavar="MODULE",
@@ -106,7 +106,7 @@ def find_tfds(
     form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
     if form != "tfrecord":
         raise RawDataError(
-            f"{directory} is in TFDS's format {form!r}; only tfrecord can be re-sharded. Give another --data_dir, and "
+            f"{directory} is in TFDS's format {form!r}; only tfrecord can be re-sharded. Give another --data-dir, and "
             "--download, which prepares it as tfrecord."
         )
     described = described_by_tfds(directory, tfds, trusted)

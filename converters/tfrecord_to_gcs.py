@@ -23,17 +23,17 @@ from pipeline.sources.named_splits import parse_assignment
 from pipeline.tools.command import Console, say
 
 EXAMPLES = (
-    "--raw_data_dir=tfrecords --output=shards --dry_run",
-    "--raw_data_dir=tfrecords --output=shards --pattern='train=train-*'",
+    "--raw-data-dir=tfrecords --output=shards --dry-run",
+    "--raw-data-dir=tfrecords --output=shards --pattern='train=train-*'",
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     patterns = [parse_assignment("--pattern", text) for text in args.pattern]
     if (args.labels_file is None) != (args.label_key is None):
-        raise OptionError("--labels_file and --label_key belong together: give both, or neither.")
+        raise OptionError("--labels-file and --label-key belong together: give both, or neither.")
     with scratch_of(args, args.raw_data_dir) as scratch:
         raw = find_raw(args.raw_data_dir, chosen_splits(args), patterns, scratch, args.schema_file)
         set_num_shards(args, raw.sources)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report_schema(schema: Schema, whole: bool) -> None:
-    """Prints the schema on stderr in the form that --schema_file takes, if `whole`; a note if it is opaque."""
+    """Prints the schema on stderr in the form that --schema-file takes, if `whole`; a note if it is opaque."""
     console = Console(stderr=True)
     if schema.opaque:
         say(console, "note: the records are not tf.train.Examples: they are copied without looking into them.")
@@ -68,23 +68,23 @@ def _parser() -> argparse.ArgumentParser:
     add_record_options(parser)
     records = parser.add_argument_group("records")
     records.add_argument(
-        "--schema_file", help="JSON of the schema, or a manifest (default: inferred from a sample of records)"
+        "--schema-file", help="JSON of the schema, or a manifest (default: inferred from a sample of records)"
     )
-    records.add_argument("--labels_file", help="names of the labels, one per line")
-    records.add_argument("--label_key", help="the feature that contains the labels")
-    records.add_argument("--label_base", type=int, default=0, help="number of the first name (default: 0)")
+    records.add_argument("--labels-file", help="names of the labels, one per line")
+    records.add_argument("--label-key", help="the feature that contains the labels")
+    records.add_argument("--label-base", type=int, default=0, help="number of the first name (default: 0)")
     records.add_argument("--name", help="name of the dataset (default: the source's own, or tfrecord)")
     return parser
 
 
 def add_record_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --num_shards, for splits of any name, and --check."""
+    """Adds --num-shards, for splits of any name, and --check."""
     parser.add_argument(
-        "--num_shards",
+        "--num-shards",
         action="append",
         default=[],
         metavar="SPLIT=N",
-        help="overrides --target_shard_bytes; may be repeated",
+        help="overrides --target-shard-bytes; may be repeated",
     )
     parser.add_argument(
         "--check",
@@ -95,18 +95,18 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
 
 
 def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Stores --num_shards where `run` reads it. Raises OptionError for an unknown split and for a bad number.
+    """Stores --num-shards where `run` reads it. Raises OptionError for an unknown split and for a bad number.
 
     A split that --splits leaves out is only noted: users repeat a command with some of its splits."""
     splits, chosen = {source.split for source in sources}, chosen_splits(args)
-    for split, number in (parse_assignment("--num_shards", text) for text in args.num_shards):
+    for split, number in (parse_assignment("--num-shards", text) for text in args.num_shards):
         if not number.isdecimal():
-            raise OptionError(f"--num_shards={split}={number}: {number!r} is not a number.")
+            raise OptionError(f"--num-shards={split}={number}: {number!r} is not a number.")
         if chosen and split not in chosen:
-            say(Console(stderr=True), f"note: --num_shards={split}={number} has no effect: --splits leaves it out.")
+            say(Console(stderr=True), f"note: --num-shards={split}={number} has no effect: --splits leaves it out.")
         elif split not in splits:
             raise OptionError(
-                f"--num_shards={split}={number}: there is no split {split!r}.{did_you_mean(split, splits)}"
+                f"--num-shards={split}={number}: there is no split {split!r}.{did_you_mean(split, splits)}"
             )
         setattr(args, f"num_{split}_shards", int(number))
 

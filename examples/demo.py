@@ -73,10 +73,10 @@ def convert(out: Path, console: Console) -> int:
     """Writes the raw data and converts them, by commands. Returns the exit status of the first that fails, or 0."""
     raw = f"{out}/raw"
     options = [
-        f"--raw_data_dir={raw}",
-        f"--gcs_output_path={out}/shards",
-        f"--label_file={raw}/synsets.txt",
-        f"--target_shard_bytes={TARGET_SHARD_BYTES}",
+        f"--raw-data-dir={raw}",
+        f"--gcs-output-path={out}/shards",
+        f"--label-file={raw}/synsets.txt",
+        f"--target-shard-bytes={TARGET_SHARD_BYTES}",
     ]
     stages = [
         ("1 Raw data in ImageNet's layout", "converters.digits_raw", [raw]),

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Indexes, prints, and returns the exit code. Raises InfeedError if nothing can be indexed."""
     args, console = _parser().parse_args(argv), Console()
     if (args.labels_file is None) != (args.label_key is None):
-        raise OptionError("--labels_file and --label_key belong together: give both, or neither.")
+        raise OptionError("--labels-file and --label-key belong together: give both, or neither.")
     directory, files = _find(args.pattern, args.split)
     storage = open_storage(directory)
     _refuse_conversions(storage, directory)
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     damaged = [problem for indexed in splits.values() for file in indexed.files for problem in file.problems]
     if damaged:
         say(console, f"Nothing was written: {len(damaged):,} problems were found. Copy these files again; or leave the "
-            f"records out: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} "
-            f"--max_bad_records={len(damaged)} --output=...")  # fmt: skip
+            f"records out: python -m converters.tfrecord_to_gcs --raw-data-dir={directory} "
+            f"--max-bad-records={len(damaged)} --output=...")  # fmt: skip
         return 1
     _publish(storage, directory, splits, args, schema)
     for split, indexed in splits.items():
@@ -62,10 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("pattern", metavar="PATTERN", help="files of one directory ('data/train-*'), or a directory")
     parser.add_argument("--split", help="the split of all files (default: the split in each file's name)")
     parser.add_argument("--name", help="name of the dataset (default: tfrecord, or its name in an earlier index)")
-    parser.add_argument("--schema_file", help="JSON of the schema that records must match (default: inferred)")
-    parser.add_argument("--labels_file", help="names of the labels, one per line")
-    parser.add_argument("--label_key", help="the feature that holds the labels")
-    parser.add_argument("--label_base", type=int, default=0, help="the label of the first name (default: 0)")
+    parser.add_argument("--schema-file", help="JSON of the schema that records must match (default: inferred)")
+    parser.add_argument("--labels-file", help="names of the labels, one per line")
+    parser.add_argument("--label-key", help="the feature that holds the labels")
+    parser.add_argument("--label-base", type=int, default=0, help="the label of the first name (default: 0)")
     return parser
 
 
@@ -120,7 +120,7 @@ def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
     for path, compression in compressions(storage, listed).items():
         raise OptionError(
             f"{path} is compressed ({compression}): finding a record in it means reading everything before it. "
-            f"Re-shard: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} --output=..."
+            f"Re-shard: python -m converters.tfrecord_to_gcs --raw-data-dir={directory} --output=..."
         )
 
 
@@ -175,7 +175,7 @@ def _with_others(seen: Schema, there: Manifest, given: bool) -> Schema:
     """The schema of all splits: the inferred one is merged with the manifest's, a given one must equal it."""
     if given and there.schema.features != seen.features:
         raise OptionError(
-            f"{there.directory} has other splits ({', '.join(there.splits)}) whose schema differs from --schema_file. "
+            f"{there.directory} has other splits ({', '.join(there.splits)}) whose schema differs from --schema-file. "
             "Index all splits again with it, in one command."
         )
     return seen if given else merged_schema([there.schema, seen])

@@ -15,11 +15,11 @@ from pipeline.tools.program import COMMANDS, OLD_COMMANDS, Command, ends_when_no
 _CONVERT = "convert"
 _END = """examples:
   infeed digits raw
-  infeed convert imagenet --raw_data_dir=raw --label_file=raw/synsets.txt --output=shards
+  infeed convert imagenet --raw-data-dir=raw --label-file=raw/synsets.txt --output=shards
 
 see also: infeed convert --help, infeed COMMAND --help"""
 _END_OF_CONVERT = """examples:
-  infeed convert images --raw_data_dir=photos --output=shards --validation_fraction=0.2
+  infeed convert images --raw-data-dir=photos --output=shards --validation-fraction=0.2
   infeed convert tfrecord --help
 
 see also: infeed index --help, infeed describe --help"""

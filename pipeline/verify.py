@@ -75,13 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)")
     parser.add_argument("--decode", action="store_true", help="also decode every image (~1 ms for 500x375)")
     parser.add_argument(
-        "--write_sidecars",
+        "--write-sidecars",
         action="store_true",
         help="first rewrite, from the manifest, the files that TFDS needs to read DIR (dataset_info.json, "
         "features.json, label names)",
     )
     parser.add_argument(
-        "--dali_index",
+        "--dali-index",
         nargs="?",
         const="",
         metavar="INDEX_DIR",
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 def _write_sidecars(console: Console, storage: Storage, manifest: Manifest) -> None:
     if manifest.writer.startswith(INDEX_WRITER):
         raise OptionError(
-            f"--write_sidecars: {manifest.directory} was indexed, not converted, so any files for TFDS in it are not "
+            f"--write-sidecars: {manifest.directory} was indexed, not converted, so any files for TFDS in it are not "
             "infeed's. Leave the option out."
         )
     write_sidecars(storage, manifest.directory, manifest)
@@ -185,7 +185,7 @@ def repairs(manifest: Manifest, found: ProblemsBySplit, sidecars: Sequence[Probl
         remove = "gcloud storage rm" if strays[0].startswith("gs://") else "rm"
         yield f"To remove files that are not in the manifest: {remove} {shlex.join(strays)}"
     if any(problem.cause == "sidecar" for problem in sidecars):
-        command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --write_sidecars"
+        command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --write-sidecars"
         yield f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then verifies everything)."
 
 
@@ -197,7 +197,7 @@ def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]
     again = f"run the conversion again, its command with --output={_output_path(manifest)} --splits="
     if changed:
         yield (
-            f"To repair {changed}: {again}{changed} --verify_existing (it rewrites only what is damaged); or copy the "
+            f"To repair {changed}: {again}{changed} --verify-existing (it rewrites only what is damaged); or copy the "
             "files named above again."
         )
     if wrong:
@@ -214,7 +214,7 @@ def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
     if wrong:
         yield (
             f"Records of {wrong} are wrong, although their bytes are as indexed: replace the files, or correct the "
-            f"label file, and {again} with the right --labels_file, --label_key and --label_base."
+            f"label file, and {again} with the right --labels-file, --label-key and --label-base."
         )
 
 

@@ -200,10 +200,10 @@ def digits(tmp_path_factory):
     digits_raw.write_raw(raw)
     imagenet_to_gcs.main(
         [
-            f"--raw_data_dir={raw}",
-            f"--gcs_output_path={out}",
-            f"--label_file={raw}/synsets.txt",
-            "--target_shard_bytes=100KB",
+            f"--raw-data-dir={raw}",
+            f"--gcs-output-path={out}",
+            f"--label-file={raw}/synsets.txt",
+            "--target-shard-bytes=100KB",
         ]
     )
     return raw, out

@@ -24,7 +24,7 @@ from trainer.exporting.publishing import Exports
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
-FLAGS = ("--num_train_shards=3", "--num_validation_shards=2")
+FLAGS = ("--num-train-shards=3", "--num-validation-shards=2")
 ABOUT = {"origin": {}, "signatures": {}, "verified": {}}
 OF_A_DATASET = (
     *("manifest.json", "features.json", "dataset_info.json", "image-class-label.labels.txt", "text.json", "_dali"),
@@ -91,20 +91,20 @@ def write_model(model: Path) -> None:
 
 
 def convert(made: Path, out: Path, *flags: str) -> None:
-    labels = f"--label_file={made}/raw/synsets.txt"
+    labels = f"--label-file={made}/raw/synsets.txt"
     from converters import imagenet_to_gcs
 
-    imagenet_to_gcs.main([f"--raw_data_dir={made}/raw", f"--output={out}", labels, *FLAGS, *flags])
+    imagenet_to_gcs.main([f"--raw-data-dir={made}/raw", f"--output={out}", labels, *FLAGS, *flags])
 
 
 def convert_text(made: Path, out: Path) -> None:
-    text_to_gcs.main([f"--raw_data_dir={made}/texts", f"--output={out}", "--sequence_length=64"])
+    text_to_gcs.main([f"--raw-data-dir={made}/texts", f"--output={out}", "--sequence-length=64"])
 
 
 def repair(made: Path, out: Path) -> None:
     del made
     (out / "features.json").unlink()
-    verify.main([str(out), "--write_sidecars"])
+    verify.main([str(out), "--write-sidecars"])
 
 
 def export(made: Path, out: Path) -> None:
@@ -124,7 +124,7 @@ COMMANDS = {
     "--overwrite": ("out", OF_A_DATASET, lambda made, out: convert(made, out, "--seed=7", "--overwrite")),
     "packed text": (None, OF_A_DATASET, convert_text),
     "an index": ("records", OF_A_DATASET, lambda made, out: index.main([str(out)])),
-    "--write_sidecars": ("out", OF_A_DATASET, repair),
+    "--write-sidecars": ("out", OF_A_DATASET, repair),
     "an export": ("exports", OF_EXPORTS, export),
 }
 
@@ -214,7 +214,7 @@ def test_a_manifest_names_files_of_its_own_directory_only(name, made, tmp_path):
     before = seen(sorted(tmp_path.rglob("*")))
     says = r"schema\.tfds: expected the name of a file that is written here"
     with pytest.raises(ManifestError, match=says):
-        verify.main([str(directory), "--write_sidecars"])
+        verify.main([str(directory), "--write-sidecars"])
     if "/" not in name and name.isprintable() and name != "..":
         return  # the name of a shard may be anything that is a name
     page["schema"]["tfds"] = {}

@@ -104,7 +104,7 @@ def shards(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph, "pipeline_of", Stages)
         for options in (["shards"], ["tensorflow_datasets", "--schema=tfds"]):
-            raw = f"--raw_data_dir={directory}/ILSVRC2012"
+            raw = f"--raw-data-dir={directory}/ILSVRC2012"
             imagenet_to_gcs.main([raw, f"--output={directory}/{options[0]}", *options[1:]])
     return directory
 

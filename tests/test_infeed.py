@@ -33,7 +33,7 @@ def infeed(monkeypatch, capsys):
         (["verfy"], "there is no command 'infeed verfy'. Did you mean 'verify'? Known: checkpoints, convert, "),
         (["imagenet"], "there is no command 'infeed imagenet'. Did you mean 'convert imagenet'? Known: "),
         (
-            ["convert", "image", "--raw_data_dir=x"],
+            ["convert", "image", "--raw-data-dir=x"],
             "there is no command 'infeed convert image'. Did you mean 'images'? Known: cifar, idx, imagenet, images, "
             "table, text, tfds, tfrecord.\n",
         ),
@@ -53,7 +53,7 @@ def test_errors_name_a_command_as_the_user_started_it(infeed, monkeypatch, capsy
     with pytest.raises(SystemExit):
         idx_to_gcs.main(["--output=x"])
     assert capsys.readouterr().err == (
-        "error: the following arguments are required: --raw_data_dir. See python -m converters.idx_to_gcs --help.\n"
+        "error: the following arguments are required: --raw-data-dir. See python -m converters.idx_to_gcs --help.\n"
     )
 
 

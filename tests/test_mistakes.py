@@ -24,8 +24,8 @@ from trainer.config import TrainerConfig
 from trainer.task import Task
 
 OUT = "--output=out"
-FOLDERS = f"convert images --raw_data_dir=classes {OUT}"
-TABLE = f"convert table --raw_data_dir=table {OUT}"
+FOLDERS = f"convert images --raw-data-dir=classes {OUT}"
+TABLE = f"convert table --raw-data-dir=table {OUT}"
 JPEG = "image/encoded"
 IMAGES = "train images --data-dir shards --workdir work"
 
@@ -35,32 +35,32 @@ COMMAND_LINES = {
     "convert image": r"there is no command 'infeed convert image'\. Did you mean 'images'\?",
     "verfy shards": r"there is no command 'infeed verfy'\. Did you mean 'verify'\?",
     "verify": r"the following arguments are required: DIR\. See infeed verify --help",
-    "convert images --raw_data_dir=classes": r"arguments are required: --output.* See infeed convert images --help",
+    "convert images --raw-data-dir=classes": r"arguments are required: --output.* See infeed convert images --help",
     # raw data
-    f"convert imagenet --raw_data_dir=nowhere {OUT}": r"--raw_data_dir=nowhere does not exist",
-    f"convert imagenet --raw_data_dir=empty {OUT}": r"needs ILSVRC2012_img_train\.tar .* It has: nothing",
-    f"convert imagenet --raw_data_dir=file {OUT}": r"file is a file\. Give a directory",
-    f"convert images --raw_data_dir=gs:/bucket/raw {OUT}": r"Did you mean gs://bucket/raw\?",
-    f"convert images --raw_data_dir=s3://bucket/raw {OUT}": r"s3:// is not supported\. Allowed: .* gs://",
-    f"convert images --raw_data_dir=flat {OUT}": r"Put the images of each class into a folder",
-    FOLDERS: r"If these are the class folders, give --validation_fraction",
-    "convert images --raw_data_dir=classes --output=classes/shards --validation_fraction=0": r"outside the raw data",
-    f"{FOLDERS} --validation_fraction=1.5": r"--validation_fraction=1\.5: must be at least 0 and less than 1",
-    f"{FOLDERS} --validation_fraction=0 --splits=tain": r"unknown split 'tain'\. Did you mean 'train'\?",
-    f"{FOLDERS} --validation_fraction=0 --target_shard_byte=5MB": r"Did you mean --target_shard_bytes\?",
-    f"{FOLDERS} --validation_fraction=0 --target_shard_bytes=big": r"'big' is not a size in bytes\. .* 100MB",
-    f"{FOLDERS} --validation_fraction=0 --local_processes=0": r"--local_processes=0: must be at least 1",
-    f"{FOLDERS} --validation_fraction=0 --runner=dataflw": r"no such runner\. Did you mean 'dataflow'\?",
-    f"{FOLDERS} --validation_fraction=0 --verify=al": r"invalid choice: 'al'.* See infeed convert images --help",
-    f"convert table --raw_data_dir=empty {OUT} --image_column=file": r"empty has no tables \(\.csv",
-    f"convert table --raw_data_dir=table/train.csv {OUT} --image_column=file": r"is a file\. Give a directory",
-    TABLE: r"give either --image_column or --text_column",
-    f"{TABLE} --image_column=flie --label_column=label": r"no column 'flie'\. Did you mean 'file'\?",
-    f"{TABLE} --image_column=file --label_column=lable": r"no column 'lable'\. Did you mean 'label'\?",
-    f"convert idx --raw_data_dir=empty {OUT}": r"no file of images like train-images-idx3-ubyte",
-    f"convert cifar --raw_data_dir=empty {OUT}": r"none of cifar-10-batches-bin",
-    f"convert tfds --dataset=mnist --data_dir=empty {OUT}": r"mnist is not prepared.* Give --download",
-    f"convert tfrecord --raw_data_dir=empty {OUT}": r"Name them: --pattern train=PATTERN",
+    f"convert imagenet --raw-data-dir=nowhere {OUT}": r"--raw-data-dir=nowhere does not exist",
+    f"convert imagenet --raw-data-dir=empty {OUT}": r"needs ILSVRC2012_img_train\.tar .* It has: nothing",
+    f"convert imagenet --raw-data-dir=file {OUT}": r"file is a file\. Give a directory",
+    f"convert images --raw-data-dir=gs:/bucket/raw {OUT}": r"Did you mean gs://bucket/raw\?",
+    f"convert images --raw-data-dir=s3://bucket/raw {OUT}": r"s3:// is not supported\. Allowed: .* gs://",
+    f"convert images --raw-data-dir=flat {OUT}": r"Put the images of each class into a folder",
+    FOLDERS: r"If these are the class folders, give --validation-fraction",
+    "convert images --raw-data-dir=classes --output=classes/shards --validation-fraction=0": r"outside the raw data",
+    f"{FOLDERS} --validation-fraction=1.5": r"--validation-fraction=1\.5: must be at least 0 and less than 1",
+    f"{FOLDERS} --validation-fraction=0 --splits=tain": r"unknown split 'tain'\. Did you mean 'train'\?",
+    f"{FOLDERS} --validation-fraction=0 --target-shard-byte=5MB": r"Did you mean --target-shard-bytes\?",
+    f"{FOLDERS} --validation-fraction=0 --target-shard-bytes=big": r"'big' is not a size in bytes\. .* 100MB",
+    f"{FOLDERS} --validation-fraction=0 --local-processes=0": r"--local-processes=0: must be at least 1",
+    f"{FOLDERS} --validation-fraction=0 --runner=dataflw": r"no such runner\. Did you mean 'dataflow'\?",
+    f"{FOLDERS} --validation-fraction=0 --verify=al": r"invalid choice: 'al'.* See infeed convert images --help",
+    f"convert table --raw-data-dir=empty {OUT} --image-column=file": r"empty has no tables \(\.csv",
+    f"convert table --raw-data-dir=table/train.csv {OUT} --image-column=file": r"is a file\. Give a directory",
+    TABLE: r"give either --image-column or --text-column",
+    f"{TABLE} --image-column=flie --label-column=label": r"no column 'flie'\. Did you mean 'file'\?",
+    f"{TABLE} --image-column=file --label-column=lable": r"no column 'lable'\. Did you mean 'label'\?",
+    f"convert idx --raw-data-dir=empty {OUT}": r"no file of images like train-images-idx3-ubyte",
+    f"convert cifar --raw-data-dir=empty {OUT}": r"none of cifar-10-batches-bin",
+    f"convert tfds --dataset=mnist --data-dir=empty {OUT}": r"mnist is not prepared.* Give --download",
+    f"convert tfrecord --raw-data-dir=empty {OUT}": r"Name them: --pattern train=PATTERN",
     # shards
     "verify nowhere": r"there is no such directory\. Give the output of a conversion",
     "verify shards --split tain": r"no split 'tain'\. Did you mean 'train'\?",

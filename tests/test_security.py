@@ -151,7 +151,7 @@ def forked(theirs, fork_server, tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(theirs, forked):
     """What a conversion and a training did."""
-    images = ["--raw_data_dir=photos", "--output=converted", "--max_bad_records=9"]
+    images = ["--raw-data-dir=photos", "--output=converted", "--max-bad-records=9"]
     before = theirs.files()
     found = forked([["convert", "images", *images], ["train", "digits", *DIGITS, "--workdir=work"]])
     assert found.codes == [0], found.printed
@@ -168,13 +168,13 @@ def looked(theirs, trained, tmp_path_factory):
     commands = {
         "describe": ["shards", f"--html={out}/shards.html"],
         "verify": ["shards", "--decode"],
-        "index": ["eps/*", "--schema_file=eps.json"],
+        "index": ["eps/*", "--schema-file=eps.json"],
         "verify eps": ["eps", "--decode"],
         "checkpoints": ["work"],
         "report": ["work", f"--html={out}/report.html"],
         "seen": ["work", "--step=3", f"--html={out}/step.html"],
         "seen mine": [mine, "--step=3", "--losses"],
-        "convert tfds": ["--dataset=evil", "--data_dir=tfds", f"--output={out}/tfds"],
+        "convert tfds": ["--dataset=evil", "--data-dir=tfds", f"--output={out}/tfds"],
     }
     words = [[*key.removesuffix(" eps").removesuffix(" mine").split(), *options] for key, options in commands.items()]
     before = theirs.files("eps")
@@ -301,7 +301,7 @@ def test_a_features_module_is_refused_by_its_name(theirs, looked):
     assert (
         "error: tfds/evil/1.0.0/features.json names the class 'evilmod.X'. TFDS would import evilmod and run its code; "
         "only tensorflow_datasets.core.features is allowed. If you trust that module, name it: infeed convert tfds "
-        "--trust_features=evilmod, infeed train RECIPE --trust-features evilmod, or open_dataset(..., "
+        "--trust-features=evilmod, infeed train RECIPE --trust-features evilmod, or open_dataset(..., "
         "trust_features=['evilmod'])."
     ) in looked[0].printed.splitlines()
 

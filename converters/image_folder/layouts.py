@@ -149,7 +149,7 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
 
 def _what_to_do(folders: Collection[str]) -> str:
     if folders:
-        return "If these are the class folders, give --validation_fraction (0 for train only)."
+        return "If these are the class folders, give --validation-fraction (0 for train only)."
     return "Put the images of each class into a folder with the name of the class."
 
 
@@ -169,7 +169,7 @@ def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     folder = archive.class_folders(until=_FOLDER_NAMES) if archive else raw.folder
     if folder.classes and set(folder.classes) <= set(_FOLDER_NAMES):
         raise RawDataError(
-            f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out --validation_fraction."
+            f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out --validation-fraction."
         )
     return {"train": folder}, ()
 

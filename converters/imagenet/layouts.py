@@ -1,4 +1,4 @@
-"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have its own layout. Checks --full_set.
+"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have its own layout. Checks --full-set.
 
     original tars       ILSVRC2012_img_train.tar (a tar of class tars), ILSVRC2012_img_val.tar; also as .tar.gz
     extracted           train/<wnid>/*.JPEG, validation/*.JPEG (or val/)
@@ -73,14 +73,14 @@ def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
         missing = [synset for synset in ilsvrc2012_synsets() if there and synset not in there]
         if missing:
             raise RawDataError(
-                f"--full_set: {split} has {len(there)} classes of 1,000: {missing[0]} is missing"
-                f"{f', and {len(missing) - 1} more' if missing[1:] else ''}. Copy them, or leave out --full_set."
+                f"--full-set: {split} has {len(there)} classes of 1,000: {missing[0]} is missing"
+                f"{f', and {len(missing) - 1} more' if missing[1:] else ''}. Copy them, or leave out --full-set."
             )
     labels = raw.validation_labels
     if labels and names_digest(labels) != _OFFICIAL_LABELS:
         raise RawDataError(
-            f"--full_set: the {len(labels):,} validation labels are not the official 50,000 of ILSVRC2012 (line n is "
-            "validation image n, in the order of file names). Use the original list, or leave out --full_set."
+            f"--full-set: the {len(labels):,} validation labels are not the official 50,000 of ILSVRC2012 (line n is "
+            "validation image n, in the order of file names). Use the original list, or leave out --full-set."
         )
 
 

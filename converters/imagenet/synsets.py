@@ -36,5 +36,5 @@ def check_known(synset: str, synsets: Sequence[str], where: str) -> None:
         nearest = did_you_mean(synset, synsets) if len(synsets) <= 20 else ""
         raise LabelError(
             f"{where}: class {synset!r} is not in the label list ({len(synsets)} classes, {synsets[0]}..{synsets[-1]})."
-            f"{nearest} Give the full list with --label_file."
+            f"{nearest} Give the full list with --label-file."
         )

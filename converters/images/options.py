@@ -23,17 +23,17 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     images = parser.add_argument_group(
         "images", "A JPEG that these options do not change stays as it is, byte for byte."
     )
-    images.add_argument("--max_side", type=int, help="pixels; larger images are scaled down and encoded again")
-    images.add_argument("--apply_orientation", action="store_true", help="turn images upright according to EXIF")
+    images.add_argument("--max-side", type=int, help="pixels; larger images are scaled down and encoded again")
+    images.add_argument("--apply-orientation", action="store_true", help="turn images upright according to EXIF")
     images.add_argument(
-        "--jpeg_quality", type=int, default=95, help="of PNG, WebP, GIF and changed JPEG files (default: 95)"
+        "--jpeg-quality", type=int, default=95, help="of PNG, WebP, GIF and changed JPEG files (default: 95)"
     )
 
 
 def to_jpeg_of(args: argparse.Namespace) -> ToJpeg:
     """The conversion that the options choose. Raises OptionError."""
     if args.max_side is not None and args.max_side < 1:
-        raise OptionError(f"--max_side={args.max_side}: must be at least 1.")
+        raise OptionError(f"--max-side={args.max_side}: must be at least 1.")
     if not 1 <= args.jpeg_quality <= 100:
-        raise OptionError(f"--jpeg_quality={args.jpeg_quality}: must be 1 to 100.")
+        raise OptionError(f"--jpeg-quality={args.jpeg_quality}: must be 1 to 100.")
     return ToJpeg(args.verify, args.max_side, args.apply_orientation, args.jpeg_quality)

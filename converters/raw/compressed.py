@@ -36,7 +36,7 @@ def readable(storage: Storage, path: str, scratch: Scratch | None, compression: 
     if not compression:
         return Readable(path, storage.stat(path))
     if scratch is None:
-        raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
+        raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry-run writes nothing.")
     uri = scratch.uncompressed(storage, path, compression)
     stat, origin = open_storage(uri).stat(uri), storage.stat(path)
     crc32c = origin.crc32c if stat.crc32c is None else stat.crc32c

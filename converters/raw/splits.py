@@ -1,4 +1,4 @@
-"""Which splits raw data has, first checks of --raw_data_dir, and error texts that the searches for raw data share.
+"""Which splits raw data has, first checks of --raw-data-dir, and error texts that the searches for raw data share.
 
 Splits are named by files and folders, or a fraction of all records, chosen by a hash, is for validation."""
 
@@ -18,7 +18,7 @@ def open_raw_data(raw_data_dir: str) -> Storage:
     """The storage of the raw data. Raises RawDataError if the path does not exist."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
+        raise RawDataError(f"--raw-data-dir={raw_data_dir} does not exist. Give the directory of the raw data.")
     return storage
 
 
@@ -50,15 +50,15 @@ def by_split(
     if not found:
         raise RawDataError(
             f"{raw_data_dir} has no {wanted}. It has: {first_few(names)}. If these are not split yet, give "
-            "--validation_fraction (0 for train only)."
+            "--validation-fraction (0 for train only)."
         )
     return {split: found[split] for split in SPLITS if split in found}
 
 
 def check_fraction(fraction: float) -> None:
-    """Raises OptionError for a --validation_fraction outside [0, 1)."""
+    """Raises OptionError for a --validation-fraction outside [0, 1)."""
     if not 0 <= fraction < 1:
-        raise OptionError(f"--validation_fraction={fraction}: must be at least 0 and less than 1.")
+        raise OptionError(f"--validation-fraction={fraction}: must be at least 0 and less than 1.")
 
 
 def is_of(split: str, place: str, fraction: float | None) -> bool:

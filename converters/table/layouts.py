@@ -81,7 +81,7 @@ def find_classes(paths: Iterable[str], column: str, separator: str | None, delim
             if len(names) > _MAX_CLASSES:
                 raise LabelError(
                     f"{path}: column {column!r} has over {_MAX_CLASSES:,} different values by line {row.line}. Is it "
-                    "a label? For numbers use --target_columns; otherwise list the classes in a --label_file."
+                    "a label? For numbers use --target-columns; otherwise list the classes in a --label-file."
                 )
     if not names:
         raise LabelError(f"no table has a label in column {column!r}.")
@@ -95,11 +95,11 @@ def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> st
     if not tables:
         return ""
     image, label = _guessed_columns(storage, join(directory, tables[0]))
-    fraction = "" if tables[0].startswith(_OF_SPLITS) else " --validation_fraction=0.1"
-    columns = f"--image_column={shlex.quote(image)} --label_column={shlex.quote(label)}{fraction}"
+    fraction = "" if tables[0].startswith(_OF_SPLITS) else " --validation-fraction=0.1"
+    columns = f"--image-column={shlex.quote(image)} --label-column={shlex.quote(label)}{fraction}"
     return (
         f"If the rows of {join(directory, tables[0])} name the images, run: python -m converters.table_to_gcs "
-        f"--raw_data_dir={shlex.quote(directory)} {columns} --output=..."
+        f"--raw-data-dir={shlex.quote(directory)} {columns} --output=..."
     )
 
 

@@ -80,7 +80,7 @@ def documents(
 
 def _document(offset: int, text: bytes, max_bytes: int) -> Document:
     if len(text) > max_bytes:
-        return Document(offset, text, f"more than --max_document_bytes={max_bytes} bytes")
+        return Document(offset, text, f"more than --max-document-bytes={max_bytes} bytes")
     if not text:
         return Document(offset, text, "an empty document")
     try:

@@ -69,7 +69,7 @@ class TfrecordConverter:
         if problem:
             raise Reject(problem)
         if self.check == "schema" and (problem := payload_problem(self.schema, payload)):
-            raise Reject(f"{problem} (--schema_file replaces the schema, --check=none accepts every record)")
+            raise Reject(f"{problem} (--schema-file replaces the schema, --check=none accepts every record)")
         return Converted(payload)
 
 

@@ -72,7 +72,7 @@ def decoded_window(
     if height * width > max_pixels:  # before anything is decoded
         raise SchemaError(
             f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger max_pixels, or convert the "
-            f"data again with --max_side. Its height and width are {height} and {width}."
+            f"data again with --max-side. Its height and width are {height} and {width}."
         )
     y, x, h, w = window(height, width)
     if header:

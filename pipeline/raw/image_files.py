@@ -29,7 +29,7 @@ _TURNS = {
 _MAX_JPEG_SIDE = 65_500  # libjpeg's own limit
 _ANIMATION = "an animation, not one image"
 _NOT_TURNED = (
-    "an EXIF rotation was not applied, and most readers ignore it; --apply_orientation turns such images upright"
+    "an EXIF rotation was not applied, and most readers ignore it; --apply-orientation turns such images upright"
 )
 _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)  # what Pillow raises for damaged EXIF
 _FIRST_FRAME = "only the first frame of an animated GIF was taken"

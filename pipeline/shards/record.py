@@ -62,6 +62,6 @@ def proven_crc(payload: bytes, crc: int) -> int:
     if delivered != crc:
         raise CorruptRecordError(
             f"crc32c is {delivered:08x}, the index says {crc:08x}. "
-            "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
+            "The shard is damaged or was replaced after conversion; convert it again with --verify-existing."
         )
     return delivered

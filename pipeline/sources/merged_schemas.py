@@ -85,7 +85,7 @@ def merged_feature(key: str, one: Feature | None, other: Feature | None) -> Feat
         kinds = " and ".join(sorted((one.dtype, other.dtype)))
         raise SchemaError(
             f"{key!r} is {kinds} in different records, which no reader can parse. Give the intended schema with "
-            "--schema_file; records that do not match it are then named."
+            "--schema-file; records that do not match it are then named."
         )
     return Feature(
         one.dtype,
@@ -99,7 +99,7 @@ def merged_feature(key: str, one: Feature | None, other: Feature | None) -> Feat
 def read_schema(path: str) -> Schema:
     """The schema in a JSON file: a schema as in a manifest, or a complete manifest. Raises OptionError."""
     remedy = "Give a manifest.json, or the schema from one."
-    file = JsonFile(f"--schema_file={path}", OptionError, remedy)
+    file = JsonFile(f"--schema-file={path}", OptionError, remedy)
     data = file.parse(open_storage(path).read(path))
     schema = file.typed(data["schema"] if isinstance(data, dict) and "schema" in data else data, Schema)
     return Schema(PASSED_ON, schema.features, schema.files, schema.version, schema.tfds)
@@ -110,11 +110,11 @@ def read_labels(path: str, key: str, base: int, schema: Schema) -> Labels:
     try:
         names = tuple(open_storage(path).read(path).decode().splitlines())
     except UnicodeDecodeError as e:
-        raise OptionError(f"--labels_file={path} is not UTF-8: {e}. Save it as UTF-8, one name per line.") from e
+        raise OptionError(f"--labels-file={path} is not UTF-8: {e}. Save it as UTF-8, one name per line.") from e
     feature = schema.features.get(key)
     if feature is None or feature.dtype != "int64":
         there = [name for name, other in schema.features.items() if other.dtype == "int64"]
-        raise OptionError(f"--label_key={key} is not an int64 feature. Known: {', '.join(there) or 'none'}.")
+        raise OptionError(f"--label-key={key} is not an int64 feature. Known: {', '.join(there) or 'none'}.")
     if not names:
-        raise OptionError(f"--labels_file={path} is empty.")
+        raise OptionError(f"--labels-file={path} is empty.")
     return Labels(key, base, names)

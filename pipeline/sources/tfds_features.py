@@ -137,7 +137,7 @@ def _check_code(directory: str, tfds: Mapping[str, str], trusted: Sequence[str])
                 raise RawDataError(
                     f"{join(directory, file)} names the class {name!r}. TFDS would import {module} and run its code; "
                     f"only {_FEATURES} is allowed. If you trust that module, name it: python -m converters.tfds_to_gcs "
-                    f"--trust_features={module}, python -m trainer RECIPE --trust-features {module}, or "
+                    f"--trust-features={module}, python -m trainer RECIPE --trust-features {module}, or "
                     f"open_dataset(..., trust_features=[{module!r}])."
                 )
 

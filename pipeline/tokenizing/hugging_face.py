@@ -100,7 +100,7 @@ def open_hugging_face(path: str, start: str | None = None, end: str | None = Non
             f"{path} has a dropout of {dropout}: a text would have other tokens every time. Set it to null in the file."
         )
     roles = (
-        _role(loaded, path, f"--{role}_token", given, known)
+        _role(loaded, path, f"--{role}-token", given, known)
         for role, given, known in (("start", start, _STARTS), ("end", end, _ENDS))
     )
     return HuggingFaceTokenizer(path, digest, *roles)

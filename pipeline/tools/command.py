@@ -42,6 +42,12 @@ class Console(rich.console.Console):
         raise BrokenPipeError
 
 
+def spelled(argument: str, old: str, new: str) -> str:
+    """An argument of a command line with other characters in the name of its option, if it is one."""
+    name, equals, value = argument.partition("=")
+    return f"--{name[2:].replace(old, new)}{equals}{value}" if name.startswith("--") else argument
+
+
 class Parser(argparse.ArgumentParser):
     """argparse's for the options of a module. Its help starts with the purpose of the command and ends with examples.
 
@@ -69,15 +75,10 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but underscores in the name of an option are as good as hyphens."""
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As argparse's, but underscores in the names of options are as good as hyphens."""
         given = sys.argv[1:] if args is None else args
-        return super().parse_known_args([self._spelled(each) for each in given], namespace)
-
-    def _spelled(self, argument: str) -> str:
-        name, equals, value = argument.partition("=")
-        ours = name.replace("_", "-")
-        return f"{ours}{equals}{value}" if ours in self._option_string_actions else argument
+        return super().parse_known_args([spelled(each, "_", "-") for each in given], namespace)
 
     def error(self, message: str) -> NoReturn:
         """Exits with 2 and one line. argparse would print the usage first, which may be longer than a screen."""

@@ -42,7 +42,7 @@ def test_a_worker_that_can_write_no_verdict_still_names_its_error(raw_mnist, tmp
         raise StorageError("cannot write shard: No space left on device")
 
     raw_mnist.write()
-    flags = [f"--raw_data_dir={raw_mnist.directory}", f"--gcs_output_path={tmp_path}/out"]
+    flags = [f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"]
     monkeypatch.setattr(graph, "write_shard", full)
     monkeypatch.setattr("beam_jobs.verdicts.Verdict.write", full)
     with pytest.raises(ConversionError) as raised:
@@ -57,4 +57,4 @@ def test_ctrl_c_in_a_local_worker_raises_without_waiting_for_a_verdict(raw_mnist
     raw_mnist.write()
     monkeypatch.setattr(graph, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        idx_to_gcs.main([f"--raw_data_dir={raw_mnist.directory}", f"--gcs_output_path={tmp_path}/out"])
+        idx_to_gcs.main([f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"])

@@ -57,8 +57,8 @@ def test_copied_raw_data_with_new_times_resume_after_verify_existing(data, tmp_p
     unfinish(out, keep=[1, 2])
     shutil.move(data.raw.directory, tmp_path / "old")
     shutil.copytree(tmp_path / "old", data.raw.directory)
-    assert "--verify_existing" in refused(data, out)
-    data.raw.convert(out, *data.flags, "--verify_existing")
+    assert "--verify-existing" in refused(data, out)
+    data.raw.convert(out, *data.flags, "--verify-existing")
     assert shard_digests(out) == good
     inodes = {path.name: path.stat().st_ino for path in out.glob("_shards/*")}
     data.raw.convert(out, *data.flags)
@@ -72,10 +72,10 @@ def test_other_bytes_with_old_times_are_found_by_verify_existing(data, tmp_path,
     data.raw.convert(out, *data.flags)
     data.change()
     data.raw.convert(out, *data.flags)  # as README says: stamps see nothing here
-    message = refused(data, out, "--verify_existing")
+    message = refused(data, out, "--verify-existing")
     assert f"{data.changed()} has other bytes than" in message
-    assert "--overwrite --verify_existing" in message
-    data.raw.convert(out, *data.flags, "--overwrite", "--verify_existing")
+    assert "--overwrite --verify-existing" in message
+    data.raw.convert(out, *data.flags, "--overwrite", "--verify-existing")
     data.raw.convert(tmp_path / "fresh", *data.flags)
     assert shard_digests(out) == shard_digests(tmp_path / "fresh")
 
@@ -104,11 +104,11 @@ def test_a_change_that_concerns_no_finished_shard_is_converted(raw_image_folder,
     assert {name: (out / name).stat().st_ino for name in kept} == kept
 
 
-@pytest.mark.parametrize("flags", [(), ("--verify_existing",)], ids=["same version", "copy"])
+@pytest.mark.parametrize("flags", [(), ("--verify-existing",)], ids=["same version", "copy"])
 def test_shards_of_changed_raw_data_are_rewritten_after_the_old_data_are_restored(
     raw_image_folder, tmp_path, shard_digests, monkeypatch, flags
 ):
-    """A run with --verify_existing writes shards of the new data before another one finds the old."""
+    """A run with --verify-existing writes shards of the new data before another one finds the old."""
     if not flags:  # as in a bucket, where what is put back has the version it had
         monkeypatch.setattr("pipeline.storage.local._stamp", lambda found: found.st_mtime_ns)
     data, out = Folders(raw_image_folder), tmp_path / "out"
@@ -121,7 +121,7 @@ def test_shards_of_changed_raw_data_are_rewritten_after_the_old_data_are_restore
     for number, path in enumerate(files):
         path.rename(kept / f"{number}")
         path.write_bytes(other_bytes((kept / f"{number}").read_bytes()))
-    assert "has other bytes than" in refused(data, out, "--verify_existing")
+    assert "has other bytes than" in refused(data, out, "--verify-existing")
     assert len(list(out.glob("train-*"))) > 1
     for number, path in enumerate(files):
         shutil.move(kept / f"{number}", path)
@@ -142,7 +142,7 @@ def test_changed_sizes_and_added_or_removed_raw_files_are_named(raw_image_folder
     assert "In the raw data, 1 of 27 records is gone." in refused(data, out)
     image.write_bytes(whole)
     (image.parent / "new.jpeg").write_bytes(whole)
-    message = refused(data, out, "--verify_existing")
+    message = refused(data, out, "--verify-existing")
     assert f"{image.parent / 'new.jpeg'} is new" in message or f"{image} has changed" in message
 
 

@@ -179,7 +179,7 @@ def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
 def test_bad_records_are_all_listed_before_the_split_fails(gather, raw_imagenet, tmp_path):
     raw_imagenet.train["n00000001"]["n00000001_3.JPEG"] = b""
     raw_imagenet.train["n00000002"]["n00000002_1.JPEG"] = b"no image"
-    with pytest.raises(ConversionError, match=r"2 bad records; --max_bad_records allows 1:\n  train/n00000001/"):
+    with pytest.raises(ConversionError, match=r"2 bad records; --max-bad-records allows 1:\n  train/n00000001/"):
         gather(max_bad_records=1).commit()
     ledger = [json.loads(line) for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()]
     assert [(line["key"], line["stage"]) for line in ledger] == [

@@ -11,7 +11,7 @@ from pipeline.shards.typed_json import sealed_line
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
-FLAGS = ("--num_train_shards=3", "--splits=train", "--max_bad_records=1")
+FLAGS = ("--num-train-shards=3", "--splits=train", "--max-bad-records=1")
 RECEIPT, CLAIM, LEDGER = "_shards/train-00001-of-00003.json", "_shards/train.plan.json", "_rejects/train.jsonl"
 
 
@@ -53,7 +53,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("flags", [[], ["--verify_existing"]], ids=["plain", "verify_existing"])
+@pytest.mark.parametrize("flags", [[], ["--verify-existing"]], ids=["plain", "verify_existing"])
 def test_a_shard_with_a_damaged_receipt_is_unfinished(raw_imagenet, out, shard_digests, flags):
     good, receipt = shard_digests(out), (out / RECEIPT).read_text()
     for damage in DAMAGE.values():
@@ -122,6 +122,6 @@ def test_verify_reads_the_ledger_and_the_same_command_repairs_it(raw_imagenet, o
         (out / LEDGER).write_text(json.dumps(fields | change))
         assert verify.main([str(out)]) == 1
         assert said in capsys.readouterr().out
-    raw_imagenet.convert(out, *FLAGS, "--verify_existing")
+    raw_imagenet.convert(out, *FLAGS, "--verify-existing")
     assert (out / LEDGER).read_text() == ledger
     assert verify.main([str(out)]) == 0

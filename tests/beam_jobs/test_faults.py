@@ -13,8 +13,8 @@ from pipeline.shards.manifest import read_manifest
 
 
 def command(raw, out, *flags):
-    base = ["-m", "converters.imagenet_to_gcs", f"--raw_data_dir={raw}", f"--gcs_output_path={out}"]
-    return [*base, f"--label_file={raw}/synsets.txt", "--splits=train", "--target_shard_bytes=250KB", *flags]
+    base = ["-m", "converters.imagenet_to_gcs", f"--raw-data-dir={raw}", f"--gcs-output-path={out}"]
+    return [*base, f"--label-file={raw}/synsets.txt", "--splits=train", "--target-shard-bytes=250KB", *flags]
 
 
 # Root may write anywhere: the process gives up all capabilities, so that the test is one for root too.
@@ -64,7 +64,7 @@ def small_disk(tmp_path):
 @pytest.mark.long
 def test_a_full_disk_is_named_and_with_more_room_the_same_command_goes_on(run, digits, small_disk):
     mount, enlarge = small_disk
-    flags = (digits[0], mount / "out", "--local_processes=2")
+    flags = (digits[0], mount / "out", "--local-processes=2")
     status, output = run(command(*flags))
     assert status == 2
     assert "error: cannot write" in output

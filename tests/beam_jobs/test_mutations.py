@@ -11,8 +11,8 @@ def test_no_mutation_of_receipts_claims_ledger_and_verdicts_is_believed(raw_imag
     raw_imagenet.write()
 
     def convert(place, verify_existing):
-        flags = ["--splits=train", "--num_train_shards=3", "--max_bad_records=1"]
-        raw_imagenet.convert(place, *flags, *["--verify_existing"] * verify_existing)
+        flags = ["--splits=train", "--num-train-shards=3", "--max-bad-records=1"]
+        raw_imagenet.convert(place, *flags, *["--verify-existing"] * verify_existing)
 
     convert(tmp_path / "out", False)
     write_verdict(tmp_path / "out")

@@ -10,12 +10,12 @@ from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
-OTHER_PLANS = {"seed": "--seed=7", "shards": "--num_train_shards=5", "verification": "--verify=decode"}
+OTHER_PLANS = {"seed": "--seed=7", "shards": "--num-train-shards=5", "verification": "--verify=decode"}
 
 
 @pytest.fixture
 def out(raw_imagenet, tmp_path):
-    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=3", "--splits=train")
+    raw_imagenet.convert(tmp_path / "out", "--num-train-shards=3", "--splits=train")
     return tmp_path / "out"
 
 
@@ -25,9 +25,9 @@ def files(out):
 
 def test_validation_joins_a_day_later_and_train_stays_untouched(raw_imagenet, out, tmp_path, shard_digests):
     train = {path.name: path.stat().st_ino for path in out.glob("train-*")}
-    raw_imagenet.convert(out, "--splits=validation", "--num_validation_shards=2")
+    raw_imagenet.convert(out, "--splits=validation", "--num-validation-shards=2")
     assert {path.name: path.stat().st_ino for path in out.glob("train-*")} == train
-    raw_imagenet.convert(tmp_path / "both", "--num_train_shards=3", "--num_validation_shards=2")
+    raw_imagenet.convert(tmp_path / "both", "--num-train-shards=3", "--num-validation-shards=2")
     assert shard_digests(out) == shard_digests(tmp_path / "both")
     assert (out / "dataset_info.json").read_text() == (tmp_path / "both/dataset_info.json").read_text()
 
@@ -38,7 +38,7 @@ def test_another_plan_is_refused_with_both_digests_and_the_way_out(raw_imagenet,
     old = read_manifest(str(out)).split("train").plan_digest
     message = rf"holds split 'train' of another plan: {old} \(3 shards, .*; this one is \w{{32}} .*--overwrite"
     with pytest.raises(ConversionError, match=message):
-        raw_imagenet.convert(out, "--num_train_shards=3", "--splits=train", OTHER_PLANS[change])
+        raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train", OTHER_PLANS[change])
     assert shard_digests(out) == before
 
 
@@ -69,7 +69,7 @@ def test_a_split_of_a_foreign_manifest_is_refused_even_without_its_shards(raw_im
 def test_another_label_file_is_refused(raw_imagenet, out):
     raw_imagenet.synsets.append("n99999999")
     with pytest.raises(ConversionError, match="of another plan"):
-        raw_imagenet.write_labels().convert(out, "--num_train_shards=3", "--splits=train")
+        raw_imagenet.write_labels().convert(out, "--num-train-shards=3", "--splits=train")
 
 
 def test_overwriting_gives_a_fresh_conversion_and_removes_exactly_the_old_files(
@@ -80,8 +80,8 @@ def test_overwriting_gives_a_fresh_conversion_and_removes_exactly_the_old_files(
     for name in foreign:
         (out / name).write_text("mine")
     kept = {path.name: path.stat().st_ino for path in out.glob("validation-*")}
-    raw_imagenet.convert(out, "--num_train_shards=5", "--splits=train", "--overwrite")
-    raw_imagenet.convert(tmp_path / "fresh", "--num_train_shards=5", "--splits=train")
+    raw_imagenet.convert(out, "--num-train-shards=5", "--splits=train", "--overwrite")
+    raw_imagenet.convert(tmp_path / "fresh", "--num-train-shards=5", "--splits=train")
     raw_imagenet.convert(tmp_path / "fresh", "--splits=validation")
     assert files(out) == files(tmp_path / "fresh") | foreign
     assert {k: v for k, v in shard_digests(out).items() if k not in foreign} == shard_digests(tmp_path / "fresh")
@@ -90,7 +90,7 @@ def test_overwriting_gives_a_fresh_conversion_and_removes_exactly_the_old_files(
 
 def test_overwriting_with_the_same_plan_touches_no_shard(raw_imagenet, out):
     before = {path.name: path.stat().st_ino for path in out.glob("train-*")}
-    raw_imagenet.convert(out, "--num_train_shards=3", "--splits=train", "--overwrite")
+    raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train", "--overwrite")
     assert {path.name: path.stat().st_ino for path in out.glob("train-*")} == before
 
 
@@ -106,7 +106,7 @@ def test_an_overwrite_that_breaks_off_leaves_no_manifest_and_can_be_repeated(
         with publish(self, path) as sink:
             yield sink
 
-    flags = ("--num_train_shards=5", "--splits=train", "--overwrite")
+    flags = ("--num-train-shards=5", "--splits=train", "--overwrite")
     monkeypatch.setattr(LocalStorage, "publish", failing)
     with pytest.raises(ConversionError, match="broken off"):
         raw_imagenet.convert(out, *flags)
@@ -139,9 +139,9 @@ def test_a_damaged_shard_of_the_right_size_is_found_by_verify_existing(raw_image
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    raw_imagenet.convert(out, "--num_train_shards=3", "--splits=train")
+    raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train")
     assert shard_digests(out) != good  # resuming measures sizes, and says so
-    raw_imagenet.convert(out, "--num_train_shards=3", "--splits=train", "--verify_existing")
+    raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train", "--verify-existing")
     assert shard_digests(out) == good
 
 
@@ -149,7 +149,7 @@ def test_a_truncated_shard_is_written_again_without_being_asked(raw_imagenet, ou
     good = shard_digests(out)
     path = out / "train-00002-of-00003"
     path.write_bytes(path.read_bytes()[:-1])
-    raw_imagenet.convert(out, "--num_train_shards=3", "--splits=train")
+    raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train")
     assert shard_digests(out) == good
 
 

@@ -14,36 +14,36 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 
 
 @pytest.mark.parametrize(("target", "meant"), [("100", "100MB"), ("1KB", "1GB"), ("1", "1MB")])
-@pytest.mark.parametrize("flags", [["--dry_run"], []], ids=["dry", "run"])
+@pytest.mark.parametrize("flags", [["--dry-run"], []], ids=["dry", "run"])
 def test_a_target_smaller_than_a_record_is_refused_with_the_likely_intended_size(
     raw_imagenet, tmp_path, target, meant, flags
 ):
-    message = r"--target_shard_bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
+    message = r"--target-shard-bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
     with pytest.raises(ConversionError, match=rf"{message}for 18 records. Did you mean {meant}\? A number"):
-        raw_imagenet.convert(tmp_path / "out", f"--target_shard_bytes={target}", "--splits=train", *flags)
+        raw_imagenet.convert(tmp_path / "out", f"--target-shard-bytes={target}", "--splits=train", *flags)
     assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
 
 
 def test_the_smallest_allowed_target_is_the_mean_record_size(raw_imagenet, tmp_path):
-    raw_imagenet.convert(tmp_path / "one", "--num_train_shards=1", "--splits=train")
+    raw_imagenet.convert(tmp_path / "one", "--num-train-shards=1", "--splits=train")
     claim = json.loads((tmp_path / "one" / plan_file("train")).read_text())
     mean = -(-claim["bytes"] // claim["records"])
-    raw_imagenet.convert(tmp_path / "out", f"--target_shard_bytes={mean}", "--splits=train")
+    raw_imagenet.convert(tmp_path / "out", f"--target-shard-bytes={mean}", "--splits=train")
     assert len(read_manifest(f"{tmp_path}/out").split("train").shards) == 18
     with pytest.raises(ConversionError, match="is less than the mean record"):
-        raw_imagenet.convert(tmp_path / "other", f"--target_shard_bytes={mean - 1}", "--splits=train")
+        raw_imagenet.convert(tmp_path / "other", f"--target-shard-bytes={mean - 1}", "--splits=train")
 
 
 def test_a_conversion_begun_with_tiny_shards_may_resume_but_not_overwrite(raw_imagenet, tmp_path):
     out = tmp_path / "out"
-    raw_imagenet.convert(out, "--num_train_shards=95", "--splits=train")
+    raw_imagenet.convert(out, "--num-train-shards=95", "--splits=train")
     (out / "manifest.json").unlink()
     with pytest.raises(ConversionError, match="holds split 'train' of another plan"):
-        raw_imagenet.convert(out, "--target_shard_bytes=100", "--splits=train")
+        raw_imagenet.convert(out, "--target-shard-bytes=100", "--splits=train")
     with pytest.raises(ConversionError, match="is less than the mean record"):
-        raw_imagenet.convert(out, "--target_shard_bytes=100", "--splits=train", "--overwrite")
+        raw_imagenet.convert(out, "--target-shard-bytes=100", "--splits=train", "--overwrite")
     total = sum(json.loads(path.read_text())["bytes"] for path in out.glob("_shards/*-of-*"))
-    raw_imagenet.convert(out, f"--target_shard_bytes={round(total / 95)}", "--splits=train")
+    raw_imagenet.convert(out, f"--target-shard-bytes={round(total / 95)}", "--splits=train")
     assert len(read_manifest(str(out)).split("train").shards) == 95
 
 
@@ -51,12 +51,12 @@ def test_more_shards_than_records_are_a_warning_that_counts_the_empty_ones(raw_i
     warning = (
         r"warning: 30 shards were requested for 18 records: 12 of them are empty. These are files of 0 bytes, which"
     )
-    for flags in (["--dry_run"], []):
-        raw_imagenet.convert(tmp_path / "out", "--num_train_shards=30", "--splits=train", *flags)
+    for flags in (["--dry-run"], []):
+        raw_imagenet.convert(tmp_path / "out", "--num-train-shards=30", "--splits=train", *flags)
         assert warning in capsys.readouterr().out
     shards = read_manifest(f"{tmp_path}/out").split("train").shards
     assert sum(not shard.records for shard in shards) == sum(not shard.bytes for shard in shards) == 12
-    raw_imagenet.convert(tmp_path / "as_many", "--num_train_shards=18", "--splits=train")
+    raw_imagenet.convert(tmp_path / "as_many", "--num-train-shards=18", "--splits=train")
     assert "were requested" not in capsys.readouterr().out
 
 
@@ -100,9 +100,9 @@ def test_shards_may_be_written_next_to_a_raw_archive(tmp_path):
 def test_an_output_inside_the_raw_data_is_refused_unless_it_resumes_a_conversion(
     raw_imagenet, tmp_path, inner, shard_digests
 ):
-    out, flags = raw_imagenet.directory / inner, ["--splits=train", "--num_train_shards=3"]
+    out, flags = raw_imagenet.directory / inner, ["--splits=train", "--num-train-shards=3"]
     before = sorted(raw_imagenet.directory.rglob("*"))
-    for more in ([], ["--dry_run"]):
+    for more in ([], ["--dry-run"]):
         with pytest.raises(OptionError, match="a second run would convert shards"):
             raw_imagenet.convert(out, *flags, *more)
     assert sorted(raw_imagenet.directory.rglob("*")) == before

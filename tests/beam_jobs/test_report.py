@@ -35,7 +35,7 @@ def read_summary(out, split="train"):
 
 
 def test_the_summary_says_what_is_in_the_manifest_and_how_fast_it_came(raw_imagenet, tmp_path):
-    raw_imagenet.convert(tmp_path / "out", "--target_shard_bytes=2KB")
+    raw_imagenet.convert(tmp_path / "out", "--target-shard-bytes=2KB")
     entry = read_manifest(str(tmp_path / "out")).split("train")
     summary = read_summary(tmp_path / "out")
     sizes = [shard.bytes for shard in entry.shards]
@@ -48,11 +48,11 @@ def test_the_summary_says_what_is_in_the_manifest_and_how_fast_it_came(raw_image
 
 @pytest.mark.usefixtures("without_beam")
 def test_a_second_run_counts_what_the_first_had_finished(raw_imagenet, tmp_path, capsys):
-    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=4", "--splits=train")
+    raw_imagenet.convert(tmp_path / "out", "--num-train-shards=4", "--splits=train")
     entry = read_manifest(str(tmp_path / "out")).split("train")
     (tmp_path / "out" / entry.shards[1].file).unlink()
     capsys.readouterr()
-    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=4", "--splits=train")
+    raw_imagenet.convert(tmp_path / "out", "--num-train-shards=4", "--splits=train")
     summary = read_summary(tmp_path / "out")
     assert summary["shards_finished_before"] == 3
     assert summary["records_per_second"] == pytest.approx(entry.shards[1].records / summary["seconds"], abs=1e-3)
@@ -61,7 +61,7 @@ def test_a_second_run_counts_what_the_first_had_finished(raw_imagenet, tmp_path,
 
 @pytest.mark.usefixtures("without_beam")
 def test_shards_that_were_verified_and_found_intact_count_as_finished_before(raw_imagenet, tmp_path, capsys):
-    for flags in ([], ["--verify_existing"]):
+    for flags in ([], ["--verify-existing"]):
         raw_imagenet.convert(tmp_path / "out", "--splits=train", *flags)
     assert "in 1 shard, all finished before" in capsys.readouterr().out
 
@@ -71,7 +71,7 @@ def test_a_record_of_a_quarter_of_a_shard_is_named(raw_imagenet, tmp_path, capsy
     key = "train/n00000002/n00000002_1.JPEG"
     raw_imagenet.train["n00000002"]["n00000002_1.JPEG"] = make_large
     raw_imagenet.write()
-    raw_imagenet.convert(tmp_path / "a", "--target_shard_bytes=20KB", "--splits=train")
+    raw_imagenet.convert(tmp_path / "a", "--target-shard-bytes=20KB", "--splits=train")
     assert f"warning: {key} is a record of" in capsys.readouterr().out
     assert read_summary(tmp_path / "a")["largest_record"]["key"] == key
     assert len(read_summary(tmp_path / "a")["warnings"]) == 1
@@ -99,8 +99,8 @@ def test_a_failed_overwrite_leaves_no_summary_of_the_removed_split(raw_imagenet,
 @pytest.mark.usefixtures("without_beam")
 def test_overwriting_a_tfds_conversion_removes_all_of_its_old_shards(raw_imagenet, tmp_path):
     flags = ("--schema=tfds", "--splits=train", "--overwrite")
-    raw_imagenet.convert(tmp_path, *flags, "--num_train_shards=4")
-    raw_imagenet.convert(tmp_path, *flags, "--num_train_shards=2")
+    raw_imagenet.convert(tmp_path, *flags, "--num-train-shards=4")
+    raw_imagenet.convert(tmp_path, *flags, "--num-train-shards=2")
     names = sorted(path.name for path in (tmp_path / "imagenet2012/5.1.0").glob("imagenet2012-*"))
     assert names == [f"imagenet2012-train.tfrecord-0000{shard}-of-00002" for shard in range(2)]
 
@@ -108,7 +108,7 @@ def test_overwriting_a_tfds_conversion_removes_all_of_its_old_shards(raw_imagene
 @pytest.mark.usefixtures("without_beam")
 def test_a_name_that_would_move_the_cursor_is_printed_as_an_escape(raw_imagenet, tmp_path, capsys, make_large):
     raw_imagenet.train["n00000002"]["\x1b[2J.JPEG"] = make_large
-    raw_imagenet.write().convert(tmp_path / "out", "--target_shard_bytes=20KB", "--splits=train")
+    raw_imagenet.write().convert(tmp_path / "out", "--target-shard-bytes=20KB", "--splits=train")
     printed = capsys.readouterr().out
     assert "warning: train/n00000002/\\x1b[2J.JPEG is a record of" in printed
     assert "\x1b" not in printed
@@ -261,9 +261,9 @@ def test_local_workers_add_up_their_counts_and_remote_workers_write_none(tmp_pat
 def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):
     ours, theirs = pty.openpty()
     command = [sys.executable, forks.__file__, os.environ["FORK_SERVER"], "-u"]
-    command += ["-m", "converters.imagenet_to_gcs", f"--raw_data_dir={digits[0]}"]
-    command += [f"--label_file={digits[0]}/synsets.txt", f"--gcs_output_path={tmp_path}/out"]
-    command += ["--target_shard_bytes=100KB", "--splits=train"]
+    command += ["-m", "converters.imagenet_to_gcs", f"--raw-data-dir={digits[0]}"]
+    command += [f"--label-file={digits[0]}/synsets.txt", f"--gcs-output-path={tmp_path}/out"]
+    command += ["--target-shard-bytes=100KB", "--splits=train"]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "160"}
     done = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)

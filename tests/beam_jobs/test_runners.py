@@ -92,7 +92,7 @@ def test_install_instructions_are_not_looked_up_if_nothing_is_missing(monkeypatc
 )
 def test_a_runner_that_fails_says_what_it_raised_and_where_to_look(raw_mnist, tmp_path, capsys, runner, message):
     raw_mnist.write()
-    flags = [f"--raw_data_dir={raw_mnist.directory}", f"--gcs_output_path={tmp_path}/out"]
+    flags = [f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"]
     with pytest.raises(ConversionError) as raised:
         idx_to_gcs.main([*flags, f"--runner={__name__}.{runner}"])
     assert str(raised.value) == f"--runner={__name__}.{runner} {message}"
@@ -114,8 +114,8 @@ def test_a_flag_of_beam_wins_over_what_a_preset_adds():
             r"--runner=json.Runner cannot be imported. It must be .*package.module.Class. \(.*'Runner'\)",
         ),
         ("no_such.Runner", 1, r"--runner=no_such.Runner cannot be imported. .* \(No module named 'no_such'\)"),
-        ("local", 0, r"--local_processes=0: must be at least 1"),
-        ("FlinkRunner", 2, r"--local_processes=2: --runner=FlinkRunner starts no processes here. Leave it out"),
+        ("local", 0, r"--local-processes=0: must be at least 1"),
+        ("FlinkRunner", 2, r"--local-processes=2: --runner=FlinkRunner starts no processes here. Leave it out"),
     ],
 )
 def test_an_unusable_runner_is_refused_with_the_reason(runner, processes, message):
@@ -124,7 +124,7 @@ def test_an_unusable_runner_is_refused_with_the_reason(runner, processes, messag
 
 
 def test_dask_by_address_and_by_processes_at_once_is_refused():
-    message = r"--local_processes=2 starts a Dask cluster here, but a scheduler's address selects another"
+    message = r"--local-processes=2 starts a Dask cluster here, but a scheduler's address selects another"
     with pytest.raises(OptionError, match=message):
         options_of("dask", "--dask_client_address=tcp://host:8786", processes=2)
 

@@ -54,7 +54,7 @@ def test_a_file_is_uncompressed_up_to_the_bound_and_not_a_byte_further(tmp_path,
     if most == 8 * MB:
         assert STORAGE.stat(scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"))).bytes == most
         return
-    message = r"raw.gz has 7.8 KB and uncompresses to more than 8 MB: .* bomb.* --max_uncompressed_bytes=SIZE"
+    message = r"raw.gz has 7.8 KB and uncompresses to more than 8 MB: .* bomb.* --max-uncompressed-bytes=SIZE"
     with pytest.raises(RawDataError, match=message):
         scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"))
     assert left(tmp_path / "out") == []
@@ -81,19 +81,19 @@ def test_a_bomb_is_stopped_while_it_grows(tmp_path):
 
 
 def convert_idx(directory, out, *flags):
-    return idx_to_gcs.main([f"--raw_data_dir={directory}", f"--gcs_output_path={out}", *flags])
+    return idx_to_gcs.main([f"--raw-data-dir={directory}", f"--gcs-output-path={out}", *flags])
 
 
 def test_the_option_bounds_what_a_command_uncompresses(raw_mnist, tmp_path):
     with pytest.raises(RawDataError, match=r"images-idx3-ubyte.gz has .* uncompresses to more than 100 B"):
-        convert_idx(raw_mnist.write().directory, tmp_path / "out", "--max_uncompressed_bytes=100")
+        convert_idx(raw_mnist.write().directory, tmp_path / "out", "--max-uncompressed-bytes=100")
     assert left(tmp_path / "out") == []
 
 
 @pytest.mark.usefixtures("without_beam")
 def test_a_failed_conversion_leaves_no_uncompressed_files(raw_mnist, tmp_path):
     with pytest.raises(InfeedError, match="target_shard_bytes=1 "):
-        convert_idx(raw_mnist.write().directory, tmp_path / "out", "--target_shard_bytes=1")
+        convert_idx(raw_mnist.write().directory, tmp_path / "out", "--target-shard-bytes=1")
     assert (tmp_path / "out/_scratch").exists()
     assert left(tmp_path / "out") == []
 
@@ -103,9 +103,9 @@ def test_one_compression_bomb_among_several_files_ends_the_command_and_is_named(
     record = gzip.compress(bytes(8 * MB))
     for name in "ab":
         (tmp_path / f"raw/train-{name}.tfrecord").write_bytes(record)
-    flags = [f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out", "--pattern=train=*"]
+    flags = [f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out", "--pattern=train=*"]
     with pytest.raises(RawDataError, match=r"train-[ab].tfrecord has .* more than 3 MB"):
-        tfrecord_to_gcs.main([*flags, "--max_uncompressed_bytes=3MB"])
+        tfrecord_to_gcs.main([*flags, "--max-uncompressed-bytes=3MB"])
     assert left(tmp_path / "out") == []
 
 

@@ -9,8 +9,8 @@ from pipeline.errors import InfeedError
 
 
 def command(raw, out, *more):
-    flags = (f"--raw_data_dir={raw}", f"--gcs_output_path={out}", f"--label_file={raw}/synsets.txt", *more)
-    return ["-m", "converters.imagenet_to_gcs", "--target_shard_bytes=100KB", *flags]
+    flags = (f"--raw-data-dir={raw}", f"--gcs-output-path={out}", f"--label-file={raw}/synsets.txt", *more)
+    return ["-m", "converters.imagenet_to_gcs", "--target-shard-bytes=100KB", *flags]
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def disturbed(raw_mnist, tmp_path, monkeypatch):
                 return super()._all(stage, elements, *sides)
 
         monkeypatch.setattr(graph, "pipeline_of", Disturbed)
-        first = convert("--num_train_shards=3")
+        first = convert("--num-train-shards=3")
         return first, *second
 
     monkeypatch.setattr(graph, "pipeline_of", Stages)
-    raw_mnist.convert(tmp_path / "alone", "--num_train_shards=3")
+    raw_mnist.convert(tmp_path / "alone", "--num-train-shards=3")
     return run
 
 
@@ -78,7 +78,7 @@ def disturbed(raw_mnist, tmp_path, monkeypatch):
 def test_a_conversion_whose_temporary_file_a_twin_removed_finds_the_twins_shards(
     disturbed, tmp_path, shard_digests, moment
 ):
-    first, second = disturbed(moment, "--num_train_shards=3")
+    first, second = disturbed(moment, "--num-train-shards=3")
     assert second == ""
     assert "\n" not in first
     assert ("_scratch" in first) == (moment == "_Scan")  # later on it takes the twin's shards
@@ -90,8 +90,8 @@ def test_a_conversion_whose_temporary_file_a_twin_removed_finds_the_twins_shards
 @pytest.mark.parametrize(
     ("moment", "flag", "refusal"),
     [
-        ("_Scan", "--target_shard_bytes=1", "less than the mean record"),
-        ("_Gather", "--num_train_shards=2", "another plan"),
+        ("_Scan", "--target-shard-bytes=1", "less than the mean record"),
+        ("_Gather", "--num-train-shards=2", "another plan"),
         ("_Commit", "--seed=5", "another plan"),
     ],
 )

@@ -74,7 +74,7 @@ def test_an_installed_wheel_names_a_missing_package_and_how_to_install_it(instal
     command = (
         "import runpy, sys; sys.modules[sys.argv.pop(1)] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
     )
-    flags = ["converters.text_to_gcs", "--raw_data_dir=raw", "--output=out", "--validation_fraction=0"]
+    flags = ["converters.text_to_gcs", "--raw-data-dir=raw", "--output=out", "--validation-fraction=0"]
     if missing == "tokenizers":
         flags += ["--tokenizer=tokenizer.json"]
     done = subprocess.run(

@@ -164,9 +164,9 @@ def test_the_command_has_the_results_of_its_steps(whole, tmp_path, shard_digests
     raw.mkdir()
     for path, data in files.items():
         (raw / path).write_bytes(data)
-    flags = [f"--raw_data_dir={raw}", f"--label_file={raw}/synsets.txt", "--num_train_shards=2"]
+    flags = [f"--raw-data-dir={raw}", f"--label-file={raw}/synsets.txt", "--num-train-shards=2"]
     with limited():
-        imagenet_to_gcs.main([*flags, f"--gcs_output_path={tmp_path}/out", f"--max_bad_records={ALLOWED}"])
+        imagenet_to_gcs.main([*flags, f"--gcs-output-path={tmp_path}/out", f"--max-bad-records={ALLOWED}"])
     steps = convert(find_imagenet, raw, tmp_path / "steps")
     assert not steps.refused
     assert shard_digests(tmp_path / "out") == shard_digests(tmp_path / "steps")

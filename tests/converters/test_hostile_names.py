@@ -38,7 +38,7 @@ def folders(raw: Path):
     (raw / "dog" / f"broken{LINES}.jpg").write_bytes(b"\xff\xd8broken")
     (raw / "dog" / f"moved{LINES}.csv").write_text(f"file{BAD},label{BAD}\n")
     (raw / f"empty{BAD}").mkdir()
-    return image_folder_to_gcs.main, ["--validation_fraction=0.3"]
+    return image_folder_to_gcs.main, ["--validation-fraction=0.3"]
 
 
 def archives(raw: Path):
@@ -60,14 +60,14 @@ def table(raw: Path):
         rows.writerows([[i, f"text {i} {LINES}", f"cat [/red] {BAD}"] for i in range(5)])
         rows.writerow([LINES])
     (raw / f"no table {LINES}.csv").touch()
-    return table_to_gcs.main, [f"--text_column=text {LINES}", "--label_column=label"]
+    return table_to_gcs.main, [f"--text-column=text {LINES}", "--label-column=label"]
 
 
 def json_rows(raw: Path):
     raw.mkdir()
     rows = [{"text": f"text {i} {LINES}", f"label{LINES}": f"cat [/red] {BAD}", f"more{LINES}": i} for i in range(5)]
     (raw / "train.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"text": "x", f"y{LINES}": 1}])) + f"\n{BAD}\n")
-    return table_to_gcs.main, ["--text_column=text", f"--label_column=label{LINES}"]
+    return table_to_gcs.main, ["--text-column=text", f"--label-column=label{LINES}"]
 
 
 def tfrecords(raw: Path):
@@ -87,7 +87,7 @@ def imagenet(raw: Path):
         images[f"broken{LINES}.JPEG"] = b"not an image"
     written.write()
     (raw / "classes.txt").write_text("".join(f"{synset} {BAD}\n" for synset in written.synsets))
-    return imagenet_to_gcs.main, [f"--label_file={raw}/classes.txt"]
+    return imagenet_to_gcs.main, [f"--label-file={raw}/classes.txt"]
 
 
 def cifar(raw: Path):
@@ -149,12 +149,12 @@ def test_names_in_raw_data_never_control_the_terminal(source, on_terminal, tmp_p
     monkeypatch.setenv("TERM", "xterm-256color")
     main, flags = source(tmp_path / "raw")
     out = tmp_path / "out"
-    flags = [f"--raw_data_dir={tmp_path / 'raw'}", f"--gcs_output_path={out}", *flags]
+    flags = [f"--raw-data-dir={tmp_path / 'raw'}", f"--gcs-output-path={out}", *flags]
     printed = [
-        run(main, *flags, "--dry_run", on_terminal=on_terminal),
+        run(main, *flags, "--dry-run", on_terminal=on_terminal),
         run(main, *flags, on_terminal=on_terminal),  # one record is bad
-        run(main, *flags, "--max_bad_records=9", on_terminal=on_terminal),
-        run(main, *flags, "--max_bad_records=9", "--seed=5", on_terminal=on_terminal),
+        run(main, *flags, "--max-bad-records=9", on_terminal=on_terminal),
+        run(main, *flags, "--max-bad-records=9", "--seed=5", on_terminal=on_terminal),
         run(verify.main, str(out), on_terminal=on_terminal),
         run(describe.main, str(out), on_terminal=on_terminal),
     ]

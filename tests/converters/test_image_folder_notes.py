@@ -20,10 +20,10 @@ def test_the_summary_counts_exif_rotations_and_animated_gifs(raw_image_folder, t
     cats = raw_image_folder.files["cat"]
     cats |= {f"turned {i}.jpg": make_image(i, "JPEG", exif=exif) for i in range(3)}
     cats["still.gif"], cats["moving.gif"] = make_image(7, "GIF"), gif_of([0, 255])
-    flags = ("--max_bad_records=3", "--validation_fraction=0")
+    flags = ("--max-bad-records=3", "--validation-fraction=0")
     raw_image_folder.write().convert(tmp_path / "out", *flags)
     said = [
-        "in 3 of 29 records an EXIF rotation was not applied, and most readers ignore it; --apply_orientation turns "
+        "in 3 of 29 records an EXIF rotation was not applied, and most readers ignore it; --apply-orientation turns "
         "such images upright.",
         "in 1 of 29 records only the first frame of an animated GIF was taken.",
     ]
@@ -32,7 +32,7 @@ def test_the_summary_counts_exif_rotations_and_animated_gifs(raw_image_folder, t
     printed = capsys.readouterr().out
     assert all(f"warning: {line}\n" in printed for line in said)
     assert (summary["fixups"]["gif_to_jpeg"], summary["fixups"]["first_frame_only"]) == (2, 1)
-    raw_image_folder.convert(tmp_path / "upright", *flags, "--apply_orientation")
+    raw_image_folder.convert(tmp_path / "upright", *flags, "--apply-orientation")
     assert read_manifest(str(tmp_path / "upright")).split("train").fixups["turned_upright"] == 3
     assert "EXIF" not in capsys.readouterr().out
 
@@ -45,12 +45,12 @@ def gif_of(greys):
 
 def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_path, capsys):
     raw_image_folder.files |= {"eel": {}, "auk": {".DS_Store": b"hidden"}}
-    flags = ("--max_bad_records=3", "--num_train_shards=1")
+    flags = ("--max-bad-records=3", "--num-train-shards=1")
     raw_image_folder.write("train").convert(tmp_path / "out", *flags)
     assert read_manifest(str(tmp_path / "out")).labels.names == ("auk", "cat", "dog", "eel", "grey eel")
     said = "split 'train' has no files in 2 of its classes: 'auk', 'eel'. Each folder is a class and keeps its number"
     assert f"warning: {said}" in capsys.readouterr().out
-    raw_image_folder.convert(tmp_path / "out", *flags, "--dry_run")
+    raw_image_folder.convert(tmp_path / "out", *flags, "--dry-run")
     assert f"warning: {said}" in capsys.readouterr().out
 
 
@@ -60,14 +60,14 @@ def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_
         (
             "labels.csv",
             "id,file,breed\n7,cat/0.jpeg,siam\n",
-            "--image_column=file --label_column=breed --validation_frac",
+            "--image-column=file --label-column=breed --validation-frac",
         ),
-        ("train.tsv", "class\tthe file\na\tcat/0.JPG\n", "--image_column='the file' --label_column=class --output"),
-        ("labels.csv", "", "--image_column=IMAGE --label_column=LABEL --validation_fraction=0.1"),
+        ("train.tsv", "class\tthe file\na\tcat/0.JPG\n", "--image-column='the file' --label-column=class --output"),
+        ("labels.csv", "", "--image-column=IMAGE --label-column=LABEL --validation-fraction=0.1"),
         (
             "a.jsonl",
             '{"x": "cat", "label": 3}\n',
-            "--image_column=IMAGE --label_column=label --validation_fraction=0.1",
+            "--image-column=IMAGE --label-column=label --validation-fraction=0.1",
         ),
     ],
 )
@@ -76,13 +76,13 @@ def test_a_table_among_the_images_is_named_with_the_command_that_fits(
 ):
     raw = raw_image_folder.write().directory
     (raw / name).write_text(text)
-    flags = ("--max_bad_records=4", "--validation_fraction=0")
+    flags = ("--max-bad-records=4", "--validation-fraction=0")
     raw_image_folder.convert(tmp_path / "out", *flags)
     printed = capsys.readouterr().out
     assert f"note: classes are the names of folders. If the rows of {raw}/{name} name the images, run" in printed
-    assert f"run: python -m converters.table_to_gcs --raw_data_dir={raw} {command}" in printed
+    assert f"run: python -m converters.table_to_gcs --raw-data-dir={raw} {command}" in printed
     for folder in raw_image_folder.files:
         shutil.rmtree(raw / folder)
-    for flags in ((), ("--validation_fraction=0",)):
+    for flags in ((), ("--validation-fraction=0",)):
         with pytest.raises(RawDataError, match=f"If the rows of .*{name} name the images, run: python"):
             raw_image_folder.convert(tmp_path / "other", *flags)

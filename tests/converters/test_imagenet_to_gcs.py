@@ -23,7 +23,7 @@ def run(*flags):
 
 
 def flags_of(raw, out):
-    return [f"--raw_data_dir={raw}", f"--gcs_output_path={out}", f"--label_file={raw}/synsets.txt"]
+    return [f"--raw-data-dir={raw}", f"--gcs-output-path={out}", f"--label-file={raw}/synsets.txt"]
 
 
 def records_of(path):
@@ -46,7 +46,7 @@ def test_shards_are_within_one_percent_of_the_mean_where_records_are_small(digit
 
 def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tmp_path):
     out = tmp_path / "out"
-    raw_imagenet.convert(out, "--num_train_shards=4", "--num_validation_shards=2")
+    raw_imagenet.convert(out, "--num-train-shards=4", "--num-validation-shards=2")
     for split, images in (("train", {n: d for c in raw_imagenet.train.values() for n, d in c.items()}),
                           ("validation", raw_imagenet.validation)):  # fmt: skip
         records = [record for path in sorted(out.glob(f"{split}-*")) for record in records_of(path)]
@@ -62,7 +62,7 @@ def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tm
 
 @without_beam
 def test_more_shards_than_records_make_empty_shards_in_the_manifest(raw_imagenet, tmp_path):
-    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=40", "--splits=train")
+    raw_imagenet.convert(tmp_path / "out", "--num-train-shards=40", "--splits=train")
     entry = read_manifest(str(tmp_path / "out")).split("train")
     assert len(entry.shards) == 40
     assert sum(shard.records == 0 == shard.bytes for shard in entry.shards) >= 22
@@ -87,7 +87,7 @@ def test_png_and_cmyk_are_repaired_and_counted(raw_imagenet, tmp_path):
 
 def test_a_dry_run_tells_the_plan_and_writes_nothing(digits, tmp_path, capsys):
     raw, out = digits
-    imagenet_to_gcs.main([*flags_of(raw, tmp_path / "none"), "--target_shard_bytes=100KB", "--dry_run"])
+    imagenet_to_gcs.main([*flags_of(raw, tmp_path / "none"), "--target-shard-bytes=100KB", "--dry-run"])
     printed = capsys.readouterr().out
     assert "train: 1,429 records, 1.52 MB in 15 shards of 100 KB..102 KB" in printed
     assert read_manifest(str(out)).split("train").plan_digest in printed
@@ -128,7 +128,7 @@ def test_a_bad_record_fails_the_split_unless_it_is_allowed(raw_imagenet, tmp_pat
     with pytest.raises(ConversionError, match=message):
         raw_imagenet.convert(tmp_path / "out", "--splits=train")
     assert not (tmp_path / "out/manifest.json").exists()
-    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max_bad_records=1")
+    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max-bad-records=1")
     entry = read_manifest(str(tmp_path / "out")).split("train")
     assert entry.rejected == len((tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()) == 1
     assert json.loads((tmp_path / "out/_rejects/train.jsonl").read_text())["uri"].endswith("train.tar")
@@ -140,7 +140,7 @@ def names_by_shard(out):
 
 @without_beam
 def test_every_kind_of_bad_image_is_listed_in_one_run_and_the_others_keep_their_shards(raw_imagenet, tmp_path, capsys):
-    raw_imagenet.convert(tmp_path / "clean", "--num_train_shards=3", "--splits=train")
+    raw_imagenet.convert(tmp_path / "clean", "--num-train-shards=3", "--splits=train")
     images = raw_imagenet.train["n00000001"]
     spoiled = {  # each as long as it was: the place of a record follows from the sizes in the raw data
         "n00000001_0.JPEG": lambda data: data[:-40].ljust(len(data), b"\1"),
@@ -148,7 +148,7 @@ def test_every_kind_of_bad_image_is_listed_in_one_run_and_the_others_keep_their_
         "n00000001_2.JPEG": lambda data: (b"\xff\xd8\xff\xc0\0\x11\x08" + b"\xff" * 4 + b"\3").ljust(len(data), b"\1"),
     }
     raw_imagenet.train["n00000001"] = {name: spoiled.get(name, bytes)(data) for name, data in images.items()}
-    flags = ["--num_train_shards=3", "--splits=train"]
+    flags = ["--num-train-shards=3", "--splits=train"]
     with pytest.raises(ConversionError) as failed:
         raw_imagenet.write().convert(tmp_path / "out", *flags)
     for reason in (
@@ -159,7 +159,7 @@ def test_every_kind_of_bad_image_is_listed_in_one_run_and_the_others_keep_their_
         assert reason in str(failed.value)
     assert not (tmp_path / "out/manifest.json").exists()
     capsys.readouterr()
-    raw_imagenet.convert(tmp_path / "out", *flags, "--max_bad_records=3")
+    raw_imagenet.convert(tmp_path / "out", *flags, "--max-bad-records=3")
     printed = capsys.readouterr().out
     assert ("18 records" in printed, "3 rejected" in printed) == (False, True)
     assert names_by_shard(tmp_path / "out") == {
@@ -176,6 +176,6 @@ def test_an_empty_member_is_listed_with_the_others_and_counted_once(raw_imagenet
         ConversionError, match=r"2 bad records(?s:.*)n00000003_0\.JPEG: a file of 0 bytes; allowed are 1 to"
     ):
         raw_imagenet.write().convert(tmp_path / "out", "--splits=train")
-    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max_bad_records=2")
+    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max-bad-records=2")
     entry = read_manifest(str(tmp_path / "out")).split("train")
     assert (entry.num_records, entry.rejected) == (16, 2)

@@ -20,26 +20,26 @@ def run(*flags):
 
 
 def flags_of(raw, out):
-    return [f"--raw_data_dir={raw}", f"--gcs_output_path={out}", f"--label_file={raw}/synsets.txt"]
+    return [f"--raw-data-dir={raw}", f"--gcs-output-path={out}", f"--label-file={raw}/synsets.txt"]
 
 
 BAD_OPTIONS = [
-    ("--raw_data_dir=/nowhere/raw", RawDataError, "--raw_data_dir=/nowhere/raw does not exist"),
+    ("--raw-data-dir=/nowhere/raw", RawDataError, "--raw-data-dir=/nowhere/raw does not exist"),
     ("--splits=tarin", OptionError, "unknown split 'tarin'. Did you mean 'train'"),
     ("--splits=,", OptionError, "--splits=,: no split was chosen. Known: train, validation"),
-    ("--target_shard_bytes=10 parsecs", OptionError, "is not a size in bytes"),
-    ("--num_train_shards=0", OptionError, "--num_train_shards=0: must be at least 1"),
-    ("--gcs_output_path=", OptionError, r"--output is empty. Give a directory; the current one is '\.'"),
+    ("--target-shard-bytes=10 parsecs", OptionError, "is not a size in bytes"),
+    ("--num-train-shards=0", OptionError, "--num-train-shards=0: must be at least 1"),
+    ("--gcs-output-path=", OptionError, r"--output is empty. Give a directory; the current one is '\.'"),
     ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
-    ("--max_bad_records=-1", OptionError, "--max_bad_records=-1: must be at least 0"),
+    ("--max-bad-records=-1", OptionError, "--max-bad-records=-1: must be at least 0"),
     (
         "--verfiy=end",
         OptionError,
         "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean 'verify'",
     ),
     ("--overwite", OptionError, "--overwite is not an option of this command. Did you mean --overwrite"),
-    ("--gcs_output_path=s3://bucket", OptionError, "s3:// is not supported"),
-    ("--gcs_output_path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
+    ("--gcs-output-path=s3://bucket", OptionError, "s3:// is not supported"),
+    ("--gcs-output-path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
 ]
 
 
@@ -53,13 +53,13 @@ def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, me
 @pytest.mark.parametrize("flag", ["--overwite", "--verfiy=end"])
 def test_an_unknown_option_is_refused_in_a_dry_run_too(raw_imagenet, tmp_path, flag):
     with pytest.raises(OptionError, match=flag.split("=")[0]):
-        raw_imagenet.convert(tmp_path / "out", flag, "--dry_run")
+        raw_imagenet.convert(tmp_path / "out", flag, "--dry-run")
 
 
 def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
     monkeypatch.setattr(command_line, "_beam", lambda args, rest: None)
     ours = command_line.conversion_parser("imagenet_to_gcs", "", (), ("train", "validation"), "", fraction="a part")
-    command = ["--raw_data_dir=raw", "--output=out"]
+    command = ["--raw-data-dir=raw", "--output=out"]
     for options in PipelineOptions.__subclasses__():
         theirs = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
         options._add_argparse_args(theirs)
@@ -87,7 +87,7 @@ def test_a_class_that_is_not_in_the_label_list_is_one_clear_error(raw_imagenet, 
     labels = tmp_path / "few.txt"
     labels.write_text("n00000001\nn00000002\n")
     with pytest.raises(LabelError, match=r"class 'n00000003' is not in the label list \(2 classes"):
-        raw_imagenet.convert(tmp_path / "out", f"--label_file={labels}")
+        raw_imagenet.convert(tmp_path / "out", f"--label-file={labels}")
     assert not (tmp_path / "out").exists()
 
 
@@ -100,11 +100,11 @@ def test_errors_on_the_command_line_are_one_message_without_a_traceback(raw_imag
 
 @without_beam
 def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(raw_imagenet, tmp_path, capsys):
-    old = ["--project=p", "--local_scratch_dir=/nowhere", "--nogcs_upload"]
+    old = ["--project=p", "--local-scratch-dir=/nowhere", "--nogcs-upload"]
     raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
     notes = capsys.readouterr().err
-    assert "note: --local_scratch_dir: ignored: nothing is extracted or staged any more" in notes
-    assert "note: --nogcs_upload: ignored: for shards on disk, give a local directory" in notes
+    assert "note: --local-scratch-dir: ignored: nothing is extracted or staged any more" in notes
+    assert "note: --nogcs-upload: ignored: for shards on disk, give a local directory" in notes
     assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
 
 
@@ -115,7 +115,7 @@ def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imag
         "sys.modules['apache_beam'] = None\n"
         "from beam_jobs.launch import exit_with\n"
         "from converters.imagenet_to_gcs import main\n"
-        f"for flags in (['--help'], {[*flags, '--dry_run']}, {flags}):\n"
+        f"for flags in (['--help'], {[*flags, '--dry-run']}, {flags}):\n"
         "    sys.argv[1:] = flags\n"
         "    try:\n"
         "        exit_with(main)\n"
@@ -125,7 +125,7 @@ def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imag
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     help_text, _, rest = done.stdout.partition("ended: 0\n")
-    assert "--raw_data_dir" in help_text
+    assert "--raw-data-dir" in help_text
     dry, _, wet = rest.partition("ended: 0\n")
     assert "Dry run: nothing was written." in dry
     assert wet == "ended: 2\n"

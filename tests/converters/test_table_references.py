@@ -58,7 +58,7 @@ def test_rows_with_long_keys_are_each_assigned_to_exactly_one_split(table, raw_t
     ],
 )
 def test_a_row_that_changes_between_scan_and_reading_ends_the_conversion(table, raw_tables, name, changed):
-    """As a bad record it would be lost without a word where --max_bad_records allows some."""
+    """As a bad record it would be lost without a word where --max-bad-records allows some."""
     row = '{"id": 0, "text": "some text"}\n' if name.endswith("jsonl") else 'x,"some text"\n'
     table(name, row if name.endswith("jsonl") else f"id,text\n{row}")
     converter = TextTableConverter("text", Unlabelled())

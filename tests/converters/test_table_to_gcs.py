@@ -10,27 +10,27 @@ from pipeline.errors import LabelError, OptionError, RawDataError
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
-IMAGES = ("--image_column=file", "--label_column=animal")
+IMAGES = ("--image-column=file", "--label-column=animal")
 
 
 WRONG = [
-    ([], OptionError, "give either --image_column or --text_column"),
-    (["--image_column=file", "--text_column=note"], OptionError, "give either --image_column or --text_column"),
-    ([*IMAGES, "--target_columns=weight"], OptionError, "give one of --label_column, --labels_column and"),
+    ([], OptionError, "give either --image-column or --text-column"),
+    (["--image-column=file", "--text-column=note"], OptionError, "give either --image-column or --text-column"),
+    ([*IMAGES, "--target-columns=weight"], OptionError, "give one of --label-column, --labels-column and"),
     (
-        ["--image_column=fiel"],
+        ["--image-column=fiel"],
         OptionError,
-        r"--image_column: \S+train-0.csv has no column 'fiel'\. Did you mean 'file'",
+        r"--image-column: \S+train-0.csv has no column 'fiel'\. Did you mean 'file'",
     ),
-    (["--image_column=file", "--target_columns=weight,wieght"], OptionError, r"--target_columns: .*'wieght'.*'weight'"),
-    (["--image_column=file", "--target_columns=weight,"], OptionError, "a column is empty, or is listed twice"),
-    ([*IMAGES, "--key_column=id"], OptionError, r"--key_column: .* has no column 'id'\. Known: animal, file"),
+    (["--image-column=file", "--target-columns=weight,wieght"], OptionError, r"--target-columns: .*'wieght'.*'weight'"),
+    (["--image-column=file", "--target-columns=weight,"], OptionError, "a column is empty, or is listed twice"),
+    ([*IMAGES, "--key-column=id"], OptionError, r"--key-column: .* has no column 'id'\. Known: animal, file"),
     ([*IMAGES, "--delimiter=||"], OptionError, "--delimiter='||': it must be one character"),
-    (["--image_column=file", "--label_file=x"], OptionError, "--label_file names the classes of --label_column or"),
-    ([*IMAGES, "--jpeg_quality=0"], OptionError, "--jpeg_quality=0: must be 1 to 100"),
+    (["--image-column=file", "--label-file=x"], OptionError, "--label-file names the classes of --label-column or"),
+    ([*IMAGES, "--jpeg-quality=0"], OptionError, "--jpeg-quality=0: must be 1 to 100"),
     ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
-    ([*IMAGES, "--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0"),
-    ([*IMAGES, "--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
+    ([*IMAGES, "--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0"),
+    ([*IMAGES, "--raw-data-dir=/nowhere"], RawDataError, "--raw-data-dir=/nowhere does not exist"),
 ]
 
 
@@ -44,7 +44,7 @@ def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_tables, tmp_pa
 @pytest.mark.parametrize(
     ("name", "text", "error", "message"),
     [
-        ("photos.csv", "text,label\na,b\n", RawDataError, r"no table of a split, .*photos.csv.*--validation_fraction"),
+        ("photos.csv", "text,label\na,b\n", RawDataError, r"no table of a split, .*photos.csv.*--validation-fraction"),
         ("train.xls", "", RawDataError, r"has no tables \(\.csv, \.tsv, \.jsonl, \.ndjson\)\. It has: train\.xls"),
         ("train.csv", "", RawDataError, "has no header with the names of its columns: it is empty"),
         ("train.csv", "text,label\na,\n", LabelError, "no table has a label in column 'label'"),
@@ -53,26 +53,26 @@ def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_tables, tmp_pa
 def test_a_layout_that_is_not_quite_right_is_one_clear_error(table, raw_tables, tmp_path, name, text, error, message):
     table(name, text)
     with pytest.raises(error, match=message):
-        raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
+        raw_tables.convert(tmp_path / "out", "--text-column=text", "--label-column=label")
 
 
 def test_a_table_without_a_split_is_noted_with_its_likely_purpose(table, raw_tables, tmp_path, capsys):
     table("train.csv", "text,label\nsome,b\n")
     table("labels.csv", "a\nb\n")
-    flags = ("--text_column=text", "--label_column=label")
+    flags = ("--text-column=text", "--label-column=label")
     raw_tables.convert(tmp_path / "out", *flags)
     assert (
         f"note: {tmp_path}/raw/labels.csv is not converted: its name does not begin with a split. If"
         in capsys.readouterr().out
     )
-    raw_tables.convert(tmp_path / "named", *flags, f"--label_file={tmp_path}/raw/labels.csv")
+    raw_tables.convert(tmp_path / "named", *flags, f"--label-file={tmp_path}/raw/labels.csv")
     assert "labels.csv" not in capsys.readouterr().out
 
 
 def test_a_label_column_with_over_100000_classes_is_refused(table, raw_tables, tmp_path):
     table("train.csv", "text,label\n" + "".join(f"a,{i}\n" for i in range(100_001)))
     with pytest.raises(LabelError, match=r"over 100,000 different values by line 100002\. Is it a label\?"):
-        raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
+        raw_tables.convert(tmp_path / "out", "--text-column=text", "--label-column=label")
 
 
 @pytest.mark.parametrize("target", [SingleLabel("a", ("x", "y")), MultiLabel("a", ("x", "y")), Numbers(("a",))])
@@ -86,11 +86,11 @@ def test_a_target_names_the_value_that_it_cannot_convert(target, cell):
 
 
 def test_the_command_line_runs_as_a_module_and_a_dry_run_writes_nothing(raw_tables, tmp_path):
-    base = [sys.executable, "-m", "converters.table_to_gcs", f"--raw_data_dir={raw_tables.write().directory}"]
-    flags = [f"--gcs_output_path={tmp_path / 'out'}", *IMAGES, "--dry_run"]
+    base = [sys.executable, "-m", "converters.table_to_gcs", f"--raw-data-dir={raw_tables.write().directory}"]
+    flags = [f"--gcs-output-path={tmp_path / 'out'}", *IMAGES, "--dry-run"]
     done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=False)
     assert "validation: 14 records" in done.stdout
-    assert "train: at least 4 bad records, more than --max_bad_records=0: the conversion would fail." in done.stdout
+    assert "train: at least 4 bad records, more than --max-bad-records=0: the conversion would fail." in done.stdout
     assert done.returncode == 1
     assert "rejected: train/img/none.jpg: line 6: no file" in done.stdout
     assert not (tmp_path / "out").exists()

@@ -20,7 +20,7 @@ from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
-IMAGES = ("--image_column=file", "--label_column=animal")
+IMAGES = ("--image-column=file", "--label-column=animal")
 
 
 def records_of(out, split):
@@ -34,7 +34,7 @@ def ledger_of(out, split):
 
 
 def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_tables, tmp_path):
-    raw_tables.write().convert(tmp_path / "out", *IMAGES, "--max_bad_records=4")
+    raw_tables.write().convert(tmp_path / "out", *IMAGES, "--max-bad-records=4")
     found = records_of(tmp_path / "out", "train") + records_of(tmp_path / "out", "validation")
     assert len(found) == len(raw_tables.images) == 28
     for record in found:
@@ -58,11 +58,11 @@ def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_
 def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(raw_tables, tmp_path, shard_digests):
     header = raw_tables.tables["val.csv"][0]
     raw_tables.tables = {"train-0.csv": raw_tables.tables["val.csv"]}
-    raw_tables.write().convert(tmp_path / "a", *IMAGES, "--num_train_shards=2")
+    raw_tables.write().convert(tmp_path / "a", *IMAGES, "--num-train-shards=2")
     (raw_tables.directory / "train-0.csv").unlink()
     lines = raw_tables.tables.pop("train-0.csv")[:0:-1]
     raw_tables.tables = {"train.csv": [header, *lines[:5]], "train_b.csv": [header, *lines[5:]]}
-    raw_tables.write().convert(tmp_path / "b", *IMAGES, "--num_train_shards=2")
+    raw_tables.write().convert(tmp_path / "b", *IMAGES, "--num-train-shards=2")
     a, b = (shard_digests(tmp_path / name) for name in "ab")
     assert {name: a[name] for name in a if "-of-" in name} == {name: b[name] for name in b if "-of-" in name}
 
@@ -74,7 +74,7 @@ def test_paths_may_be_absolute_or_contain_dots_and_invalid_ones_are_listed(raw_t
     good = ["img/0.jpg", "./img/1.jpg", "../raw/img/2.jpg", str(outside)]
     bad = ["", "img", "gs://bucket/x.jpg", "http://x/y.jpg", "x" * 300 + ".jpg", "img/../../none", "a\0b"]
     table("train.jsonl", "".join(json.dumps({"file": name}) + "\n" for name in [*good, *bad, None, 1.5, ["x"]]))
-    raw_tables.convert(tmp_path / "out", "--image_column=file", "--max_bad_records=10")
+    raw_tables.convert(tmp_path / "out", "--image-column=file", "--max-bad-records=10")
     images = {record["image/encoded"][0] for record in records_of(tmp_path / "out", "train")}
     assert images == {raw_tables.images[f"img/{i}.jpg"] for i in range(3)}
     assert len(records_of(tmp_path / "out", "train")) == 4
@@ -118,14 +118,14 @@ def test_a_key_column_allows_one_image_in_several_rows(raw_tables, table, tmp_pa
     raw_tables.write_images()
     rows = [{"id": i, "file": f"img/{i // 2}.jpg", "animal": "cat"} for i in range(8)]
     table("train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    raw_tables.convert(tmp_path / "out", *IMAGES, "--key_column=id")
+    raw_tables.convert(tmp_path / "out", *IMAGES, "--key-column=id")
     names = [record["image/filename"][0] for record in records_of(tmp_path / "out", "train")]
     assert sorted(names) == sorted(b"%d.jpg" % (i // 2) for i in range(8))
 
 
 def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, tmp_path):
     raw_tables.tables = {"all.csv": ["file,animal", *(f"{name},cat" for name in raw_tables.images)]}
-    raw_tables.write().convert(tmp_path / "out", *IMAGES, "--validation_fraction=0.3")
+    raw_tables.write().convert(tmp_path / "out", *IMAGES, "--validation-fraction=0.3")
     names = {
         split: {f"img/{record['image/filename'][0].decode()}" for record in records_of(tmp_path / "out", split)}
         for split in ("train", "validation")
@@ -138,7 +138,7 @@ def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, tmp_path):
 def test_targets_arrive_as_float32_and_invalid_numbers_are_listed(table, tmp_path, raw_tables):
     texts = ["1.5,-2e3", "0.1,7", ",1", "nan,1", "1,inf", "1e39,1", "1_000,1", "x,1", " 3 ,4"]
     table("train.csv", "text,a,b\n" + "".join(f'"row {i}",{text}\n' for i, text in enumerate(texts)))
-    flags = ("--text_column=text", "--target_columns=b,a", "--max_bad_records=6")
+    flags = ("--text-column=text", "--target-columns=b,a", "--max-bad-records=6")
     raw_tables.convert(tmp_path / "out", *flags)
     found = {record["text"][0]: record["target"] for record in records_of(tmp_path / "out", "train")}
     assert found == {b"row 0": [-2000.0, 1.5], b"row 1": [7.0, float(np.float32(0.1))], b"row 8": [4.0, 3.0]}
@@ -161,7 +161,7 @@ def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(table, 
         "test.jsonl",
         "\n".join([*map(json.dumps, rows), '{"label": 1, "text": "\\ud800"}', '{"label": true, "text": "x"}']),
     )
-    raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label", "--max_bad_records=2")
+    raw_tables.convert(tmp_path / "out", "--text-column=text", "--label-column=label", "--max-bad-records=2")
     for split in ("train", "test"):
         found = {record["label"][0]: record["text"][0].decode() for record in records_of(tmp_path / "out", split)}
         assert found == dict(enumerate(texts))
@@ -174,7 +174,7 @@ def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(table, 
 
 def test_rows_may_have_several_labels_which_tfds_reads(table, tmp_path, raw_tables):
     table("train.csv", "text,tags\na,x|y\nb,\nc,y\nd,x|x\ne,x||y\n")
-    raw_tables.convert(tmp_path / "out", "--text_column=text", "--labels_column=tags", "--max_bad_records=2")
+    raw_tables.convert(tmp_path / "out", "--text-column=text", "--labels-column=tags", "--max-bad-records=2")
     found = {record["text"][0]: record["labels"] for record in records_of(tmp_path / "out", "train")}
     assert found == {b"a": [0, 1], b"b": [], b"c": [1]}
     assert ledger_of(tmp_path / "out", "train") == {
@@ -191,18 +191,18 @@ def test_rows_may_have_several_labels_which_tfds_reads(table, tmp_path, raw_tabl
 
 def test_the_first_object_of_a_json_table_may_lack_a_column(table, raw_tables, tmp_path):
     table("train.jsonl", '{"text": "a"}\n{"text": "b", "tags": ["x"]}\n')
-    raw_tables.convert(tmp_path / "out", "--text_column=text", "--labels_column=tags", "--max_bad_records=1")
+    raw_tables.convert(tmp_path / "out", "--text-column=text", "--labels-column=tags", "--max-bad-records=1")
     assert ledger_of(tmp_path / "out", "train") == {"train/train.jsonl:1": "line 1: no 'tags' in it"}
 
 
 def test_blanks_around_a_label_are_stripped(table, raw_tables, tmp_path):
     table("train.csv", 'text,label,tags\na,cat,cat | dog\nb,cat ,dog|cat\nc, dog," "\nd, ,cat| cat\n')
     (tmp_path / "classes").write_text("cat\n dog\n")
-    for flags in ((), (f"--label_file={tmp_path}/classes",)):
+    for flags in ((), (f"--label-file={tmp_path}/classes",)):
         out = tmp_path / f"out{len(flags)}"
-        raw_tables.convert(out / "one", "--text_column=text", "--label_column=label", "--max_bad_records=1", *flags)
+        raw_tables.convert(out / "one", "--text-column=text", "--label-column=label", "--max-bad-records=1", *flags)
         assert {r["text"][0]: r["label"] for r in records_of(out / "one", "train")} == {b"a": [0], b"b": [0], b"c": [1]}
-        raw_tables.convert(out / "all", "--text_column=text", "--labels_column=tags", "--max_bad_records=1", *flags)
+        raw_tables.convert(out / "all", "--text-column=text", "--labels-column=tags", "--max-bad-records=1", *flags)
         found = {r["text"][0]: r["labels"] for r in records_of(out / "all", "train")}
         assert found == {b"a": [0, 1], b"b": [1, 0], b"c": []}
         assert ledger_of(out / "all", "train") == {"train/train.csv:5": "line 5: 'tags' has a label twice: 'cat| cat'"}
@@ -213,12 +213,12 @@ def test_classes_are_those_of_all_splits_sorted_as_numbers_if_they_are_and_a_lab
 ):
     table("train.csv", "text,label\na,10\nb,9\n")
     table("test.csv", "text,label\nc,100\n")
-    flags = ("--text_column=text", "--label_column=label")
+    flags = ("--text-column=text", "--label-column=label")
     raw_tables.convert(tmp_path / "out", *flags, "--splits=train")
     assert read_manifest(str(tmp_path / "out")).labels.names == ("9", "10", "100")
     (tmp_path / "classes").write_text("10\n9\n")
     with pytest.raises(ConversionError, match="split 'test': 1 bad record"):
-        raw_tables.convert(tmp_path / "by_file", *flags, f"--label_file={tmp_path}/classes")
+        raw_tables.convert(tmp_path / "by_file", *flags, f"--label-file={tmp_path}/classes")
     assert ledger_of(tmp_path / "by_file", "test") == {
         "test/test.csv:2": "line 2: unknown label '100'. Did you mean '10'? Known: 10, 9."
     }
@@ -227,7 +227,7 @@ def test_classes_are_those_of_all_splits_sorted_as_numbers_if_they_are_and_a_lab
 
 def test_a_text_that_is_changed_in_place_is_another_plan(table, tmp_path, raw_tables):
     table("train.csv", "text\nold\n")
-    raw_tables.convert(tmp_path / "out", "--text_column=text")
+    raw_tables.convert(tmp_path / "out", "--text-column=text")
     table("train.csv", "text\nnew\n")
     with pytest.raises(ConversionError, match="--overwrite"):
-        raw_tables.convert(tmp_path / "out", "--text_column=text")
+        raw_tables.convert(tmp_path / "out", "--text-column=text")

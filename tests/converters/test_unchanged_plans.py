@@ -45,29 +45,29 @@ def tar_of(files):
 def image_folders(raw):
     write(raw, {f"{split}/{name}": data for split in ("train", "val") for name, data in FILES.items()})
     (raw / "train/no images").mkdir()
-    return image_folder_to_gcs.main, ["--max_bad_records=2"]
+    return image_folder_to_gcs.main, ["--max-bad-records=2"]
 
 
 def one_set_of_folders(raw):
     write(raw, {**FILES, "beside.txt": b"beside"})
-    return image_folder_to_gcs.main, ["--validation_fraction=0.4", "--max_bad_records=3"]
+    return image_folder_to_gcs.main, ["--validation-fraction=0.4", "--max-bad-records=3"]
 
 
 def folders_with_a_png(raw):
     write(raw, {"train/cat/1.jpg": JPEG, "train/cat/2.png": PNG})
-    return image_folder_to_gcs.main, ["--max_side=100", "--jpeg_quality=90"]
+    return image_folder_to_gcs.main, ["--max-side=100", "--jpeg-quality=90"]
 
 
 def a_table(raw):
     rows = "".join(f"{name},{name.split('/')[0]}\n" for name in FILES)
     write(raw, {**FILES, "train.csv": f"file,animal\n{rows}".encode()})
-    return table_to_gcs.main, ["--image_column=file", "--label_column=animal", "--max_bad_records=2"]
+    return table_to_gcs.main, ["--image-column=file", "--label-column=animal", "--max-bad-records=2"]
 
 
 def imagenet(raw):
     classes = {f"n0000000{i}.tar": tar_of({f"n0000000{i}_{j}.JPEG": JPEG + bytes(j) for j in range(3)}) for i in (1, 2)}
     write(raw, {"ILSVRC2012_img_train.tar": tar_of(classes), "synsets.txt": b"n00000001\nn00000002\n"})
-    return imagenet_to_gcs.main, [f"--label_file={raw}/synsets.txt", "--splits=train"]
+    return imagenet_to_gcs.main, [f"--label-file={raw}/synsets.txt", "--splits=train"]
 
 
 def imagenet_for_tfds(raw):
@@ -105,7 +105,7 @@ UNCHANGED = {
 def test_plans_and_shards_are_unchanged_since_earlier_versions(tmp_path, write_raw):
     plans, shards = UNCHANGED[write_raw]
     main, flags = write_raw(tmp_path / "raw")
-    main([f"--raw_data_dir={tmp_path / 'raw'}", f"--gcs_output_path={tmp_path / 'out'}", *flags])
+    main([f"--raw-data-dir={tmp_path / 'raw'}", f"--gcs-output-path={tmp_path / 'out'}", *flags])
     (manifest,) = (tmp_path / "out").rglob("manifest.json")  # TFDS's schema is in a directory below
     written = b"".join(path.read_bytes() for path in sorted(manifest.parent.glob("*-of-*")))
     splits = read_manifest(str(manifest.parent)).splits

@@ -141,7 +141,7 @@ def start_all(server: ForkServer, commands: list[list[str]], out: Path) -> Run:
 def photos(tmp_path_factory):
     """(raw, out): photographs as raw data and as shards of about 100 KB. Do not change them: copy."""
     raw = photographs(tmp_path_factory.mktemp("photos"))
-    raw.convert(out := tmp_path_factory.mktemp("photos"), "--target_shard_bytes=100KB")
+    raw.convert(out := tmp_path_factory.mktemp("photos"), "--target-shard-bytes=100KB")
     return raw.directory, out
 
 

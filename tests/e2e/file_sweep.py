@@ -174,7 +174,7 @@ OLD_REWIND, OLD_REPORT, OLD_LIST = readers("old")
 SAVED = [restored, warm_started, command("trainer.checkpoints", "saved")]
 VERIFY = command("pipeline.verify", "texts")
 TEXTS = [command("pipeline.describe", "texts"), VERIFY, texts]
-RESHARD = ("--dataset=tiny", "--data_dir=tfds", "--output=out", "--splits=train")
+RESHARD = ("--dataset=tiny", "--data-dir=tfds", "--output=out", "--splits=train")
 TFDS = [records("tfds/tiny/1.2.0"), command("converters.tfds_to_gcs", *RESHARD)]
 DATA = [records("shards"), command("pipeline.describe", "shards"), command("pipeline.verify", "shards")]
 STEP = "saved/checkpoints/20"
@@ -215,14 +215,14 @@ def make() -> None:
 
     digits_raw.write_raw(Path("digits"))
     imagenet_to_gcs.main(
-        ["--raw_data_dir=digits", "--gcs_output_path=shards", "--label_file=digits/synsets.txt", "--splits=train"]
+        ["--raw-data-dir=digits", "--gcs-output-path=shards", "--label-file=digits/synsets.txt", "--splits=train"]
     )
     Path("tokenizer.json").write_text(_tokenizer())
     RawTexts(Path("raw")).write().convert(
         "texts",
-        "--max_bad_records=9",
-        "--sequence_length=64",
-        "--validation_fraction=0.2",
+        "--max-bad-records=9",
+        "--sequence-length=64",
+        "--validation-fraction=0.2",
         "--tokenizer=tokenizer.json",
     )
     prepare_tfds(Path("tfds"))

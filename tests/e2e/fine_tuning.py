@@ -74,8 +74,8 @@ def main() -> None:
     args = parser.parse_args()
     raw, shards, runs = (args.directory / name for name in ("raw", "shards", "runs"))
     write_folders(args.package, raw)
-    converting = ("converters.image_folder_to_gcs", "--raw_data_dir")
-    run(*converting, raw / "many", "--validation_fraction", 0.05, "--output", shards / "many")
+    converting = ("converters.image_folder_to_gcs", "--raw-data-dir")
+    run(*converting, raw / "many", "--validation-fraction", 0.05, "--output", shards / "many")
     run(*converting, raw / "few", "--output", shards / "few")
     accuracy(shards / "many", runs / "many", STEPS[0])
     tuned, fresh = [], []

@@ -32,8 +32,8 @@ def main(count: int = 10, seed: int = 21) -> None:
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         digits_raw.write_raw(Path(scratch, "raw"))
-        flags = [f"--raw_data_dir={scratch}/raw", f"--label_file={scratch}/raw/synsets.txt"]
-        imagenet_to_gcs.main([*flags, f"--gcs_output_path={scratch}/data"])
+        flags = [f"--raw-data-dir={scratch}/raw", f"--label-file={scratch}/raw/synsets.txt"]
+        imagenet_to_gcs.main([*flags, f"--gcs-output-path={scratch}/data"])
         env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}
         with fork_server.serving(f"{scratch}/forks", env):
             server = fork_server.ForkServer(f"{scratch}/forks")

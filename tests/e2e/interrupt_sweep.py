@@ -162,8 +162,8 @@ def main() -> int:
         scratch = Path(directory)
         raw, data = scratch / "raw", scratch / "data"
         digits_raw.write_raw(raw)
-        given = [f"--raw_data_dir={raw}", f"--label_file={raw}/synsets.txt", "--target_shard_bytes=100KB"]
-        imagenet_to_gcs.main([*given, f"--gcs_output_path={data}"])
+        given = [f"--raw-data-dir={raw}", f"--label-file={raw}/synsets.txt", "--target-shard-bytes=100KB"]
+        imagenet_to_gcs.main([*given, f"--gcs-output-path={data}"])
         print("| hosts | strike | to | at second | codes | seconds to the end | step before | step after | end |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
         for hosts in args.hosts:

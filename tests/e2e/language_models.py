@@ -91,8 +91,8 @@ def compare(recipe: str, raw: Path, directory: Path) -> None:
     """Exits with 1 unless the recipe beats the trigram model by MARGIN within CPU_SECONDS."""
     tokenizer, *flags = TRAININGS[recipe]
     shards, workdir = directory / f"{recipe}_shards", directory / recipe
-    options = (f"--tokenizer={tokenizer}", "--sequence_length=128", "--validation_fraction=0.05")
-    run("converters.text_to_gcs", f"--raw_data_dir={raw}", f"--output={shards}", *options)
+    options = (f"--tokenizer={tokenizer}", "--sequence-length=128", "--validation-fraction=0.05")
+    run("converters.text_to_gcs", f"--raw-data-dir={raw}", f"--output={shards}", *options)
     trigram = trigram_bits_per_byte(shards)
     seconds = run("trainer", recipe, "--data-dir", shards, "--workdir", workdir, *flags)
     result = json.loads((workdir / "eval_result.json").read_text())

@@ -48,8 +48,8 @@ def main() -> None:
     if classes < args.classes:
         sys.exit(f"{args.photos} has {classes} photographs; {args.classes} are wanted. See --help for their packages.")
     shards, workdir = args.directory / "shards", args.directory / "model"
-    raw = ["--raw_data_dir", args.directory / "raw"]
-    run("converters.image_folder_to_gcs", *raw, "--gcs_output_path", shards, "--target_shard_bytes", "4MB")
+    raw = ["--raw-data-dir", args.directory / "raw"]
+    run("converters.image_folder_to_gcs", *raw, "--gcs-output-path", shards, "--target-shard-bytes", "4MB")
     run("trainer", "images", "--data-dir", shards, "--workdir", workdir, "--max-steps", args.steps, *AUGMENTED)
     result = json.loads((workdir / "eval_result.json").read_text())
     print(f"{classes} photographs, {result['accuracy']:.1%} of {result['records']} held-out tiles are told apart, in "

@@ -57,7 +57,7 @@ def place(open_bucket, gcs_server, tmp_path_factory):
     """A bucket with raw data, and their shards as a local conversion makes them."""
     raw = RawImagenet(tmp_path_factory.mktemp("raw") / "raw").write()
     golden = tmp_path_factory.mktemp("golden")
-    raw.convert(golden, "--num_train_shards=3")
+    raw.convert(golden, "--num-train-shards=3")
     with open_bucket(BUCKET) as bucket:
         for file in raw.directory.iterdir():
             gcs_server.write(BUCKET, f"raw/{file.name}", file.read_bytes())
@@ -84,8 +84,8 @@ def start(service, place, wheel, fork_server, tmp_path_factory):
 
     @contextlib.contextmanager
     def started(out, *more, key=None):
-        flags = [f"--raw_data_dir={place[0]}", f"--gcs_output_path=gs://{BUCKET}/{out}", "--num_train_shards=3"]
-        flags += [f"--label_file={place[0]}/synsets.txt", f"--extra_package={wheel}", *FLAGS, *service.flags, *more]
+        flags = [f"--raw-data-dir={place[0]}", f"--gcs-output-path=gs://{BUCKET}/{out}", "--num-train-shards=3"]
+        flags += [f"--label-file={place[0]}/synsets.txt", f"--extra_package={wheel}", *FLAGS, *service.flags, *more]
         if key:
             flags.remove("--no_auth")
         path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -266,7 +266,7 @@ def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_subm
             assert (secret.encode() if isinstance(what, bytes) else secret) not in what
 
 
-@pytest.mark.parametrize("flags", [[], ["--cancel_on_interrupt"]], ids=["left", "cancelled"])
+@pytest.mark.parametrize("flags", [[], ["--cancel-on-interrupt"]], ids=["left", "cancelled"])
 def test_ctrl_c_leaves_the_job_or_cancels_it_by_choice(service, start, flags):
     service.order()
     with start("interrupted", *flags) as launcher:

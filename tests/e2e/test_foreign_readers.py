@@ -27,7 +27,7 @@ TPU_KEYS = {
 
 @pytest.fixture
 def dataset(raw_imagenet, tmp_path):
-    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=4", "--num_validation_shards=2")
+    raw_imagenet.convert(tmp_path / "out", "--num-train-shards=4", "--num-validation-shards=2")
     return raw_imagenet, str(tmp_path / "out")
 
 
@@ -63,7 +63,7 @@ def test_tfds_reads_the_directory_with_names_and_sub_splits(dataset):
 
 
 def test_tfds_reads_images_with_labels_from_a_directory_in_its_own_schema(raw_imagenet, tmp_path):
-    raw_imagenet.convert(tmp_path, "--schema=tfds", "--num_train_shards=4", "--splits=train")
+    raw_imagenet.convert(tmp_path, "--schema=tfds", "--num-train-shards=4", "--splits=train")
     builder = tfds.builder_from_directory(str(tmp_path / "imagenet2012/5.1.0"))
     pairs = list(builder.as_dataset(split="train", as_supervised=True))
     assert sorted(int(label) for _, label in pairs) == [0] * 7 + [1] * 5 + [2] * 6
@@ -73,7 +73,7 @@ def test_tfds_reads_images_with_labels_from_a_directory_in_its_own_schema(raw_im
 
 
 def test_tfds_reads_texts_with_any_number_of_labels(raw_tables, tmp_path):
-    flags = ("--text_column=text", "--labels_column=about", "--max_bad_records=4", "--validation_fraction=0")
+    flags = ("--text-column=text", "--labels-column=about", "--max-bad-records=4", "--validation-fraction=0")
     raw_tables.write_texts().convert(tmp_path / "out", *flags)
     builder = tfds.builder_from_directory(str(tmp_path / "out"))
     pairs = builder.as_dataset(split="train", as_supervised=True)
@@ -84,7 +84,7 @@ def test_tfds_reads_texts_with_any_number_of_labels(raw_tables, tmp_path):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_that_came_as_png_webp_or_in_grey_are_decoded_by_every_reader(raw_image_folder, tmp_path, channels):
-    raw_image_folder.write("train").convert(tmp_path / "out", "--max_bad_records=3")
+    raw_image_folder.write("train").convert(tmp_path / "out", "--max-bad-records=3")
     files = sorted(tf.io.gfile.glob(f"{tmp_path}/out/train-*"))
     keys = {key: feature for key, feature in TPU_KEYS.items() if key != "image/class/synset"}
     records = [tf.io.parse_example(record, keys) for record in tf.data.TFRecordDataset(files)]
@@ -101,7 +101,7 @@ def test_no_mutant_of_sidecars_and_index_changes_what_is_read_unless_verify_says
     raw, out = dataset
 
     def convert(*flags):
-        raw.convert(out, "--num_train_shards=4", "--num_validation_shards=2", *flags)
+        raw.convert(out, "--num-train-shards=4", "--num-validation-shards=2", *flags)
 
     judge = Judge(Path(out), convert)
     outcomes = [judge.judge(mutant) for mutant in islice(mutants(Path(out), 3), 34)]

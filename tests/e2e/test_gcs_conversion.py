@@ -22,10 +22,10 @@ SECRET = "a-planted-secret-that-must-not-show"
 
 def flags(raw, out):
     return [
-        f"--raw_data_dir={raw}",
-        f"--gcs_output_path={out}",
-        f"--label_file={raw}/synsets.txt",
-        "--target_shard_bytes=100KB",
+        f"--raw-data-dir={raw}",
+        f"--gcs-output-path={out}",
+        f"--label-file={raw}/synsets.txt",
+        "--target-shard-bytes=100KB",
     ]
 
 
@@ -44,7 +44,7 @@ def expected(photos, shard_digests):
 def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(
     run_forked, raw, bucket, expected, processes, shard_digests
 ):
-    status, printed = run_forked(command(raw, f"{bucket}/out", f"--local_processes={processes}"), timeout=120)
+    status, printed = run_forked(command(raw, f"{bucket}/out", f"--local-processes={processes}"), timeout=120)
     assert status == 0, printed
     assert shard_digests(f"{bucket}/out") == expected
 
@@ -155,7 +155,7 @@ def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrit
     name, tar = bucket.removeprefix("gs://"), "raw/ILSVRC2012_img_val.tar"
     before = gcs_server.objects(name, "out/")
     gcs_server.write(name, tar, other_bytes(gcs_server.read(name, tar)))
-    again = [*flags(raw, f"{bucket}/out"), "--splits=validation", "--max_bad_records=1"]
+    again = [*flags(raw, f"{bucket}/out"), "--splits=validation", "--max-bad-records=1"]
     with pytest.raises(ConversionError, match=rf"other raw data: \S+{tar} has changed .* --overwrite"):
         imagenet_to_gcs.main(again)
     assert gcs_server.objects(name, "out/") == before
@@ -186,9 +186,9 @@ def test_a_conversion_from_a_disk_resumes_from_a_bucket_after_comparing_the_byte
 ):
     imagenet_to_gcs.main(flags(photos[0], f"{bucket}/out"))
     gcs_server.reset()
-    with pytest.raises(ConversionError, match="let --verify_existing compare the bytes"):
+    with pytest.raises(ConversionError, match="let --verify-existing compare the bytes"):
         imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
-    imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--verify_existing"])
+    imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--verify-existing"])
     assert gcs_server.requests(r"upload.*name=out/train-") == []
     assert shard_digests(f"{bucket}/out") == expected
 

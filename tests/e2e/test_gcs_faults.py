@@ -26,9 +26,9 @@ def run(bucket, raw, capfd):
     """run("--flag", ...): (exit status, what it says on stderr) of the real command into gs://bucket/out."""
 
     def command(*flags):
-        base = [f"--raw_data_dir={raw}", f"--gcs_output_path={bucket}/out", f"--label_file={raw}/synsets.txt"]
+        base = [f"--raw-data-dir={raw}", f"--gcs-output-path={bucket}/out", f"--label-file={raw}/synsets.txt"]
         try:
-            exit_with(lambda: imagenet_to_gcs.main([*base, "--num_train_shards=5", *flags]))
+            exit_with(lambda: imagenet_to_gcs.main([*base, "--num-train-shards=5", *flags]))
             return 0, capfd.readouterr().err
         except SystemExit as ended:
             return ended.code, capfd.readouterr().err
@@ -42,8 +42,8 @@ def golden(photos, tmp_path_factory, shard_digests):
 
     @functools.cache
     def converted(*flags):
-        out, labels = tmp_path_factory.mktemp("golden") / "out", f"--label_file={photos[0]}/synsets.txt"
-        local = [f"--raw_data_dir={photos[0]}", f"--gcs_output_path={out}", labels, "--num_train_shards=5"]
+        out, labels = tmp_path_factory.mktemp("golden") / "out", f"--label-file={photos[0]}/synsets.txt"
+        local = [f"--raw-data-dir={photos[0]}", f"--gcs-output-path={out}", labels, "--num-train-shards=5"]
         with without_beam():
             imagenet_to_gcs.main([*local, *flags])
         return shard_digests(out)

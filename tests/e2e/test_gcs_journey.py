@@ -56,8 +56,8 @@ def travel(bucket, digits, server):
     for file in digits[0].iterdir():
         server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
     raw, shards = f"{bucket}/raw", f"{bucket}/shards"
-    labels = f"--label_file={raw}/synsets.txt"
-    imagenet_to_gcs.main([f"--raw_data_dir={raw}", f"--gcs_output_path={shards}", labels, "--target_shard_bytes=100KB"])
+    labels = f"--label-file={raw}/synsets.txt"
+    imagenet_to_gcs.main([f"--raw-data-dir={raw}", f"--gcs-output-path={shards}", labels, "--target-shard-bytes=100KB"])
     train_and_go_on(shards, f"{bucket}/model")
 
 

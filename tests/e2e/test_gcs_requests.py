@@ -19,8 +19,8 @@ def flags(bucket, gcs_server, raw_folders, tmp_path):
     raw = type(raw_folders)(tmp_path / "raw", train=(1,) * CLASSES).write_folders()
     for file in raw.directory.rglob("*.*"):
         gcs_server.write(bucket.removeprefix("gs://"), f"raw/{file.relative_to(raw.directory)}", file.read_bytes())
-    base = [f"--raw_data_dir={bucket}/raw", f"--gcs_output_path={bucket}/out", "--splits=train"]
-    return [*base, f"--label_file={bucket}/raw/synsets.txt", f"--num_train_shards={SHARDS}"]
+    base = [f"--raw-data-dir={bucket}/raw", f"--gcs-output-path={bucket}/out", "--splits=train"]
+    return [*base, f"--label-file={bucket}/raw/synsets.txt", f"--num-train-shards={SHARDS}"]
 
 
 def seconds_with_stalls(gcs_server, flags, pattern):
@@ -34,7 +34,7 @@ def seconds_with_stalls(gcs_server, flags, pattern):
 
 def test_no_command_asks_for_one_shard_or_folder_after_the_other(flags, gcs_server):
     waits = {
-        "class folders of a dry run": (CLASS_LISTING, [*flags, "--dry_run"], CLASSES),
+        "class folders of a dry run": (CLASS_LISTING, [*flags, "--dry-run"], CLASSES),
         "class folders": (CLASS_LISTING, flags, CLASSES),
         "receipts of a finished conversion, at its begin and in its commit": (RECEIPT, flags, 2 * SHARDS),
         "receipts and shards to remove": ("DELETE .*train-", [*flags, "--overwrite", "--seed=1"], 2 * SHARDS),

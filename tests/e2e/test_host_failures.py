@@ -70,8 +70,8 @@ def copies(digits, tmp_path):
 def disagreed(run_hosts, digits, tmp_path_factory):
     """([Ended of each process], another directory of data that one of them had)"""
     other = str(tmp_path_factory.mktemp("other") / "data")
-    flags = [f"--raw_data_dir={digits[0]}", f"--label_file={digits[0]}/synsets.txt", "--target_shard_bytes=300KB"]
-    imagenet_to_gcs.main([*flags, f"--gcs_output_path={other}"])
+    flags = [f"--raw-data-dir={digits[0]}", f"--label-file={digits[0]}/synsets.txt", "--target-shard-bytes=300KB"]
+    imagenet_to_gcs.main([*flags, f"--gcs-output-path={other}"])
     # As under a launcher that has initialized jax.distributed: the coordination service is in process 0.
     order = {"launched": True, "host_timeout_seconds": BOUND, "data_dir": str(digits[1]), "wrong_dir": other}
     ended = run_hosts("disagreements", 2, host=1, timeout_seconds=150, **order)

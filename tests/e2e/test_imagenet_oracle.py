@@ -45,9 +45,9 @@ def test_tfds_makes_the_same_records_of_the_same_tars_and_loads_ours(raw, tmp_pa
     oracle = tfds.builder("imagenet2012", data_dir=str(tmp_path / "tfds"))
     config = tfds.download.DownloadConfig(manual_dir=raw.directory)
     oracle.download_and_prepare(download_config=config)
-    flags = [f"--raw_data_dir={raw.directory}"]
-    imagenet_to_gcs.main([*flags, f"--gcs_output_path={tmp_path}/ours", "--schema=tfds", "--num_train_shards=3"])
-    imagenet_to_gcs.main([*flags, f"--gcs_output_path={tmp_path}/tpu"])
+    flags = [f"--raw-data-dir={raw.directory}"]
+    imagenet_to_gcs.main([*flags, f"--gcs-output-path={tmp_path}/ours", "--schema=tfds", "--num-train-shards=3"])
+    imagenet_to_gcs.main([*flags, f"--gcs-output-path={tmp_path}/tpu"])
     for split in SPLITS:
         keys = ("image", "label", "file_name")
         theirs = of_files(f"{oracle.data_dir}/imagenet2012-{split}*", *keys)
@@ -66,7 +66,7 @@ def test_tfds_makes_the_same_records_of_the_same_tars_and_loads_ours(raw, tmp_pa
 
 
 def test_the_words_of_the_classes_are_in_the_records(raw, tmp_path):
-    imagenet_to_gcs.main([f"--raw_data_dir={raw.directory}", f"--gcs_output_path={tmp_path}/words", "--splits=train"])
+    imagenet_to_gcs.main([f"--raw-data-dir={raw.directory}", f"--gcs-output-path={tmp_path}/words", "--splits=train"])
     found = of_files(f"{tmp_path}/words/train-*", "image/class/text", "image/class/label", "image/class/synset")
     words = {(synset, text) for synset, _, text in found}
     assert words == {

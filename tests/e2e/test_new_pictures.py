@@ -47,13 +47,13 @@ def odd_photographs(folder):
     return folder
 
 
-@pytest.fixture(scope="module", params=[[], ["--apply_orientation"]], ids=["as it is", "turned upright"])
+@pytest.fixture(scope="module", params=[[], ["--apply-orientation"]], ids=["as it is", "turned upright"])
 def photographs(request, tmp_path_factory):
     """(the work directory of a training, the raw files of its validation, the option that turns them)."""
     directory = tmp_path_factory.mktemp("photographs")
     odd_photographs(directory / "raw")
     with without_beam():
-        image_folder_to_gcs.main([f"--raw_data_dir={directory}/raw", f"--output={directory}/shards", *request.param])
+        image_folder_to_gcs.main([f"--raw-data-dir={directory}/raw", f"--output={directory}/shards", *request.param])
     train(directory / "run", "images", directory / "shards", *PHOTOS)
     predict_records(directory / "run", "images", directory / "shards", *PHOTOS)
     shutil.rmtree(directory / "shards")
@@ -128,7 +128,7 @@ def test_pngs_of_exact_pixels_are_predicted_as_records(recipe, predicted, tmp_pa
     raw.labels["train"][3] = 1
     raw.write()
     with without_beam():
-        idx_to_gcs.main([f"--raw_data_dir={raw.directory}", f"--output={tmp_path}/shards"])
+        idx_to_gcs.main([f"--raw-data-dir={raw.directory}", f"--output={tmp_path}/shards"])
     options = [*BATCHES, "--max-steps=1", "--eval-split=test", "--widths", "2", "4"]
     options += ["--size=16", "--num-classes=10"] if recipe == "images" else ["--hidden=8"]
     train(tmp_path / "run", recipe, tmp_path / "shards", *options)

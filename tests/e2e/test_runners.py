@@ -33,7 +33,7 @@ os.chdir(sys.argv[1])
 sys.argv[1:2] = ["convert", "imagenet"]
 main()
 """
-SHARDS = ("--num_train_shards=5", "--num_validation_shards=2")
+SHARDS = ("--num-train-shards=5", "--num-validation-shards=2")
 
 pytestmark = pytest.mark.long
 
@@ -79,8 +79,8 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
     import; the first process at kill_at is killed."""
 
     def run(*flags, kill_at=""):
-        command = ["-c", BY_INFEED, str(among_own_files), f"--raw_data_dir={raw.directory}", *SHARDS]
-        command += [f"--gcs_output_path={tmp_path / 'out'}", f"--label_file={raw.directory}/synsets.txt", *flags]
+        command = ["-c", BY_INFEED, str(among_own_files), f"--raw-data-dir={raw.directory}", *SHARDS]
+        command += [f"--gcs-output-path={tmp_path / 'out'}", f"--label-file={raw.directory}/synsets.txt", *flags]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
         status, output = run_forked(command, timeout=120, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})
         assert (tmp_path / "killed").exists()
@@ -91,7 +91,7 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
 
 def test_worker_processes_write_the_same_bytes_and_listen_on_loopback_alone(converted, golden):
     with listeners() as found:
-        assert converted("--local_processes=2") == golden
+        assert converted("--local-processes=2") == golden
     assert len({port for _, port in found}) >= 4  # control, data, state, logs
     assert not exposed(found)
 
@@ -100,7 +100,7 @@ def test_worker_processes_write_the_same_bytes_and_listen_on_loopback_alone(conv
 def test_a_worker_process_that_dies_ends_the_command_and_the_next_goes_on(
     run_command, converted, golden, tmp_path, kill_at
 ):
-    status, output = run_command("--local_processes=2", kill_at=kill_at)
+    status, output = run_command("--local-processes=2", kill_at=kill_at)
     assert status == 2
     assert "error: a worker process died: Worker subprocess exited with return code" in output
     assert "Traceback" not in output
@@ -135,7 +135,7 @@ def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(converte
 
 
 def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_command, golden, tmp_path, shard_digests):
-    flags = ("--runner=dask", "--local_processes=2")
+    flags = ("--runner=dask", "--local-processes=2")
     status, output = run_command(*flags, kill_at="half:train-00002-of-*5")
     assert (status, shard_digests(tmp_path / "out")) == (0, golden), output
     assert "Traceback" not in output
@@ -149,7 +149,7 @@ def test_a_dask_cluster_without_our_packages_is_named(converted, dask_workers, m
 
 def test_an_unreachable_dask_scheduler_is_one_clear_error(converted, free_port):
     address = f"tcp://127.0.0.1:{free_port}"
-    message = f"no Dask scheduler answers at {address}: .*--local_processes=N starts a cluster here"
+    message = f"no Dask scheduler answers at {address}: .*--local-processes=N starts a cluster here"
     with pytest.raises(ConversionError, match=message):
         converted("--runner=dask", f"--dask_client_address={address}", "--dask_connection_timeout=1")
 

@@ -67,7 +67,7 @@ def mislabelled(tmp_path_factory):
         patch.chdir(directory)
         patch.syspath_prepend(directory)
         digits_raw.write_raw(directory / "raw")
-        imagenet_to_gcs.main(["--raw_data_dir=raw", "--label_file=raw/synsets.txt", "--output=shards"])
+        imagenet_to_gcs.main(["--raw-data-dir=raw", "--label-file=raw/synsets.txt", "--output=shards"])
         options = ["--data-dir=shards", "--workdir=model", "--max-steps=80", "--mode=train"]
         with pytest.raises(NotImplementedError):  # of the evaluation that follows
             run(recipe_of("linear_digits", options), Command("linear_digits", options, str(directory)))

@@ -36,10 +36,10 @@ def texts(tmp_path_factory):
 
     def converted(tokenizer):
         output = directory / tokenizer
-        flags = [f"--sequence_length={LENGTH}", "--validation_fraction=0.3", f"--tokenizer={tokenizer}"]
+        flags = [f"--sequence-length={LENGTH}", "--validation-fraction=0.3", f"--tokenizer={tokenizer}"]
         if not output.exists():
             with without_beam():
-                text_to_gcs.main([f"--raw_data_dir={directory}/raw", f"--output={output}", *flags])
+                text_to_gcs.main([f"--raw-data-dir={directory}/raw", f"--output={output}", *flags])
         return str(output)
 
     return converted

@@ -18,7 +18,7 @@ from stages import Stages
 from beam_jobs import graph
 from converters import tfds_to_gcs
 
-TEXTS = ("--text_column=text", "--labels_column=about", "--max_bad_records=4", "--validation_fraction=0.3")
+TEXTS = ("--text-column=text", "--labels-column=about", "--max-bad-records=4", "--validation-fraction=0.3")
 
 
 def main(count: int = 400, seed: int = 20) -> None:
@@ -38,12 +38,12 @@ def _datasets(scratch: Path) -> dict:
     raw = RawImagenet(scratch / "raw").write()
     tables = RawTables(scratch / "tables").write_texts()
     prepare_tfds(scratch / "tfds")
-    tiny = ["--dataset=tiny", f"--data_dir={scratch}/tfds", "--num_shards=train=3"]
+    tiny = ["--dataset=tiny", f"--data-dir={scratch}/tfds", "--num-shards=train=3"]
     conversions = {
-        "tpu": lambda *flags: raw.convert(scratch / "tpu", "--num_train_shards=3", *flags),
-        "tfds": lambda *flags: raw.convert(scratch / "own", "--schema=tfds", "--num_train_shards=3", *flags),
+        "tpu": lambda *flags: raw.convert(scratch / "tpu", "--num-train-shards=3", *flags),
+        "tfds": lambda *flags: raw.convert(scratch / "own", "--schema=tfds", "--num-train-shards=3", *flags),
         "texts": lambda *flags: tables.convert(scratch / "texts", *TEXTS, *flags),
-        "re-sharded": lambda *flags: tfds_to_gcs.main([*tiny, f"--gcs_output_path={scratch}/tiny", *flags]),
+        "re-sharded": lambda *flags: tfds_to_gcs.main([*tiny, f"--gcs-output-path={scratch}/tiny", *flags]),
     }
     directories = ("tpu", "own/imagenet2012/5.1.0", "texts", "tiny")
     for convert in conversions.values():

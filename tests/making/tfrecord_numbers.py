@@ -20,7 +20,7 @@ def write(path, payloads):
 
 
 def convert(raw, out, *flags):
-    tfrecord_to_gcs.main([f"--raw_data_dir={raw}", f"--gcs_output_path={out}", *flags])
+    tfrecord_to_gcs.main([f"--raw-data-dir={raw}", f"--gcs-output-path={out}", *flags])
 
 
 def payloads_in(out, split="train"):

@@ -30,7 +30,7 @@ SPLITS = {"train": 18, "validation": 6}
 def convert(tmp_path_factory):
     """convert(directory): runs the command into it."""
     raw = RawImagenet(tmp_path_factory.mktemp("flips") / "raw", validation=6).write()
-    return lambda out: raw.convert(out, "--num_train_shards=4")
+    return lambda out: raw.convert(out, "--num-train-shards=4")
 
 
 @pytest.fixture(scope="module")

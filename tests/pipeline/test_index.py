@@ -121,7 +121,7 @@ def test_all_damage_is_named_by_file_record_and_offset_and_nothing_is_written(fo
     )
     assert f"record 5 at byte {5 * size}: the checksum of its length is wrong; without an index" in damage[1]
     assert f"00002-of-00003, record 1 at byte {size}: the shard ends inside it, at byte {size + 7}" in damage[2]
-    assert f"--raw_data_dir={foreign} --max_bad_records=3" in printed
+    assert f"--raw-data-dir={foreign} --max-bad-records=3" in printed
     assert not (foreign / "manifest.json").exists()
     assert not (foreign / "_index").exists()
 
@@ -164,26 +164,26 @@ def test_a_conversion_is_never_indexed_over(numbers_of, foreign):
 
 def test_label_names_and_the_dataset_name_stay_when_it_is_indexed_again(foreign, tmp_path):
     (tmp_path / "names").write_text("zero\none\n")
-    main([str(foreign), f"--labels_file={tmp_path}/names", "--label_key=i", "--label_base=3", "--name=mine"])
+    main([str(foreign), f"--labels-file={tmp_path}/names", "--label-key=i", "--label-base=3", "--name=mine"])
     main([f"{foreign}/ds-val*"])
     manifest = read_manifest(str(foreign))
     assert (manifest.name, manifest.labels) == ("mine", Labels("i", 3, ("zero", "one")))
     with pytest.raises(OptionError, match="belong together"):
-        main([str(foreign), "--label_key=i"])
+        main([str(foreign), "--label-key=i"])
 
 
 def test_a_schema_file_is_what_every_record_must_fit(foreign, tmp_path, capsys):
     schema = Schema("mine", {"i": Feature("int64", doc="a number"), "pair": Feature("float32", (1, 2))})
     (tmp_path / "schema.json").write_text(json.dumps(schema.to_json()))
-    main([str(foreign), f"--schema_file={tmp_path}/schema.json"])
+    main([str(foreign), f"--schema-file={tmp_path}/schema.json"])
     assert read_manifest(str(foreign)).schema.features == schema.features
     narrow = Schema("n", {"i": Feature("int64")})
     (tmp_path / "schema.json").write_text(json.dumps(narrow.to_json()))
-    with pytest.raises(OptionError, match=r"has other splits \(.*\) whose schema differs from --schema_file"):
+    with pytest.raises(OptionError, match=r"has other splits \(.*\) whose schema differs from --schema-file"):
         write(foreign / "other-test.tfrecord", [], narrow)
         (foreign / "other-test.tfrecord").write_bytes(frame(encode_example(narrow, {"i": 1})))
-        main([f"{foreign}/other*", f"--schema_file={tmp_path}/schema.json"])
-    assert main([str(foreign), f"--schema_file={tmp_path}/schema.json"]) == 1
+        main([f"{foreign}/other*", f"--schema-file={tmp_path}/schema.json"])
+    assert main([str(foreign), f"--schema-file={tmp_path}/schema.json"]) == 1
     assert "record 0 at byte 0: 'pair' is not in schema 'tfrecord'" in capsys.readouterr().out
 
 
@@ -213,7 +213,7 @@ def test_a_feature_of_two_kinds_is_named_with_the_way_out(foreign):
     write(
         foreign / "ds-test.tfrecord", range(3), Schema("o", {"i": Feature("float32"), "pair": Feature("float32", (2,))})
     )
-    with pytest.raises(SchemaError, match=r"'i' is float32 and int64 in different records.*--schema_file"):
+    with pytest.raises(SchemaError, match=r"'i' is float32 and int64 in different records.*--schema-file"):
         main([str(foreign)])
 
 

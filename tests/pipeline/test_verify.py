@@ -83,7 +83,7 @@ def test_every_flipped_bit_is_named_by_shard_record_and_offset(directory, verify
         assert (AT[part][1] if part in AT else "not the one stored after it") in line
     assert f"{directory}/{SHARD}: has " in damage[2]
     assert "11 of 13" in printed
-    assert f"--output={directory} --splits=train --verify_existing" in printed  # validation is intact
+    assert f"--output={directory} --splits=train --verify-existing" in printed  # validation is intact
 
 
 def test_an_intact_record_in_the_wrong_place_is_named(directory, verify):
@@ -206,7 +206,7 @@ def test_memory_does_not_grow_with_the_shard(write_dataset, tmp_path, verify):
 @pytest.mark.usefixtures("without_beam")
 def test_the_command_that_verify_prints_repairs_the_dataset(raw_imagenet, tmp_path, verify):
     out = tmp_path / "out"
-    raw_imagenet.convert(out, "--num_train_shards=3")
+    raw_imagenet.convert(out, "--num-train-shards=3")
     status, printed, _ = verify(out, "--decode")
     assert status == 0
     assert printed.count("proven") == 2  # the digest of the keys, of both splits
@@ -216,8 +216,8 @@ def test_the_command_that_verify_prints_repairs_the_dataset(raw_imagenet, tmp_pa
     edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
     status, printed, damage = verify(out)
     assert (status, len(damage)) == (1, 4)
-    assert f"--output={out} --splits=train,validation --verify_existing" in printed
-    raw_imagenet.convert(out, "--num_train_shards=3", "--splits=train,validation", "--verify_existing")
+    assert f"--output={out} --splits=train,validation --verify-existing" in printed
+    raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train,validation", "--verify-existing")
     assert verify(out, "--decode")[::2] == (0, [])
     edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
     _, _, damage = verify(out)
@@ -231,7 +231,7 @@ def test_a_bucket_is_verified_as_a_disk_is(directory, verify, bucket, gcs_server
         if file.is_file():
             gcs_server.write(name, f"data/{file.relative_to(directory)}", file.read_bytes())
     gcs_server.reset()
-    status, _, _ = verify(f"{bucket}/data", "--dali_index")
+    status, _, _ = verify(f"{bucket}/data", "--dali-index")
     assert status == 0
     assert len(gcs_server.requests("alt=media")) == 1 + 2 + 6  # manifest, indexes, the shards that are not empty
     assert gcs_server.read(name, f"data/_dali/{SHARD}.idx").count(b"\n") == 7

@@ -66,7 +66,7 @@ def files(tmp_path_factory):
         from beam_jobs import graph
 
         patch.setattr(graph, "pipeline_of", Stages)
-        flags = ("--max_bad_records=9", "--sequence_length=64", "--validation_fraction=0.2")
+        flags = ("--max-bad-records=9", "--sequence-length=64", "--validation-fraction=0.2")
         raw = RawTexts(directory / "raw").write()
         raw.convert(directory / "texts", *flags, f"--tokenizer={directory}/own.json")
     for name in ("text.json", "tokenizer.json"):

@@ -1,7 +1,7 @@
 """Handwritten digits: a small CNN on the shards of the digits demo, `python examples/demo.py`.
 
     infeed digits raw
-    infeed convert imagenet --raw_data_dir=raw --output=shards/digits --label_file=raw/synsets.txt
+    infeed convert imagenet --raw-data-dir=raw --output=shards/digits --label-file=raw/synsets.txt
     infeed train digits --data-dir shards/digits --workdir runs/digits
 
 Data: scikit-learn's 1,797 digits, of which 368 are for validation. Two CPU cores: 20 CPU seconds. Expected: 99.5 %

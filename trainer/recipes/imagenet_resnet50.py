@@ -1,6 +1,6 @@
 """ImageNet with ResNet-50 v1.5, in the settings of two published trainings.
 
-    python -m converters.imagenet_to_gcs --raw_data_dir=ILSVRC2012 --output=shards/imagenet --full_set
+    python -m converters.imagenet_to_gcs --raw-data-dir=ILSVRC2012 --output=shards/imagenet --full-set
     python -m trainer imagenet_resnet50 --data-dir shards/imagenet --workdir runs/imagenet --setting flax
 
 Data: ImageNet 2012, 1,281,167 images for training and 50,000 for validation.

@@ -1,6 +1,6 @@
 """Images with one label each: a CNN or a ResNet on any such dataset.
 
-    infeed convert images --raw_data_dir=photos --validation_fraction=0.2 --output=shards/photos
+    infeed convert images --raw-data-dir=photos --validation-fraction=0.2 --output=shards/photos
     infeed train images --data-dir shards/photos --workdir runs/photos
 
 Data and results are yours. With the small CNN, two CPU cores and 600 steps, tiles of 24 photographs are told apart with

@@ -1,10 +1,10 @@
 """Language models on packed text: char_lm has stacked LSTM layers, byte_lm is a small decoder-only Transformer.
 
-    infeed convert text --raw_data_dir=texts --output=shards/texts --tokenizer=characters --sequence_length=128
+    infeed convert text --raw-data-dir=texts --output=shards/texts --tokenizer=characters --sequence-length=128
     infeed train char_lm --data-dir shards/texts --workdir runs/char_lm
     infeed train char_lm --data-dir shards/texts --workdir runs/char_lm --mode sample --prompt "The "
 
-char_lm follows the TPU notebook about Shakespeare's works. For byte_lm, convert with --sequence_length=256 and the
+char_lm follows the TPU notebook about Shakespeare's works. For byte_lm, convert with --sequence-length=256 and the
 default tokenizer, bytes. The tokenizer and the length of rows are those of the dataset, whose text.json
 converters.text_to_gcs writes. JAX is imported where it is used, so that --help and the checks do not need it."""
 

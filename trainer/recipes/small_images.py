@@ -2,7 +2,7 @@
 
 **mnist** is the CNN of most tutorials, on the four idx files as downloaded, or their .gz, in a directory mnist.
 
-    infeed convert idx --raw_data_dir=mnist --output=shards/mnist
+    infeed convert idx --raw-data-dir=mnist --output=shards/mnist
     infeed train mnist --data-dir shards/mnist --workdir runs/mnist
 
 Data: http://yann.lecun.com/exdb/mnist/: 60,000 training and 10,000 test images. Two CPU cores: 5 to 6 CPU minutes for
@@ -12,7 +12,7 @@ Data: http://yann.lecun.com/exdb/mnist/: 60,000 training and 10,000 test images.
 
 **fashion_mnist** is the recipe of MNIST on ten kinds of clothes, on the files as downloaded, in a directory fashion.
 
-    infeed convert idx --raw_data_dir=fashion --output=shards/fashion --label_file=fashion/names.txt
+    infeed convert idx --raw-data-dir=fashion --output=shards/fashion --label-file=fashion/names.txt
     infeed train fashion_mnist --data-dir shards/fashion --workdir runs/fashion
 
 Data: the four idx files of https://github.com/zalandoresearch/fashion-mnist: 60,000 training and 10,000 test images.
@@ -23,7 +23,7 @@ first 6,000 of each for training: 92.67 % (seed 0).
 
 **cifar10** is ResNet-20 as published, on the archive as downloaded: cifar-10-binary.tar.gz in a directory cifar.
 
-    infeed convert cifar --raw_data_dir=cifar --output=shards/cifar10
+    infeed convert cifar --raw-data-dir=cifar --output=shards/cifar10
     infeed train cifar10 --data-dir shards/cifar10 --workdir runs/cifar10
 
 Data: https://www.cs.toronto.edu/~kriz/cifar.html, the binary version: 50,000 training and 10,000 test images. Expected:

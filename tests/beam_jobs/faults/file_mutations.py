@@ -23,7 +23,7 @@ FILES = {
     "verdict": "_shards/train.verdict.of-a-run.json",
 }
 
-Convert = Callable[[Path, bool], None]  # (output directory, --verify_existing)
+Convert = Callable[[Path, bool], None]  # (output directory, --verify-existing)
 
 
 class Mutation(NamedTuple):

@@ -194,8 +194,8 @@ def convert(
     raw: str, place: Place, processes: int = 1, kill_at: str = "", run: Run = run_alone, more: Sequence[str] = ()
 ) -> tuple[int, str]:
     """(status, output) of the real command in a process group of its own. more: flags."""
-    flags = [f"--raw_data_dir={raw}", f"--gcs_output_path={place.path}", f"--label_file={raw}/synsets.txt"]
-    flags += ["--splits=train", f"--num_train_shards={NUM_SHARDS}", f"--local_processes={processes}", *more]
+    flags = [f"--raw-data-dir={raw}", f"--gcs-output-path={place.path}", f"--label-file={raw}/synsets.txt"]
+    flags += ["--splits=train", f"--num-train-shards={NUM_SHARDS}", f"--local-processes={processes}", *more]
     faults = {"KILL_AT": kill_at, "KILL_ROOT": str(ROOT), "PYTHONPATH": str(Path(__file__).parent)}
     return run(["-c", OWN_GROUP + CONVERT, *flags], {**os.environ, **place.env, **faults})
 

@@ -154,15 +154,15 @@ def write_records(directory: Path, num_bytes: int) -> None:
             file.write(record)
 
 
-TARS = ("converters.imagenet_to_gcs", write_tars, ("--raw_data_dir={raw}", "--label_file={raw}/synsets.txt"))
+TARS = ("converters.imagenet_to_gcs", write_tars, ("--raw-data-dir={raw}", "--label-file={raw}/synsets.txt"))
 COMPRESSED = (TARS[0], write_compressed_tars, TARS[2])
-FOLDERS = ("converters.image_folder_to_gcs", write_folders, ("--raw_data_dir={raw}/raw", "--validation_fraction=0"))
+FOLDERS = ("converters.image_folder_to_gcs", write_folders, ("--raw-data-dir={raw}/raw", "--validation-fraction=0"))
 TABLE = (
     "converters.table_to_gcs",
     write_table,
-    ("--raw_data_dir={raw}/raw", "--image_column=file", "--label_column=class"),
+    ("--raw-data-dir={raw}/raw", "--image-column=file", "--label-column=class"),
 )
-RECORDS = ("converters.tfrecord_to_gcs", write_records, ("--raw_data_dir={raw}",))
+RECORDS = ("converters.tfrecord_to_gcs", write_records, ("--raw-data-dir={raw}",))
 ROWS: Mapping[str, Row] = {
     "tars": Row(*TARS, (0.2, 1, 4)),
     "tars in a bucket": Row(*TARS, (0.2, 1), bound=160, in_bucket=True),
@@ -191,7 +191,7 @@ def peak(row: Row, gigabytes: float, scratch: Path, server: Server) -> Peak:
 
 
 def _convert(row: Row, raw: str, out: str, server: Server) -> Peak:
-    flags = [f"--gcs_output_path={out}", *(flag.format(raw=raw) for flag in row.flags), "--splits=train"]
+    flags = [f"--gcs-output-path={out}", *(flag.format(raw=raw) for flag in row.flags), "--splits=train"]
     begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, row.module, *flags],

@@ -27,8 +27,8 @@ def main() -> None:
         raw.write()
 
         def convert(place: Path, verify_existing: bool) -> None:
-            flags = ["--splits=train", "--num_train_shards=3", "--max_bad_records=1"]
-            raw.convert(place, *flags, *["--verify_existing"] * verify_existing)
+            flags = ["--splits=train", "--num-train-shards=3", "--max-bad-records=1"]
+            raw.convert(place, *flags, *["--verify-existing"] * verify_existing)
 
         convert(out, False)
         write_verdict(out)

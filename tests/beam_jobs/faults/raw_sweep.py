@@ -74,7 +74,7 @@ def changed_problems(kill: Kill, raw: Raw, place: Place, expected: dict[str, dic
         problems += [] if one_line else [f"refused otherwise: {status} {output}"]
         problems += [] if untouched else ["a refused run wrote"]
         raw.put("old", kill.on)
-        flags = ["--verify_existing"] if kill.on == "disk" else []
+        flags = ["--verify-existing"] if kill.on == "disk" else []
         status, output = convert(raw.path(kill.on), place, more=flags)
         problems += [f"the old put back: {status} {output}"] if status else []
     problems += [] if digests(place) == expected[version] else [f"not the digests of the {version} raw data"]

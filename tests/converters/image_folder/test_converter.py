@@ -42,7 +42,7 @@ def images_of(raw):
 
 
 def test_every_image_arrives_once_under_its_folders_name_and_number(raw_image_folder, tmp_path):
-    raw_image_folder.write("train").convert(tmp_path / "out", "--max_bad_records=3", "--num_train_shards=3")
+    raw_image_folder.write("train").convert(tmp_path / "out", "--max-bad-records=3", "--num-train-shards=3")
     records = records_of(tmp_path / "out", "train")
     assert names(records) == images_of(raw_image_folder)
     assert len(records) == 24
@@ -59,19 +59,19 @@ def test_every_image_arrives_once_under_its_folders_name_and_number(raw_image_fo
 
 
 def test_both_layouts_and_both_names_for_validation_give_one_set_of_shards(raw_image_folder, tmp_path, shard_digests):
-    flags = ("--max_bad_records=3", "--num_train_shards=2", "--num_validation_shards=2")
+    flags = ("--max-bad-records=3", "--num-train-shards=2", "--num-validation-shards=2")
     raw_image_folder.write("train").write("val").convert(tmp_path / "val", *flags)
     (raw_image_folder.directory / "val").rename(raw_image_folder.directory / "validation")
     raw_image_folder.convert(tmp_path / "validation", *flags)
     assert shard_digests(tmp_path / "val") == shard_digests(tmp_path / "validation")
     raw_image_folder.directory = raw_image_folder.directory / "train"
-    raw_image_folder.convert(tmp_path / "alone", *flags, "--validation_fraction=0")
+    raw_image_folder.convert(tmp_path / "alone", *flags, "--validation-fraction=0")
     train = {k: v for k, v in shard_digests(tmp_path / "val").items() if k.startswith("train")}
     assert train == {k: v for k, v in shard_digests(tmp_path / "alone").items() if k.startswith("train")}
 
 
 def test_a_fraction_cuts_one_set_of_folders_in_two_without_loss(raw_image_folder, tmp_path):
-    raw_image_folder.write().convert(tmp_path / "out", "--max_bad_records=3", "--validation_fraction=0.3")
+    raw_image_folder.write().convert(tmp_path / "out", "--max-bad-records=3", "--validation-fraction=0.3")
     train, validation = (names(records_of(tmp_path / "out", split)) for split in ("train", "validation"))
     assert train | validation == images_of(raw_image_folder)
     assert not train & validation
@@ -113,9 +113,9 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
 def test_classes_are_those_of_all_splits_whichever_are_converted(raw_image_folder, tmp_path):
     raw_image_folder.write("train")
     del raw_image_folder.files["cat"]
-    raw_image_folder.write("test").convert(tmp_path / "out", "--splits=test", "--max_bad_records=2")
+    raw_image_folder.write("test").convert(tmp_path / "out", "--splits=test", "--max-bad-records=2")
     assert {r["image/class/label"] for r in records_of(tmp_path / "out", "test")} == {2, 3}
-    raw_image_folder.convert(tmp_path / "out", "--splits=train", "--max_bad_records=3")
+    raw_image_folder.convert(tmp_path / "out", "--splits=train", "--max-bad-records=3")
     manifest = read_manifest(str(tmp_path / "out"))
     assert {split: entry.num_records for split, entry in manifest.splits.items()} == {"test": 16, "train": 24}
 
@@ -123,7 +123,7 @@ def test_classes_are_those_of_all_splits_whichever_are_converted(raw_image_folde
 def test_names_need_not_be_utf8_nor_ascii_but_those_of_classes_must_be_text(raw_image_folder, tmp_path):
     raw_image_folder.files = {"Käse 🧀": dict(raw_image_folder.files["cat"]), "dog": raw_image_folder.files["dog"]}
     raw_image_folder.files["Käse 🧀"]["odd \udcff name.jpeg"] = raw_image_folder.files["dog"]["100.jpeg"]
-    raw_image_folder.write("train").convert(tmp_path / "out", "--max_bad_records=2")
+    raw_image_folder.write("train").convert(tmp_path / "out", "--max-bad-records=2")
     odd = [r for r in records_of(tmp_path / "out", "train") if r["image/filename"] == b"odd \xff name.jpeg"]
     assert [r["image/class/text"].decode() for r in odd] == ["Käse 🧀"]
     (raw_image_folder.directory / "train/odd \udcff class").mkdir()
@@ -132,11 +132,11 @@ def test_names_need_not_be_utf8_nor_ascii_but_those_of_classes_must_be_text(raw_
 
 
 def test_options_change_the_images_and_the_plan(raw_image_folder, tmp_path):
-    flags = ("--max_bad_records=3", "--validation_fraction=0")
+    flags = ("--max-bad-records=3", "--validation-fraction=0")
     raw_image_folder.write().convert(tmp_path / "out", *flags)
     with pytest.raises(ConversionError, match="--overwrite"):
-        raw_image_folder.convert(tmp_path / "out", *flags, "--max_side=12")
-    raw_image_folder.convert(tmp_path / "out", *flags, "--max_side=12", "--overwrite")
+        raw_image_folder.convert(tmp_path / "out", *flags, "--max-side=12")
+    raw_image_folder.convert(tmp_path / "out", *flags, "--max-side=12", "--overwrite")
     records = records_of(tmp_path / "out", "train")
     assert {max(r["image/width"], r["image/height"]) for r in records} == {12}
     assert read_manifest(str(tmp_path / "out")).split("train").fixups["scaled_down"] == 24
@@ -155,7 +155,7 @@ def test_sizes_are_predicted_within_a_few_bytes_where_images_stay_as_they_are(ra
 
 
 def test_a_conversion_with_one_unfinished_shard_resumes_and_keeps_the_others(raw_image_folder, tmp_path, shard_digests):
-    flags = ("--max_bad_records=3", "--validation_fraction=0", "--num_train_shards=4")
+    flags = ("--max-bad-records=3", "--validation-fraction=0", "--num-train-shards=4")
     raw_image_folder.write().convert(tmp_path / "out", *flags)
     expected = shard_digests(tmp_path / "out")
     finished = {path: path.stat().st_ino for path in (tmp_path / "out").glob("train-0000[013]-*")}
@@ -167,15 +167,15 @@ def test_a_conversion_with_one_unfinished_shard_resumes_and_keeps_the_others(raw
 
 
 WRONG = [
-    (["--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
-    ([], RawDataError, r"no folder of a split \(train, .*It has: cat, dog, grey eel\. .*--validation_fraction"),
-    (["--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0 and less than 1"),
-    (["--validation_fraction=nan"], OptionError, "--validation_fraction=nan: must be at least 0"),
-    (["--validation_fraction=0", "--splits=test"], RawDataError, r"does not have the test split. It has: train\."),
+    (["--raw-data-dir=/nowhere"], RawDataError, "--raw-data-dir=/nowhere does not exist"),
+    ([], RawDataError, r"no folder of a split \(train, .*It has: cat, dog, grey eel\. .*--validation-fraction"),
+    (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and less than 1"),
+    (["--validation-fraction=nan"], OptionError, "--validation-fraction=nan: must be at least 0"),
+    (["--validation-fraction=0", "--splits=test"], RawDataError, r"does not have the test split. It has: train\."),
     (["--splits=tset"], OptionError, "unknown split 'tset'. Did you mean 'test'"),
-    (["--max_side=0"], OptionError, "--max_side=0: must be at least 1"),
-    (["--jpeg_quality=101"], OptionError, "--jpeg_quality=101: must be 1 to 100"),
-    (["--validation_fraction=0", "--max_sid=9"], OptionError, "--max_sid is not .* Did you mean --max_side"),
+    (["--max-side=0"], OptionError, "--max-side=0: must be at least 1"),
+    (["--jpeg-quality=101"], OptionError, "--jpeg-quality=101: must be 1 to 100"),
+    (["--validation-fraction=0", "--max_sid=9"], OptionError, "--max-sid is not .* Did you mean --max-side"),
 ]
 
 
@@ -191,7 +191,7 @@ def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_image_folder, 
     [
         (["train/a", "val/a", "validation/a"], None, "has two folders for the validation split"),
         (["train/a", "val"], None, "val has no class folders in it. It has: nothing"),
-        (["train/a", "test/a"], 0.1, r"has folders by split \(test, train\). Leave out --validation_fraction"),
+        (["train/a", "test/a"], 0.1, r"has folders by split \(test, train\). Leave out --validation-fraction"),
         ([".git"], 0.1, "has no class folders in it"),
         (["train/two\nlines"], None, "its name must be UTF-8 text on one line"),
     ],
@@ -205,8 +205,8 @@ def test_a_layout_that_is_not_quite_right_is_one_clear_error(tmp_path, folders, 
 
 def test_the_command_line_runs_as_a_module_and_a_dry_run_writes_nothing(raw_image_folder, tmp_path):
     raw = raw_image_folder.write().directory
-    base = [sys.executable, "-m", "converters.image_folder_to_gcs", f"--raw_data_dir={raw}"]
-    flags = [f"--gcs_output_path={tmp_path / 'out'}", "--validation_fraction=0.3", "--dry_run"]
+    base = [sys.executable, "-m", "converters.image_folder_to_gcs", f"--raw-data-dir={raw}"]
+    flags = [f"--gcs-output-path={tmp_path / 'out'}", "--validation-fraction=0.3", "--dry-run"]
     done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=True)
     assert "Dry run: nothing was written." in done.stdout
     assert not (tmp_path / "out").exists()

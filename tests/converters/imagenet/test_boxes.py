@@ -56,7 +56,7 @@ def test_boxes_are_relative_clipped_to_the_image_and_empty_if_it_has_none(raw_im
 
 
 def test_the_bounding_boxes_option_adds_boxes_to_the_records(raw_imagenet, tables, tmp_path):
-    raw_imagenet.convert(tmp_path / "out", f"--bounding_boxes={tables}")
+    raw_imagenet.convert(tmp_path / "out", f"--bounding-boxes={tables}")
     manifest = read_manifest(str(tmp_path / "out"))
     assert set(KEYS) < set(manifest.schema.features)
     assert manifest.split("train").fixups == {"box_outside_of_image": 1}
@@ -104,7 +104,7 @@ def test_blank_lines_of_a_table_of_boxes_are_skipped(tmp_path, head):
 
 def test_tfds_has_no_place_for_boxes(raw_imagenet, tables, tmp_path):
     with pytest.raises(OptionError, match="--schema=tfds has no features for them"):
-        raw_imagenet.convert(tmp_path, f"--bounding_boxes={tables}", "--schema=tfds")
+        raw_imagenet.convert(tmp_path, f"--bounding-boxes={tables}", "--schema=tfds")
 
 
 def test_boxes_of_an_image_without_size_are_not_divided_by_it():

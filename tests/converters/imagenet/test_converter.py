@@ -143,7 +143,7 @@ def test_classes_that_are_not_in_the_list_are_named_with_their_place(raw_imagene
         scanned(raw_imagenet, ["train"], synsets=raw_imagenet.synsets[:2])
     raw_imagenet.validation_labels[2] = "n77777777"
     with pytest.raises(
-        LabelError, match=r"validation image 3 in .*synset_labels\.txt: class 'n77777777' is not in .* --label_file"
+        LabelError, match=r"validation image 3 in .*synset_labels\.txt: class 'n77777777' is not in .* --label-file"
     ):
         scanned(raw_imagenet.write())
 

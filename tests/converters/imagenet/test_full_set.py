@@ -27,14 +27,14 @@ def test_other_validation_labels_than_the_official_ones_are_refused():
         check_full_set(RawImagenet((), ("n01440764", "n01443537")), ["validation"])
 
 
-@pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=["run", "dry"])
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["run", "dry"])
 def test_a_wrong_number_of_images_stops_the_conversion_before_anything_is_written(
     raw_imagenet, tmp_path, monkeypatch, flags
 ):
     monkeypatch.setattr("converters.imagenet_to_gcs.check_full_set", lambda *_: None)
     monkeypatch.setattr("converters.imagenet_to_gcs._converter", converter_of(raw_imagenet))
     with pytest.raises(ConversionError, match="'train' has 18 records in the raw data; the full set has 1,281,167"):
-        raw_imagenet.convert(tmp_path / "out", "--full_set", "--splits=train", *flags)
+        raw_imagenet.convert(tmp_path / "out", "--full-set", "--splits=train", *flags)
     assert not list((tmp_path / "out").glob("train*"))
 
 
@@ -45,12 +45,12 @@ def converter_of(raw):
 
 
 def test_a_class_list_of_ones_own_is_not_the_full_set(raw_imagenet, tmp_path):
-    with pytest.raises(OptionError, match="--full_set means ILSVRC2012's own 1000 classes"):
-        raw_imagenet.convert(tmp_path, "--full_set")
+    with pytest.raises(OptionError, match="--full-set means ILSVRC2012's own 1000 classes"):
+        raw_imagenet.convert(tmp_path, "--full-set")
 
 
 def test_the_original_numbers_of_shards_are_a_flag(raw_imagenet, tmp_path, capsys):
-    raw_imagenet.convert(tmp_path / "out", "--original_shards", "--dry_run")
+    raw_imagenet.convert(tmp_path / "out", "--original-shards", "--dry-run")
     printed = capsys.readouterr().out
     assert "train: 18 records, " in printed
     assert " in 1,024 shards of " in printed
@@ -58,5 +58,5 @@ def test_the_original_numbers_of_shards_are_a_flag(raw_imagenet, tmp_path, capsy
 
 
 def test_original_shards_and_num_train_shards_exclude_each_other(raw_imagenet, tmp_path):
-    with pytest.raises(OptionError, match="--original_shards and --num_train_shards: give only one of them"):
-        raw_imagenet.convert(tmp_path, "--original_shards", "--num_train_shards=3")
+    with pytest.raises(OptionError, match="--original-shards and --num-train-shards: give only one of them"):
+        raw_imagenet.convert(tmp_path, "--original-shards", "--num-train-shards=3")

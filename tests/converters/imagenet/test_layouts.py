@@ -52,7 +52,7 @@ def as_kaggle(raw):
 def test_every_layout_gives_the_shards_of_the_tars(raw_imagenet, raw_folders, tmp_path, shard_digests, arrange):
     arrange(raw_folders)
     for raw, out in ((raw_imagenet, "a"), (raw_folders, "b")):
-        raw.convert(tmp_path / out, "--num_train_shards=4", "--num_validation_shards=2")
+        raw.convert(tmp_path / out, "--num-train-shards=4", "--num-validation-shards=2")
     assert shards_alone(shard_digests(tmp_path / "a")) == shards_alone(shard_digests(tmp_path / "b"))
     a, b = (read_manifest(str(tmp_path / out)).split("train") for out in "ab")
     assert (a.fingerprint, a.key_digest) == (b.fingerprint, b.key_digest)
@@ -91,9 +91,9 @@ def test_a_damaged_compressed_tar_is_named_and_leaves_nothing(raw_imagenet, tmp_
 def test_a_dry_run_over_a_compressed_tar_says_why_it_cannot(raw_imagenet, tmp_path):
     compress(raw_imagenet, "ILSVRC2012_img_val.tar")
     with pytest.raises(
-        OptionError, match=r"val\.tar\.gz has to be uncompressed before it can be scanned, and --dry_run"
+        OptionError, match=r"val\.tar\.gz has to be uncompressed before it can be scanned, and --dry-run"
     ):
-        raw_imagenet.convert(tmp_path / "out", "--dry_run")
+        raw_imagenet.convert(tmp_path / "out", "--dry-run")
 
 
 def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, tmp_path):

@@ -16,7 +16,7 @@ from pipeline.shards.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
-SHARDS = ("--max_bad_records=20", "--num_train_shards=3")
+SHARDS = ("--max-bad-records=20", "--num-train-shards=3")
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _without_fsync(monkeypatch):
 
 
 def convert(raw, out, *flags):
-    image_folder_to_gcs.main([f"--raw_data_dir={raw}", f"--gcs_output_path={out}", *SHARDS, *flags])
+    image_folder_to_gcs.main([f"--raw-data-dir={raw}", f"--gcs-output-path={out}", *SHARDS, *flags])
 
 
 def shards_of(digests, out):
@@ -120,9 +120,9 @@ def test_one_archive_of_all_splits_has_their_shards(unpacked, expected, tmp_path
 @pytest.mark.parametrize("top", ["", "my images/"])
 def test_an_archive_of_class_folders_is_split_like_the_folders(unpacked, expected, tmp_path, shard_digests, top):
     (tmp_path / "images.zip").write_bytes(packed(".zip", unpacked / "train", top))
-    convert(tmp_path / "images.zip", tmp_path / "out", "--validation_fraction=0.3")
+    convert(tmp_path / "images.zip", tmp_path / "out", "--validation-fraction=0.3")
     found = shards_of(shard_digests, tmp_path / "out"), ledger_of(tmp_path / "out")
-    assert found == expected("--validation_fraction=0.3")
+    assert found == expected("--validation-fraction=0.3")
 
 
 def test_a_folder_is_read_and_the_archive_it_was_unpacked_from_is_named(unpacked, tmp_path, capsys):
@@ -130,15 +130,15 @@ def test_a_folder_is_read_and_the_archive_it_was_unpacked_from_is_named(unpacked
     raw.mkdir()
     (raw / "train.zip").write_bytes(b"no zip")
     (raw / "train").symlink_to(unpacked / "train")
-    convert(raw, tmp_path / "out", "--dry_run")
+    convert(raw, tmp_path / "out", "--dry-run")
     assert f"note: {raw}/train.zip is not read: {raw}/train is the train split." in capsys.readouterr().out
 
 
 def test_a_compressed_tar_is_refused_by_a_dry_run_which_writes_nothing(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/train.tgz").write_bytes(tar_of({"cat/1.jpg": b"x"}, mode="w:gz"))
-    with pytest.raises(OptionError, match=r"train\.tgz has to be uncompressed .* --dry_run writes nothing"):
-        convert(tmp_path / "raw", tmp_path / "out", "--dry_run")
+    with pytest.raises(OptionError, match=r"train\.tgz has to be uncompressed .* --dry-run writes nothing"):
+        convert(tmp_path / "raw", tmp_path / "out", "--dry-run")
     assert not (tmp_path / "out").exists()
 
 
@@ -172,7 +172,7 @@ WRONG = [
     ),
     ("train.7z", b"7z", r"train\.7z is in a format that cannot be read in place; \.zip, \.tar, \.tar\.gz, \.tgz can"),
     ("train.zip", zip_of({"1.jpg": b"x"}), r"train\.zip has no class folders in it\. It has: 1\.jpg"),
-    ("images.zip", zip_of(FILES), r"no folder of a split .*It has: cat, dog\. .*give --validation_fraction"),
+    ("images.zip", zip_of(FILES), r"no folder of a split .*It has: cat, dog\. .*give --validation-fraction"),
     (
         "all.zip",
         zip_of({"train.zip": b"", "val.tar": b""}),
@@ -194,8 +194,8 @@ def test_an_archive_that_is_not_quite_right_is_one_clear_error(tmp_path, name, d
 
 def test_options_that_do_not_fit_an_archive_are_one_clear_error(tmp_path):
     (tmp_path / "a.zip").write_bytes(zip_of(BY_SPLIT))
-    with pytest.raises(RawDataError, match=r"a\.zip has folders by split \(train\)\. Leave out --validation_fraction"):
-        convert(tmp_path / "a.zip", tmp_path / "out", "--validation_fraction=0.1")
+    with pytest.raises(RawDataError, match=r"a\.zip has folders by split \(train\)\. Leave out --validation-fraction"):
+        convert(tmp_path / "a.zip", tmp_path / "out", "--validation-fraction=0.1")
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/val.zip").write_bytes(zip_of(FILES))
     (tmp_path / "raw/validation.tar").write_bytes(tar_of(FILES))

@@ -44,7 +44,7 @@ def expected(raw, split):
 
 
 def test_every_pixel_and_label_arrives_under_its_batch_and_number(raw_cifar, tmp_path):
-    raw_cifar.write().convert(tmp_path / "out", "--num_train_shards=3", "--max_bad_records=1")
+    raw_cifar.write().convert(tmp_path / "out", "--num-train-shards=3", "--max-bad-records=1")
     for split in ("train", "test"):
         records, raw = records_of(tmp_path / "out", split), expected(raw_cifar, split)
         assert records.keys() == raw.keys()
@@ -68,7 +68,7 @@ def test_a_record_is_read_as_the_cifar_page_describes(tmp_path):
     (tmp_path / "raw/test_batch.bin").write_bytes(record)
     names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     (tmp_path / "raw/batches.meta.txt").write_text("\n".join(names) + "\n\n")
-    flags = [f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out", "--splits=test"]
+    flags = [f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out", "--splits=test"]
     cifar_to_gcs.main(flags)
     (found,) = records_of(tmp_path / "out", "test").values()
     assert (found["image/class/label"], found["image/class/text"]) == (6, b"frog")
@@ -77,15 +77,15 @@ def test_a_record_is_read_as_the_cifar_page_describes(tmp_path):
 
 
 def test_the_archive_the_tar_the_folder_and_the_files_give_the_same_shards(raw_cifar, tmp_path, shard_digests):
-    raw_cifar.write_archive().convert(tmp_path / "gz", "--max_bad_records=1")
+    raw_cifar.write_archive().convert(tmp_path / "gz", "--max-bad-records=1")
     assert not list((tmp_path / "gz").glob("_scratch/*"))
     (archive,) = raw_cifar.directory.iterdir()
     archive.with_suffix("").write_bytes(gzip.decompress(archive.read_bytes()))
     archive.unlink()
-    raw_cifar.convert(tmp_path / "tar", "--max_bad_records=1")
-    raw_cifar.write().convert(tmp_path / "folder", "--max_bad_records=1")
+    raw_cifar.convert(tmp_path / "tar", "--max-bad-records=1")
+    raw_cifar.write().convert(tmp_path / "folder", "--max-bad-records=1")
     raw_cifar.directory /= raw_cifar.folder
-    raw_cifar.convert(tmp_path / "here", "--max_bad_records=1")
+    raw_cifar.convert(tmp_path / "here", "--max-bad-records=1")
     gz, *others = (shard_digests(tmp_path / name) for name in ("gz", "tar", "folder", "here"))
     shards = {name for name in gz if "-of-" in name}
     assert all({name: other[name] for name in shards} == {name: gz[name] for name in shards} for other in others)
@@ -147,7 +147,7 @@ def test_the_python_and_matlab_versions_are_refused_with_the_binary_one_to_use(t
     (tmp_path / "raw" / name).write_bytes(b"\x80\x04.")
     message = rf"{name} is the Python or Matlab version, which is not read: .* Use {wanted}\.tar\.gz, the binary"
     with pytest.raises(RawDataError, match=message):
-        cifar_to_gcs.main([f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out"])
+        cifar_to_gcs.main([f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out"])
 
 
 def test_an_archive_by_the_right_name_with_other_things_inside_is_refused(raw_cifar, tmp_path):
@@ -198,8 +198,8 @@ def test_directories_with_no_or_both_cifars_and_dry_runs_of_an_archive_are_refus
     (tmp_path / "raw").mkdir()
     with pytest.raises(RawDataError, match=r"has none of cifar-10-batches-bin, .* It has: nothing"):
         raw_cifar.convert(tmp_path / "out")
-    with pytest.raises(OptionError, match=r"binary\.tar\.gz has to be uncompressed .* --dry_run writes nothing"):
-        raw_cifar.write_archive().convert(tmp_path / "out", "--dry_run")
+    with pytest.raises(OptionError, match=r"binary\.tar\.gz has to be uncompressed .* --dry-run writes nothing"):
+        raw_cifar.write_archive().convert(tmp_path / "out", "--dry-run")
     raw_cifar.write()
     other = "cifar-10-binary.tar.gz" if raw_cifar.coarse else "cifar-100-binary.tar.gz"
     (raw_cifar.directory / other).write_bytes(b"")

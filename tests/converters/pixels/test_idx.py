@@ -46,7 +46,7 @@ def only_plain(raw):
 
 
 def test_every_pixel_and_label_arrives_under_its_number(raw_mnist, tmp_path):
-    raw_mnist.write().convert(tmp_path / "out", "--num_train_shards=3")
+    raw_mnist.write().convert(tmp_path / "out", "--num-train-shards=3")
     for split in ("train", "test"):
         records = records_of(tmp_path / "out", split)
         assert sorted(map(number, records)) == list(range(len(raw_mnist.images[split])))
@@ -68,7 +68,7 @@ def test_files_of_the_known_bytes_are_read_as_the_format_says(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/toy-test-images.idx3-ubyte").write_bytes(images)
     (tmp_path / "raw/toy-test-labels.idx1-ubyte").write_bytes(bytes.fromhex("00000801 00000002 07 02"))
-    idx_to_gcs.main([f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out"])
+    idx_to_gcs.main([f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out"])
     found = {r["image/class/label"]: pixels(r).tolist() for r in records_of(tmp_path / "out", "test")}
     assert found == {7: [[0, 1, 2], [3, 4, 5]], 2: [[255, 254, 253], [252, 251, 250]]}
 
@@ -92,7 +92,7 @@ def test_compressed_plain_and_differently_spelled_files_have_the_same_shards(raw
 
 
 def test_a_label_that_is_no_class_is_listed(raw_mnist, tmp_path):
-    flag = f"--label_file={raw_mnist.directory}/digits.txt"
+    flag = f"--label-file={raw_mnist.directory}/digits.txt"
     with pytest.raises(ConversionError, match=r"split 'train': 1 bad record"):
         raw_mnist.write().convert(tmp_path / "out", flag)
     (line,) = (json.loads(line) for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines())
@@ -102,9 +102,9 @@ def test_a_label_that_is_no_class_is_listed(raw_mnist, tmp_path):
 
 
 def test_a_dry_run_accepts_plain_files_and_refuses_compressed_ones_with_the_reason(raw_mnist, tmp_path, capsys):
-    with pytest.raises(OptionError, match=r"images-idx3-ubyte\.gz has to be uncompressed before .* --dry_run"):
-        raw_mnist.write().convert(tmp_path / "out", "--dry_run")
-    raw_mnist.convert(tmp_path / "out", "--dry_run", "--splits=test")
+    with pytest.raises(OptionError, match=r"images-idx3-ubyte\.gz has to be uncompressed before .* --dry-run"):
+        raw_mnist.write().convert(tmp_path / "out", "--dry-run")
+    raw_mnist.convert(tmp_path / "out", "--dry-run", "--splits=test")
     assert "test: 9 records" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 
@@ -173,7 +173,7 @@ def test_a_missing_split_and_an_invalid_label_file_are_refused(raw_mnist, tmp_pa
         raw_mnist.convert(tmp_path / "out", "--splits=test")
     with pytest.raises(LabelError, match="doubles: b is listed twice"):
         (raw_mnist.directory / "doubles").write_text("a\nb\nb\n")
-        raw_mnist.convert(tmp_path / "out", f"--label_file={raw_mnist.directory}/doubles")
+        raw_mnist.convert(tmp_path / "out", f"--label-file={raw_mnist.directory}/doubles")
 
 
 def test_our_reader_and_tfds_give_the_raw_pixels(raw_mnist, tmp_path):

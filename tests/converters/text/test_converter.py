@@ -94,7 +94,7 @@ def test_concatenated_rows_are_the_documents_in_order(tmp_path_factory, texts, l
 
 @pytest.mark.usefixtures("without_beam")
 class TestConversions:
-    FLAGS = ("--validation_fraction=0.3", "--sequence_length=32", "--max_bad_records=20")
+    FLAGS = ("--validation-fraction=0.3", "--sequence-length=32", "--max-bad-records=20")
 
     def test_the_manifest_states_totals_and_a_sidecar_the_tokenizer(self, tmp_path):
         raw = RawTexts(tmp_path / "raw").write()
@@ -109,7 +109,7 @@ class TestConversions:
 
     def test_a_dry_run_writes_nothing_and_foresees_the_same_plan(self, tmp_path, capsys):
         raw = RawTexts(tmp_path / "raw").write()
-        raw.convert(tmp_path / "out", *self.FLAGS, "--dry_run")
+        raw.convert(tmp_path / "out", *self.FLAGS, "--dry-run")
         said = capsys.readouterr().out
         assert not (tmp_path / "out").exists()
         raw.convert(tmp_path / "out", *self.FLAGS)
@@ -166,7 +166,7 @@ class TestConversions:
             return windows(self, storage, source)
 
         monkeypatch.setattr(TextConverter, "windows", shrink)
-        for flag in ((), ("--dry_run",)):
+        for flag in ((), ("--dry-run",)):
             raw.files = {"rows.jsonl": b'{"text": "a"}\n' * 9}
             raw.write()
             with pytest.raises(
@@ -178,11 +178,11 @@ class TestConversions:
         raw = RawTexts(tmp_path / "raw").write()
         raw.convert(tmp_path / "out", *self.FLAGS)
         with pytest.raises(ConversionError, match="this one is") as error:
-            raw.convert(tmp_path / "out", *self.FLAGS, "--sequence_length=16")
+            raw.convert(tmp_path / "out", *self.FLAGS, "--sequence-length=16")
         assert "has changed" not in str(error.value)
         assert not list((tmp_path / "out/_scratch").iterdir())  # what was packed in vain
 
-    @pytest.mark.parametrize("option", ["--packing=concat", "--validation_fraction=0.5"])
+    @pytest.mark.parametrize("option", ["--packing=concat", "--validation-fraction=0.5"])
     def test_a_split_that_is_added_is_packed_like_the_others(self, tmp_path, option):
         raw = RawTexts(tmp_path / "raw").write()
         raw.convert(tmp_path / "out", *self.FLAGS, "--splits=train")
@@ -205,7 +205,7 @@ class TestConversions:
                 running.pop()
 
         monkeypatch.setattr(TextConverter, "pack", counted)
-        raw.convert(tmp_path / "out", *self.FLAGS, "--dry_run")
+        raw.convert(tmp_path / "out", *self.FLAGS, "--dry-run")
         assert len(most) > 8
         assert max(most) <= os.cpu_count()
 
@@ -265,13 +265,13 @@ KILLS = range(1, 16) if SWEEP else (2, 7)
 @pytest.mark.long
 def test_a_killed_conversion_ends_with_the_same_bytes(tmp_path, run_forked, shard_digests):
     raw = RawTexts(tmp_path / "raw", 60).write()
-    flags = [f"--raw_data_dir={raw.directory}", *TestConversions.FLAGS, "--target_shard_bytes=20KB"]
+    flags = [f"--raw-data-dir={raw.directory}", *TestConversions.FLAGS, "--target-shard-bytes=20KB"]
     status, output = run_forked([SCRIPT, "0", *flags, f"--output={tmp_path / 'whole'}"], timeout=120)
     assert status == 0, output
     expected = shard_digests(tmp_path / "whole")
     assert len(expected) == 6
     for workers in (2, 4) if SWEEP else ():  # what differs from other converters is what one process does
-        more = [f"--output={tmp_path / str(workers)}", f"--local_processes={workers}"]
+        more = [f"--output={tmp_path / str(workers)}", f"--local-processes={workers}"]
         assert run_forked([SCRIPT, "0", *flags, *more], timeout=120)[0] == 0
         assert shard_digests(tmp_path / str(workers)) == expected
     for number in KILLS:

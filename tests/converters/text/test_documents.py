@@ -101,7 +101,7 @@ def test_unusable_documents_state_why(file):
     assert [found(file / name, reading)[0].error for name in ("bad.txt", "empty.txt", "long.txt")] == [
         "not UTF-8: byte 0xff at byte 2 of the document",
         "an empty document",
-        "more than --max_document_bytes=9 bytes",
+        "more than --max-document-bytes=9 bytes",
     ]
     assert [each.error.partition(" at")[0] for each in found(file / "bad.jsonl", reading)] == [
         "'text' is 7; it must be text",
@@ -116,7 +116,7 @@ def test_a_block_beyond_the_limit_is_one_unusable_document_that_is_not_kept(file
     (file / "big.txt").write_text("a\n\n" + "long line\n" * 1000 + "\nb\n")
     before, long, after = found(file / "big.txt", DocumentFormat("block", max_bytes=100))
     assert (before.raw, after.raw) == (b"a", b"b")
-    assert long.error == "more than --max_document_bytes=100 bytes"
+    assert long.error == "more than --max-document-bytes=100 bytes"
     assert len(long.raw) < 130
 
 

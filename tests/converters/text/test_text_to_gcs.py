@@ -30,7 +30,7 @@ def write(directory, files):
 
 
 def convert(raw, out, *flags):
-    return text_to_gcs.main([f"--raw_data_dir={raw}", f"--output={out}", *flags])
+    return text_to_gcs.main([f"--raw-data-dir={raw}", f"--output={out}", *flags])
 
 
 def decoded(out, split):
@@ -56,7 +56,7 @@ def test_ignored_files_are_noted(tmp_path, capsys):
 
 def test_blocks_of_a_file_are_documents(tmp_path):
     raw = write(tmp_path / "raw", {"a.txt": "one\ntwo\n\n\nthree\n"})
-    convert(raw, tmp_path / "out", "--documents=block", "--validation_fraction=0", "--sequence_length=10")
+    convert(raw, tmp_path / "out", "--documents=block", "--validation-fraction=0", "--sequence-length=10")
     assert decoded(tmp_path / "out", "train") == ["one\ntwo", "three"]
 
 
@@ -78,7 +78,7 @@ def test_only_files_whose_documents_can_be_found_anywhere_are_cut_into_slices(
 
 def test_slices_change_neither_documents_nor_totals(tmp_path, monkeypatch):
     raw = RawTexts(tmp_path / "raw", 60).write()
-    flags = ("--validation_fraction=0.3", "--sequence_length=64", "--max_bad_records=9")
+    flags = ("--validation-fraction=0.3", "--sequence-length=64", "--max-bad-records=9")
     raw.convert(tmp_path / "whole", *flags)
     monkeypatch.setattr(layouts, "SLICE_BYTES", 700)
     raw.convert(tmp_path / "sliced", *flags)
@@ -94,7 +94,7 @@ def test_a_hugging_face_tokenizer_is_copied_beside_the_shards(tmp_path):
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "words.json"))
     raw = write(tmp_path / "raw", {"a.txt": "hello world", "b.txt": "world ! "})
-    flags = ("--validation_fraction=0", f"--tokenizer={tmp_path / 'words.json'}", "--sequence_length=9")
+    flags = ("--validation-fraction=0", f"--tokenizer={tmp_path / 'words.json'}", "--sequence-length=9")
     convert(raw, tmp_path / "out", *flags)
     assert (tmp_path / "out/tokenizer.json").read_bytes() == (tmp_path / "words.json").read_bytes()
     (row,) = open_dataset(str(tmp_path / "out"), "train").examples()
@@ -111,7 +111,7 @@ def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
         tmp_path / "out",
         "--tokenizer=characters",
         f"--alphabet={tmp_path}/alphabet.txt",
-        "--validation_fraction=0",
+        "--validation-fraction=0",
     )
     assert read_text_info(str(tmp_path / "out")).tokenizer.settings() == {"name": "characters", "alphabet": "ba\n"}
     assert decoded(tmp_path / "out", "train") == ["abba"]
@@ -121,25 +121,25 @@ def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
     ("flags", "error", "message"),
     [
         (
-            ["--sequence_length=1"],
+            ["--sequence-length=1"],
             OptionError,
-            "--sequence_length=1: must be at least 2, a start token and one other, and at most",
+            "--sequence-length=1: must be at least 2, a start token and one other, and at most",
         ),
         (["--delimiter=ab"], OptionError, "--delimiter='ab': it must be one character other than a quote."),
-        (["--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0 and less than 1."),
+        (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and less than 1."),
         (
             [],
             RawDataError,
             r"has no files of a split, such as train/a\.txt .* It has: a\.txt, t\.csv\. .* give --validation",
         ),
         (
-            ["--validation_fraction=0", "--text_column=tex"],
+            ["--validation-fraction=0", "--text-column=tex"],
             OptionError,
             r"t\.csv has no column 'tex'.*Did you mean 'text'",
         ),
-        (["--validation_fraction=0", "--tokenizer=byte"], OptionError, r"--tokenizer=byte: .* Did you mean 'bytes'\?"),
-        (["--validation_fraction=0", "--alphabet=x"], OptionError, "--alphabet=x: only --tokenizer=characters has one"),
-        (["--validation_fraction=0", "--start_token=x"], OptionError, "--start_token=x: only a tokenizer.json has one"),
+        (["--validation-fraction=0", "--tokenizer=byte"], OptionError, r"--tokenizer=byte: .* Did you mean 'bytes'\?"),
+        (["--validation-fraction=0", "--alphabet=x"], OptionError, "--alphabet=x: only --tokenizer=characters has one"),
+        (["--validation-fraction=0", "--start-token=x"], OptionError, "--start-token=x: only a tokenizer.json has one"),
     ],
 )
 def test_a_mistake_is_one_clear_error(tmp_path, flags, error, message):
@@ -152,13 +152,13 @@ def test_a_mistake_is_one_clear_error(tmp_path, flags, error, message):
 def test_a_directory_without_text_is_an_error(tmp_path):
     raw = write(tmp_path / "raw", {"a.md": "a"})
     with pytest.raises(RawDataError, match=r"has no text: no file ends in \.txt, \.csv, .* It has: a\.md\."):
-        convert(raw, tmp_path / "out", "--validation_fraction=0")
+        convert(raw, tmp_path / "out", "--validation-fraction=0")
 
 
 def test_describe_shows_documents_tokens_and_the_text_of_rows(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     raw = write(tmp_path / "raw", {"a.txt": "hello", "b.txt": "wörld [bold]"})
-    convert(raw, tmp_path / "out", "--validation_fraction=0", "--sequence_length=32")
+    convert(raw, tmp_path / "out", "--validation-fraction=0", "--sequence-length=32")
     capsys.readouterr()
     describe.main([str(tmp_path / "out")])
     said = [" ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()]
@@ -169,7 +169,7 @@ def test_describe_shows_documents_tokens_and_the_text_of_rows(tmp_path, capsys, 
 
 def test_verify_finds_a_total_that_the_records_do_not_have(tmp_path, capsys):
     raw = write(tmp_path / "raw", {"a.txt": "hello"})
-    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    convert(raw, tmp_path / "out", "--validation-fraction=0")
     assert verify.main([str(tmp_path / "out")]) == 0
     fields = json.loads((tmp_path / "out/manifest.json").read_text())
     fields["splits"]["train"]["totals"]["num_bytes"] += 1
@@ -182,7 +182,7 @@ def test_verify_finds_a_total_that_the_records_do_not_have(tmp_path, capsys):
 
 def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, capsys):
     raw = write(tmp_path / "raw", {"a.txt": "hello"})
-    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    convert(raw, tmp_path / "out", "--validation-fraction=0")
     (tmp_path / "out/text.json").write_text("{}")
     assert verify.main([str(tmp_path / "out")]) == 1
     assert "text.json: the key tokenizer is missing." in capsys.readouterr().out
@@ -194,19 +194,19 @@ def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, 
 
 def test_a_split_without_documents_says_what_to_do(tmp_path):
     raw = write(tmp_path / "raw", {"a.txt": "hello"})
-    with pytest.raises(ConversionError, match=r"'validation' has no records: .* larger --validation_fraction, or 0"):
-        convert(raw, tmp_path / "out", "--validation_fraction=0.0001")
+    with pytest.raises(ConversionError, match=r"'validation' has no records: .* larger --validation-fraction, or 0"):
+        convert(raw, tmp_path / "out", "--validation-fraction=0.0001")
     write(tmp_path / "empty", {"a.txt": ""})
     with pytest.raises(
         ConversionError, match=r"'train' has no records: its 1 inputs were all rejected\. \S+train\.jsonl"
     ):
-        convert(tmp_path / "empty", tmp_path / "none", "--validation_fraction=0", "--max_bad_records=1")
+        convert(tmp_path / "empty", tmp_path / "none", "--validation-fraction=0", "--max-bad-records=1")
 
 
 def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_documents(tmp_path):
     raw = write(tmp_path / "raw", {"a/b.txt": "hello", "a/new\nline.txt": "there", "c.csv": ""})
     (raw / "a/loop").symlink_to(raw)
-    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    convert(raw, tmp_path / "out", "--validation-fraction=0")
     assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 2
 
 
@@ -218,14 +218,14 @@ def test_a_directory_found_by_over_100_paths_is_one_error_that_names_the_links(t
             (raw / f"d{n:02}" / link).symlink_to(raw / f"d{n + 1:02}")
     message = r"raw/d27 is found by more than 100 paths, through symbolic links such as \S+raw/d00/left, \S+left/left, "
     with pytest.raises(RawDataError, match=message):
-        convert(raw, tmp_path / "out", "--validation_fraction=0")
+        convert(raw, tmp_path / "out", "--validation-fraction=0")
 
 
 def test_a_directory_is_read_once_per_symbolic_link_to_it(tmp_path):
     raw = write(tmp_path / "raw", {"a/b.txt": "hello"})
     for n in range(3):
         (raw / f"link{n}").symlink_to(raw / "a")
-    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    convert(raw, tmp_path / "out", "--validation-fraction=0")
     assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 4
 
 

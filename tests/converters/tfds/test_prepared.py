@@ -20,13 +20,13 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 
 
 def convert(data_dir, out, *flags, dataset="tiny"):
-    tfds_to_gcs.main([f"--dataset={dataset}", f"--data_dir={data_dir}", f"--gcs_output_path={out}", *flags])
+    tfds_to_gcs.main([f"--dataset={dataset}", f"--data-dir={data_dir}", f"--gcs-output-path={out}", *flags])
 
 
 @pytest.fixture(scope="module")
 def converted(tiny_tfds, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    convert(tiny_tfds, out, "--num_shards=train=4", "--num_shards=validation=2")
+    convert(tiny_tfds, out, "--num-shards=train=4", "--num-shards=validation=2")
     return tiny_tfds / "tiny/1.2.0", out
 
 
@@ -85,7 +85,7 @@ def test_the_schema_of_a_prepared_dataset_lists_the_features_of_its_records(conv
 def test_tfds_reads_a_conversion_that_was_converted_again(converted, tmp_path):
     from converters import tfrecord_to_gcs
 
-    tfrecord_to_gcs.main([f"--raw_data_dir={converted[1]}", f"--gcs_output_path={tmp_path}"])
+    tfrecord_to_gcs.main([f"--raw-data-dir={converted[1]}", f"--gcs-output-path={tmp_path}"])
     assert decoded(tmp_path, "train") == decoded(converted[0], "train")
     assert verify([str(tmp_path)]) == 0
 
@@ -93,7 +93,7 @@ def test_tfds_reads_a_conversion_that_was_converted_again(converted, tmp_path):
 def test_the_files_alone_are_enough_where_tfds_is_not_installed(converted, tmp_path):
     from converters import tfrecord_to_gcs
 
-    tfrecord_to_gcs.main([f"--raw_data_dir={converted[0]}", f"--gcs_output_path={tmp_path}"])
+    tfrecord_to_gcs.main([f"--raw-data-dir={converted[0]}", f"--gcs-output-path={tmp_path}"])
     assert decoded(tmp_path, "train") == decoded(converted[0], "train")
     assert read_manifest(str(tmp_path)).labels == Labels("label", 0, ("cat", "grey eel", "dog"))
 
@@ -101,7 +101,7 @@ def test_the_files_alone_are_enough_where_tfds_is_not_installed(converted, tmp_p
 def test_the_second_split_joins_later_and_replacing_one_keeps_the_sidecars(converted, tiny_tfds, tmp_path):
     convert(tiny_tfds, tmp_path, "--splits=validation")
     convert(tiny_tfds, tmp_path, "--splits=train")
-    convert(tiny_tfds, tmp_path, "--splits=train", "--num_shards=train=3", "--overwrite")
+    convert(tiny_tfds, tmp_path, "--splits=train", "--num-shards=train=3", "--overwrite")
     for split in ("train", "validation"):
         assert decoded(tmp_path, split) == decoded(converted[0], split)
 
@@ -238,12 +238,12 @@ def own_features(data_dir, tmp_path, monkeypatch):
 
 def test_features_of_ones_own_are_converted_when_their_module_is_named(own_features, data_dir, tmp_path):
     with pytest.raises(
-        RawDataError, match=rf"--trust_features={own_features}, python -m trainer RECIPE --trust-features"
+        RawDataError, match=rf"--trust-features={own_features}, python -m trainer RECIPE --trust-features"
     ):
         convert(data_dir, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert own_features not in sys.modules
-    convert(data_dir, tmp_path / "out", f"--trust_features={own_features}")
+    convert(data_dir, tmp_path / "out", f"--trust-features={own_features}")
     assert len(decoded(tmp_path / "out", "train")) == 23
 
 
@@ -273,4 +273,4 @@ def test_verify_reports_class_names_that_were_added_after_the_conversion(tiny_tf
     printed = capsys.readouterr().out
     assert "label.labels.txt: is not in the manifest, but TFDS reads the class names of label from it" in printed
     assert f"To remove files that are not in the manifest: rm {names}\n" in printed
-    assert "--write_sidecars" not in printed
+    assert "--write-sidecars" not in printed

@@ -24,8 +24,8 @@ def test_compressed_tfrecords_are_detected_by_content_and_uncompressed_once(raw,
         with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
             for record in records:
                 writer.write(record)
-    with pytest.raises(OptionError, match=r"has to be uncompressed before it can be scanned, and --dry_run writes"):
-        convert(raw, tmp_path / "out", "--dry_run")
+    with pytest.raises(OptionError, match=r"has to be uncompressed before it can be scanned, and --dry-run writes"):
+        convert(raw, tmp_path / "out", "--dry-run")
     convert(raw, tmp_path / "out")
     assert sorted(payloads_in(tmp_path / "out")) == sorted(map(payload, range(20)))
     assert list((tmp_path / "out/_scratch").iterdir()) == []

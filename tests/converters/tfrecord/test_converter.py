@@ -25,7 +25,7 @@ def ledger(out, split="train"):
 def test_payloads_that_are_not_examples_are_copied_unchanged_with_an_opaque_schema(tmp_path, capsys):
     lines = [b"", b"a line", b"\0" * 3000, *(bytes([i]) * i for i in range(1, 200))]
     write(tmp_path / "raw/train.tfrecord", lines)
-    convert(tmp_path / "raw", tmp_path / "out", "--num_shards=train=3")
+    convert(tmp_path / "raw", tmp_path / "out", "--num-shards=train=3")
     assert sorted(payloads_in(tmp_path / "out")) == sorted(lines)
     assert "the records are not tf.train.Examples: they are copied" in capsys.readouterr().err
     assert read_manifest(str(tmp_path / "out")).schema.opaque
@@ -52,7 +52,7 @@ def test_damage_is_one_line_in_the_ledger_that_says_how_much_is_lost(raw, tmp_pa
     damaged(raw / "train-00001-of-00002", record, byte, SIZE)
     with pytest.raises(ConversionError, match=rf"train/train-00001-of-00002:00000000{record}: .*{text}"):
         convert(raw, tmp_path / "out")
-    convert(raw, tmp_path / "out", "--max_bad_records=1")
+    convert(raw, tmp_path / "out", "--max-bad-records=1")
     assert len(payloads_in(tmp_path / "out")) == written
     (line,) = ledger(tmp_path / "out")
     assert (line["offset"], line["stage"]) == (record * SIZE, "convert" if what == "a payload" else "scan")
@@ -62,7 +62,7 @@ def test_damage_is_one_line_in_the_ledger_that_says_how_much_is_lost(raw, tmp_pa
 def test_a_file_that_ends_early_loses_its_last_record_and_says_so_unless_it_ends_between_two(raw, tmp_path, cut):
     path = raw / "train-00001-of-00002"
     path.write_bytes(path.read_bytes()[:-cut])
-    convert(raw, tmp_path / "out", "--max_bad_records=1")
+    convert(raw, tmp_path / "out", "--max-bad-records=1")
     assert len(payloads_in(tmp_path / "out")) == (19 if cut <= SIZE else 18)
     assert [line["error"].split(" ")[:3] for line in ledger(tmp_path / "out")] == [["the", "file", "ends"]] * (
         cut != SIZE
@@ -79,7 +79,7 @@ def test_a_record_that_does_not_fit_the_schema_is_rejected_unless_nothing_is_che
         convert(raw, tmp_path / "out")
     assert "val.tfrecord:000000050: 'j' is not in schema 'tfrecord'; 'i' is missing" in str(e.value)
     assert "val.tfrecord:000000051: 10 bytes that are not a tf.train.Example" in str(e.value)
-    assert "(--schema_file replaces the schema, --check=none accepts every record)" in str(e.value)
+    assert "(--schema-file replaces the schema, --check=none accepts every record)" in str(e.value)
     convert(raw, tmp_path / "out2", "--check=none")
     assert sorted(payloads_in(tmp_path / "out2", "validation")) == sorted(other)
 
@@ -88,12 +88,12 @@ def test_a_schema_file_and_label_names_go_into_the_manifest(raw, tmp_path):
     schema = Schema("mine", {"i": Feature("int64", doc="a number"), "k": Feature("bytes", optional=True)})
     (tmp_path / "schema.json").write_text(json.dumps(schema.to_json()))
     (tmp_path / "names").write_text("\n".join(map(str, range(20))))
-    flags = [f"--schema_file={tmp_path}/schema.json", f"--labels_file={tmp_path}/names", "--label_key=i", "--name=mine"]
+    flags = [f"--schema-file={tmp_path}/schema.json", f"--labels-file={tmp_path}/names", "--label-key=i", "--name=mine"]
     convert(raw, tmp_path / "out", *flags)
     manifest = read_manifest(str(tmp_path / "out"))
     assert (manifest.name, manifest.schema.features) == ("mine", schema.features)
     assert manifest.labels == Labels("i", 0, tuple(map(str, range(20))))
-    with pytest.raises(OptionError, match="--labels_file and --label_key belong together"):
+    with pytest.raises(OptionError, match="--labels-file and --label-key belong together"):
         convert(raw, tmp_path / "out", *flags[:2])
 
 
@@ -111,7 +111,7 @@ def test_the_schema_of_a_split_that_is_converted_later_is_the_same(raw, tmp_path
 
 def test_a_directory_of_ours_keeps_its_name_schema_and_labels(raw_imagenet, tmp_path):
     raw_imagenet.convert(tmp_path / "first")
-    convert(tmp_path / "first", tmp_path / "second", "--num_shards=train=5", "--num_shards=validation=2")
+    convert(tmp_path / "first", tmp_path / "second", "--num-shards=train=5", "--num-shards=validation=2")
     first, second = (read_manifest(str(tmp_path / name)) for name in ("first", "second"))
     assert (second.name, second.labels) == (first.name, first.labels)
     assert second.schema.features == first.schema.features
@@ -164,7 +164,7 @@ def test_a_file_that_changes_between_scan_and_gather_is_named(raw, tmp_path, mon
 
 
 def test_a_dry_run_prints_the_schema_as_the_option_takes_it(raw, tmp_path, capsys):
-    convert(raw, tmp_path / "out", "--dry_run")
+    convert(raw, tmp_path / "out", "--dry-run")
     printed = capsys.readouterr()
     (line,) = [line for line in printed.err.splitlines() if line.startswith("schema: ")]
     assert Schema.from_json(json.loads(line.removeprefix("schema: "))).features == NUMBERS.features
@@ -181,9 +181,9 @@ def test_a_feature_of_two_kinds_needs_a_schema_file(raw, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--num_shards=train=many", "'many' is not a number"),
-        ("--num_shards=3", "write SPLIT="),
-        ("--num_shards=trian=4", r"there is no split 'trian'\. Did you mean 'train'\? Known: train\."),
+        ("--num-shards=train=many", "'many' is not a number"),
+        ("--num-shards=3", "write SPLIT="),
+        ("--num-shards=trian=4", r"there is no split 'trian'\. Did you mean 'train'\? Known: train\."),
         ("--pattern=train", "write SPLIT="),
         ("--splits=,", "no split was chosen"),
     ],
@@ -195,9 +195,9 @@ def test_malformed_options_are_refused(raw, tmp_path, flag, message):
 
 def test_a_number_of_shards_of_a_split_that_was_not_chosen_is_only_noted(raw, tmp_path, capsys):
     write(raw / "val.tfrecord", [encode_example(NUMBERS, {"i": 1})])
-    convert(raw, tmp_path / "out", "--splits=train", "--num_shards=val=4", "--num_shards=train=2")
+    convert(raw, tmp_path / "out", "--splits=train", "--num-shards=val=4", "--num-shards=train=2")
     assert [len(entry.shards) for entry in read_manifest(str(tmp_path / "out")).splits.values()] == [2]
-    assert "note: --num_shards=val=4 has no effect: --splits leaves it out." in capsys.readouterr().err
+    assert "note: --num-shards=val=4 has no effect: --splits leaves it out." in capsys.readouterr().err
 
 
 def test_a_directory_without_tfrecords_says_what_it_looked_for(tmp_path):
@@ -205,7 +205,7 @@ def test_a_directory_without_tfrecords_says_what_it_looked_for(tmp_path):
     (tmp_path / "raw/notes.txt").write_text("nothing")
     with pytest.raises(RawDataError, match=r"has no files with names of TFRecord files .* --pattern train=PATTERN"):
         convert(tmp_path / "raw", tmp_path / "out")
-    with pytest.raises(RawDataError, match="--raw_data_dir=.*/nowhere does not exist"):
+    with pytest.raises(RawDataError, match="--raw-data-dir=.*/nowhere does not exist"):
         convert(tmp_path / "nowhere", tmp_path / "out")
 
 

@@ -12,7 +12,7 @@ def other_bytes(jpeg):
 class Folders:
     """Class folders of images."""
 
-    flags = ("--splits=train", "--num_train_shards=3", "--max_bad_records=3")
+    flags = ("--splits=train", "--num-train-shards=3", "--max-bad-records=3")
 
     def __init__(self, raw):
         self.raw = raw
@@ -43,7 +43,7 @@ class Zips(Folders):
 
 
 class Tars(Zips):
-    flags = ("--splits=validation", "--num_validation_shards=3", "--max_bad_records=3")
+    flags = ("--splits=validation", "--num-validation-shards=3", "--max-bad-records=3")
 
     def changed(self):
         return self.raw.directory / "val.tar"
@@ -62,11 +62,11 @@ class CompressedTars(Tars):
 
 class ImagesOfATable(Folders):
     flags = (
-        "--image_column=file",
-        "--label_column=animal",
+        "--image-column=file",
+        "--label-column=animal",
         "--splits=train",
-        "--num_train_shards=3",
-        "--max_bad_records=9",
+        "--num-train-shards=3",
+        "--max-bad-records=9",
     )
 
     def write(self):

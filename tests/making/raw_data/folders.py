@@ -42,4 +42,4 @@ class RawImageFolder:
 
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
-        image_folder_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
+        image_folder_to_gcs.main([f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", *flags])

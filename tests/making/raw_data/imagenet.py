@@ -42,8 +42,8 @@ class RawImagenet:
 
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
-        labels = f"--label_file={self.directory}/synsets.txt"
-        imagenet_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", labels, *flags])
+        labels = f"--label-file={self.directory}/synsets.txt"
+        imagenet_to_gcs.main([f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", labels, *flags])
 
 
 def imagenet_with_a_bad_image(directory):

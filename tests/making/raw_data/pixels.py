@@ -37,7 +37,7 @@ class RawMnist:
 
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
-        idx_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
+        idx_to_gcs.main([f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", *flags])
 
 
 class RawCifar:
@@ -78,4 +78,4 @@ class RawCifar:
 
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
-        cifar_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
+        cifar_to_gcs.main([f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", *flags])

@@ -46,4 +46,4 @@ class RawTables:
 
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
-        table_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
+        table_to_gcs.main([f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", *flags])

@@ -30,4 +30,4 @@ class RawTexts:
 
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
-        return text_to_gcs.main([f"--raw_data_dir={self.directory}", f"--output={out}", *flags])
+        return text_to_gcs.main([f"--raw-data-dir={self.directory}", f"--output={out}", *flags])

@@ -125,7 +125,7 @@ def test_orientation_is_applied_only_when_asked_for(orientation, form):
     data = encode(LEFT_RED, form, exif=exif)
     left = ToJpeg()(data)
     assert "turned_upright" not in left.fixups
-    assert [bool("--apply_orientation" in note) for note in left.notes] == [True] * (orientation != 1)
+    assert [bool("--apply-orientation" in note) for note in left.notes] == [True] * (orientation != 1)
     assert form != "JPEG" or left.data == data
     image = ToJpeg(apply_orientation=True)(data)
     assert not image.notes

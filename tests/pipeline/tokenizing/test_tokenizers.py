@@ -145,10 +145,10 @@ def test_a_tokenizer_without_start_and_end_tokens_is_refused_with_the_remedy(dir
     bare.add_tokens([AddedToken("[START]")])
     bare.save(path)
     with pytest.raises(
-        OptionError, match=r"bare\.json has none of the tokens .*<s>.* Give one of its own as --start_token"
+        OptionError, match=r"bare\.json has none of the tokens .*<s>.* Give one of its own as --start-token"
     ):
         open_hugging_face(path)
-    with pytest.raises(OptionError, match=r"--end_token=\[ENDE\]: .* has no such token\. Did you mean '\[END\]'\?"):
+    with pytest.raises(OptionError, match=r"--end-token=\[ENDE\]: .* has no such token\. Did you mean '\[END\]'\?"):
         open_hugging_face(path, start="[START]", end="[ENDE]")
 
 

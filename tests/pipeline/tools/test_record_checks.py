@@ -43,7 +43,7 @@ def test_a_record_of_another_schema_is_named_with_all_that_does_not_fit(rewritte
     assert "'weight' is of float32; its dtype is int64" in damage[0]
     assert "'name' is missing; schema 'other' has it in every record" in damage[0]
     assert "--splits=train --overwrite" in printed
-    assert "--verify_existing" not in printed
+    assert "--verify-existing" not in printed
 
 
 def test_labels_are_counted_and_those_outside_the_range_named(rewritten, verify):

@@ -26,12 +26,12 @@ class Dataset:
     def __init__(self, raw, out, schema="tpu"):
         self.raw, self.out, self.schema = raw, out, schema
         self.directory = out / "imagenet2012/5.1.0" if schema == "tfds" else out
-        self.convert(f"--gcs_output_path={out}")
+        self.convert(f"--gcs-output-path={out}")
 
     def convert(self, *flags):
-        labels = f"--label_file={self.raw.directory}/synsets.txt"
-        forms = [f"--schema={self.schema}", "--num_train_shards=3"]
-        imagenet_to_gcs.main([f"--raw_data_dir={self.raw.directory}", labels, *forms, *flags])
+        labels = f"--label-file={self.raw.directory}/synsets.txt"
+        forms = [f"--schema={self.schema}", "--num-train-shards=3"]
+        imagenet_to_gcs.main([f"--raw-data-dir={self.raw.directory}", labels, *forms, *flags])
 
     def shard(self, split, number):
         return self.directory / SHARDS[self.schema].format(split=split, number=number)
@@ -192,7 +192,7 @@ def test_files_that_were_indexed_are_copied_or_indexed_again(indexed, verify):
 
 def test_wrong_names_of_labels_are_indexed_again(indexed, tmp_path, verify):
     names = tmp_path / "names.txt"
-    flags = [str(indexed), f"--labels_file={names}", "--label_key=image/class/label", "--label_base=1"]
+    flags = [str(indexed), f"--labels-file={names}", "--label-key=image/class/label", "--label-base=1"]
     names.write_text("one\ntwo\n")
     assert index_main(flags) == 0
     status, printed, damaged = verify(indexed)
@@ -203,4 +203,4 @@ def test_wrong_names_of_labels_are_indexed_again(indexed, tmp_path, verify):
     assert index_main(flags) == 0
     assert verify(indexed)[::2] == (0, [])
     with pytest.raises(OptionError, match="was indexed, not converted, so any files for TFDS in it"):
-        verify_main([str(indexed), "--write_sidecars"])
+        verify_main([str(indexed), "--write-sidecars"])
