@@ -135,7 +135,10 @@ def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_sha
     if plan.digest == old_digest or not is_complete:
         return ""
     gone = len(known) - seen
-    return new or (f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone" if gone > 0 else "")
+    change = new or (f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone" if gone > 0 else "")
+    if not change or getattr(plan.job.converter, "validation_fraction", None) is None:
+        return change
+    return f"{change} {'in' if new else 'from'} this split, as with another --validation-fraction"
 
 
 def _known(storage: Storage, plan: SplitPlan, digest: str, num_shards: int) -> tuple[np.ndarray, bool]:

@@ -146,6 +146,15 @@ def test_changed_sizes_and_added_or_removed_raw_files_are_named(raw_image_folder
     assert f"{image.parent / 'new.jpeg'} is new" in message or f"{image} has changed" in message
 
 
+@pytest.mark.parametrize(("fraction", "text"), [(0.6, r"\d+ of \d+ records are gone from"), (0.1, r"jpeg is new in")])
+def test_another_validation_fraction_is_told_apart_from_changed_raw_data(raw_image_folder, tmp_path, fraction, text):
+    raw_image_folder.write()
+    raw_image_folder.convert(tmp_path / "out", "--max-bad-records=9", "--validation-fraction=0.3")
+    told = rf"In the raw data, .*{text} this split, as with another --validation-fraction\."
+    with pytest.raises(ConversionError, match=told):
+        raw_image_folder.convert(tmp_path / "out", "--max-bad-records=9", f"--validation-fraction={fraction}")
+
+
 def test_a_table_whose_rows_changed_is_named(raw_tables, tmp_path):
     data, out = ImagesOfATable(raw_tables), tmp_path / "out"
     data.raw.convert(out, *data.flags)
