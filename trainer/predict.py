@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise OptionError(f"--step={args.step}: give the number of a step, or best.")
     step = int(args.step) if args.step and args.step.isdecimal() else args.step
     if args.output is not None:
-        _check_output(args.output)
+        _check_output(args.output, args.workdir)
     paths = [path for given in args.files for path in _found(open_storage(given), given)]
     if not paths:
         raise OptionError(f"{', '.join(args.files)}: there is no file. Give images, tables, or folders of them.")
@@ -91,9 +91,9 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, KeptData]:
     return recipe, kept
 
 
-def _check_output(path: str) -> None:
-    if path.rpartition("/")[2] == PREDICTIONS:
-        raise OptionError(f"--output={path}: {PREDICTIONS} is the file of --mode predict. Give another name.")
+def _check_output(path: str, workdir: str) -> None:
+    if path == join(workdir.rstrip("/"), PREDICTIONS):
+        raise OptionError(f"--output={path} is the file of --mode predict. Give another name.")
     if open_storage(path).exists(path):
         raise OptionError(EXISTS.format(path))
 
