@@ -67,7 +67,8 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple
         for nearest in difflib.get_close_matches(name, _ours(args), n=1, cutoff=0.85):
             raise OptionError(f"--{name} is not an option of this command. Did you mean --{nearest}?")
     rest = [spelled(each, "-", "_") for each in rest]  # as all of Beam's are
-    find_runner(args.runner)
+    if args.runner != parser.get_default("runner"):
+        find_runner(args.runner)  # which imports it
     if rest:
         _beam(args, rest)
     return args, rest

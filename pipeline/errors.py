@@ -6,7 +6,7 @@ A notebook shows an error below the user's own frames only. Like JAX's own filte
 JAX_TRACEBACK_FILTERING=off.
 
 The remedy for a missing package is a command that works from a checkout and from a wheel, published or not: pip finds
-'infeed[read]' only in a package index, so the command lists the packages of the extra. Stdlib only."""
+'infeed[read]' only in a package index, so for a wheel the command lists the packages of the extra. Stdlib only."""
 
 import contextlib
 import difflib
@@ -226,12 +226,22 @@ def printable(text: str) -> str:
 
 
 def how_to_install(*names: str) -> str:
-    """The command for these extras, quoted for a shell: pip install 'tensorflow>=2.21' for `tf`.
+    """The command for these extras, quoted for a shell: pip install -e '.[tf]' in a checkout.
 
-    Where nothing tells what they require, it names the extras: an error must not fail on its remedy."""
+    Elsewhere it lists what they require, as no package index has infeed; where nothing tells that, it names
+    the extras: an error must not fail on its remedy."""
+    if _is_checkout():
+        here = "." if os.environ.get("PWD") == str(_ROOT) else _ROOT  # Path.cwd() fails where it was removed
+        return f"pip install -e '{here}[{','.join(names)}]'"
     extras = _extras()
     packages = packages_of(names, extras) if extras.keys() >= set(names) else [f"infeed[{','.join(names)}]"]
     return f"pip install {' '.join(map(shlex.quote, packages))}"
+
+
+def _is_checkout() -> bool:
+    with contextlib.suppress(OSError, KeyError, ValueError):  # there is no such file, or it belongs to others
+        return tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["name"] == "infeed"
+    return False
 
 
 def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
@@ -245,11 +255,7 @@ def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> li
 
 @functools.cache
 def _extras() -> Mapping[str, Sequence[str]]:
-    """From the checkout, which may be newer than its installation; for a wheel, from the installed metadata."""
-    with contextlib.suppress(OSError, KeyError, ValueError):  # there is no such file, or it belongs to others
-        project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-        if project["name"] == "infeed":
-            return project["optional-dependencies"]
+    """From the metadata of an installed wheel."""
     found: dict[str, list[str]] = {}
     with contextlib.suppress(PackageNotFoundError):  # our packages were copied without their metadata
         for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):

@@ -133,7 +133,7 @@ def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     monkeypatch.delitem(sys.modules, "beam_jobs.dask_runner", raising=False)
     with pytest.raises(
-        OptionError, match=r"--runner=dask needs more .* Install it: pip install .*'dask>=.* \(.*distributed"
+        OptionError, match=r"--runner=dask needs more .* Install it: pip install -e .*\[.*dask.*\(.*distributed"
     ):
         options_of("dask")
 

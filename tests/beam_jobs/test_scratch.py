@@ -92,7 +92,7 @@ def test_the_option_bounds_what_a_command_uncompresses(raw_mnist, tmp_path):
 
 @pytest.mark.usefixtures("without_beam")
 def test_a_failed_conversion_leaves_no_uncompressed_files(raw_mnist, tmp_path):
-    with pytest.raises(InfeedError, match="target_shard_bytes=1 "):
+    with pytest.raises(InfeedError, match="target-shard-bytes=1 "):
         convert_idx(raw_mnist.write().directory, tmp_path / "out", "--target-shard-bytes=1")
     assert (tmp_path / "out/_scratch").exists()
     assert left(tmp_path / "out") == []

@@ -129,7 +129,7 @@ def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imag
     dry, _, wet = rest.partition("ended: 0\n")
     assert "Dry run: nothing was written." in dry
     assert wet == "ended: 2\n"
-    assert "Install it: pip install 'apache-beam>=" in done.stderr
+    assert "Install it: pip install -e '" in done.stderr
 
 
 def test_every_error_of_the_command_line_is_an_infeed_error():

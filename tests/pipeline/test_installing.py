@@ -19,9 +19,12 @@ Requires-Dist: tensorflow<3,>=2.99; extra == 'read'
 """
 
 
-def test_a_checkout_names_the_packages_of_its_own_pyproject():
-    assert how_to_install("read") == "pip install 'opencv-python-headless>=4.12,<6'"
-    assert how_to_install("cuda") == "pip install 'jax[cuda13]>=0.10.2'"
+def test_a_checkout_is_installed_with_its_extras(monkeypatch, tmp_path):
+    root = Path(installing.__file__).parents[1]
+    monkeypatch.setenv("PWD", str(root))
+    assert how_to_install("read") == "pip install -e '.[read]'"
+    monkeypatch.setenv("PWD", str(tmp_path))
+    assert how_to_install("train", "tf") == f"pip install -e '{root}[train,tf]'"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_messages_of_the_pipeline_are_shown_at_info_level(capsys):
 def test_a_missing_library_names_the_extra_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert main(["digits"]) == 2
-    assert "Install what training needs: pip install 'jax>=" in capsys.readouterr().err
+    assert "Install what training needs: pip install -e '" in capsys.readouterr().err
 
 
 def test_help_of_a_recipe_shows_its_typed_options(capsys):

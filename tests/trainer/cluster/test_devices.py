@@ -36,7 +36,7 @@ def test_a_platform_that_is_not_there_is_named_with_what_it_needs(platform):
     assert code == 1
     *_, line = text.splitlines()
     assert f"OptionError: platform={platform} is not available on this machine: " in line
-    assert f"Choose --platform cpu, or install what it needs: pip install 'jax[{platform}" in line
+    assert "Choose --platform cpu, or install what it needs: pip install -e '" in line
 
 
 @pytest.mark.parametrize(
