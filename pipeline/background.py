@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from pipeline.errors import OptionError, StallError
+from pipeline.errors import InfeedError, OptionError, StallError, keeps_all_frames
 from pipeline.logs import logger
 
 log = logger("pipeline")
@@ -136,7 +136,8 @@ class _Shelf(Generic[T]):
                 return item
             error, self.error = self.error, None
         if error is not None and not self.closed:
-            raise error
+            # Our errors state everything; what the thread was doing is a screen of our own lines.
+            raise error.with_traceback(None) if isinstance(error, InfeedError) and not keeps_all_frames() else error
         raise StopIteration
 
     def _ready(self) -> bool:

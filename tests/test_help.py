@@ -2,9 +2,12 @@
 
 import contextlib
 import functools
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 
 import pytest
 from infeed_door import SCRIPT, run_infeed
@@ -230,3 +233,12 @@ def test_flags_of_recipes_are_described_in_sentences_that_only_the_width_breaks(
 )
 def test_a_command_whose_output_is_closed_exits_with_141_and_no_traceback(run_forked, shards, words):
     assert run_forked(["-c", NOT_READ + IN, str(shards / "shards"), *words], timeout=60) == (141, "")
+
+
+def test_a_terminal_that_knows_only_ascii_gets_question_marks_rather_than_a_traceback(shards):
+    ascii_only = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "pipeline.describe", str(shards / "shards")]
+    done = subprocess.run(command, env=ascii_only, capture_output=True, timeout=60, check=True)
+    assert done.stdout.isascii()
+    assert b"?" in done.stdout
+    assert done.stderr == b""

@@ -107,7 +107,7 @@ class BatchDecoder:
         found = self._bad_rows(ids, seeds, records)
         if self._quarantine.on_error == "raise":
             for _, first in found:
-                raise first from error
+                raise first from error and error.__cause__  # `error` says the same, without the record
         bad = dict(found)
         if error and not bad:
             raise error  # the rows fail only together

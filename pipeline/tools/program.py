@@ -3,6 +3,7 @@
 Usage lines, errors and help name commands in the same way. Depends only on the standard library."""
 
 import contextlib
+import io
 import os
 import re
 import select
@@ -105,7 +106,11 @@ def version_of(package: str) -> str:
 
 @contextlib.contextmanager
 def ends_when_not_read() -> Iterator[None]:
-    """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as after `| head`."""
+    """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as after `| head`.
+
+    What stdout cannot encode is printed as "?": under LC_ALL=C, that is all but ASCII."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         try:
             yield
