@@ -20,7 +20,7 @@ class Fails:
         return {"made": ArraySpec((), np.dtype(np.int32))}
 
     def __call__(self, features, rng):
-        return {"made": list(())[7]}  # the user's line
+        return {"made": self.reads[7]}  # the user's line
 
 
 def shown(data, op):
@@ -34,7 +34,7 @@ def test_an_error_in_a_users_op_shows_the_users_line_first_and_the_record_last()
     text = shown({"number": np.arange(64)}, Fails())
     assert len(text.splitlines()) <= SCREEN
     assert text.index("# the user's line") < text.index("# the user's loop") < text.index("row ")
-    assert "IndexError: list index out of range" in text.splitlines()[-1]
+    assert "IndexError: tuple index out of range" in text.splitlines()[-1]
 
 
 def test_an_error_in_our_own_op_shows_the_users_loop_only(digits):
