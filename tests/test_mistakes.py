@@ -2,10 +2,12 @@
 
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from infeed_door import run_infeed
+from infeed_door import SCRIPT, run_infeed
 from raw_data.folders import RawImageFolder
 from raw_data.images import make_jpeg
 
@@ -89,7 +91,38 @@ COMMAND_LINES = {
     "checkpoints nowhere": r"nowhere",
     "seen nowhere --step 3": r"nowhere has no segments\.jsonl, so no step can be traced\. .* give the --workdir of",
     "seen nowhere --step three": r"invalid int value: 'three'\. See infeed seen --help",
+    # predicting new files
+    "predict nowhere": r"the following arguments are required: FILES\. See infeed predict --help",
+    "predict nowhere file": r"nowhere/checkpoints has no checkpoint\. Train first, or give the right workdir",
+    "predict nowhere file --step last": r"--step=last: give the number of a step, or best",
+    "predict nowhere file --output file": r"--output=file exists\. Remove it, or give another name",
+    "predict work file --output work/predictions.jsonl": r"is the file of --mode predict\. Give another name",
+    "predict nowhere file --apply_orientaton": r"unrecognized arguments: --apply-orientaton\. See infeed predict",
+    # before the raw data are looked at, in dry runs too
+    f"convert images --raw-data-dir=nowhere {OUT} --overwite": r"--overwite is not .* Did you mean --overwrite\?",
+    f"convert images --raw-data-dir=nowhere {OUT} --dry-run --overwite": r"Did you mean --overwrite\?",
+    f"convert images --raw_data_dir=nowhere {OUT} --validation_fractoin=0.1": r"Did you mean --validation-fraction\?",
+    f"convert images --raw-data-dir=nowhere {OUT} --dry-run --runner=nosuch": r"--runner=nosuch: no such runner\.",
+    f"{IMAGES} --num-classes 3": r"--num-classes=3: shards has 10 classes .*\. Leave it out",
 }
+# Those that neither data nor JAX can tell: they come within a second, as nothing heavy is imported.
+LIGHT = [
+    "convrt images",
+    "verify",
+    "convert images --raw-data-dir=classes",
+    f"convert images --raw-data-dir=nowhere {OUT} --dry-run --overwite",
+    f"convert imagenet --raw-data-dir=nowhere {OUT}",
+    "verify nowhere",
+    "train imags",
+    f"{IMAGES} --max-step 5",
+    f"{IMAGES} --mode evaluate",
+    "train images --workdir work",
+    "checkpoints nowhere",
+    "seen nowhere --step three",
+    "predict nowhere file",
+    "predict nowhere file --step last",
+]
+WITHOUT_HEAVY = "import sys\nsys.modules |= dict.fromkeys(('jax', 'tensorflow', 'apache_beam', 'orbax'))\n"
 
 
 def task(**given):
@@ -186,6 +219,14 @@ def test_a_mistake_in_a_command_is_one_line_with_a_remedy(words, things, monkeyp
     assert re.search(COMMAND_LINES[words], line), line
     assert (status, line[:7], line.count("\n")) == (2, "error: ", 0)
     assert files(things) == before
+
+
+@pytest.mark.parametrize("words", LIGHT)
+def test_a_mistake_that_needs_no_data_is_found_without_importing_anything_heavy(words, things):
+    command = [sys.executable, "-c", WITHOUT_HEAVY + SCRIPT, *words.split()]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=things)
+    assert done.returncode == 2
+    assert re.search(COMMAND_LINES[words], done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("mistake", IN_PYTHON)
