@@ -1,6 +1,7 @@
 """What a training leaves behind is enough: `load` and `infeed predict` say of raw files what --mode predict says of the
 records that a conversion made of them, bit for bit."""
 
+import importlib
 import json
 import shutil
 from dataclasses import replace
@@ -15,7 +16,7 @@ from PIL import Image
 from raw_data.pixels import RawMnist
 from stages import without_beam
 
-from converters import idx_to_gcs, image_folder_to_gcs
+from converters import idx_to_gcs, image_folder_to_gcs, table_to_gcs
 from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import CheckpointError, OptionError
 from trainer.__main__ import main as trainer_main
@@ -233,3 +234,77 @@ def test_the_model_of_an_earlier_version_is_loaded_where_its_data_are(digits_run
 def test_a_directory_without_a_checkpoint_has_no_model_to_load(tmp_path):
     with pytest.raises(CheckpointError, match="does not tell which recipe trained its model"):
         load(str(tmp_path))
+
+
+OF_TEXTS = """
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.spec import ArraySpec
+from trainer.recipe import DataRecipe, batch_options
+from trainer.task import Task, Variables
+
+
+class Length:
+    reads = ("text",)
+
+    def output_spec(self, specs):
+        return {"length": ArraySpec((), np.dtype(np.float32))}
+
+    def __call__(self, features, rng):
+        return {"length": np.float32(len(features["text"]))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DataRecipe):
+    def task(self):
+        def score(variables, batch):
+            return variables.params * batch["length"]
+
+        def loss(variables, batch, rng, train):
+            return (score(variables, batch) - batch["label"]) ** 2, variables, {}
+
+        def predict(variables, batch):
+            return {"score": score(variables, batch), "length": batch["length"]}
+
+        return Task(lambda rng, spec: Variables(jnp.ones(())), loss, optax.sgd(1e-4), predict_fn=predict)
+
+    def train_input(self, ctx):
+        return train_dataset(self.train_records, ops=[Length()], keys=("length", "label"), **batch_options(ctx))
+
+    def eval_input(self, ctx):
+        return eval_dataset(self.eval_records, ops=[Length()], keys=("length", "label"), **batch_options(ctx))
+"""
+
+
+def test_rows_of_a_table_are_predicted_by_a_recipe_whose_features_have_the_names_of_columns(
+    predicted, monkeypatch, tmp_path
+):
+    (tmp_path / "of_texts.py").write_text(OF_TEXTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": "a" * (number + 1), "stars": f"{number % 5}"} for number in range(16)]
+    for split in ("train", "validation"):
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / f"raw/{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with without_beam():
+        table_to_gcs.main(["--raw-data-dir=raw", "--output=shards", "--text-column=text", "--label-column=stars"])
+    options = [*BATCHES, "--max-steps=2"]
+    train(tmp_path / "run", "of_texts", tmp_path / "shards", *options)
+    predict_records(tmp_path / "run", "of_texts", tmp_path / "shards", *options)
+    shutil.rmtree(tmp_path / "shards")
+    (tmp_path / "new.csv").write_text("text,other\n" + "".join(f"{row['text']},1\n" for row in rows))
+    lines = predicted("run", "new.csv", "--recipe=of_texts")
+    assert [(line["length"], line["score"]) for line in lines] == sorted(
+        of_records(tmp_path / "run", "length", "score")
+    )
+    assert [line["file"] for line in lines] == [f"new.csv:{number}" for number in range(2, 18)]
+    model = load("run", recipe=importlib.import_module("of_texts").Config)
+    made = model.predict({"length": np.float32([3, 5])})
+    np.testing.assert_array_equal(made["score"], np.asarray(model.variables.params) * np.float32([3, 5]))
+    with pytest.raises(OptionError, match="this task has no module"):
+        _ = model.module
