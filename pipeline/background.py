@@ -200,7 +200,7 @@ class Background(Generic[T], Iterator[T]):
         self._thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)
         self._thread.start()
         weakref.finalize(self, self._shelf.close).atexit = False
-        _alive.add(self)
+        _alive[self._thread] = self._shelf
 
     def __next__(self) -> T:
         try:
@@ -220,15 +220,16 @@ class Background(Generic[T], Iterator[T]):
         return not self._thread.is_alive()
 
 
-_alive: "weakref.WeakSet[Background]" = weakref.WeakSet()
+# By thread: one whose Background was dropped may still be inside a library.
+_alive: "weakref.WeakKeyDictionary[threading.Thread, _Shelf[Any]]" = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _close_all() -> None:
-    # A thread inside TensorFlow can crash an interpreter that shuts down, so give threads a moment to end.
-    threads = list(_alive)
-    for thread in threads:
-        thread.close()
+    # A thread inside TensorFlow or OpenCV can crash an interpreter that shuts down, so give threads a moment to end.
+    threads = dict(_alive)
+    for shelf in threads.values():
+        shelf.close()
     end = time.monotonic() + EXIT_WAIT_SECONDS
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))

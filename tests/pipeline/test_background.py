@@ -240,3 +240,23 @@ def test_an_invalid_stall_timeout_is_refused(seconds):
     with pytest.raises(OptionError, match=rf"stall_seconds={seconds} must be .* than 0.* float\('inf'\) waits forever"):
         Background([1], limit=1, stall_seconds=seconds)
     assert list(Background([1, 2], limit=1, stall_seconds=float("inf"))) == [1, 2]
+
+
+def test_a_process_waits_at_its_end_for_the_thread_of_a_background_that_was_dropped():
+    """Inside a library in C++, the thread would abort the process."""
+    program = """
+import time
+from pipeline.background import Background
+
+def source():
+    try:
+        yield 1
+        time.sleep(0.5)
+        yield 2
+    finally:
+        print("ended", flush=True)
+
+assert next(Background(source(), limit=1)) == 1
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ended\n"
