@@ -260,6 +260,18 @@ def test_a_replay_neither_runs_nor_writes_what_the_options_in_the_history_name(t
     assert not found.all("unpickled")
 
 
+@says("| `predict` | infeed's recipes, or the one that you name with `--recipe` |")
+def test_a_prediction_runs_nothing_that_the_options_in_the_history_name(theirs, trained, forked):
+    theirs.marks()
+    evil = ["--data-dir=tfds/evil/1.0.0", "--eval-split=train", "--trust-features=evilmod", "--workdir=other"]
+    work = theirs.history_of("of_features", "digits", [*DIGITS, *evil])
+    (theirs.directory / work / "data.json").unlink()  # whoever makes a work directory can also leave it out
+    found = forked([["predict", work, "photo.jpg"]])
+    assert found.codes == [2]
+    assert "names the class 'evilmod.X'. TFDS would import evilmod" in found.printed
+    assert not theirs.marks()
+
+
 @says(
     "| `seen --losses --run-recipe` | the recipe that the history names",
     "If the run's recipe is not one of infeed's, the command prints the module and the file",

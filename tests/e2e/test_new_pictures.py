@@ -308,3 +308,14 @@ def test_rows_of_a_table_are_predicted_by_a_recipe_whose_features_have_the_names
     np.testing.assert_array_equal(made["score"], np.asarray(model.variables.params) * np.float32([3, 5]))
     with pytest.raises(OptionError, match="this task has no module"):
         _ = model.module
+
+
+def test_no_other_checkpoint_is_looked_for_because_a_history_names_it(digits_run, tmp_path):
+    history = shutil.copytree(digits_run, tmp_path / "run") / "segments.jsonl"
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    for line in lines:
+        del line["checksum"]
+        if "command" in line:
+            line["command"]["options"].append("--checkpoint-path=elsewhere")
+    history.write_text("\n".join(map(json.dumps, lines)))
+    assert load(str(tmp_path / "run")).recipe.checkpoint_path is None

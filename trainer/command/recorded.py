@@ -36,7 +36,8 @@ def recorded_recipe(
     recipe, devices, _ = parsed(kind, ["--mode=train", *command.options], f"{program('trainer')} {command.recipe}")
     # A cache of compiled programs is code, too, and written.
     others = {"restore_step": None, "profile_steps": None, "compilation_cache_dir": None, "input_workers": 0}
-    return replace(recipe, mode=mode, trainer=replace(recipe.trainer, **others, **settings)), devices
+    trainer = replace(recipe.trainer, **others, **settings)
+    return replace(recipe, mode=mode, checkpoint_path=None, trainer=trainer), devices
 
 
 def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None, **settings: Any) -> Recipe:
@@ -54,8 +55,10 @@ def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None
             raise OptionError(not_run(command, "this", f"give the recipe: its class, or {command.recipe} as --recipe"))
         kind = given or recipe_class(command.recipe)
         recipe, _ = recorded_recipe(command, kind, "predict", workdir=workdir, **settings)
+        if isinstance(recipe, DataRecipe):
+            recipe = replace(recipe, trust_features=())
     if isinstance(recipe, DataRecipe) and not recipe.tiny and (kept := kept_data(workdir)):
-        recipe = replace(recipe, data_dir=workdir, trust_features=()).on(kept.records(workdir))
+        recipe = replace(recipe, data_dir=workdir).on(kept.records(workdir))
     return recipe
 
 
