@@ -66,3 +66,24 @@ def test_what_hangs_is_ended_and_named(tmp_path, program, options, texts):
     printed = done.stdout + done.stderr
     assert done.returncode == 1
     assert [text for text in texts if text not in printed] == [], printed
+
+
+def test_a_process_that_crashes_ends_the_tests_and_is_named(tmp_path):
+    crashing = "import os\n\ndef test_that_crashes():\n    os.abort()\n"
+    passing = (
+        "import time\n\ndef test_a():\n    time.sleep(1)\n\ndef test_b():\n    time.sleep(1)\n\ndef test_c(): ...\n"
+    )
+    for name, program in (("crashing", crashing), ("one", passing), ("two", passing)):
+        (tmp_path / f"test_{name}.py").write_text(program)
+    command = [sys.executable, "-m", "pytest", "-c", str(SETTINGS), f"--rootdir={tmp_path}", str(tmp_path), "-n2"]
+    done = subprocess.run(
+        [*command, "--dist=loadfile", "-p", "no:cacheprovider"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "crashed and worker restarting disabled" in done.stdout
+    assert "test_that_crashes" in done.stdout

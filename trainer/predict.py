@@ -11,18 +11,19 @@ if __name__ == "__main__":
     leave_at_once()  # before the imports: they take seconds
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from pipeline.errors import OptionError, Reject, StorageError, printable
+from pipeline.errors import OptionError, RawDataError, Reject, SchemaError, StorageError, printable
 from pipeline.raw.rows import TABLE_SUFFIXES, table_rows
 from pipeline.shards.example import Value
 from pipeline.sizes import MiB, format_bytes
-from pipeline.sources.foreign_splits import is_directory
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools.command import Console, Parser, exit_with, say, table
@@ -35,7 +36,7 @@ from trainer.workdir import PREDICTIONS
 
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
-MOST_BYTES, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 64, 20
+MOST_BYTES, MOST_OF_FILE, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 512 * MiB, 16, 20
 EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
@@ -64,11 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     step = int(args.step) if args.step and args.step.isdecimal() else args.step
     if args.output is not None:
         _check_output(args.output, args.workdir)
-    paths = [path for given in args.files for path in _found(open_storage(given), given)]
-    if not paths:
-        raise OptionError(f"{', '.join(args.files)}: there is no file. Give images, tables, or folders of them.")
+    paths = [path for given in args.files for path in [*_found(open_storage(given), given, set())] or [given]]
     recipe, kept = _recipe(args.workdir, args.recipe)
-    raw = list(_read(recipe, paths, upright=args.apply_orientation))
+    raw = list(_read(recipe, kept, paths, upright=args.apply_orientation))
     good = [each for each in raw if not each.error]
     lines = [*_predicted(recipe, kept, good, step)] if good else []
     _show(lines, args.output, as_json=args.json)
@@ -98,22 +97,29 @@ def _check_output(path: str, workdir: str) -> None:
         raise OptionError(EXISTS.format(path))
 
 
-def _found(storage: Storage, path: str) -> Iterator[str]:
-    """The path, or the files in and below it, in the order of their names, without those that begin with a dot."""
-    files, folders = storage.entries(path) if is_directory(path, storage) else ({}, ())
-    if not files and not folders:
-        yield path  # a file; or nothing, which is an error once it is read
+def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
+    """The path, or the files in and below it, in the order of their names, without those that begin with a dot.
+
+    Looks into each folder once: links may lead to one above."""
+    if (real := os.path.realpath(path)) in seen:
+        return
+    seen.add(real)
+    try:
+        files, folders = storage.entries(path)
+    except StorageError:  # a file; or it cannot be read, which is an error later
+        yield path
+        return
     yield from (join(path, name) for name in sorted(files) if not name.startswith("."))
     for name in folders:
         if not name.startswith("."):
-            yield from _found(storage, join(path, name))
+            yield from _found(storage, join(path, name), seen)
 
 
-def _read(recipe: Any, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
+def _read(recipe: Any, kept: KeptData, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
     """The records of files, in order. Raises OptionError for more bytes than are kept in memory."""
     total = 0
     for first in range(0, len(paths), AT_ONCE):
-        for found in in_parallel(lambda path: [*_records(recipe, path, upright)], paths[first : first + AT_ONCE]):
+        for found in in_parallel(lambda path: [*_records(recipe, kept, path, upright)], paths[first : first + AT_ONCE]):
             total += sum(len(value) for each in found for value in each.features.values() if isinstance(value, bytes))
             if total > MOST_BYTES:
                 raise OptionError(
@@ -123,20 +129,27 @@ def _read(recipe: Any, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
             yield from found
 
 
-def _records(recipe: Any, path: str, upright: bool) -> Iterator[Raw]:
+def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[Raw]:
     storage = open_storage(path)
-    if not path.endswith(TABLE_SUFFIXES):
-        yield _record(path, lambda: recipe.file_record(storage.read(path), upright=upright))
-        return
-    for row in table_rows(storage, path, None):
-        name = f"{path}:{row.line}"
-        yield Raw(name, {}, row.error) if row.error else _record(name, partial(recipe.row_record, row.cells))
-
-
-def _record(name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
     try:
-        return Raw(name, read())
-    except (Reject, StorageError) as error:
+        if storage.stat(path).bytes > MOST_OF_FILE:
+            yield Raw(path, {}, f"more than {format_bytes(MOST_OF_FILE)}, which are not read into memory")
+        elif not path.endswith(TABLE_SUFFIXES):
+            yield _record(kept, path, lambda: recipe.file_record(storage.read(path), upright=upright))
+        else:
+            for row in table_rows(storage, path, None):
+                name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
+                yield Raw(name, {}, row.error) if row.error else _record(kept, name, read)
+    except (RawDataError, StorageError) as error:
+        yield Raw(path, {}, str(error))
+
+
+def _record(kept: KeptData, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
+    try:
+        features = read()
+        kept.records(name, [features])  # SchemaError unless they are a record
+        return Raw(name, features)
+    except (Reject, SchemaError) as error:
         return Raw(name, {}, str(error))
 
 
@@ -150,9 +163,11 @@ def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any) -> Iterato
     recipe = recipe.on(kept.records("the files", [each.features for each in raw], names))
     # A few files need no full batch, and rows are cut over the devices as --mode predict cuts them.
     batch, devices = min(len(raw), recipe.trainer.resolved_predict_batch_size), jax.local_device_count()
-    trainer = Trainer(recipe.task(), replace(recipe.trainer, predict_batch_size=-(-batch // devices) * devices))
-    with RecordsLine("predicted", total=len(raw)) as progress:
-        for record in trainer.predict(recipe.eval_input, step=step):
+    # The work directory of the model is only read: it may be someone else's.
+    with RecordsLine("predicted", total=len(raw)) as progress, TemporaryDirectory() as scratch:
+        config = replace(recipe.trainer, workdir=scratch, predict_batch_size=-(-batch // devices) * devices)
+        trainer = Trainer(recipe.task(), config)
+        for record in trainer.predict(recipe.eval_input, step=step, checkpoint_path=recipe.trainer.workdir):
             values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
             index = values["index"]
             values = recipe.prediction({key: value for key, value in values.items() if key not in WITHOUT_MEANING})

@@ -3,6 +3,7 @@ records that a conversion made of them, bit for bit."""
 
 import importlib
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -218,7 +219,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_predicted(
     assert status == 1
     assert f"3 predictions written to {tmp_path}/made.jsonl" in " ".join(out.split())
     assert f"{broken}: truncated" in err
-    assert f"{tmp_path}/none.jpg: cannot read" in err
+    assert f"{tmp_path}/none.jpg: cannot find" in err
     assert "error: 2 of 5 could not be read and were left out." in err
     assert [json.loads(line)["file"] for line in (tmp_path / "made.jsonl").read_text().splitlines()] == [
         *map(str, paths)
@@ -308,6 +309,34 @@ def test_rows_of_a_table_are_predicted_by_a_recipe_whose_features_have_the_names
     np.testing.assert_array_equal(made["score"], np.asarray(model.variables.params) * np.float32([3, 5]))
     with pytest.raises(OptionError, match="this task has no module"):
         _ = model.module
+
+
+def test_whatever_else_is_in_a_folder_is_left_out_and_named(digits, digits_run, monkeypatch, capsys, tmp_path):
+    (path, *_) = files_of(digits[1], "validation", tmp_path / "files")
+    odd = tmp_path / "photos [1]"
+    (odd / "nothing").mkdir(parents=True)
+    path.rename(odd / "photo.jpg")
+    for name in ("a", "b"):  # of 2**40 paths to the same folder
+        (odd / name).symlink_to(odd)
+    os.mkfifo(odd / "pipe.csv")
+    (odd / "empty.csv").touch()
+    (odd / "huge.jpg").touch()
+    os.truncate(odd / "huge.jpg", 2**34)
+    (odd / "rows.jsonl").write_text(f'{{"image/class/label": {2**70}}}\n')
+    status, out, err = run_infeed(monkeypatch, capsys, "predict", str(digits_run), str(odd), "--json")
+    assert status == 1
+    assert [json.loads(line)["file"] for line in out.splitlines()] == [f"{odd}/photo.jpg"]
+    assert f"{odd}/empty.csv: {odd}/empty.csv has no header" in err
+    assert f"{odd}/huge.jpg: more than 537 MB, which are not read into memory" in err
+    assert f"{odd}/pipe.csv is a directory or a device, not a file." in err
+    assert f"{odd}/rows.jsonl:1: 'image/class/label' holds {2**70} (int); its dtype is int64." in err
+    assert "error: 4 of 5 could not be read and were left out." in err
+
+
+def test_the_work_directory_of_the_model_is_only_read(digits, digits_run, predicted, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in (digits_run, *digits_run.rglob("*"))}
+    predicted(digits_run, files_of(digits[1], "validation", tmp_path / "files")[0], "--step=best")
+    assert {path: path.stat().st_mtime_ns for path in (digits_run, *digits_run.rglob("*"))} == before
 
 
 def test_no_other_checkpoint_is_looked_for_because_a_history_names_it(digits_run, tmp_path):
