@@ -76,9 +76,10 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As argparse's, but underscores in the names of options are as good as hyphens."""
-        given = sys.argv[1:] if args is None else args
-        return super().parse_known_args([spelled(each, "_", "-") for each in given], namespace)
+        """As argparse's, but underscores in the names of options are as good as hyphens. After "--" are no options."""
+        given = list(sys.argv[1:] if args is None else args)
+        end = [*given, "--"].index("--")
+        return super().parse_known_args([*(spelled(each, "_", "-") for each in given[:end]), *given[end:]], namespace)
 
     def error(self, message: str) -> NoReturn:
         """Exits with 2 and one line. argparse would print the usage first, which may be longer than a screen."""
