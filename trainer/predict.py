@@ -157,6 +157,7 @@ def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any) -> Iterato
     """The predictions of these records, in order."""
     import jax
 
+    from trainer.command.recorded import ONE_DEVICE
     from trainer.trainer import Trainer
 
     names, classes = [each.name for each in raw], recipe.class_names()
@@ -165,8 +166,8 @@ def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any) -> Iterato
     batch, devices = min(len(raw), recipe.trainer.resolved_predict_batch_size), jax.local_device_count()
     # The work directory of the model is only read: it may be someone else's.
     with RecordsLine("predicted", total=len(raw)) as progress, TemporaryDirectory() as scratch:
-        config = replace(recipe.trainer, workdir=scratch, predict_batch_size=-(-batch // devices) * devices)
-        trainer = Trainer(recipe.task(), config)
+        sizes = {**ONE_DEVICE, "global_batch_size": -(-batch // devices) * devices}  # whatever trained the model
+        trainer = Trainer(recipe.task(), replace(recipe.trainer, workdir=scratch, **sizes))
         for record in trainer.predict(recipe.eval_input, step=step, checkpoint_path=recipe.trainer.workdir):
             values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
             index = values["index"]

@@ -249,13 +249,17 @@ class DataRecipe(Recipe):
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
         """The same, from the cells of a table's row by column: texts in csv. Default: each column that has the name of
-        a feature is its value. Raises Reject for a row without any, or whose value is of another kind."""
+        a feature is its value, or the list of its values. Raises Reject for a row without any, or whose value is of
+        another kind."""
         from pipeline.errors import Reject
 
         features = getattr(self.eval_records.info.layout, "features", {})
-        kinds = {"bytes": lambda cell: str(cell).encode(), "int64": int, "float32": float}
+        kinds: Mapping[str, Any] = {"bytes": str.encode, "int64": lambda cell: int(str(cell)), "float32": float}
+        found = dict[str, Any]()
         try:
-            found = {name: kinds[features[name].dtype](cell) for name, cell in cells.items() if name in features}
+            for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
+                kind = kinds[features[name].dtype]
+                found[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
         except (TypeError, ValueError) as error:
             raise Reject(f"a cell does not have the kind of its feature: {error}") from error
         if not found:

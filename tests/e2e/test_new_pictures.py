@@ -19,8 +19,12 @@ from stages import without_beam
 
 from converters import idx_to_gcs, image_folder_to_gcs, table_to_gcs
 from pipeline.datasets import eval_dataset, open_dataset
-from pipeline.errors import CheckpointError, OptionError
+from pipeline.errors import CheckpointError, OptionError, Reject
+from pipeline.shards.schema import Feature, Schema
+from pipeline.sources.in_memory import ExampleRecords
 from trainer.__main__ import main as trainer_main
+from trainer.recipe import settings
+from trainer.recipes.digits import Config
 from trainer.trainer import Trainer, load
 
 BATCHES = ["--global-batch-size=8", "--eval-batch-size=4"]
@@ -171,7 +175,7 @@ def test_a_model_is_loaded_from_a_bucket(digits_run, bucket, gcs_server):
         np.testing.assert_array_equal(loaded.variables.params[name], array)
 
 
-def test_a_model_of_several_devices_is_loaded_on_one(digits, run_forked, tmp_path):
+def test_a_model_of_several_devices_is_loaded_on_one_and_predicts_on_any_number(digits, run_forked, tmp_path):
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     options = [f"--data-dir={digits[1]}", f"--workdir={tmp_path}/run", *BATCHES, "--max-steps=1"]
     code, printed = run_forked(["-m", "trainer", "digits", *options], timeout=120, env=flags)
@@ -179,6 +183,21 @@ def test_a_model_of_several_devices_is_loaded_on_one(digits, run_forked, tmp_pat
     assert "on 4 cpu devices" in printed
     model = load(f"{tmp_path}/run")
     assert {len(array.devices()) for array in model.variables.params.values()} == {1}
+    (path, *_) = files_of(digits[1], "validation", tmp_path / "files")
+    flags["XLA_FLAGS"] = flags["XLA_FLAGS"].replace("=4", "=3")
+    code, printed = run_forked(["-m", "trainer.predict", f"{tmp_path}/run", str(path)], timeout=120, env=flags)
+    assert code == 0, printed
+
+
+def test_cells_of_rows_are_the_values_of_features_or_no_guess():
+    schema = Schema("own", {"text": Feature("bytes"), "number": Feature("int64"), "pair": Feature("float32", (2,))})
+    config = Config(data_dir="unused", trainer=settings(workdir="unused"))
+    recipe = config.on(ExampleRecords("rows", schema, [{"text": b"", "number": 0, "pair": [0.0, 0.0]}]))
+    row = {"text": "é", "number": "-3", "pair": [1, "0.5"], "other": None}
+    assert recipe.row_record(row) == {"text": b"\xc3\xa9", "number": -3, "pair": [1.0, 0.5]}
+    for cells in ({"text": None}, {"text": 1}, {"number": 1.5}, {"number": True}, {"pair": [None]}):
+        with pytest.raises(Reject, match="does not have the kind of its feature"):
+            recipe.row_record(cells)
 
 
 OWN = """
