@@ -209,13 +209,14 @@ def test_a_command_works_under_its_old_name_with_a_warning(infeed, tmp_path):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_help_of_a_recipe_shows_what_people_use_and_names_the_help_that_shows_all(train_help, recipe):
-    shown, whole = (train_help(recipe, each) for each in ("--help", "--help-all"))
+    shown, whole, same = (train_help(recipe, each) for each in ("--help", "--help-all", "--help_all"))
     flags, every = ({*re.findall(r"^[│ ] (--[a-z0-9-]+)", text, re.MULTILINE)} for text in (shown, whole))
     assert {"--data-dir", "--workdir", "--max-steps", "--learning-rate", "--mode"} <= flags <= every
     assert len(flags) <= 30
     assert len(every) > 90
     assert f"infeed train {recipe} --help-all lists all flags." in shown
     assert "--help-all" not in whole
+    assert same == whole
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -39,7 +39,7 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     _join_lines(kind)
     if short := not {"-h", "--help"}.isdisjoint(options):
         kind = common_flags(recipe)
-    options = ["--help" if option == "--help-all" else option for option in options]
+    options = ["--help" if option in ("--help-all", "--help_all") else option for option in options]
     flags: Any = tyro.conf.OmitArgPrefixes[kind]
     said = io.StringIO()
     try:
