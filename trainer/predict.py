@@ -187,8 +187,8 @@ def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bo
         for line in lines:
             print(json.dumps(line))
     elif lines:
-        columns = list(lines[0])
-        console.print(table(columns, ([_cell(line[column]) for column in columns] for line in lines)))
+        columns = dict.fromkeys(column for line in lines for column in line)  # a class may have no name
+        console.print(table(columns, ([_cell(line.get(column, "")) for column in columns] for line in lines)))
 
 
 def _cell(value: Any) -> object:

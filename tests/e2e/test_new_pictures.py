@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -350,6 +351,16 @@ def test_whatever_else_is_in_a_folder_is_left_out_and_named(digits, digits_run, 
     assert f"{odd}/pipe.csv is a directory or a device, not a file." in err
     assert f"{odd}/rows.jsonl:1: 'image/class/label' holds {2**70} (int); its dtype is int64." in err
     assert "error: 4 of 5 could not be read and were left out." in err
+
+
+def test_a_table_has_predictions_with_and_without_a_name(digits, digits_run, predicted, monkeypatch, capsys, tmp_path):
+    lines = predicted(digits_run, *files_of(digits[1], "validation", tmp_path / "files"))
+    named = lines[0]["class"]
+    other = next(line for line in lines if line["class"] != named)
+    names = SimpleNamespace(name_of=lambda number: "a name" if number == named else None)
+    monkeypatch.setattr(Config, "class_names", lambda self: {"class": names})
+    status, out, err = run_infeed(monkeypatch, capsys, "predict", str(digits_run), lines[0]["file"], other["file"])
+    assert (status, out.count("a name")) == (0, 1), err
 
 
 def test_the_work_directory_of_the_model_is_only_read(digits, digits_run, predicted, tmp_path):
