@@ -29,6 +29,8 @@ from trainer.recipes.digits import Config
 from trainer.trainer import Trainer, load
 
 BATCHES = ["--global-batch-size=8", "--eval-batch-size=4"]
+# Few steps: XLA's collectives between virtual devices may wait for each other for ever, the sooner the more there are.
+DIGITS = ["--global-batch-size=8", "--eval-batch-size=92"]
 PHOTOS = [*BATCHES, "--size=16", "--widths", "4", "8", "--max-steps=2"]
 
 
@@ -107,7 +109,7 @@ def test_every_format_of_photographs_is_predicted_as_its_converted_record(photog
 def digits_run(digits, tmp_path_factory):
     """The work directory of a training of the digits recipe, with the predictions of its validation."""
     workdir = tmp_path_factory.mktemp("digits") / "run"
-    options = [*BATCHES, "--max-steps=3", "--keep-best=accuracy"]
+    options = [*DIGITS, "--max-steps=3", "--keep-best=accuracy"]
     train(workdir, "digits", digits[1], *options)
     predict_records(workdir, "digits", digits[1], *options)
     return workdir
@@ -178,7 +180,7 @@ def test_a_model_is_loaded_from_a_bucket(digits_run, bucket, gcs_server):
 
 def test_a_model_of_several_devices_is_loaded_on_one_and_predicts_on_any_number(digits, run_forked, tmp_path):
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    options = [f"--data-dir={digits[1]}", f"--workdir={tmp_path}/run", *BATCHES, "--max-steps=1"]
+    options = [f"--data-dir={digits[1]}", f"--workdir={tmp_path}/run", *DIGITS, "--max-steps=1"]
     code, printed = run_forked(["-m", "trainer", "digits", *options], timeout=120, env=flags)
     assert code == 0, printed
     assert "on 4 cpu devices" in printed
@@ -215,7 +217,7 @@ def test_a_recipe_of_ones_own_has_to_be_given(digits, predicted, monkeypatch, tm
     (tmp_path / "my_recipe.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    train(tmp_path / "run", "my_recipe:Mine", digits[1], *BATCHES, "--max-steps=1")
+    train(tmp_path / "run", "my_recipe:Mine", digits[1], *DIGITS, "--max-steps=1")
     (path, *_) = files_of(digits[1], "validation", tmp_path / "files")
     with pytest.raises(
         OptionError, match=r"my_recipe:Mine of this run is not infeed's: .* would import my_recipe from"
