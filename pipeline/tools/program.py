@@ -3,7 +3,6 @@
 Usage lines, errors and help name commands in the same way. Depends only on the standard library."""
 
 import contextlib
-import io
 import os
 import re
 import select
@@ -109,8 +108,8 @@ def ends_when_not_read() -> Iterator[None]:
     """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as after `| head`.
 
     What stdout cannot encode is printed as "?": under LC_ALL=C, that is all but ASCII."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    with contextlib.suppress(AttributeError, OSError):  # it is no file of text; or one whose place was taken
+        sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         try:
             yield

@@ -1,5 +1,6 @@
 """The command `infeed` in this process, as tests run it."""
 
+import signal
 import sys
 
 from pipeline import infeed
@@ -18,8 +19,11 @@ def run_infeed(monkeypatch, capsys, *arguments):
         patch.setattr(program, "_by_infeed", False)
         patch.setenv("PYTHONSAFEPATH", "1")
         patch.setenv("COLUMNS", "80")
+        before = signal.getsignal(signal.SIGINT)
         try:
             status = infeed.main()
         except SystemExit as left:
             status = left.code or 0
+        finally:
+            signal.signal(signal.SIGINT, before)  # the command ends at once: so would a test that interrupts itself
     return status, *capsys.readouterr()
