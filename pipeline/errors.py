@@ -239,7 +239,7 @@ def how_to_install(*names: str) -> str:
 
 
 def _is_checkout() -> bool:
-    with contextlib.suppress(OSError, KeyError, ValueError):  # there is no such file, or it belongs to others
+    with contextlib.suppress(OSError, KeyError, ValueError):  # missing, or that of another project
         return tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["name"] == "infeed"
     return False
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, Reject
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.typed_json import JsonFile, sealed, unsealed
@@ -17,6 +17,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.workdir import DATA
 
+MOST_VALUES = 2**24  # of a feature of one record: the file may state any number
 BLANK: Mapping[str, Value] = {"bytes": b"", "int64": 0, "float32": 0.0}
 
 
@@ -51,6 +52,21 @@ class KeptData:
         return ExampleRecords(name, self.schema, filled, self.labels, places=places)
 
 
+def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dict[str, Value]:
+    """The cells of a table's row whose columns have the names of features, as their values. Raises Reject."""
+    kinds: Mapping[str, Any] = {"bytes": str.encode, "int64": lambda cell: int(str(cell)), "float32": float}
+    found = dict[str, Any]()
+    try:
+        for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
+            kind = kinds[features[name].dtype]
+            found[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
+    except (TypeError, ValueError) as error:
+        raise Reject(f"a cell does not have the kind of its feature: {error}") from error
+    if not found:
+        raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
+    return found
+
+
 def _blank(feature: Feature) -> Any:
     return [] if feature.num_values is None else [BLANK[feature.dtype]] * feature.num_values
 
@@ -61,4 +77,8 @@ def kept_data(workdir: str) -> KeptData | None:
     if not storage.exists(path):
         return None
     file = JsonFile(path, CheckpointError, "Copy it again, or remove it and give the data.")
-    return file.typed(unsealed(file, storage.read(path))[0], KeptData)
+    kept = file.typed(unsealed(file, storage.read(path))[0], KeptData)
+    for name, feature in kept.schema.features.items():
+        if (feature.num_values or 0) > MOST_VALUES:
+            raise file.misfit(f"a record has {feature.num_values:,} values of {name!r}; allowed are {MOST_VALUES:,}.")
+    return kept

@@ -36,7 +36,7 @@ from trainer.workdir import PREDICTIONS
 
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
-MOST_BYTES, MOST_OF_FILE, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 512 * MiB, 16, 20
+MOST_BYTES, MOST_OF_FILE, MOST_ROWS, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 512 * MiB, 1_000_000, 16, 20
 EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
@@ -137,7 +137,11 @@ def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[
         elif not path.endswith(TABLE_SUFFIXES):
             yield _record(kept, path, lambda: recipe.file_record(storage.read(path), upright=upright))
         else:
-            for row in table_rows(storage, path, None):
+            for count, row in enumerate(table_rows(storage, path, None)):
+                if count == MOST_ROWS:
+                    raise OptionError(
+                        f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give a part."
+                    )
                 name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
                 yield Raw(name, {}, row.error) if row.error else _record(kept, name, read)
     except (RawDataError, StorageError) as error:
@@ -201,7 +205,7 @@ def _told(raw: Sequence[Raw]) -> int:
     for each in bad[:REFUSED_NAMED]:
         print(printable(f"{each.name}: {each.error}"), file=sys.stderr)
     if bad:
-        print(f"error: {len(bad)} of {len(raw)} could not be read and were left out.", file=sys.stderr)
+        print(f"error: left out {len(bad)} of {len(raw)}, which could not be read.", file=sys.stderr)
     return int(bool(bad))
 
 

@@ -251,20 +251,9 @@ class DataRecipe(Recipe):
         """The same, from the cells of a table's row by column: texts in csv. Default: each column that has the name of
         a feature is its value, or the list of its values. Raises Reject for a row without any, or whose value is of
         another kind."""
-        from pipeline.errors import Reject
+        from trainer.kept_data import row_values
 
-        features = getattr(self.eval_records.info.layout, "features", {})
-        kinds: Mapping[str, Any] = {"bytes": str.encode, "int64": lambda cell: int(str(cell)), "float32": float}
-        found = dict[str, Any]()
-        try:
-            for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
-                kind = kinds[features[name].dtype]
-                found[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
-        except (TypeError, ValueError) as error:
-            raise Reject(f"a cell does not have the kind of its feature: {error}") from error
-        if not found:
-            raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
-        return found
+        return row_values(getattr(self.eval_records.info.layout, "features", {}), cells)
 
     def kept_files(self) -> Mapping[str, bytes]:
         """Name -> content of what a training writes into its work directory, so that `load` and `infeed predict` need

@@ -249,8 +249,8 @@ def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[
     training has kept a description of them (data.json). Where an earlier version trained, --data-dir has to be there.
     recipe: the recipe of the training, or its class, whose options are then those of the training; only infeed's own
     are found without, as what a work directory names may be anyone's code.
-    Raises CheckpointError if there is no such checkpoint, and if the model of the recipe is another one; OptionError
-    if the recipe has to be given."""
+    Raises CheckpointError if there is no such checkpoint, or its arrays are not those of the recipe's model;
+    OptionError if the recipe has to be given."""
     from trainer.command.recorded import ONE_DEVICE, recipe_without_data  # recipes are made of this module
 
     made = recipe_without_data(workdir, recipe, **ONE_DEVICE)

@@ -108,7 +108,7 @@ def ends_when_not_read() -> Iterator[None]:
     """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as after `| head`.
 
     What stdout cannot encode is printed as "?": under LC_ALL=C, that is all but ASCII."""
-    with contextlib.suppress(AttributeError, OSError):  # it is no file of text; or one whose place was taken
+    with contextlib.suppress(AttributeError, OSError):  # not a text file, or its descriptor was replaced
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         try:

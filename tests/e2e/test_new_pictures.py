@@ -23,11 +23,15 @@ from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import CheckpointError, OptionError, Reject
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.in_memory import ExampleRecords
+from trainer import predict
 from trainer.__main__ import main as trainer_main
+from trainer.history.segments import append, read_history
 from trainer.recipe import settings
 from trainer.recipes.digits import Config
 from trainer.trainer import Trainer, load
 
+# runpy warns of modules that tests of this process have imported before.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 BATCHES = ["--global-batch-size=8", "--eval-batch-size=4"]
 # Few steps: XLA's collectives between virtual devices may wait for each other for ever, the sooner the more there are.
 DIGITS = ["--global-batch-size=8", "--eval-batch-size=92"]
@@ -242,7 +246,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_predicted(
     assert f"3 predictions written to {tmp_path}/made.jsonl" in " ".join(out.split())
     assert f"{broken}: truncated" in err
     assert f"{tmp_path}/none.jpg: cannot find" in err
-    assert "error: 2 of 5 could not be read and were left out." in err
+    assert "error: left out 2 of 5, which could not be read." in err
     assert [json.loads(line)["file"] for line in (tmp_path / "made.jsonl").read_text().splitlines()] == [
         *map(str, paths)
     ]
@@ -352,7 +356,7 @@ def test_whatever_else_is_in_a_folder_is_left_out_and_named(digits, digits_run, 
     assert f"{odd}/huge.jpg: more than 537 MB, which are not read into memory" in err
     assert f"{odd}/pipe.csv is a directory or a device, not a file." in err
     assert f"{odd}/rows.jsonl:1: 'image/class/label' holds {2**70} (int); its dtype is int64." in err
-    assert "error: 4 of 5 could not be read and were left out." in err
+    assert "error: left out 4 of 5, which could not be read." in err
 
 
 def test_a_table_has_predictions_with_and_without_a_name(digits, digits_run, predicted, monkeypatch, capsys, tmp_path):
@@ -380,3 +384,27 @@ def test_no_other_checkpoint_is_looked_for_because_a_history_names_it(digits_run
             line["command"]["options"].append("--checkpoint-path=elsewhere")
     history.write_text("\n".join(map(json.dumps, lines)))
     assert load(str(tmp_path / "run")).recipe.checkpoint_path is None
+
+
+def test_what_a_foreign_work_directory_states_costs_no_memory_and_ends_no_program(digits_run, tmp_path):
+    shutil.copytree(digits_run, tmp_path / "huge")
+    page = json.loads((tmp_path / "huge/data.json").read_text())
+    page["schema"]["features"]["image/height"]["shape"] = [10**12]
+    del page["checksum"]
+    (tmp_path / "huge/data.json").write_text(json.dumps(page))
+    with pytest.raises(CheckpointError, match=r"data\.json: a record has 1,000,000,000,000 values of 'image/height'"):
+        load(str(tmp_path / "huge"))
+    shutil.copytree(digits_run, tmp_path / "helping")
+    (tmp_path / "helping/segments.jsonl").unlink()
+    start = read_history(str(digits_run)).starts[0]
+    helping = replace(start, command=replace(start.command, options=["--help"]))
+    append(str(tmp_path / "helping"), helping)
+    with pytest.raises(CheckpointError, match=r"the history is damaged: --help prints help and trains no model"):
+        load(str(tmp_path / "helping"))
+
+
+def test_a_table_of_more_rows_than_memory_may_hold_is_refused(digits_run, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("trainer.predict.MOST_ROWS", 3)
+    (tmp_path / "rows.jsonl").write_text('{"image/height": 1}\n' * 4)
+    with pytest.raises(OptionError, match=r"rows\.jsonl has more than 3 rows, which are kept in memory\. Give a part"):
+        predict.main([str(digits_run), str(tmp_path / "rows.jsonl")])

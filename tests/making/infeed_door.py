@@ -25,5 +25,5 @@ def run_infeed(monkeypatch, capsys, *arguments):
         except SystemExit as left:
             status = left.code or 0
         finally:
-            signal.signal(signal.SIGINT, before)  # the command ends at once: so would a test that interrupts itself
+            signal.signal(signal.SIGINT, before)  # the command exits at Ctrl-C; later tests interrupt themselves
     return status, *capsys.readouterr()

@@ -20,6 +20,7 @@ from trainer.command.short_help import common_flags
 from trainer.recipe import DataRecipe, Recipe
 
 EXIT_OF_TYRO = 2
+HELP = frozenset({"-h", "--help", "--help-all", "--help_all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
 
@@ -39,7 +40,7 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     _join_lines(kind)
     if short := not {"-h", "--help"}.isdisjoint(options):
         kind = common_flags(recipe)
-    options = ["--help" if option in ("--help-all", "--help_all") else option for option in options]
+    options = ["--help" if option in HELP else option for option in options]
     flags: Any = tyro.conf.OmitArgPrefixes[kind]
     said = io.StringIO()
     try:

@@ -3,6 +3,7 @@
 A work directory may be someone else's, and so may everything that its history names: no code there runs unless the user
 asks for its recipe, and no data are needed where the run kept a description of them."""
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.tools.program import program
 from trainer.cluster.distributed import Devices
-from trainer.command.flags import parsed
+from trainer.command.flags import HELP, parsed
 from trainer.command.loading import recipe_class
 from trainer.command.names import is_ours
 from trainer.history.segments import Command, read_history
@@ -32,6 +33,8 @@ def recorded_recipe(
     """The recipe of the class `kind` with the options of a run, and the devices that they choose.
 
     settings: of the TrainerConfig, in place of those of the run."""
+    if not HELP.isdisjoint(command.options):
+        raise CheckpointError(f"the history is damaged: {shlex.join(command.options)} prints help and trains no model.")
     # tyro writes a file if its first option is --tyro-write-completion, so the first one is ours.
     recipe, devices, _ = parsed(kind, ["--mode=train", *command.options], f"{program('trainer')} {command.recipe}")
     # A cache of compiled programs is code, too, and written.
@@ -50,7 +53,10 @@ def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None
     else:
         command = next((start.command for start in reversed(read_history(workdir).starts)), None)
         if command is None:
-            raise CheckpointError(f"{workdir} does not tell which recipe trained its model. Give recipe=, an instance.")
+            raise CheckpointError(
+                f"{workdir} does not tell which recipe trained its model: a program of its own did. In Python, "
+                "trainer.trainer.load takes the recipe, with its options, as recipe=."
+            )
         if given is None and not is_ours(command.recipe):
             raise OptionError(not_run(command, "this", f"give the recipe: its class, or {command.recipe} as --recipe"))
         kind = given or recipe_class(command.recipe)

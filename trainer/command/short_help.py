@@ -7,22 +7,25 @@ from typing import Any, get_type_hints
 from trainer.recipe import DataRecipe, Recipe
 
 OF_THE_RECIPE = "recipe"
+TRAINING = [
+    "workdir",
+    "max_steps",
+    "global_batch_size",
+    "iterations_per_loop",
+    "learning_rate",
+    "optimizer",
+    "schedule",
+    "weight_decay",
+    "precision",
+    "init_from",
+    "checkpoint_every_steps",
+    "keep_best",
+    "seed",
+]
 GROUPS: Mapping[str, Sequence[str]] = {
     "data": ("data_dir", "train_split", "eval_split", "tiny"),
     OF_THE_RECIPE: (),
-    "training": (
-        *(
-            "workdir",
-            "max_steps",
-            "global_batch_size",
-            "iterations_per_loop",
-            "learning_rate",
-            "optimizer",
-            "schedule",
-            "weight_decay",
-        ),
-        *("precision", "init_from", "checkpoint_every_steps", "keep_best", "seed"),
-    ),
+    "training": TRAINING,
     "mode": ("mode", "report", "fast_dev_run"),
 }
 
