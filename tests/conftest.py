@@ -36,6 +36,8 @@ XLA_FLAGS += " --xla_cpu_parallel_codegen_split_count=1"  # up to 32 LLVM module
 if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
     XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"  # newer ones do not know it, and end the process
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
+# XLA's threads: on two cores, an all-reduce of four virtual devices hangs without some to spare.
+os.environ.setdefault("NPROC", "16")
 # Half of what a decoding graph's first run takes is a search for oneDNN's kernels, of which it uses none.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 

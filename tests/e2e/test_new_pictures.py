@@ -33,7 +33,6 @@ from trainer.trainer import Trainer, load
 # runpy warns of modules that tests of this process have imported before.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 BATCHES = ["--global-batch-size=8", "--eval-batch-size=4"]
-# Few steps: XLA's collectives between virtual devices may wait for each other for ever, the sooner the more there are.
 DIGITS = ["--global-batch-size=8", "--eval-batch-size=92"]
 PHOTOS = [*BATCHES, "--size=16", "--widths", "4", "8", "--max-steps=2"]
 
