@@ -29,6 +29,20 @@ def show(level: int = logging.INFO) -> None:
         logging.getLogger(orbax).setLevel(logging.CRITICAL)
 
 
+@contextlib.contextmanager
+def errors_only() -> Iterator[None]:
+    """Drops infeed's warnings and lesser lines inside the block: for a command that says itself what they say."""
+    ours = [logging.getLogger(name) for name in ("trainer", "pipeline")]
+    levels = [each.level for each in ours]
+    for each in ours:
+        each.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for each, level in zip(ours, levels, strict=True):
+            each.setLevel(level)
+
+
 def logger(name: str) -> logging.Logger:
     """The logger of this name, which turns each str argument into one printable line."""
     found = logging.getLogger(name)

@@ -48,7 +48,8 @@ class InputContext:
 
     mode: what the batches are for. global_batch_size, per_host_batch_size, per_device_batch_size: in records. hosts:
     which rows this host delivers. seed: TrainerConfig.seed. start_step: the first step to train; 0 in evaluation.
-    stall_seconds: how long a batch may take before the run ends with an error. workers: see train_dataset."""
+    stall_seconds: how long a batch may take before the run ends with an error. workers: see train_dataset.
+    max_masked: how many bad records to leave out of an evaluation or prediction; with 0, one is an error."""
 
     mode: Literal["train", "eval", "predict"]
     global_batch_size: int
@@ -59,6 +60,7 @@ class InputContext:
     start_step: int
     stall_seconds: float
     workers: int = 0
+    max_masked: int = 0
 
 
 @runtime_checkable

@@ -18,9 +18,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.errors import OptionError, RawDataError, Reject, SchemaError, StorageError, printable
+from pipeline.errors import EvaluationError, OptionError, RawDataError, Reject, SchemaError, StorageError, printable
+from pipeline.logs import errors_only
 from pipeline.raw.rows import TABLE_SUFFIXES, table_rows
 from pipeline.shards.example import Value
 from pipeline.sizes import MiB, format_bytes
@@ -33,6 +34,11 @@ from trainer.events.progress import RecordsLine
 from trainer.kept_data import KeptData
 from trainer.recipe import DataRecipe
 from trainer.workdir import PREDICTIONS
+
+if TYPE_CHECKING:
+    from pipeline.inputs.bad_records import BadRecord
+    from trainer.inputs import InputContext
+    from trainer.trainer import Trainer
 
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
@@ -68,10 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = [path for given in args.files for path in [*_found(open_storage(given), given, set())] or [given]]
     recipe, kept = _recipe(args.workdir, args.recipe)
     raw = list(_read(recipe, kept, paths, upright=args.apply_orientation))
-    good = [each for each in raw if not each.error]
-    lines = [*_predicted(recipe, kept, good, step)] if good else []
+    bad, good = [each for each in raw if each.error], [each for each in raw if not each.error]
+    with errors_only():  # what they say of records, the end says of files
+        lines = [*_predicted(recipe, kept, good, step, bad)] if good else []
     _show(lines, args.output, as_json=args.json)
-    return _told(raw)
+    return _told(bad, len(raw))
 
 
 def _recipe(workdir: str, name: str | None) -> tuple[Any, KeptData]:
@@ -157,8 +164,8 @@ def _record(kept: KeptData, name: str, read: Callable[[], Mapping[str, Value]]) 
         return Raw(name, {}, str(error))
 
 
-def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any) -> Iterator[Mapping[str, Any]]:
-    """The predictions of these records, in order."""
+def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any, bad: list[Raw]) -> Iterator[Mapping[str, Any]]:
+    """The predictions of these records, in order. Those that the recipe's evaluation cannot read are added to bad."""
     import jax
 
     from trainer.command.recorded import ONE_DEVICE
@@ -172,13 +179,32 @@ def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any) -> Iterato
     with RecordsLine("predicted", total=len(raw)) as progress, TemporaryDirectory() as scratch:
         sizes = {**ONE_DEVICE, "global_batch_size": -(-batch // devices) * devices}  # whatever trained the model
         trainer = Trainer(recipe.task(), replace(recipe.trainer, workdir=scratch, **sizes))
-        for record in trainer.predict(recipe.eval_input, step=step, checkpoint_path=recipe.trainer.workdir):
+        for record in _good(trainer, recipe, names, step, bad):
             values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
             index = values["index"]
             values = recipe.prediction({key: value for key, value in values.items() if key not in WITHOUT_MEANING})
             known = {f"{key}_name": labels.name_of(values[key]) for key, labels in classes.items() if key in values}
             progress.add(1)
             yield {"file": names[index], **{key: name for key, name in known.items() if name is not None}, **values}
+
+
+def _good(trainer: "Trainer", recipe: Any, names: Sequence[str], step: Any, bad: list[Raw]) -> Iterator[dict[str, Any]]:
+    """What the trainer predicts of the records that the recipe's evaluation can read; adds the others to bad."""
+    inputs = list[Any]()
+
+    def eval_input(ctx: "InputContext") -> Any:
+        inputs.append(recipe.eval_input(replace(ctx, max_masked=len(names))))
+        return inputs[-1]
+
+    def refused() -> Sequence["BadRecord"]:
+        return [*(getattr(getattr(inputs[-1], "info", None), "quarantine", None) or ())]
+
+    try:
+        yield from trainer.predict(eval_input, step=step, checkpoint_path=recipe.trainer.workdir)
+    except EvaluationError:
+        if len(refused()) < len(names):  # an epoch of bad records only has nothing to count
+            raise
+    bad.extend(Raw(names[record.record_id], {}, record.reason) for record in refused())
 
 
 def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bool) -> None:
@@ -199,13 +225,12 @@ def _cell(value: Any) -> object:
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
-def _told(raw: Sequence[Raw]) -> int:
-    """Names the files that were left out; the exit code."""
-    bad = [each for each in raw if each.error]
+def _told(bad: Sequence[Raw], count: int) -> int:
+    """Names the files that were left out, of so many; the exit code."""
     for each in bad[:REFUSED_NAMED]:
-        print(printable(f"{each.name}: {each.error}"), file=sys.stderr)
+        print(printable(f"{each.name}: {each.error.removeprefix(f'{each.name}: ')}"), file=sys.stderr)
     if bad:
-        print(f"error: left out {len(bad)} of {len(raw)}, which could not be read.", file=sys.stderr)
+        print(f"error: left out {len(bad)} of {count}, which could not be read.", file=sys.stderr)
     return int(bool(bad))
 
 

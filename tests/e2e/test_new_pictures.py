@@ -15,10 +15,11 @@ import pytest
 from infeed_door import run_infeed
 from pictures import FORMATS, encoded, picture, transparent
 from PIL import Image
-from raw_data.pixels import RawMnist
+from raw_data.pixels import RawCifar, RawMnist
 from stages import without_beam
+from sweep import SWEEP
 
-from converters import idx_to_gcs, image_folder_to_gcs, table_to_gcs
+from converters import cifar_to_gcs, idx_to_gcs, image_folder_to_gcs, table_to_gcs
 from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import CheckpointError, OptionError, Reject
 from pipeline.shards.schema import Feature, Schema
@@ -134,15 +135,35 @@ def test_the_recipe_of_small_jpegs_predicts_files_as_records(digits, digits_run,
     assert [(line["class"], line["probability"]) for line in lines] == of_records(digits_run, "class", "probability")
 
 
-@pytest.mark.parametrize("recipe", ["mnist", "images"])
-def test_pngs_of_exact_pixels_are_predicted_as_records(recipe, predicted, tmp_path):
-    raw = RawMnist(tmp_path / "raw", size=(28, 28))
+def of_idx(directory):
+    raw = RawMnist(directory / "raw", size=(28, 28))
     raw.labels["train"][3] = 1
     raw.write()
     with without_beam():
-        idx_to_gcs.main([f"--raw-data-dir={raw.directory}", f"--output={tmp_path}/shards"])
-    options = [*BATCHES, "--max-steps=1", "--eval-split=test", "--widths", "2", "4"]
-    options += ["--size=16", "--num-classes=10"] if recipe == "images" else ["--hidden=8"]
+        idx_to_gcs.main([f"--raw-data-dir={raw.directory}", f"--output={directory}/shards"])
+
+
+def of_cifar(directory):
+    (raw := RawCifar(directory / "raw")).batches["data_batch_1.bin"][1, 0] = 1
+    raw.write()
+    with without_beam():
+        cifar_to_gcs.main([f"--raw-data-dir={raw.directory}", f"--output={directory}/shards"])
+
+
+PIXELS = {
+    "mnist": (of_idx, ["--widths", "2", "4", "--hidden=8"]),
+    "fashion_mnist": (of_idx, ["--widths", "2", "4", "--hidden=8"]),
+    "cifar10": (of_cifar, ["--bn-span=2"]),
+    "images": (of_idx, ["--widths", "2", "4", "--size=16", "--num-classes=10"]),
+    "imagenet_resnet50": (of_cifar, ["--model=cnn", "--bn-span=None", "--widths", "2", "4", "--size=16", "--warmup=0"]),
+}
+
+
+@pytest.mark.parametrize("recipe", [name for name in PIXELS if SWEEP or name != "cifar10"])  # 12 s
+def test_pngs_of_exact_pixels_are_predicted_as_records(recipe, predicted, tmp_path):
+    convert, options = PIXELS[recipe]
+    convert(tmp_path)
+    options = [*BATCHES, "--max-steps=1", "--eval-split=test", *options]
     train(tmp_path / "run", recipe, tmp_path / "shards", *options)
     predict_records(tmp_path / "run", recipe, tmp_path / "shards", *options)
     lines = predicted(tmp_path / "run", *files_of(tmp_path / "shards", "test", tmp_path / "files"))
@@ -249,6 +270,27 @@ def test_files_that_cannot_be_read_are_named_and_the_others_predicted(
     assert [json.loads(line)["file"] for line in (tmp_path / "made.jsonl").read_text().splitlines()] == [
         *map(str, paths)
     ]
+
+
+def test_pictures_that_the_evaluation_refuses_are_named_and_the_others_predicted(
+    digits, digits_run, monkeypatch, capsys, tmp_path
+):
+    paths = files_of(digits[1], "validation", tmp_path / "files")[:2]
+    (large := tmp_path / "files/0000b").write_bytes(encoded(picture(80, 60).convert("L"), "JPEG"))
+    status, out, err = run_infeed(
+        monkeypatch, capsys, "predict", str(digits_run), str(paths[0]), str(large), str(paths[1]), "--json"
+    )
+    assert status == 1
+    predictions = of_records(digits_run, "class", "probability")
+    for line, path, expected in zip(map(json.loads, out.splitlines()), paths, predictions, strict=False):
+        assert (line["file"], line["class"]) == (str(path), expected[0])
+        assert line["probability"] == pytest.approx(expected[1], rel=1e-6)  # other rows per device, other last bits
+    assert err.count(str(large)) == 1
+    assert f"{large}: 'image/encoded' is a JPEG of a size other than the 32 x 32 of" in err
+    assert "error: left out 1 of 3, which could not be read." in err
+    status, out, err = run_infeed(monkeypatch, capsys, "predict", str(digits_run), str(large), "--json")
+    assert (status, out) == (1, "")
+    assert "error: left out 1 of 1, which could not be read." in err
 
 
 def test_the_model_of_an_earlier_version_is_loaded_where_its_data_are(digits_run, tmp_path):
