@@ -82,10 +82,8 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
         change = _changed_source(there, mine) or first_change(storage, plan, there.plan, there.num_shards, there.seed)
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. "
-            f"{f'In the raw data, {change}. Label' if change else 'The raw data, label'} files or options, such as "
-            "--seed, --target-shard-bytes, --verify, --validation-fraction or --max-side, "
-            f"{'may differ, too' if change else 'differ'}. Repeat the old options, give another directory, or replace "
-            "the split with --overwrite."
+            f"{f'In the raw data, {change}' if change else 'Raw data, label files or options differ'}. Replace the "
+            "split with --overwrite, give another directory, or repeat the options and data of the old plan."
         )
     _remove_split(storage, job.output_dir, plan.split, there)
     _publish(storage, path, mine)

@@ -66,12 +66,14 @@ def commit_split(
 
 
 def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
-    yield f"split {split!r}: {len(rejected)} bad records; --max-bad-records allows {job.max_bad_records}:"
+    bad = "1 bad record" if len(rejected) == 1 else f"{len(rejected)} bad records"
+    yield f"split {split!r}: {bad}; --max-bad-records allows {job.max_bad_records}:"
     yield from (f"  {line.key}: {line.error}" for line in rejected[:10])
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
     listed = join(job.output_dir, rejects_file(split))
-    yield f"All are listed in {listed}. Repair them, or leave them out: --max-bad-records={len(rejected)}."
+    remedy = f"Leave them out with --max-bad-records={len(rejected)}, or repair them and add --overwrite."
+    yield f"All are listed in {listed}. {remedy}"
 
 
 def _empty_message(job: ConversionJob, split: str, rejected: int) -> str:

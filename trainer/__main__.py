@@ -94,8 +94,10 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
     from trainer.cluster.distributed import join
     from trainer.command.flags import parsed
     from trainer.command.loading import recipe_class
+    from trainer.command.recorded import as_trained
 
     recipe, devices, distributed = parsed(recipe_class(name), options, f"{program('trainer')} {name}")
+    recipe = as_trained(recipe, name, options)
     alone = distributed.coordinator_address is None
     if alone:  # one of several hosts may fail alone, and has to tell the others
         _check(recipe)

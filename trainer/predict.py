@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.errors import EvaluationError, OptionError, RawDataError, Reject, SchemaError, StorageError, printable
 from pipeline.logs import errors_only
+from pipeline.raw.image_files import orientation
 from pipeline.raw.rows import TABLE_SUFFIXES, table_rows
 from pipeline.shards.example import Value
 from pipeline.sizes import MiB, format_bytes
@@ -48,11 +49,12 @@ WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records 
 
 
 class Raw(NamedTuple):
-    """A file, or a row of a table, and its record; or why there is none."""
+    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it, which is ignored."""
 
     name: str
     features: Mapping[str, Value]
     error: str = ""
+    rotated: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,13 +73,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     step = int(args.step) if args.step and args.step.isdecimal() else args.step
     if args.output is not None:
         _check_output(args.output, args.workdir)
-    paths = [path for given in args.files for path in [*_found(open_storage(given), given, set())] or [given]]
+    paths = [path for given in args.files for path in _files(given)]
     recipe, kept = _recipe(args.workdir, args.recipe)
     raw = list(_read(recipe, kept, paths, upright=args.apply_orientation))
     bad, good = [each for each in raw if each.error], [each for each in raw if not each.error]
     with errors_only():  # what they say of records, the end says of files
         lines = [*_predicted(recipe, kept, good, step, bad)] if good else []
     _show(lines, args.output, as_json=args.json)
+    if rotated := sum(each.rotated for each in good):
+        print(
+            f"note: EXIF rotates {rotated} of the pictures, which was ignored. --apply-orientation turns them upright: "
+            "give it if the conversion had it.",
+            file=sys.stderr,
+        )
     return _told(bad, len(raw))
 
 
@@ -102,6 +110,13 @@ def _check_output(path: str, workdir: str) -> None:
         raise OptionError(f"--output={path} is the file of --mode predict. Give another name.")
     if open_storage(path).exists(path):
         raise OptionError(EXISTS.format(path))
+
+
+def _files(given: str) -> list[str]:
+    found = [*_found(open_storage(given), given, set())]
+    if not found and Path(given).is_dir():
+        raise OptionError(f"{given} has no files. Give images, tables, or folders of them.")
+    return found or [given]
 
 
 def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
@@ -142,7 +157,9 @@ def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[
         if storage.stat(path).bytes > MOST_OF_FILE:
             yield Raw(path, {}, f"more than {format_bytes(MOST_OF_FILE)}, which are not read into memory")
         elif not path.endswith(TABLE_SUFFIXES):
-            yield _record(kept, path, lambda: recipe.file_record(storage.read(path), upright=upright))
+            data = storage.read(path)
+            rotated = not upright and orientation(data) != 1
+            yield _record(kept, path, lambda: recipe.file_record(data, upright=upright))._replace(rotated=rotated)
         else:
             for count, row in enumerate(table_rows(storage, path, None)):
                 if count == MOST_ROWS:
@@ -226,9 +243,13 @@ def _cell(value: Any) -> object:
 
 
 def _told(bad: Sequence[Raw], count: int) -> int:
-    """Names the files that were left out, of so many; the exit code."""
-    for each in bad[:REFUSED_NAMED]:
-        print(printable(f"{each.name}: {each.error.removeprefix(f'{each.name}: ')}"), file=sys.stderr)
+    """Names the files that were left out, of so many, and why, each reason once; the exit code."""
+    reasons = dict[str, list[str]]()
+    for each in bad:
+        reasons.setdefault(each.error.removeprefix(f"{each.name}: "), []).append(each.name)
+    for reason, (name, *others) in [*reasons.items()][:REFUSED_NAMED]:
+        also = f" and {len(others)} more" if others else ""
+        print(printable(f"{name}{also}: {reason}"), file=sys.stderr)
     if bad:
         print(f"error: left out {len(bad)} of {count}, which could not be read.", file=sys.stderr)
     return int(bool(bad))

@@ -281,6 +281,8 @@ class DataRecipe(Recipe):
         if self.mode == "train" and self.trainer.max_steps is None and self.trainer.fast_dev_run is None:
             raise OptionError("max_steps=None: the training needs an end. Give --max-steps.")
         super().check()
+        if self.mode == "train" and self.data_dir and self.data_dir.rstrip("/") == self.trainer.workdir.rstrip("/"):
+            raise OptionError(f"workdir={self.trainer.workdir} is the data_dir. Give another directory as --workdir.")
         if self.mode in ("train", "look"):
             _ = self.train_records
         _ = self.eval_records

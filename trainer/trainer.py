@@ -11,6 +11,7 @@ from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import BatchAxes, named_leaves
 from trainer.callbacks import Callback
+from trainer.checkpointing.listing import check_checkpoint
 from trainer.checkpointing.manager import WhichStep
 from trainer.config import Model, TrainerConfig, check_positive_int
 from trainer.exporting.publishing import PLATFORMS, ExportOptions
@@ -253,6 +254,7 @@ def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[
     OptionError if the recipe has to be given."""
     from trainer.command.recorded import ONE_DEVICE, recipe_without_data  # recipes are made of this module
 
+    check_checkpoint(workdir, required=True)
     made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
     with ShortErrors():
         placement = Placement.of(jax.local_devices()[:1], 1, BatchAxes(made.trainer.batch_axis))

@@ -157,7 +157,7 @@ def test_repaired_raw_data_replaces_a_failed_conversion(raw_imagenet, tmp_path):
     raw = raw_imagenet
     good = raw.train["n00000001"]["n00000001_0.JPEG"]
     raw.train["n00000001"]["n00000001_0.JPEG"] = b""
-    with pytest.raises(ConversionError, match="1 bad records"):
+    with pytest.raises(ConversionError, match="1 bad record;"):
         raw.write().convert(tmp_path / "out", "--splits=train")
     raw.train["n00000001"]["n00000001_0.JPEG"] = good
     with pytest.raises(ConversionError, match="--overwrite"):

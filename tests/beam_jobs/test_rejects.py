@@ -60,7 +60,7 @@ def test_rejects_of_every_split_are_in_the_error_and_in_ledgers(bad, tmp_path):
     name = min(bad.validation)
     bad.validation[name] = b""
     bad.write()
-    message = r"(?s)split 'train': 3 bad records.*split 'validation': 1 bad records; .* allows 0:.*ILSVRC2012_val_"
+    message = r"(?s)split 'train': 3 bad records.*split 'validation': 1 bad record; .* allows 0:.*ILSVRC2012_val_"
     with pytest.raises(ConversionError, match=message):
         convert(bad, tmp_path / "out")
     ledgers = {split: (tmp_path / f"out/_rejects/{split}.jsonl").read_text() for split in ("train", "validation")}

@@ -91,7 +91,7 @@ def test_a_failed_overwrite_leaves_no_summary_of_the_removed_split(raw_imagenet,
     assert read_summary(tmp_path / "out")["records"] == 18
     raw_imagenet.train["n00000001"]["n00000001_0.JPEG"] = b"no image"
     raw_imagenet.write()
-    with pytest.raises(ConversionError, match="1 bad records"):
+    with pytest.raises(ConversionError, match="1 bad record;"):
         raw_imagenet.convert(tmp_path / "out", "--splits=train", "--overwrite")
     assert not (tmp_path / "out/_summary/train.json").exists()
 

@@ -172,6 +172,29 @@ def test_pngs_of_exact_pixels_are_predicted_as_records(recipe, predicted, tmp_pa
     )
 
 
+def test_an_evaluation_has_the_options_of_the_training_and_a_resumed_one_says_what_changed(caplog, capsys, tmp_path):
+    of_idx(tmp_path)
+    workdir, shards = tmp_path / "run", tmp_path / "shards"
+    others = [*BATCHES, "--eval-split=test"]
+    own = ["--widths", "2", "4", "--size=16", "--num-classes=10"]
+    train(workdir, "images", shards, *others, *own, "--max-steps=1", "--learning-rate=0.1")
+    result = json.loads((workdir / "eval_result.json").read_text())
+    predict_records(workdir, "images", shards, *others)
+    train(workdir, "images", shards, *others, "--mode=evaluate")
+    assert caplog.messages.count("as in the training: num_classes 10, size 16, widths (2, 4)") == 2
+    assert json.loads((workdir / "eval_result.json").read_text())["loss"] == result["loss"]
+    capsys.readouterr()
+    assert (
+        trainer_main(
+            ["images", f"--data-dir={shards}", f"--workdir={workdir}", "--mode=evaluate", "--size=32", *others]
+        )
+        == 2
+    )
+    assert "belongs to another model" in capsys.readouterr().err
+    train(workdir, "images", shards, *others, *own, "--max-steps=2", "--learning-rate=0.2")
+    assert "other options than in the run before: learning_rate 0.1 -> 0.2" in caplog.messages
+
+
 def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, digits_run):
     model = load(str(digits_run), "best")
     ops, keys = [model.recipe._decoding()], ["image"]
@@ -183,6 +206,14 @@ def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, 
     expected = trainer.predict(records.eval_input, keys=["class", "probability"])
     assert found == [(int(each["class"]), float(each["probability"])) for each in expected]
     assert made[0].keys() == {"class", "probability"}
+    assert (model.inputs["image"].shape, model.inputs["image"].dtype) == ((1, 32, 32, 1), np.uint8)
+    for wrong, problem in (
+        (given[0]["image"] / np.float32(255), r"'image' is float32 .*; the recipe reads uint8 \[rows, 32, 32, 1\]"),
+        (given[0]["image"][:, 1:], r"'image' is uint8 \[4, 31, 32, 1\]; the recipe reads"),
+        (given[0]["image"][:0], "the batch has no rows"),
+    ):
+        with pytest.raises(OptionError, match=problem):
+            model.predict({"image": wrong})
     assert model.step == 3
     logits = model.module(given[0]["image"], given[0]["_mask"])
     assert (np.argmax(logits, -1) + 1).tolist() == made[0]["class"].tolist()
@@ -276,15 +307,19 @@ def test_pictures_that_the_evaluation_refuses_are_named_and_the_others_predicted
     digits, digits_run, monkeypatch, capsys, tmp_path
 ):
     paths = files_of(digits[1], "validation", tmp_path / "files")[:2]
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    paths[1].write_bytes(encoded(picture(32, 32).convert("L"), "JPEG", exif=exif.tobytes()))
     (large := tmp_path / "files/0000b").write_bytes(encoded(picture(80, 60).convert("L"), "JPEG"))
     status, out, err = run_infeed(
         monkeypatch, capsys, "predict", str(digits_run), str(paths[0]), str(large), str(paths[1]), "--json"
     )
     assert status == 1
-    predictions = of_records(digits_run, "class", "probability")
-    for line, path, expected in zip(map(json.loads, out.splitlines()), paths, predictions, strict=False):
-        assert (line["file"], line["class"]) == (str(path), expected[0])
-        assert line["probability"] == pytest.approx(expected[1], rel=1e-6)  # other rows per device, other last bits
+    first, second = map(json.loads, out.splitlines())
+    ((expected, probability), *_) = of_records(digits_run, "class", "probability")
+    assert (first["file"], first["class"], second["file"]) == (str(paths[0]), expected, str(paths[1]))
+    assert first["probability"] == pytest.approx(probability, rel=1e-6)  # other rows per device, other last bits
+    assert "note: EXIF rotates 1 of the pictures, which was ignored. --apply-orientation turns them upright" in err
     assert err.count(str(large)) == 1
     assert f"{large}: 'image/encoded' is a JPEG of a size other than the 32 x 32 of" in err
     assert "error: left out 1 of 3, which could not be read." in err
@@ -300,7 +335,7 @@ def test_the_model_of_an_earlier_version_is_loaded_where_its_data_are(digits_run
 
 
 def test_a_directory_without_a_checkpoint_has_no_model_to_load(tmp_path):
-    with pytest.raises(CheckpointError, match="does not tell which recipe trained its model"):
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
         load(str(tmp_path))
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pipeline.errors import CheckpointError
 from pipeline.shards.typed_json import JsonFile, sealed, unsealed
-from pipeline.storage.schemes import open_storage
+from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from trainer.workdir import (
     CHECKPOINTS,
@@ -70,7 +70,9 @@ def _kind(storage: Storage, directory: str, name: str) -> str:
 def required_step(directory: str, steps: Sequence[int], step: int | None) -> int:
     """Returns `step`, default the newest of `steps`. Raises CheckpointError, which lists them, if missing."""
     if not steps:
-        raise CheckpointError(f"{directory} has no checkpoint. Train first, or give the right workdir.")
+        there = is_remote(directory) or Path(directory).parent.is_dir()
+        missing = f"{directory} has no checkpoint" if there else f"{Path(directory).parent} is no directory"
+        raise CheckpointError(f"{missing}. Train first, or give the right workdir.")
     if step is not None and step not in steps:
         raise CheckpointError(f"{directory} has no checkpoint of step {step}. It has: {steps}.")
     return steps[-1] if step is None else step

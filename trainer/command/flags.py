@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import io
 import itertools
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, make_dataclass
@@ -82,6 +83,9 @@ def _one_line(box: str, program: str) -> str:
         text = text.replace("Expected 1 values", "Expected one value")
     elif text.startswith("Missing"):
         text = f"the following flags are required: {flags}"
+    elif number := re.fullmatch(r"Error parsing (--\S+): .*?(int|float)\b.*?'(.*)'\]?", text, re.IGNORECASE):
+        flag, kind, value = number.groups()
+        text = f"{flag}={value} is not a {'whole ' * (kind.lower() == 'int')}number"
     elif flags and text.startswith("Unrecognized"):
         text += f". Similar: {flags}"
     hint = ""

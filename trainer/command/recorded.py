@@ -1,16 +1,18 @@
-"""The recipe of a run, as the history of its work directory names it: for replays, `load` and `infeed predict`.
+"""The recipe of a run, as the history of its work directory names it: for replays, `load` and `infeed predict`; and for
+evaluations, whose model is the training's.
 
 A work directory may be someone else's, and so may everything that its history names: no code there runs unless the user
 asks for its recipe, and no data are needed where the run kept a description of them."""
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass, replace
 from importlib.machinery import PathFinder
-from typing import Any, Literal
+from typing import Any
 
-from pipeline.errors import CheckpointError, OptionError
+from pipeline.errors import CheckpointError, InfeedError, OptionError
+from pipeline.logs import logger
 from pipeline.tools.program import program
 from trainer.cluster.distributed import Devices
 from trainer.command.flags import HELP, parsed
@@ -20,6 +22,8 @@ from trainer.history.segments import Command, read_history
 from trainer.kept_data import kept_data
 from trainer.recipe import DataRecipe, Recipe
 
+log = logger("trainer")
+
 ONE_DEVICE: Mapping[str, Any] = {
     **dict.fromkeys(("eval_batch_size", "predict_batch_size", "fast_dev_run")),
     **dict.fromkeys(("global_batch_size", "model_parallelism", "accumulate"), 1),
@@ -27,20 +31,58 @@ ONE_DEVICE: Mapping[str, Any] = {
 """Settings of the TrainerConfig with which any model fits a single device."""
 
 
-def recorded_recipe(
-    command: Command, kind: type[Recipe], mode: Literal["train", "predict"], **settings: Any
-) -> tuple[Recipe, Devices]:
+def recorded_recipe(command: Command, kind: type[Recipe], mode: str, **settings: Any) -> tuple[Recipe, Devices]:
     """The recipe of the class `kind` with the options of a run, and the devices that they choose.
 
     settings: of the TrainerConfig, in place of those of the run."""
     if not HELP.isdisjoint(command.options):
         raise CheckpointError(f"the history is damaged: {shlex.join(command.options)} prints help and trains no model.")
     # tyro writes a file if its first option is --tyro-write-completion, so the first one is ours.
-    recipe, devices, _ = parsed(kind, ["--mode=train", *command.options], f"{program('trainer')} {command.recipe}")
+    recipe, devices, _ = parsed(
+        kind, ["--mode=train", *command.options, f"--mode={mode}"], f"{program('trainer')} {command.recipe}"
+    )
     # A cache of compiled programs is code, too, and written.
     others = {"restore_step": None, "profile_steps": None, "compilation_cache_dir": None, "input_workers": 0}
     trainer = replace(recipe.trainer, **others, **settings)
-    return replace(recipe, mode=mode, checkpoint_path=None, trainer=trainer), devices
+    return replace(recipe, checkpoint_path=None, trainer=trainer), devices
+
+
+def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
+    """The recipe of this name with the options of the training, where it evaluates and `options` do not have them.
+
+    Of other sizes, a model may be another one without an error. A training that resumes keeps its own; the log says
+    what has changed. Only the recipe's own fields count: the others say which data are evaluated, and how."""
+    try:
+        command = next((start.command for start in reversed(read_history(recipe.trained_in).starts)), None)
+        if command is None or command.recipe != name or recipe.trainer.fast_dev_run:
+            return recipe
+        then, now = _own(recorded_recipe(command, type(recipe), recipe.mode)[0]), _own(recipe)
+    except InfeedError as error:
+        log.warning("the options of the training are not known: %s", str(error))
+        return recipe
+    changed = {key: value for key, value in now.items() if value != then[key]}
+    if recipe.mode == "train":
+        if changed:
+            log.warning("other options than in the run before: %s", ", ".join(_differences(then, changed)))
+        return recipe
+    given = {option.partition("=")[0].lstrip("-").replace("-", "_") for option in options if option.startswith("--")}
+    missing = {key: then[key] for key in changed if key not in given and not is_dataclass(then[key])}
+    if missing:
+        log.info("as in the training: %s", ", ".join(f"{key} {value}" for key, value in missing.items()))
+    return replace(recipe, **missing)
+
+
+def _own(recipe: Recipe) -> dict[str, Any]:
+    others = {"setting", *(field.name for field in fields(DataRecipe))}
+    return {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name not in others}
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in now.items():
+        if is_dataclass(value) and not isinstance(value, type):
+            yield from _differences(asdict(then[key]), asdict(value))
+        elif value != then[key]:
+            yield f"{key} {then[key]} -> {value}"
 
 
 def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None, **settings: Any) -> Recipe:

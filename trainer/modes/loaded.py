@@ -1,7 +1,7 @@
 """A trained model in memory, ready to be called: what trainer.trainer.load returns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,12 +24,14 @@ class LoadedModel:
 
     step: of its checkpoint. task: what the recipe makes. variables: its arrays, jax.Array by name: params, and extra,
     such as running statistics; the averaged parameters where evaluations use them. recipe: of the training; its
-    `class_names` has the names of predicted classes."""
+    `class_names` has the names of predicted classes. inputs: what a batch of the recipe's evaluation has, by name, with
+    shape ([rows, ...]) and dtype."""
 
     step: int
-    task: Task
-    variables: Variables
-    recipe: Any
+    task: Task = field(repr=False)
+    variables: Variables = field(repr=False)
+    recipe: Any = field(repr=False)
+    inputs: Mapping[str, Any]
 
     @property
     def module(self) -> Any:
@@ -44,8 +46,18 @@ class LoadedModel:
         """The task's predictions, each [b, ...], by name: what Trainer.predict yields for such records.
 
         batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height, width, channels]}.
-        Without "_mask", all rows count. Compiled for each new size of a batch."""
+        Without "_mask", all rows count. Compiled for each new size of a batch. OptionError for no rows, and for an
+        array of another shape or dtype than `inputs` has, which a model might take for something else."""
         rows = next((leaf.shape[0] for leaf in jax.tree.leaves(dict(batch))), 0)
+        if not rows:
+            raise OptionError("the batch has no rows.")
+        for name in self.inputs.keys() & batch.keys():
+            array, due = batch[name], self.inputs[name]
+            if isinstance(due, jax.ShapeDtypeStruct) and _without_rows(array) != _without_rows(due):
+                raise OptionError(
+                    f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {due.dtype} [rows, "
+                    f"{', '.join(map(str, due.shape[1:]))}]."
+                )
         given = {MASK: np.ones(rows, np.float32), **batch}
         predicted = self._predict(self.variables, given)[1][ROWS]
         return {name: rows for name, rows in predicted.items() if name not in (MASK, INDEX)}
@@ -56,10 +68,17 @@ class LoadedModel:
         return jax.jit(predict_step(self.task, None))
 
 
+def _without_rows(array: Any) -> tuple[Any, ...]:
+    return array.dtype, array.shape[1:]
+
+
 def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> LoadedModel:
     """The model of a checkpoint. input_fn: has batches like those of the training; none is read."""
     opened = job.open("predict", input_fn)
     with CheckpointManager(job.config) as checkpoints:
         found = checkpoints.require(step)
         state = checkpoints.restore(found, job.abstract_state(opened)).state
-    return LoadedModel(found, job.task, model_of(state, job.config.evaluated_models[0]), recipe)
+    # Where rows are not first, sizes would be compared with their number.
+    struct = opened.struct if not job.config.batch_axis else {}
+    inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
+    return LoadedModel(found, job.task, model_of(state, job.config.evaluated_models[0]), recipe, inputs)

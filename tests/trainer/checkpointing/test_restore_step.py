@@ -58,7 +58,7 @@ def test_a_run_killed_while_removing_newer_checkpoints_restores_restore_step_aga
 def test_a_step_that_has_no_checkpoint_is_refused_with_those_there_are(settings, config):
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 15\. It has: \[10, 20, 30\]"):
         CheckpointManager(replace(settings, restore_step=15)).resume_step()
-    with pytest.raises(CheckpointError, match="has no checkpoint. Train first"):
+    with pytest.raises(CheckpointError, match="is no directory. Train first"):
         CheckpointManager(config("empty", restore_step=15)).resume_step()
 
 
