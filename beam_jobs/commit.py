@@ -24,6 +24,7 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.split_index import encode_index
 from pipeline.shards.typed_json import sealed_line
+from pipeline.sizes import counted
 from pipeline.storage.storage import Storage, join, write_file
 from pipeline.tools.program import version_of
 
@@ -66,8 +67,7 @@ def commit_split(
 
 
 def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
-    bad = "1 bad record" if len(rejected) == 1 else f"{len(rejected)} bad records"
-    yield f"split {split!r}: {bad}; --max-bad-records allows {job.max_bad_records}:"
+    yield f"split {split!r}: {counted(len(rejected), 'bad record')}; --max-bad-records allows {job.max_bad_records}:"
     yield from (f"  {line.key}: {line.error}" for line in rejected[:10])
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"

@@ -86,8 +86,8 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
 def _predicted_failures(job: ConversionJob, preview: SplitPreview) -> Iterator[str]:
     rejects = len(preview.rejected)
     if rejects > job.max_bad_records:
-        what = "bad record" if rejects == 1 else "bad records"
-        yield f"{preview.split}: at least {rejects} {what}, more than --max-bad-records={job.max_bad_records}"
+        found = counted(rejects, "bad record")
+        yield f"{preview.split}: at least {found}, more than --max-bad-records={job.max_bad_records}"
     if not preview.records:
         yield f"{preview.split}: no records"
 

@@ -92,7 +92,8 @@ class DatasetInput(OldAttributes):
         if workers:
             pickled(self._work(self.info.start))  # raises its errors before any record is read
         ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
-        epoch = "" if isinstance(order, MixOrder) else f"{steps} batches of {batch} per epoch, "  # a mixture has none
+        batches = f"{steps} batch{'es' * (steps != 1)} of {batch} per epoch, "
+        epoch = "" if isinstance(order, MixOrder) else batches  # a mixture has none
         log.info("%s: %d records, %sup to %s read ahead", source.name, order.num_records, epoch, ahead)
 
     def __repr__(self) -> str:

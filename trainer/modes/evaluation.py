@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.logs import logger
+from pipeline.sizes import counted
 from trainer.config import PARAMS, Model
 from trainer.exact_epoch import EpochTotals, OnCounted, OnRecords
 from trainer.job import Job, OpenedInput
@@ -87,7 +88,8 @@ class Evaluation:
         epoch = sums.epoch
         epoch.check("evaluation", NOT_THE_SPLITS)
         if epoch.masked:
-            log.warning("evaluation: left out %d bad records; the means are over %d", epoch.masked, epoch.records)
+            left_out = counted(epoch.masked, "bad record")
+            log.warning("evaluation: left out %s; the means are over %d", left_out, epoch.records)
         self.padding_rows = sums.steps * opened.global_batch - epoch.records
         tallies = jax.device_get(carry.tallies)
         epoch.check_totals(totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS)

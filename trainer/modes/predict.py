@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
+from pipeline.sizes import counted
 from trainer.activity import CONSUMER
 from trainer.checkpointing.manager import WhichStep
 from trainer.exact_epoch import ExactEpoch
@@ -124,7 +125,7 @@ class Prediction:
             returned = f"{self._given} predictions were returned before this was known: do not use them"
             self._epoch.check("prediction", returned)
             if masked := self._epoch.masked:
-                log.warning("prediction: left out %d bad records, predicted %d", masked, self._epoch.records)
+                log.warning("prediction: left out %s, predicted %d", counted(masked, "bad record"), self._epoch.records)
         yield from last
 
     def _dispatch(self, chunk: Chunk) -> list[Any]:

@@ -10,6 +10,7 @@ import jax
 
 from pipeline.errors import OptionError
 from pipeline.logs import logger
+from pipeline.sizes import counted
 from trainer.config import TrainerConfig, check_positive_int
 from trainer.events.profile import Profile
 from trainer.events.progress import StepSize
@@ -203,7 +204,7 @@ def _say_end(loop: TrainLoop, step: int) -> None:
     """Logs how training ended. Raises an Ending if it was preempted."""
     config, source, stopped = loop.session.job.config, loop.opened.source, loop.stopped
     if bad := source.info.quarantine:
-        log.warning("training: %d bad records on this host (%s)", len(bad), source.info.on_error)
+        log.warning("training: %s on this host (%s)", counted(len(bad), "bad record"), source.info.on_error)
     saved = step and not config.fast_dev_run
     if stopped.stop:
         how, end = "which is saved" if saved else "and nothing is saved", loop.end or "an input without a known end"
