@@ -239,7 +239,7 @@ class FiniteCheck:
         if self._on_nan == "raise":
             raise NanError(
                 f"{said}. No checkpoint contains it; the same command resumes from the newest checkpoint. Lower the "
-                "learning rate, clip the gradient, or skip such steps with on_nan=skip. Check the records of that step "
+                "learning rate, clip the gradient, or skip such steps (--on-nan skip). Check the records of that step "
                 f"(each label must be below the number of the model's classes){self._hint(step)}"
             )
         self.skipped += 1
