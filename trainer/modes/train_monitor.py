@@ -6,7 +6,6 @@ What the devices compute for the checks is in gradients.py."""
 import contextlib
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -255,7 +254,7 @@ class LossSpikes:
     hint: ends the warning."""
 
     def __init__(self, hint: Hint) -> None:
-        self._recent, self._hint = deque[float](maxlen=RECENT), hint
+        self._recent, self._hint = np.empty(0, np.float64), hint
         self._quiet_until, self._quiet_steps = 0, RECENT
 
     def observe(self, start: int, losses: np.ndarray) -> None:
@@ -263,24 +262,28 @@ class LossSpikes:
         finite = np.where(np.isfinite(losses), losses, -np.inf)
         at = int(np.argmax(finite))
         step, loss = start + at + 1, float(finite[at])
-        if len(self._recent) >= LEAST and step > self._quiet_until and loss > self._bound():
-            usual = float(np.median(self._recent))
+        usual = float(np.median(self._recent)) if len(self._recent) >= LEAST and step > self._quiet_until else np.inf
+        if loss > _least_bound(usual) and loss > self._bound():  # the first one is cheap, and nearly always the answer
             log.warning("step %d: the loss of %.4g is far above the usual %.4g%s", step, loss, usual, self._hint(step))
             self._quiet_until, self._quiet_steps = step + self._quiet_steps, 2 * self._quiet_steps
-        self._recent.extend(finite[finite > -np.inf].tolist())
+        self._recent = np.append(self._recent, finite[finite > -np.inf])[-RECENT:]
 
     def _bound(self) -> float:
         """What only a spike exceeds; infinite if most losses are equal or 0, which does not tell how losses vary."""
-        recent = np.array(self._recent)
+        recent = self._recent
         median, deviation = _spread(recent)
         if median == 0 or deviation == 0:
             return np.inf
-        bounds = [median + DEVIATIONS * deviation, median + (SHARE - 1) * abs(median)]
+        bounds = [median + DEVIATIONS * deviation, _least_bound(float(median))]
         if recent.min() > 0:
             log_median, log_deviation = _spread(np.log(recent))
             with np.errstate(over="ignore"):
                 bounds.append(np.exp(log_median + LOG_DEVIATIONS * log_deviation))
         return float(max(bounds))
+
+
+def _least_bound(median: float) -> float:
+    return median + (SHARE - 1) * abs(median)
 
 
 def _spread(values: np.ndarray) -> tuple[np.floating, np.floating]:
