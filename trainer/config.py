@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from pipeline.errors import OptionError
+from trainer.mesh_flags import Rule, axis_sizes, partition_rules
 
 __all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
 
@@ -103,8 +104,15 @@ class TrainerConfig:
     """Local directory that caches compiled programs for the next run; host 0 writes to it. Anyone who can write there
     can run code here."""
     model_parallelism: int = 1
-    """Devices that share one copy of the model: the size of the mesh's "model" axis. Task.partition defines what is
-    split over it. The "data" axis has one position per such group of devices."""
+    """Devices that share one copy of the model: the same as mesh="model=N"."""
+    mesh: str | None = None
+    """The sizes of the mesh's axes, as in data=2,fsdp=4. data has the devices that the others leave. A batch is split
+    over data and fsdp. Every parameter of at least 65,536 numbers is split over fsdp as well, with the optimizer's
+    statistics and its average, and gathered where it is used. Task.partition or partition split over model."""
+    partition: tuple[str, ...] = ()
+    """PATTERN=AXES: how to split the parameters whose paths match the pattern, in place of Task.partition and what fsdp
+    splits. The first match decides. An axis, several as in fsdp+model, or None for each dimension:
+    'head/kernel=fsdp,model'."""
     seed: int = 0
     """Seed of the model and, through InputContext, of the input."""
     batch_axis: dict[str, int] = field(default_factory=dict, hash=False)
@@ -140,6 +148,7 @@ class TrainerConfig:
         check_workdir(self.workdir)
         self._check_numbers()
         self._check_batch_axis()
+        _ = self.axis_sizes, self.partition_rules
         if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
             raise OptionError(
                 f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, such as "
@@ -189,6 +198,16 @@ class TrainerConfig:
                 raise OptionError(f"batch_axis names {name!r}, but keys that begin with _ have rows first. Remove it.")
             if type(axis) is not int or axis < 0:
                 raise OptionError(f"batch_axis[{name!r}]={axis!r} must be an int of at least 0, the first axis.")
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """The sizes of the mesh's axes that are given."""
+        return axis_sizes(self.mesh, self.model_parallelism)
+
+    @property
+    def partition_rules(self) -> tuple[Rule, ...]:
+        """partition, read."""
+        return partition_rules(self.partition)
 
     @property
     def resolved_eval_batch_size(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
@@ -57,6 +58,11 @@ class Job:
     placement: Placement
     callbacks: Sequence[Callback] = ()
     command: Command | None = None
+
+    @cached_property
+    def traced_task(self) -> Task:
+        """The task, for programs on this mesh: see Placement.meshed."""
+        return self.placement.meshed(self.task)
 
     def __post_init__(self) -> None:
         """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for another precision than
@@ -156,13 +162,13 @@ class Job:
     def abstract_state(self, opened: OpenedInput) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
         with self.naming_batch(opened):
-            return abstract_state(self.task, self.spec(opened), self.placement, self.config.averages)
+            return abstract_state(self.traced_task, self.spec(opened), self.placement, self.config.averages)
 
     def fresh_state(self, opened: OpenedInput, check: Check = lambda: None) -> TrainState:
         """The initial state of a run. check: called during its compilation; may raise."""
         with self.naming_batch(opened):
             spec, averages = self.spec(opened), self.config.averages
-            return init_state(self.task, self.config.seed, spec, self.placement, check, ema=averages)
+            return init_state(self.traced_task, self.config.seed, spec, self.placement, check, ema=averages)
 
     def spec(self, opened: OpenedInput) -> Any:
         """The global batch as a jax.ShapeDtypeStruct for each array."""

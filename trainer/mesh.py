@@ -1,43 +1,68 @@
-"""Places arrays on a mesh of devices with the axes "data" and "model", and maps rows of a global batch to hosts.
+"""Places arrays on a mesh of devices with the axes "data", "fsdp" and "model"; maps rows of a global batch to hosts.
 
 Converts jax's view of the devices into a Hosts; code that reads data uses only that."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import ROWS_FIRST, BatchAxes
+from trainer.mesh_flags import AXES, DATA, FSDP, Rule
+from trainer.task import Task
+
+ROWS = (DATA, FSDP)
+"""The axes that split a batch."""
+
+
+def axes_of(entry: Any) -> tuple[str, ...]:
+    """The axes in an entry of a PartitionSpec."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Splits batches over the data axis and replicates them along the model axis; other arrays as specified.
+    """Splits batches over the axes data and fsdp and replicates them along model; other arrays as specified.
 
-    axes: along which the arrays of an input are split."""
+    axes: along which the arrays of an input are split. rules: how to split parameters, before Task.partition."""
 
     mesh: Mesh
     axes: BatchAxes = ROWS_FIRST
+    rules: Sequence[Rule] = ()
 
     @classmethod
     def of(
-        cls, devices: Sequence[Any] | None = None, model_parallelism: int = 1, axes: BatchAxes = ROWS_FIRST
+        cls,
+        devices: Sequence[Any] | None = None,
+        sizes: Mapping[str, int] = MappingProxyType({}),
+        axes: BatchAxes = ROWS_FIRST,
+        rules: Sequence[Rule] = (),
     ) -> "Placement":
-        """Over these jax devices (default: all). Each model_parallelism consecutive devices form a replica."""
+        """Over these jax devices in this order; default: all, neighbors on a TPU's network next to each other.
+
+        sizes: of the axes, of which model varies fastest. data has the devices that the others leave."""
         grid = np.asarray(jax.devices() if devices is None else devices)
-        if grid.size % model_parallelism:
-            fitting = ", ".join(str(n) for n in range(1, grid.size + 1) if grid.size % n == 0)
+        positions = math.prod(sizes.values())
+        fitting = [n for n in range(1, grid.size + 1) if grid.size % n == 0 and (DATA not in sizes or n == grid.size)]
+        if positions not in fitting:
             raise OptionError(
-                f"model_parallelism={model_parallelism} does not divide the {grid.size} devices. Allowed: {fitting}."
+                f"the mesh {dict(sizes)} has {positions} positions, which do not fit {grid.size} devices. Allowed: "
+                f"{', '.join(map(str, fitting))}."
             )
-        return cls(Mesh(grid.reshape(-1, model_parallelism), ("data", "model")), axes)
+        shape = [{DATA: grid.size // positions, **sizes}.get(axis, 1) for axis in AXES]
+        if devices is None:
+            grid = create_device_mesh(shape, allow_split_physical_axes=True)
+        return cls(Mesh(grid.reshape(shape), AXES), axes, rules)
 
     @property
     def replicated(self) -> NamedSharding:
@@ -46,8 +71,8 @@ class Placement:
 
     @property
     def replicas(self) -> int:
-        """Number of parts a batch is split into: the size of the data axis."""
-        return self.mesh.shape["data"]
+        """Number of parts a batch is split into."""
+        return math.prod(self.mesh.shape[axis] for axis in ROWS)
 
     @property
     def on_cpu(self) -> bool:
@@ -66,10 +91,11 @@ class Placement:
         if len(spec) > len(shape):
             raise OptionError(f"{name} has the shape {list(shape)}; its partition {spec} has more dimensions.")
         for size, axes in zip(shape, spec, strict=False):
-            names = () if axes is None else (axes,) if isinstance(axes, str) else axes
+            names = axes_of(axes)
             for axis in names:
-                if axis not in self.mesh.shape:
-                    raise OptionError(f"the partition {spec} of {name} names {axis!r}. The mesh has: data, model.")
+                if axis not in AXES:
+                    known = ", ".join(AXES)
+                    raise OptionError(f"the partition {spec} of {name} names {axis!r}. The mesh has: {known}.")
             parts = math.prod(self.mesh.shape[axis] for axis in names)
             if size % parts:
                 raise OptionError(
@@ -80,7 +106,7 @@ class Placement:
 
     def rows(self, stacked: bool = False, axis: int = 0) -> NamedSharding:
         """The sharding by rows, along `axis`, of a batch [B, ...], or of `stacked` batches [k, B, ...]."""
-        return NamedSharding(self.mesh, P(*[None] * (axis + stacked), "data"))
+        return NamedSharding(self.mesh, P(*[None] * (axis + stacked), ROWS))
 
     def hosts(self, global_batch: int) -> Hosts:
         """This host, with its rows by the sharding. Raises BatchSizeError if the devices do not divide the batch."""
@@ -106,6 +132,17 @@ class Placement:
             return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=self.rows(k is not None, axis))
 
         return self.axes.map(widen, host_struct)
+
+    @contextmanager
+    def in_context(self) -> Iterator[None]:
+        """Programs that are traced inside may give with_sharding_constraint a PartitionSpec of this mesh."""
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            yield
+
+    def meshed(self, task: Task) -> Task:
+        """The task, whose functions are traced with this mesh in context."""
+        functions = {name: getattr(task, name) for name in ("init", "loss_fn", "predict_fn", "augment")}
+        return replace(task, **{name: self.in_context()(each) for name, each in functions.items() if each})
 
     def scalar(self, value: np.generic) -> jax.Array:
         """Replicates a value that is equal on all hosts."""

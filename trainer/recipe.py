@@ -62,8 +62,8 @@ class Recipe(ABC):
     follow_seconds: float = 3600.0
     """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that of max_steps."""
     show_state: bool = False
-    """Print the arrays of the training's state, with dtype and shape, and how the optimizer treats each parameter; then
-    end."""
+    """Print the arrays of the training's state, with dtype and shape, how each is split over the devices, how the
+    optimizer treats each parameter, and the bytes per device; then end."""
     checkpoint_path: str | None = None
     """For evaluate, predict, export and sample: another work directory, or a checkpoint in it, whose model to use.
     Results are still written to --workdir."""

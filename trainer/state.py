@@ -13,6 +13,7 @@ from trainer.batch_spec import path_name
 from trainer.config import Model
 from trainer.interrupts import interruptible
 from trainer.mesh import Placement
+from trainer.sharding import of_statistic, split_parameters
 from trainer.task import Task, Variables, kind_of
 
 
@@ -68,18 +69,18 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool 
     shapes = jax.eval_shape(lambda seed: _init(task, seed, batch_spec, ema), jax.ShapeDtypeStruct((), jnp.uint32))
     copied = placement.replicated
 
-    def cut(path: Any, param: Any) -> jax.ShapeDtypeStruct:
-        name = path_name(path)
-        return _placed(param, placement.sharding(name, param.shape, task.partition(name, param.shape)))
+    shardings = split_parameters(shapes.variables.params, task.partition, placement)
+
+    def split(path: Any, param: Any) -> jax.ShapeDtypeStruct:
+        return _placed(param, shardings[path_name(path)])
 
     def like_its_parameter(statistic: Any, param: Any) -> jax.ShapeDtypeStruct:
         if _is_masked(statistic):  # of a parameter that this part of the optimizer does not update
             return statistic
-        # A factored statistic (adafactor) has a different shape. It is small, so replicate it.
-        return _placed(statistic, param.sharding if statistic.shape == param.shape else copied)
+        return _placed(statistic, of_statistic(statistic.shape, param, placement))
 
-    params = jax.tree_util.tree_map_with_path(cut, shapes.variables.params)
-    averages = jax.tree_util.tree_map_with_path(cut, shapes.ema)
+    params = jax.tree_util.tree_map_with_path(split, shapes.variables.params)
+    averages = jax.tree_util.tree_map_with_path(split, shapes.ema)
     optimizer = optax.tree_utils.tree_map_params(
         task.optimizer,
         like_its_parameter,

@@ -128,8 +128,11 @@ class Task:
     metrics: name -> function(outputs, batch) -> values [b], one per record, for which the trainer reports the masked
     mean in training and evaluation; or a Metric, in evaluation only. Both find the losses [b] in batch["_losses"].
     trainer.metrics has the usual ones.
-    partition(name, shape) -> the mesh axes ("data", "model") over which to split each dimension of the parameter with
-    that path ("dense/kernel") and of its optimizer statistics. Default: a complete copy on every device.
+    partition(name, shape) -> the mesh axes ("data", "fsdp", "model") over which to split each dimension of the
+    parameter with that path ("dense/kernel"), its average and its optimizer statistics. Default: none. Large parameters
+    that do not name fsdp are split over it as well; TrainerConfig.partition overrides both. The mesh is in context when
+    the functions are traced, so a model may constrain its activations:
+    jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp"))).
     predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row per record. Padding rows are
     all zero, and their results are left out. None: the task cannot predict.
     augment(batch) -> the batch that loss_fn sees, in training only: trainer.augment has the usual functions. Its

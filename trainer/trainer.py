@@ -63,7 +63,7 @@ class Trainer:
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
             _use_compilation_cache(config.compilation_cache_dir)
-        placement = Placement.of(devices, config.model_parallelism, BatchAxes(config.batch_axis))
+        placement = Placement.of(devices, config.axis_sizes, BatchAxes(config.batch_axis), config.partition_rules)
         self._job = Job(task, config, placement, tuple(callbacks), command)
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
@@ -257,7 +257,7 @@ def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[
     check_checkpoint(workdir, required=True)
     made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
     with ShortErrors():
-        placement = Placement.of(jax.local_devices()[:1], 1, BatchAxes(made.trainer.batch_axis))
+        placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(made.trainer.batch_axis))
         return loaded(Job(made.task(), made.trainer, placement), made.eval_input, step, made)
 
 

@@ -14,7 +14,7 @@ def placed(devices, model):
     rows last; the shape of a batch of half the host's rows, or that it is refused.
 
     A batch is the numbers of its rows. Nothing is compiled."""
-    placement = Placement.of([jax.devices()[i] for i in devices], model, BatchAxes({"last": 1}))
+    placement = Placement.of([jax.devices()[i] for i in devices], {"model": model}, BatchAxes({"last": 1}))
     rows = placement.hosts(ROWS).rows
     numbers = np.array([row for part in rows for row in part], np.int32)
     batch = {"row": numbers, "last": np.stack([numbers, -numbers])}

@@ -127,4 +127,5 @@ def test_the_state_is_shown_with_its_dtypes_and_what_the_optimizer_does(trained,
     assert rows["ema/head/kernel"][0] == "float32"
     assert not any(name.startswith("optimizer") and "convs/0" in name for name in rows)
     assert lines[-1][1:4] == ["parameters", "in", "6"]
+    assert re.fullmatch(r".*; the state takes ([\d.]+ KB), \1 per device", " ".join(lines[-1]))
     assert not Path("unused").exists()

@@ -9,6 +9,7 @@ from pipeline.errors import BatchSizeError, OptionError
 from trainer.batch_spec import batch_struct
 from trainer.loop.program import has_convolution
 from trainer.mesh import Placement
+from trainer.mesh_flags import axis_sizes
 
 
 def test_one_host_makes_all_rows_for_any_number_of_devices():
@@ -46,7 +47,7 @@ def test_a_convolution_is_found_inside_calls_and_branches():
 
 
 def test_devices_of_one_replica_hold_the_same_rows():
-    placement = Placement.of(jax.devices(), model_parallelism=2)
+    placement = Placement.of(jax.devices(), {"model": 2})
     hosts = placement.hosts(6)
     assert (hosts.devices, hosts.rows) == (2, (range(6),))
     host = {"x": np.arange(6)[:, None].astype(np.float32)}
@@ -56,22 +57,67 @@ def test_devices_of_one_replica_hold_the_same_rows():
 
 def test_a_batch_need_only_be_divisible_by_the_data_axis():
     with pytest.raises(BatchSizeError, match=r"global_batch=7 is not divisible by 2 devices.*: 6, 8\."):
-        Placement.of(jax.devices(), model_parallelism=2).hosts(7)
+        Placement.of(jax.devices(), {"model": 2}).hosts(7)
 
 
-def test_a_model_axis_that_the_devices_cannot_have_is_refused():
-    with pytest.raises(OptionError, match=r"model_parallelism=3 does not divide the 4 devices. Allowed: 1, 2, 4\."):
-        Placement.of(jax.devices(), model_parallelism=3)
+def test_rows_are_split_over_data_and_fsdp_and_copied_along_model():
+    placement = Placement.of(jax.devices(), {"fsdp": 2, "model": 2})
+    assert (placement.replicas, dict(placement.mesh.shape)) == (2, {"data": 1, "fsdp": 2, "model": 2})
+    host = {"x": np.arange(6)[:, None].astype(np.float32)}
+    placed = placement.place(host, placement.global_struct(batch_struct(host), 6))["x"]
+    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1, 2]] * 2 + [[3, 4, 5]] * 2
+
+
+def test_devices_that_are_given_keep_their_order():
+    devices = [jax.devices()[i] for i in (2, 0, 3, 1)]
+    assert Placement.of(devices, {"model": 2}).mesh.devices.flatten().tolist() == devices
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"model": 3}, r"the mesh {'model': 3} has 3 positions, which do not fit 4 devices. Allowed: 1, 2, 4\."),
+        ({"data": 1, "fsdp": 2}, r"{'data': 1, 'fsdp': 2} has 2 positions, which do not fit 4 devices. Allowed: 4\."),
+    ],
+)
+def test_sizes_that_the_devices_cannot_have_are_refused(sizes, text):
+    with pytest.raises(OptionError, match=text):
+        Placement.of(jax.devices(), sizes)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ((None, 1), {"model": 1}),
+        ((None, 8), {"model": 8}),
+        (("data=2,fsdp=4", 1), {"data": 2, "fsdp": 4, "model": 1}),
+        (("fsdp=4", 2), {"fsdp": 4, "model": 2}),
+        (("model=2", 2), {"model": 2}),
+    ],
+)
+def test_sizes_are_read_from_flags(given, sizes):
+    assert axis_sizes(*given) == sizes
+
+
+@pytest.mark.parametrize("mesh", ["8", "fsdp", "fsdp=", "fsdp=0", "fsdp=-2", "tensor=2", "fsdp=2,fsdp=4", "fsdp=2;"])
+def test_a_mesh_of_another_form_is_refused(mesh, config):
+    with pytest.raises(OptionError, match=r"mesh='.*' is not a list of axes .* as in data=2,fsdp=4\."):
+        config(mesh=mesh)
+
+
+def test_two_sizes_of_the_model_axis_are_refused(config):
+    with pytest.raises(OptionError, match=r"model_parallelism=4, but mesh='model=2'\. Give the size of model once"):
+        config(mesh="model=2", model_parallelism=4)
 
 
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (P("modal"), r"the partition .* of dense/kernel names 'modal'. The mesh has: data, model"),
+        (P("modal"), r"the partition .* of dense/kernel names 'modal'. The mesh has: data, fsdp, model"),
         (P("model"), r"dense/kernel has the shape \[5, 8\].* splits into 2 parts: 5 is not divisible by 2"),
         (P(None, ("data", "model"), "model"), r"the shape \[5, 8\]; its partition .* has more dimensions"),
     ],
 )
 def test_a_partition_that_does_not_fit_names_the_array(spec, text):
     with pytest.raises(OptionError, match=text):
-        Placement.of(jax.devices(), model_parallelism=2).sharding("dense/kernel", (5, 8), spec)
+        Placement.of(jax.devices(), {"model": 2}).sharding("dense/kernel", (5, 8), spec)

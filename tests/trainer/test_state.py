@@ -29,7 +29,7 @@ def specs_of(state):
 
 
 def test_parameters_and_optimizer_statistics_are_sharded_as_the_task_specifies(cut_task):
-    placement = Placement.of(jax.devices(), model_parallelism=2)
+    placement = Placement.of(jax.devices(), {"model": 2})
     abstract = abstract_state(cut_task, SPEC, placement)
     a, b = P(None, "model"), P("model")
     assert specs_of(abstract) == {
@@ -41,10 +41,11 @@ def test_parameters_and_optimizer_statistics_are_sharded_as_the_task_specifies(c
     assert made.variables.params["a"].addressable_shards[0].data.shape == (8, 8)
 
 
-def test_a_statistic_of_another_shape_than_its_parameter_is_copied(cut_task):
+def test_a_factored_statistic_is_split_like_the_dimensions_that_it_has(cut_task):
     factored = replace(cut_task, optimizer=optax.scale_by_factored_rms(min_dim_size_to_factor=2))
-    abstract = abstract_state(factored, SPEC, Placement.of(jax.devices(), model_parallelism=2))
-    assert {name for name in specs_of(abstract) if name.startswith("optimizer")} == set()
+    abstract = abstract_state(factored, SPEC, Placement.of(jax.devices(), {"model": 2}))
+    split = {name: spec for name, spec in specs_of(abstract).items() if name.startswith("optimizer")}
+    assert split == {"optimizer/v_col/a": P("model"), "optimizer/v_col/b": P("model")}
 
 
 def test_a_sharded_model_trains_like_a_replicated_one_and_resumes_in_either_layout(cut_task, vector_input, config):

@@ -25,7 +25,7 @@ from trainer.recipe import DataRecipe, Recipe
 log = logger("trainer")
 
 ONE_DEVICE: Mapping[str, Any] = {
-    **dict.fromkeys(("eval_batch_size", "predict_batch_size", "fast_dev_run")),
+    **dict.fromkeys(("eval_batch_size", "predict_batch_size", "fast_dev_run", "mesh")),
     **dict.fromkeys(("global_batch_size", "model_parallelism", "accumulate"), 1),
 }
 """Settings of the TrainerConfig with which any model fits a single device."""

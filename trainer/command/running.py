@@ -235,8 +235,10 @@ def show_state(trainer: Trainer, recipe: Recipe) -> None:
     console = Console(width=WIDTH)
     console.print(table(COLUMNS, rows, box=None, pad_edge=False))
     count = sum(math.prod(leaf.shape) for leaf in params.values())
-    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in arrays.values())
-    say(console, f"{count:,} parameters in {len(params)} arrays; the state takes {format_bytes(size)}")
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays.values())
+    parts = [math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in arrays.values()]
+    told = f"the state takes {format_bytes(size)}, {format_bytes(sum(parts))} per device"
+    say(console, f"{count:,} parameters in {len(params)} arrays; {told}")
 
 
 def _treated(recipe: Recipe, params: dict[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[str, str]]:

@@ -17,6 +17,7 @@ from pipeline.errors import ExportError
 from pipeline.logs import logger
 from trainer.batch_spec import named_leaves
 from trainer.inputs import MASK
+from trainer.mesh import Placement
 from trainer.step_functions import chosen
 from trainer.task import Task, Variables
 
@@ -42,6 +43,7 @@ def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Seq
 
     keys: only these predictions; default: all. Raises ExportError if none of them depends on the model, or if one needs
     the number or the checksum of its record, which exist only in a dataset."""
+    task = Placement.of(jax.local_devices()[:1]).meshed(task)  # of a client
     tree, names = jax.tree.structure(dict(struct)), list(named_leaves(dict(struct)))
     rows = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in named_leaves(dict(struct)).items()}
 

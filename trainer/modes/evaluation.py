@@ -51,7 +51,7 @@ class Evaluation:
         self._tallies = _maker_of_tallies(job, opened, state.variables)
         carry = EvalState(state.variables, job.placement.scalar(np.int32(0)), self._tallies())
         rows = on_records is not None  # a few bytes per record: dispatches are as long as without them
-        one_step = eval_step(job.task, with_rows=rows, axes=job.placement.axes)
+        one_step = eval_step(job.traced_task, with_rows=rows, axes=job.placement.axes)
         self._program = job.program(one_step, carry, opened, k)
 
     def again(self, session: Session, opened: OpenedInput, state: TrainState, step: int) -> "Evaluation":
@@ -125,7 +125,7 @@ def _maker_of_tallies(job: Job, opened: OpenedInput, variables: Variables) -> Ca
     spec = job.spec(opened)
     model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
     make = jax.jit(
-        lambda: no_tallies(job.task, model, spec),
+        lambda: no_tallies(job.traced_task, model, spec),
         out_shardings=job.placement.replicated,
         compiler_options=job.placement.runs_once,
     )

@@ -72,7 +72,7 @@ def export(
     variables = model_of(state, model)
     with job.naming_batch(opened):
         spec = job.spec(opened)
-        jax.eval_shape(predict_step(job.task, options.keys), variables, spec)  # checks what predict_fn returns
+        jax.eval_shape(predict_step(job.traced_task, options.keys), variables, spec)  # checks what predict_fn returns
         served = serve(job.task, variables, spec, options.keys)
     labels = _checked_labels(options.labels or {}, served)
     predicted, variables = _predicted(session, opened, variables, served)

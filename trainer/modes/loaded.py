@@ -81,4 +81,4 @@ def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> 
     # Where rows are not first, sizes would be compared with their number.
     struct = opened.struct if not job.config.batch_axis else {}
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
-    return LoadedModel(found, job.task, model_of(state, job.config.evaluated_models[0]), recipe, inputs)
+    return LoadedModel(found, job.traced_task, model_of(state, job.config.evaluated_models[0]), recipe, inputs)

@@ -85,7 +85,7 @@ class Prediction:
         self._epoch = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
         place = job.placement
-        step = predict_step(job.task, keys, place.axes)
+        step = predict_step(job.traced_task, keys, place.axes)
         batch = place.global_struct(opened.struct, opened.global_batch)
         rows = jax.eval_shape(step, variables, batch)[1][ROWS]
         bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))

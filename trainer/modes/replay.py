@@ -78,7 +78,7 @@ def _observed(session: Session, opened: OpenedInput, begun: Begun, steps: range)
     job, state = session.job, begun.state
     program = job.program(training_step(job), state, opened, 1)
     losses_of = jax.jit(
-        partial(record_losses, job.task, accumulate=job.config.accumulate, axes=job.placement.axes),
+        partial(record_losses, job.traced_task, accumulate=job.config.accumulate, axes=job.placement.axes),
         out_shardings=job.placement.replicated,
         compiler_options=job.placement.runs_once,
     )

@@ -168,7 +168,7 @@ def training_step(job: Job) -> Step:
     """The step function, as configured."""
     config, placement = job.config, job.placement
     return train_step(
-        job.task,
+        job.traced_task,
         config.on_nan,
         accumulate=config.accumulate,
         unroll=placement.on_cpu,

@@ -18,7 +18,7 @@ def state_at():
     """state_at(step, devices, P of w) -> a state whose numbers depend on the step."""
 
     def make(step=0, devices=4, partition=None, model=1):
-        mesh = Placement.of(jax.devices()[:devices], model).mesh
+        mesh = Placement.of(jax.devices()[:devices], {"model": model}).mesh
         w = np.random.default_rng(step).standard_normal((64, 48)).astype(np.float32)
         params = {"w": jax.device_put(w, NamedSharding(mesh, partition or P())), "b": jnp.full(3, step, jnp.bfloat16)}
         copied = NamedSharding(mesh, P())

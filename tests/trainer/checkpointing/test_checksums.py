@@ -21,7 +21,9 @@ CUTS = {
 
 
 def laid_out(spec, devices=4, model=2, numbers=NUMBERS):
-    return {"a": jax.device_put(numbers, NamedSharding(Placement.of(jax.devices()[:devices], model).mesh, spec))}
+    return {
+        "a": jax.device_put(numbers, NamedSharding(Placement.of(jax.devices()[:devices], {"model": model}).mesh, spec))
+    }
 
 
 @pytest.mark.parametrize("spec", CUTS.values(), ids=CUTS)

@@ -13,6 +13,7 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 from trainer.job import Job
 from trainer.mesh import Placement
+from trainer.mesh_flags import partition_rules
 from trainer.modes.preflight import agree, difference, facts_of
 
 
@@ -102,12 +103,14 @@ def test_a_fact_missing_on_some_hosts_is_a_difference():
 
 
 def test_the_facts_include_everything_that_determines_the_program(dense_task, vector_input, config):
-    job = Job(dense_task, config(seed=5), Placement.of(jax.devices(), 2))
+    job = Job(
+        dense_task, config(seed=5), Placement.of(jax.devices(), {"model": 2}, rules=partition_rules(["a=None,model"]))
+    )
     facts = facts_of(job, [job.open("train", vector_input)], 10, 20)
     assert {"workdir"} & facts.keys() == set()
     assert (facts["seed"], facts["start step"], facts["end step"], facts["mode"]) == (5, 10, 20, "train")
     assert (facts["fingerprint"], facts["num_records"], facts["global batch"]) == ("array100", 100, 16)
-    assert facts["mesh"] == "{'data': 2, 'model': 2}, devices [0, 1, 2, 3]"
+    assert facts["mesh"] == "{'data': 2, 'fsdp': 1, 'model': 2}, devices [0, 1, 2, 3]"
     assert facts["the batch's x"] == "float32 [8] per row"
     assert facts["the input's position"] == 0
     assert len(str(facts)) < 2000  # a thousand hosts send them to host 0
@@ -121,7 +124,9 @@ def test_the_facts_reveal_a_different_model_optimizer_or_mesh(dense_task, vector
     narrow = {key: array[:, :5] if array.ndim > 1 else array for key, array in vectors.items()}
     assert difference([facts(), facts()]) is None
     interleaved = np.array(jax.devices())[[0, 2, 1, 3]].tolist()
-    assert difference([facts(), facts(devices=interleaved)]).startswith("mesh is {'data': 4, 'model': 1}, devices [0,")
+    assert difference([facts(), facts(devices=interleaved)]).startswith(
+        "mesh is {'data': 4, 'fsdp': 1, 'model': 1}, dev"
+    )
     assert difference([facts(), facts(input_fn=lambda ctx: make_input(narrow, ctx))]) == (
         "the batch's x is float32 [8] per row on host 0 and float32 [5] per row on host 1."
     )

@@ -58,7 +58,7 @@ def test_statistics_are_placed_like_their_parameters_and_frozen_ones_have_none(o
         make_optimizer(config, RUN),
         partition=lambda name, shape: partition if name == "head/kernel" else jax.sharding.PartitionSpec(),
     )
-    state = abstract_state(task, {}, Placement.of(jax.devices(), model_parallelism=2))
+    state = abstract_state(task, {}, Placement.of(jax.devices(), {"model": 2}))
     statistics = [leaf for leaf in jax.tree.leaves(state.optimizer) if leaf.shape]
     assert statistics
     assert {(leaf.shape, leaf.sharding.spec) for leaf in statistics} == {((2, 2), partition)}
