@@ -2,12 +2,18 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from trainer.mesh_flags import partition_rules
+from trainer.models.transformer import Transformer
 from trainer.modes.train import training_step
+from trainer.nnx_task import nnx_task
 from trainer.trainer import Trainer
 
 
@@ -15,9 +21,9 @@ from trainer.trainer import Trainer
 def compiled(vector_input):
     """compiled(task, config): the text of the program of one training step."""
 
-    def compile_step(task, config):
+    def compile_step(task, config, input_fn=vector_input):
         job = Trainer(task, config)._job
-        opened = job.open("train", vector_input)
+        opened = job.open("train", input_fn)
         program = job.program(training_step(job), job.abstract_state(opened), opened, 1)
         program.compile({1})
         return program.executables[1].as_text()
@@ -31,6 +37,66 @@ def shapes_of(collective, text):
     return [
         tuple(map(int, filter(None, shape.split(",")))) for line in lines for shape in re.findall(r"\[([\d,]*)\]", line)
     ]
+
+
+def apart(text):
+    """The text of the computations that no loop calls, and that of those in loops."""
+    parts = dict(re.findall(r"^(?:ENTRY )?%?([\w.-]+) \(.*?\) -> .*? \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL))
+    loops, ahead = set(), re.findall(r"body=%?([\w.-]+)", text)
+    while ahead:
+        if (name := ahead.pop()) not in loops:
+            loops.add(name)
+            ahead += [other for other in re.findall(r"%([\w.-]+)", parts[name]) if other in parts]
+    return ["".join(body for name, body in parts.items() if (name in loops) == inside) for inside in (False, True)]
+
+
+LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = 3, 256, 8, 12, 272  # numbers that tell the axes of an array apart
+
+
+@pytest.fixture
+def language_model(make_input):
+    """The task of a Transformer, from the rules of its partition, and its input."""
+
+    def loss(model, batch):
+        tokens = batch["tokens"]
+        logits = model(tokens, jnp.zeros_like(tokens), jnp.broadcast_to(jnp.arange(LENGTH), tokens.shape))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean(1), {}
+
+    def make(rules=()):
+        model = partial(Transformer, VOCABULARY, layers=LAYERS, width=WIDTH, heads=4, rules=partition_rules(rules))
+        return nnx_task(lambda rngs: model(rngs=rngs), loss, optax.sgd(0.1))
+
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, LENGTH)).astype(np.int32)
+    return make, lambda ctx: make_input({"tokens": tokens}, ctx)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "rules"),
+    [
+        ("fsdp=4", ()),
+        ("data=2,fsdp=2", ()),
+        ("fsdp=2,model=2", ("layers/swiglu/down/*=None,model,fsdp", "layers/swiglu/*=None,fsdp,model")),
+    ],
+)
+def test_under_fsdp_parameters_are_gathered_layer_by_layer_and_rows_stay_where_they_are(
+    language_model, compiled, config, mesh, rules
+):
+    make, input_fn = language_model
+    text = compiled(make(rules), config(global_batch_size=BATCH, mesh=mesh, partition=rules), input_fn)
+    outside, inside = (shapes_of("all-gather", part) for part in apart(text))
+    kernel, up = (WIDTH, 4, WIDTH // 4), (WIDTH, 704 // (2 if rules else 1))
+    assert {tuple(size for size in shape if size > 1) for shape in inside} == {
+        kernel,
+        kernel[1:] + kernel[:1],
+        up,
+        up[::-1],
+    }
+    assert {*outside} == {(VOCABULARY, WIDTH), (WIDTH, VOCABULARY)}
+    moved = [shape for kind in ("all-reduce", "all-to-all", "collective-permute") for shape in shapes_of(kind, text)]
+    assert moved
+    if not rules:  # over model, products are summed for the rows of a device
+        assert not any({BATCH, LENGTH} & {*shape} for shape in moved)
+    assert not any(BATCH in shape for shape in moved)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])

@@ -2,12 +2,15 @@
 
 As in Llama (https://arxiv.org/abs/2302.13971). Layers are scanned, so compilation takes as long as for one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from trainer.mesh_flags import Rule
+from trainer.models.gathering import gathered, gathers_again
 
 EMBEDDING_INIT = nnx.initializers.normal(1.0)
 ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
@@ -25,8 +28,8 @@ class Transformer(nnx.Module):
     """Logits of the next token. A token sees itself and the tokens before it in its own segment.
 
     width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in Llama. dropout: share
-    of each layer's two results that training drops. Arrays of the layers are stacked: "layers/attention/query/kernel"
-    is [layers, width, heads, features]."""
+    of each layer's two results that training drops. rules: of the flag --partition. Arrays of the layers are stacked:
+    "layers/attention/query/kernel" is [layers, width, heads, features]."""
 
     def __init__(
         self,
@@ -37,13 +40,14 @@ class Transformer(nnx.Module):
         width: int = 128,
         heads: int = 4,
         dropout: float = 0.0,
+        rules: Sequence[Rule] = (),
     ) -> None:
         @nnx.split_rngs(splits=layers)
         @nnx.vmap(in_axes=0, out_axes=0)
         def stacked(rngs: nnx.Rngs) -> Layer:
             return Layer(width, heads, dropout, rngs)
 
-        self.num_layers, self.heads, self.features = layers, heads, width // heads
+        self.num_layers, self.heads, self.features, self.rules = layers, heads, width // heads, tuple(rules)
         self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=EMBEDDING_INIT, rngs=rngs)
         self.layers = stacked(rngs)
         self.norm = nnx.RMSNorm(width, rngs=rngs)
@@ -60,8 +64,8 @@ class Transformer(nnx.Module):
         def step(layer: Layer, x: jax.Array, _: None) -> tuple[jax.Array, None]:
             return layer(x, positions, mask), None
 
-        x, _ = self._scanned(step, self.embedding(tokens), None)
-        return self.head(self.norm(x))
+        x, _ = self._scanned(step, gathered(self.embedding, "embedding", self.rules)(tokens), None)
+        return gathered(self.head, "head", self.rules)(self.norm(x))
 
     def start_state(self, rows: int, length: int) -> KeysAndValues:
         """The state before the first token of `rows` segments of at most `length` tokens."""
@@ -77,15 +81,20 @@ class Transformer(nnx.Module):
         def step(layer: Layer, x: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
             return layer.step(x, positions, state)
 
-        x, state = self._scanned(step, self.embedding(tokens[:, None]), state)
-        return self.head(self.norm(x))[:, 0], state
+        x, state = self._scanned(step, gathered(self.embedding, "embedding", self.rules)(tokens[:, None]), state)
+        return gathered(self.head, "head", self.rules)(self.norm(x))[:, 0], state
 
     def _scanned(self, step: Callable[[Any, jax.Array, Any], tuple[jax.Array, Any]], x: jax.Array, given: Any) -> Any:
         """step(layer, x, given of this layer) -> the next x, and a result; of every layer in turn.
 
         Not nnx.scan, which refuses to run inside another loop, as when sampling."""
         graph, arrays = nnx.split(self.layers)
-        return jax.lax.scan(lambda x, of_layer: step(nnx.merge(graph, of_layer[0]), x, of_layer[1]), x, (arrays, given))
+
+        def one(x: jax.Array, of_layer: Any) -> tuple[jax.Array, Any]:
+            layer = gathered(nnx.merge(graph, of_layer[0]), "layers", [(names, axes[1:]) for names, axes in self.rules])
+            return step(layer, x, of_layer[1])
+
+        return jax.lax.scan(gathers_again(one), x, (arrays, given))
 
 
 class Layer(nnx.Module):

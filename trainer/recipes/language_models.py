@@ -274,9 +274,8 @@ class ByteLm(PackedText):
         """See Transformer."""
         from trainer.models.transformer import Transformer
 
-        return Transformer(
-            vocabulary_size, rngs, layers=self.layers, width=self.width, heads=self.heads, dropout=self.dropout
-        )
+        sizes: Any = {"layers": self.layers, "width": self.width, "heads": self.heads}
+        return Transformer(vocabulary_size, rngs, **sizes, dropout=self.dropout, rules=self.trainer.partition_rules)
 
     def tiny_tokenizer(self) -> "ByteTokenizer":
         """Bytes."""
