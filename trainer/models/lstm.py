@@ -21,6 +21,7 @@ class LstmLanguageModel(nnx.Module):
     ) -> None:
         self.width = width
         self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=nnx.initializers.normal(1.0), rngs=rngs)
+        self.embedding.dtype = None  # as in Transformer
         self.layers = nnx.List(
             nnx.OptimizedLSTMCell(width, width, bias_init=_bias_init, rngs=rngs) for _ in range(layers)
         )

@@ -3,7 +3,8 @@
 As in Llama (https://arxiv.org/abs/2302.13971). Layers are scanned, so compilation takes as long as for one."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,14 @@ from flax import nnx
 
 from trainer.mesh_flags import Rule
 from trainer.models.gathering import gathered, gathers_again
+from trainer.remat import Remat, rematerialized
 
 EMBEDDING_INIT = nnx.initializers.normal(1.0)
 ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
 HIDDEN_MULTIPLE = 32
+
+Kernel = Literal["xla", "cudnn"]
+Attend = Callable[..., jax.Array]
 
 
 class KeysAndValues(NamedTuple):
@@ -28,8 +33,10 @@ class Transformer(nnx.Module):
     """Logits of the next token. A token sees itself and the tokens before it in its own segment.
 
     width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in Llama. dropout: share
-    of each layer's two results that training drops. rules: of the flag --partition. Arrays of the layers are stacked:
-    "layers/attention/query/kernel" is [layers, width, heads, features]."""
+    of each layer's two results that training drops. rules: of the flag --partition. remat: see trainer.remat; with
+    "attention" the backward pass keeps nothing of length x length. kernel: what computes the attention; cudnn needs an
+    NVIDIA GPU and 16 bits. Arrays of the layers are stacked: "layers/attention/query/kernel" is [layers, width, heads,
+    features]."""
 
     def __init__(
         self,
@@ -41,14 +48,21 @@ class Transformer(nnx.Module):
         heads: int = 4,
         dropout: float = 0.0,
         rules: Sequence[Rule] = (),
+        remat: Remat | Literal["attention"] = "none",
+        kernel: Kernel = "xla",
     ) -> None:
+        attend = partial(attended, kernel=kernel)
+        attend = attend if remat == "none" else jax.checkpoint(attend)  # and with it the mask
+        self.remat: Remat = "none" if remat == "attention" else remat
+
         @nnx.split_rngs(splits=layers)
         @nnx.vmap(in_axes=0, out_axes=0)
         def stacked(rngs: nnx.Rngs) -> Layer:
-            return Layer(width, heads, dropout, rngs)
+            return Layer(width, heads, dropout, rngs, attend)
 
         self.num_layers, self.heads, self.features, self.rules = layers, heads, width // heads, tuple(rules)
         self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=EMBEDDING_INIT, rngs=rngs)
+        self.embedding.dtype = None  # the default, float32, would be that of all layers' sums in any precision
         self.layers = stacked(rngs)
         self.norm = nnx.RMSNorm(width, rngs=rngs)
         # float32: a logit in bfloat16 has an error of up to 0.4 %, which the loss would show.
@@ -58,11 +72,9 @@ class Transformer(nnx.Module):
         """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length].
 
         segment_ids: equal in one segment, of neighboring tokens. positions: in the segment, from 0."""
-        mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
-        mask &= jnp.tri(tokens.shape[1], dtype=bool)
 
         def step(layer: Layer, x: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return layer(x, positions, mask), None
+            return layer(x, positions, segment_ids), None
 
         x, _ = self._scanned(step, gathered(self.embedding, "embedding", self.rules)(tokens), None)
         return gathered(self.head, "head", self.rules)(self.norm(x))
@@ -94,21 +106,23 @@ class Transformer(nnx.Module):
             layer = gathered(nnx.merge(graph, of_layer[0]), "layers", [(names, axes[1:]) for names, axes in self.rules])
             return step(layer, x, of_layer[1])
 
-        return jax.lax.scan(gathers_again(one), x, (arrays, given))
+        # What is rematerialized is gathered once more, too.
+        body = gathers_again(one) if self.remat == "none" else rematerialized(one, self.remat)
+        return jax.lax.scan(body, x, (arrays, given))
 
 
 class Layer(nnx.Module):
     """Attention and a SwiGLU, each added to its input, which is normalized before."""
 
-    def __init__(self, width: int, heads: int, dropout: float, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, rngs: nnx.Rngs, attend: Attend) -> None:
         hidden = -(-width * 8 // 3 // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE
         self.norms = nnx.Dict(attention=nnx.RMSNorm(width, rngs=rngs), swiglu=nnx.RMSNorm(width, rngs=rngs))
-        self.attention, self.swiglu = Attention(width, heads, rngs), SwiGlu(width, hidden, rngs)
+        self.attention, self.swiglu = Attention(width, heads, rngs, attend), SwiGlu(width, hidden, rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
-    def __call__(self, x: jax.Array, positions: jax.Array, mask: jax.Array) -> jax.Array:
-        """x: [b, length, width]. mask: bool [b, 1, length, length], whether a query sees a key."""
-        x += self.dropout(self.attention(self.norms["attention"](x), positions, mask))
+    def __call__(self, x: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> jax.Array:
+        """x: [b, length, width]. positions, segment_ids: as Transformer's."""
+        x += self.dropout(self.attention(self.norms["attention"](x), positions, segment_ids))
         return x + self.dropout(self.swiglu(self.norms["swiglu"](x)))
 
     def step(self, x: jax.Array, positions: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
@@ -119,19 +133,19 @@ class Layer(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Attention with several heads and rotary positions."""
+    """Attention with several heads and rotary positions. attend: `attended`, or one that keeps less."""
 
-    def __init__(self, width: int, heads: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, heads: int, rngs: nnx.Rngs, attend: Attend) -> None:
         def into_heads() -> nnx.LinearGeneral:
             return nnx.LinearGeneral(width, (heads, width // heads), use_bias=False, rngs=rngs)
 
-        self.query, self.key, self.value = into_heads(), into_heads(), into_heads()
+        self.query, self.key, self.value, self.attend = into_heads(), into_heads(), into_heads(), attend
         self.out = nnx.LinearGeneral((heads, width // heads), width, axis=(-2, -1), use_bias=False, rngs=rngs)
 
-    def __call__(self, x: jax.Array, positions: jax.Array, mask: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> jax.Array:
         """As Layer's."""
         query, key = (rotated(project(x), positions) for project in (self.query, self.key))
-        return self.out(jax.nn.dot_product_attention(query, key, self.value(x), mask=mask))
+        return self.out(self.attend(query, key, self.value(x), segment_ids))
 
     def step(self, x: jax.Array, positions: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
         """As Layer's."""
@@ -155,6 +169,13 @@ class SwiGlu(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """x: [..., width]."""
         return self.down(nnx.silu(self.gate(x)) * self.up(x))
+
+
+def attended(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, kernel: Kernel) -> jax.Array:
+    """Attention to the token and those before it in its segment. [b, length, heads, features] each."""
+    mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    mask &= jnp.tri(query.shape[1], dtype=bool)
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=kernel)
 
 
 def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
 from pipeline.logs import logger
@@ -254,6 +254,11 @@ class ByteLm(PackedText):
     """Features of each token between layers; a multiple of twice the heads."""
     heads: int = 4
     """Heads of each attention."""
+    remat: Literal["none", "attention", "dots", "full"] = "none"
+    """What the backward pass computes again rather than keeps: nothing; what is of length x length; all but the results
+    of products with parameters; all of a layer."""
+    attention: Literal["xla", "cudnn"] = "xla"
+    """What computes the attention. cudnn needs an NVIDIA GPU and --precision bf16."""
     # Stacked over layers, the scales of the layers' norms have two dimensions.
     optimizer: OptimizerConfig = OptimizerConfig(
         learning_rate=3e-3, weight_decay=0.1, no_decay=("layers/norms/*",), beta2=0.99, clip_norm=1.0
@@ -269,13 +274,28 @@ class ByteLm(PackedText):
                 f"width={self.width} is not a multiple of twice the heads, {unit}: rotary positions need an even "
                 f"number of features in each head. Nearest: {-(-self.width // unit) * unit}."
             )
+        if self.attention == "cudnn" and self.trainer.precision == "f32":
+            raise OptionError("attention=cudnn computes in 16 bits, and precision is f32. Give --precision bf16.")
 
     def model(self, rngs: Any, vocabulary_size: int) -> "Transformer":
         """See Transformer."""
+        import jax
+
         from trainer.models.transformer import Transformer
 
-        sizes: Any = {"layers": self.layers, "width": self.width, "heads": self.heads}
-        return Transformer(vocabulary_size, rngs, **sizes, dropout=self.dropout, rules=self.trainer.partition_rules)
+        if self.attention == "cudnn" and (backend := jax.default_backend()) != "gpu":
+            raise OptionError(f"attention=cudnn needs an NVIDIA GPU, and this process has: {backend}. Leave it out.")
+        return Transformer(
+            vocabulary_size,
+            rngs,
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            dropout=self.dropout,
+            rules=self.trainer.partition_rules,
+            remat=self.remat,
+            kernel=self.attention,
+        )
 
     def tiny_tokenizer(self) -> "ByteTokenizer":
         """Bytes."""

@@ -210,3 +210,43 @@ def test_the_forget_gates_of_an_lstm_begin_open():
 def test_more_layers_do_not_enlarge_the_program():
     few, many = (str(jaxpr_of("transformer", layers=layers)[0]).count("dot_general") for layers in (2, 6))
     assert few == many > 0
+
+
+REMATS = ("none", "attention", "dots", "full")
+
+
+def gradient_of(remat, precision="f32"):
+    """params -> their gradient, and what its backward pass keeps, as shapes."""
+    task = task_of("transformer", precision, remat=remat)
+    variables = filled(started(task))
+
+    def total(params):
+        return task.loss_fn(variables._replace(params=params), BATCH, jax.random.key(0), True)[0].sum()
+
+    kept = jax.tree.leaves(jax.eval_shape(lambda params: jax.vjp(total, params)[1], variables.params))
+    return jax.grad(total), variables.params, kept
+
+
+@pytest.mark.parametrize("remat", REMATS[1:])
+def test_what_is_computed_again_is_not_kept_and_gradients_are_the_same(remat):
+    grad, params, kept = gradient_of(remat)
+    plain, _, all_kept = gradient_of("none")
+    for name, leaf in jax.jit(plain)(params).items():
+        np.testing.assert_allclose(jax.jit(grad)(params)[name], leaf, rtol=1e-4, atol=1e-6)
+    squares = [[leaf for leaf in leaves if leaf.shape[-2:] == (LENGTH, LENGTH)] for leaves in (kept, all_kept)]
+    assert not squares[0]
+    assert squares[1]
+    assert sum(leaf.size for leaf in kept) < sum(leaf.size for leaf in all_kept)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("remat", REMATS)
+def test_every_rematerialization_lowers_for_accelerators(remat, platform):
+    grad, params, _ = gradient_of(remat, "bf16")
+    assert jax.export.export(jax.jit(grad), platforms=[platform])(params).platforms == (platform,)
+
+
+def test_in_bfloat16_what_layers_add_to_is_in_bfloat16_too():
+    jaxpr, *_ = jaxpr_of("transformer", "bf16")
+    (carried,) = [equation.outvars[0].aval for equation in jaxpr.eqns if equation.primitive.name == "scan"]
+    assert (carried.shape, carried.dtype) == ((len(SIZES), LENGTH, WIDTH), jnp.bfloat16)

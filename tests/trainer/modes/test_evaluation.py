@@ -163,7 +163,7 @@ def test_an_evaluation_without_a_checkpoint_is_refused(trainer, dense_task, vect
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 5\. It has: \[2\]"):
         trainer.evaluate(vector_input, step=5)
     empty = config("empty")
-    with pytest.raises(CheckpointError, match="empty/checkpoints has no checkpoint. Train first"):
+    with pytest.raises(CheckpointError, match="empty is no directory. Train first"):
         Trainer(dense_task, empty).evaluate(vector_input)
     assert not Path(empty.workdir).exists()
 

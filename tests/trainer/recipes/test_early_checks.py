@@ -96,6 +96,11 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         ("images", ("--data-dir", "d/manifest.json"), "which contains no records. Give its directory: d"),
         ("byte_lm", ("--temperature", "-1"), "temperature=-1.0 must be a number of at least 0."),
         ("byte_lm", ("--width", "20"), "width=20 is not a multiple of twice the heads, 8: rotary"),
+        (
+            "byte_lm",
+            ("--attention", "cudnn"),
+            "attention=cudnn computes in 16 bits, and precision is f32. Give --preci",
+        ),
         ("char_lm", ("--dropout", "1"), "dropout=1.0 must be at least 0 and below 1."),
         ("char_lm", ("--num-samples", "0"), "num_samples=0 must be an int above 0."),
         ("digits", ("--seed", "-1"), "error: seed=-1 is not an int in 0..2**32 - 1."),
@@ -119,12 +124,12 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         (
             "digits",
             ("--mode", "evaluate"),
-            "work/checkpoints has no checkpoint. Train first, or give",
+            "work is no directory. Train first, or give",
         ),
         (
             "digits",
             ("--restore-step", "7"),
-            "work/checkpoints has no checkpoint. Train first, or give",
+            "work is no directory. Train first, or give",
         ),
         ("digits", ("--export-pth", "x"), "Similar: --export-path, --export-best, --export-keep. See"),
         ("digits", ("--workdir", "/dev/null/work"), "error: cannot write to workdir=/dev/null/work: Not a directory"),
