@@ -144,13 +144,16 @@ def first_bad(loss: jax.Array, gradient_squares: Sequence[jax.Array], after: Var
 
 
 def finder_of_broken(placement: Placement) -> Callable[[TrainState], str]:
-    """Finds the first non-finite array of a state; "" if there is none. A program of its own that reads all arrays."""
+    """Finds the first non-finite array of a state; "" if there is none. Reads all arrays: a saving waits for it."""
+    sound = jax.jit(lambda leaves: jnp.isfinite(_with_itself(leaves)), out_shardings=placement.replicated)
     first = jax.jit(lambda leaves: _first(~_finite(leaves)), out_shardings=placement.replicated)
 
     def find(state: TrainState) -> str:
-        leaves = _inexact(state)
-        number = int(jax.device_get(first([leaf for _, leaf in leaves])))
-        return "" if number < 0 else leaves[number][0]
+        names, leaves = zip(*_inexact(state), strict=True)
+        if jax.device_get(sound(leaves)):  # on a CPU, a quarter of the time of the other
+            return ""
+        number = int(jax.device_get(first(leaves)))
+        return "" if number < 0 else names[number]
 
     return find
 
