@@ -8,16 +8,19 @@ are finite, so the optimizer's moments stay finite, too. Only the model is read 
 and both moments of AdamW made a step of a medium model a third slower."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
 from trainer.batch_spec import ROWS_FIRST, BatchAxes, path_name
 from trainer.inputs import MASK
 from trainer.mesh import Placement
+from trainer.mesh_flags import DATA
 from trainer.metrics.tally import check_metrics, masked_mean, masked_sum, per_record
 from trainer.state import TrainState, widened
 from trainer.task import Batch, Task, Variables, kind_of
@@ -73,12 +76,24 @@ def microbatches(batch: Batch, count: int, axes: BatchAxes = ROWS_FIRST) -> Part
     return jnp.arange(count), axes.map(cut, batch)
 
 
-def accumulated(task: Task, variables: Variables, parts: Parts, rng: jax.Array, unroll: bool = False) -> Gradients:
+def accumulated(
+    task: Task, variables: Variables, parts: Parts, rng: jax.Array, unroll: bool = False, apart: Placement | None = None
+) -> Gradients:
     """The gradients of the complete batch, from its microbatches one after the other, in the memory of one.
 
     The random key of microbatch i is number i of `rng`. Each passes `extra` on to the next. unroll: no loop, in which
-    XLA runs convolutions slowly on CPUs."""
-    records = jnp.maximum(jnp.sum(parts[1][MASK] > 0), 1)  # of the batch: a microbatch may have only padding
+    XLA runs convolutions slowly on CPUs. apart: for a task of independent rows; along the data axis, devices add up the
+    gradients of their own rows, and sum them once. Without, XLA sums them in every microbatch."""
+    if apart is None:
+        return _added(task, unroll, lambda sums: sums, variables, parts, rng)
+    rows = apart.axes.map(lambda _, axis: P(*[None] * (axis + 1), DATA), parts[1])
+    specs = {"in_specs": (P(), (P(), rows), P()), "out_specs": P(), "axis_names": {DATA}, "check_vma": False}
+    own = partial(_added, task, unroll, partial(lax.psum, axis_name=DATA))
+    return jax.shard_map(own, mesh=apart.mesh, **specs)(variables, parts, rng)
+
+
+def _added(task: Task, unroll: bool, total: Any, variables: Variables, parts: Parts, rng: jax.Array) -> Gradients:
+    records = jnp.maximum(total(jnp.sum(parts[1][MASK] > 0)), 1)  # of the batch: a microbatch may have only padding
 
     def part(values: jax.Array, mask: jax.Array) -> jax.Array:
         return masked_sum(values, mask) / records
@@ -91,8 +106,8 @@ def accumulated(task: Task, variables: Variables, parts: Parts, rng: jax.Array, 
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _sum_dtype(leaf)), variables.params)
     (sums, extra), means = lax.scan(add, (zeros, variables.extra), parts, unroll=unroll)
-    grads = jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), sums, variables.params)
-    return Gradients(grads, {name: jnp.sum(values) for name, values in means.items()}, extra)
+    sums, means = total((sums, {name: jnp.sum(values) for name, values in means.items()}))
+    return Gradients(jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), sums, variables.params), means, extra)
 
 
 def accumulated_losses(task: Task, variables: Variables, parts: Parts, rng: jax.Array) -> jax.Array:

@@ -136,7 +136,8 @@ class Placement:
     @contextmanager
     def in_context(self) -> Iterator[None]:
         """Programs that are traced inside may give with_sharding_constraint a PartitionSpec of this mesh."""
-        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+        outer = jax.sharding.get_abstract_mesh()  # this mesh, where jax.shard_map has one of its axes
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh if outer.empty else outer):
             yield
 
     def meshed(self, task: Task) -> Task:

@@ -28,12 +28,14 @@ def nnx_task(
     augment: Augment | None = None,
     partition: Partition = copied,
     precision: PrecisionName = "f32",
+    independent_rows: bool = False,
 ) -> Task:
     """The Task of a module: it optimizes `nnx.Param`s and carries other variables (BatchStat) along.
 
     loss(model, batch) -> (losses [b], outputs), with the model in train() or eval() mode. Random streams in the module
     (dropout) are seeded from the step's key and not saved in checkpoints.
-    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment, partition: see Task.
+    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment, partition and
+    independent_rows: see Task.
     precision: see TrainerConfig. Layers with dtype=None compute in it; what the model returns when it is called is cast
     to float32, so losses and metrics need not."""
     if isinstance(make_model, nnx.Module):
@@ -79,7 +81,7 @@ def nnx_task(
         return model if precision == "f32" else _InPrecision(model, dtypes)
 
     predicting = None if predict is None else predict_fn
-    options = {"augment": augment, "precision": precision, "module": module}
+    options = {"augment": augment, "precision": precision, "module": module, "independent_rows": independent_rows}
     return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, **options)
 
 

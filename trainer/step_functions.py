@@ -12,6 +12,7 @@ from trainer.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
 from trainer.config import OnNan
 from trainer.gradients import accumulated, accumulated_losses, called, first_bad, gradients, microbatches, squares
 from trainer.inputs import INDEX, MASK
+from trainer.mesh import Placement
 from trainer.metrics import tally
 from trainer.state import TrainState, averaged
 from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
@@ -30,13 +31,14 @@ def train_step(
     unroll: bool = False,
     ema_decay: float | None = None,
     axes: BatchAxes = ROWS_FIRST,
+    apart: Placement | None = None,
 ) -> Step:
     """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, and
     `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are. Metric instances are
     only checked.
 
     on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no `_bad_leaf`.
-    accumulate, unroll: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
+    accumulate, unroll, apart: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         batch = augmented(task, batch, axes)
@@ -45,7 +47,8 @@ def train_step(
         if accumulate == 1:
             grads, means, extra = gradients(task, state.variables, batch, rng)
         else:
-            grads, means, extra = accumulated(task, state.variables, microbatches(batch, accumulate, axes), rng, unroll)
+            parts = microbatches(batch, accumulate, axes)
+            grads, means, extra = accumulated(task, state.variables, parts, rng, unroll, apart)
         updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
         params = optax.apply_updates(state.variables.params, updates)
         ema = state.ema if ema_decay is None else averaged(state.ema, params, state.step, ema_decay)

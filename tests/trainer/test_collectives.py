@@ -1,5 +1,6 @@
 """What devices send each other in a training step, as the compiled program has it."""
 
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -64,9 +65,9 @@ def language_model(make_input):
 
     def make(rules=()):
         model = partial(Transformer, VOCABULARY, layers=LAYERS, width=WIDTH, heads=4, rules=partition_rules(rules))
-        return nnx_task(lambda rngs: model(rngs=rngs), loss, optax.sgd(0.1))
+        return nnx_task(lambda rngs: model(rngs=rngs), loss, optax.sgd(0.1), independent_rows=True)
 
-    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, LENGTH)).astype(np.int32)
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (48, LENGTH)).astype(np.int32)
     return make, lambda ctx: make_input({"tokens": tokens}, ctx)
 
 
@@ -97,6 +98,24 @@ def test_under_fsdp_parameters_are_gathered_layer_by_layer_and_rows_stay_where_t
     if not rules:  # over model, products are summed for the rows of a device
         assert not any({BATCH, LENGTH} & {*shape} for shape in moved)
     assert not any(BATCH in shape for shape in moved)
+
+
+@pytest.mark.parametrize("mesh", ["data=4", "data=2,model=2"])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_gradients_are_summed_once_per_update_for_any_number_of_microbatches(
+    language_model, compiled, config, accumulate, mesh
+):
+    make, input_fn = language_model
+    rules = ("head/kernel=None,model",) if "model" in mesh else ()
+    settings = config(global_batch_size=48, mesh=mesh, partition=rules, accumulate=accumulate)
+    text = compiled(make(rules), settings, input_fn)
+    outside, inside = (sum(map(math.prod, shapes_of("all-reduce", part))) for part in apart(text))
+    # A layer's gradients are summed in the loop of the layers, those of several microbatches after it.
+    assert (inside > 0) == (accumulate == 1)
+    parameters = VOCABULARY * WIDTH * (1 + 1 / (2 if rules else 1)) + LAYERS * (4 * WIDTH**2 + 3 * WIDTH * 704)
+    assert outside + LAYERS * inside == pytest.approx(
+        parameters, rel=0.03
+    )  # over model, activations of the head as well
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])

@@ -109,6 +109,29 @@ def test_a_training_with_microbatches_is_that_with_whole_batches(noiseless, vect
         np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("mesh", ["data=4", "data=2,fsdp=2"])
+def test_independent_rows_are_added_up_apart_to_the_same_training(noiseless, make_input, vectors, config, mesh):
+    x = np.where(np.arange(100)[:, None] % 3 > 0, vectors["x"], 0)
+    specs = {"a": jax.sharding.PartitionSpec(None, "fsdp"), "b": jax.sharding.PartitionSpec("fsdp")}
+
+    def trained(name, task, **settings):
+        def input_fn(ctx):  # the mask differs between devices and microbatches
+            made = make_input({**vectors, "x": x}, ctx)
+            whole = made._batch
+            made._batch = lambda step: {**(batch := whole(step)), "_mask": (batch["x"][:, 0] != 0).astype(np.float32)}
+            return made
+
+        task = replace(task, partition=lambda name, _: specs[name])
+        result = Trainer(task, config(name, mesh=mesh, **settings)).train(input_fn, max_steps=6)
+        return leaves(result.state.variables), result.metrics
+
+    whole, expected = trained("whole", noiseless)
+    apart, found = trained("apart", replace(noiseless, independent_rows=True), accumulate=4 if mesh == "data=4" else 2)
+    for of_whole, of_parts in zip(whole, apart, strict=True):
+        np.testing.assert_allclose(of_parts, of_whole, rtol=1e-5, atol=1e-7)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_count_that_does_not_divide_the_rows_of_a_device_is_refused(dense_task, config):
     text = r"accumulate=3 does not divide the 4 rows of each device \(global_batch_size=16\). Allowed: 1, 2, 4\."
     with pytest.raises(OptionError, match=text):

@@ -174,6 +174,7 @@ def training_step(job: Job) -> Step:
         unroll=placement.on_cpu,
         ema_decay=config.ema_decay,
         axes=placement.axes,
+        apart=placement if job.task.independent_rows else None,
     )
 
 

@@ -78,7 +78,8 @@ def text_task(config: Any) -> Task:
         "token_accuracy": TokenAccuracy(targets, counts, "logits"),
     }
     optimizer = make_optimizer(config.optimizer, config.run)
-    return nnx_task(make_model, loss, optimizer, metrics, predictions, precision=config.trainer.precision)
+    options: Any = {"precision": config.trainer.precision, "independent_rows": not config.dropout}
+    return nnx_task(make_model, loss, optimizer, metrics, predictions, **options)
 
 
 def targets(outputs: Any, batch: Batch) -> jax.Array:
