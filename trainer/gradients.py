@@ -84,7 +84,7 @@ def accumulated(
     The random key of microbatch i is number i of `rng`. Each passes `extra` on to the next. unroll: no loop, in which
     XLA runs convolutions slowly on CPUs. apart: for a task of independent rows; along the data axis, devices add up the
     gradients of their own rows, and sum them once. Without, XLA sums them in every microbatch."""
-    if apart is None:
+    if apart is None or apart.mesh.shape[DATA] == 1:
         return _added(task, unroll, lambda sums: sums, variables, parts, rng)
     rows = apart.axes.map(lambda _, axis: P(*[None] * (axis + 1), DATA), parts[1])
     specs = {"in_specs": (P(), (P(), rows), P()), "out_specs": P(), "axis_names": {DATA}, "check_vma": False}
