@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from pipeline.errors import OptionError
-from trainer.mesh_flags import Rule, axis_sizes, partition_rules
+from trainer.mesh_flags import axis_sizes, partition_rules
 
 __all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
 
@@ -148,7 +148,7 @@ class TrainerConfig:
         check_workdir(self.workdir)
         self._check_numbers()
         self._check_batch_axis()
-        _ = self.axis_sizes, self.partition_rules
+        _ = axis_sizes(self.mesh, self.model_parallelism), partition_rules(self.partition)
         if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
             raise OptionError(
                 f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, such as "
@@ -198,16 +198,6 @@ class TrainerConfig:
                 raise OptionError(f"batch_axis names {name!r}, but keys that begin with _ have rows first. Remove it.")
             if type(axis) is not int or axis < 0:
                 raise OptionError(f"batch_axis[{name!r}]={axis!r} must be an int of at least 0, the first axis.")
-
-    @property
-    def axis_sizes(self) -> dict[str, int]:
-        """The sizes of the mesh's axes that are given."""
-        return axis_sizes(self.mesh, self.model_parallelism)
-
-    @property
-    def partition_rules(self) -> tuple[Rule, ...]:
-        """partition, read."""
-        return partition_rules(self.partition)
 
     @property
     def resolved_eval_batch_size(self) -> int:

@@ -199,6 +199,4 @@ def _with_itself(leaves: Sequence[jax.Array]) -> jax.Array:
     """Finite only if all numbers are; it may overflow if they are huge."""
     # A dot is even cheaper, but not for gradients: it copies those that products leave in another layout. It is over
     # all axes, because jnp.vdot ravels, for which XLA gathers an array that is split.
-    axes = (tuple(range(leaf.ndim)) for leaf in leaves)
-    dots = (lax.dot_general(x, x.conj(), ((a, a), ((), ()))) for x, a in zip(map(widened, leaves), axes, strict=True))
-    return sum((dot.real for dot in dots), jnp.float32(0))
+    return sum((jnp.tensordot(x, x.conj(), x.ndim).real for x in map(widened, leaves)), jnp.float32(0))

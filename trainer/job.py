@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import jax
@@ -59,7 +58,7 @@ class Job:
     callbacks: Sequence[Callback] = ()
     command: Command | None = None
 
-    @cached_property
+    @property
     def traced_task(self) -> Task:
         """The task, for programs on this mesh: see Placement.meshed."""
         return self.placement.meshed(self.task)

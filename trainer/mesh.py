@@ -60,8 +60,7 @@ class Placement:
                 f"{', '.join(map(str, fitting))}."
             )
         shape = [{DATA: grid.size // positions, **sizes}.get(axis, 1) for axis in AXES]
-        if devices is None:
-            grid = create_device_mesh(shape, allow_split_physical_axes=True)
+        grid = create_device_mesh(shape, allow_split_physical_axes=True) if devices is None else grid
         return cls(Mesh(grid.reshape(shape), AXES), axes, rules)
 
     @property
@@ -94,8 +93,7 @@ class Placement:
             names = axes_of(axes)
             for axis in names:
                 if axis not in AXES:
-                    known = ", ".join(AXES)
-                    raise OptionError(f"the partition {spec} of {name} names {axis!r}. The mesh has: {known}.")
+                    raise OptionError(f"the partition {spec} of {name} names {axis!r}, not data, fsdp or model.")
             parts = math.prod(self.mesh.shape[axis] for axis in names)
             if size % parts:
                 raise OptionError(

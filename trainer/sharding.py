@@ -18,8 +18,6 @@ from trainer.task import Partition
 
 FLOOR = 2**16  # numbers: to gather a smaller parameter costs more than to keep it
 
-Shape = tuple[int, ...]
-
 
 def split_parameters(params: Any, partition: Partition, placement: Placement) -> dict[str, NamedSharding]:
     """The sharding of each parameter: by the first rule that matches its name, else by `partition` and fsdp.
@@ -29,7 +27,7 @@ def split_parameters(params: Any, partition: Partition, placement: Placement) ->
     check_patterns((pattern for pattern, _ in placement.rules), shapes, "parameter")
     layers = stacked(shapes)
 
-    def spec_of(name: str, shape: Shape) -> P:
+    def spec_of(name: str, shape: tuple[int, ...]) -> P:
         if (ruled := spec_by(placement.rules, name)) is not None:
             return ruled
         spec = partition(name, shape)
@@ -51,7 +49,7 @@ def spec_by(rules: Iterable[Rule], name: str) -> P | None:
     return next((P(*axes) for pattern, axes in rules if fnmatchcase(name, pattern)), None)
 
 
-def with_fsdp(spec: P, shape: Shape, placement: Placement, has_layers: bool) -> P:
+def with_fsdp(spec: P, shape: tuple[int, ...], placement: Placement, has_layers: bool) -> P:
     """The spec with fsdp along the largest dimension that it leaves complete and that fsdp divides, if there is one.
 
     has_layers: the first dimension is that of layers, of which a scan takes one at a time; it stays complete."""
@@ -63,7 +61,7 @@ def with_fsdp(spec: P, shape: Shape, placement: Placement, has_layers: bool) -> 
     return P(*axes)
 
 
-def of_statistic(shape: Shape, param: Any, placement: Placement) -> NamedSharding:
+def of_statistic(shape: tuple[int, ...], param: Any, placement: Placement) -> NamedSharding:
     """The sharding of what an optimizer keeps of a parameter: the parameter's.
 
     A factored statistic (adafactor), which lacks a dimension, is split like the others."""
@@ -82,7 +80,7 @@ def axes_in(spec: P) -> set[str]:
     return {axis for entry in spec for axis in axes_of(entry)}
 
 
-def stacked(shapes: Mapping[str, Shape]) -> set[str]:
+def stacked(shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
     """The arrays of layers that a scan applies: all arrays below some path, two or more, with the same first dimension.
 
     Dense layers whose kernel is square look alike, and then the kernel's other dimension is as good."""

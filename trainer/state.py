@@ -2,6 +2,7 @@
 that trains, and the one with the exponential moving average (EMA) of its parameters."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -67,7 +68,7 @@ def init_state(
 def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool = False) -> TrainState:
     """The state's shapes, dtypes and shardings, without computing anything."""
     shapes = jax.eval_shape(lambda seed: _init(task, seed, batch_spec, ema), jax.ShapeDtypeStruct((), jnp.uint32))
-    copied = placement.replicated
+    whole = partial(_placed, sharding=placement.replicated)
 
     shardings = split_parameters(shapes.variables.params, task.partition, placement)
 
@@ -86,12 +87,10 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool 
         like_its_parameter,
         shapes.optimizer,
         params,
-        transform_non_params=lambda leaf: _placed(leaf, copied),
+        transform_non_params=whole,
         is_leaf=_is_masked,
     )
-    step, extra, key = jax.tree.map(
-        lambda leaf: _placed(leaf, copied), (shapes.step, shapes.variables.extra, shapes.key)
-    )
+    step, extra, key = jax.tree.map(whole, (shapes.step, shapes.variables.extra, shapes.key))
     return TrainState(step, Variables(params, extra), optimizer, key, averages)
 
 

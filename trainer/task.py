@@ -141,7 +141,8 @@ class Task:
     flops: floating-point operations of one training step on a global batch, for the speed. None: those of the products
     of matrices and the convolutions in the step, which count twice if they are computed twice (rematerialized).
     independent_rows: whether the loss of a row depends on no other row, and loss_fn draws no random numbers and leaves
-    `extra` as it is, in training. Then devices exchange gradients once per update, however many microbatches it has.
+    `extra` as it is, in training, and constrains nothing over data. Then devices exchange gradients once per update,
+    however many microbatches it has.
     module(variables) -> the model as an object of its library; nnx_task makes an nnx.Module. None: there is none."""
 
     init: Callable[[jax.Array, Any], Variables]

@@ -19,6 +19,7 @@ from trainer.history.segments import Command
 from trainer.inputs import InputFn
 from trainer.job import Job
 from trainer.mesh import Placement
+from trainer.mesh_flags import axis_sizes, partition_rules
 from trainer.modes.evaluate import Waits, evaluate, evaluate_continuously
 from trainer.modes.loaded import LoadedModel, loaded
 from trainer.modes.look import look
@@ -63,7 +64,8 @@ class Trainer:
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
             _use_compilation_cache(config.compilation_cache_dir)
-        placement = Placement.of(devices, config.axis_sizes, BatchAxes(config.batch_axis), config.partition_rules)
+        sizes, rules = axis_sizes(config.mesh, config.model_parallelism), partition_rules(config.partition)
+        placement = Placement.of(devices, sizes, BatchAxes(config.batch_axis), rules)
         self._job = Job(task, config, placement, tuple(callbacks), command)
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):

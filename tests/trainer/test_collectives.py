@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -98,6 +99,19 @@ def test_under_fsdp_parameters_are_gathered_layer_by_layer_and_rows_stay_where_t
     if not rules:  # over model, products are summed for the rows of a device
         assert not any({BATCH, LENGTH} & {*shape} for shape in moved)
     assert not any(BATCH in shape for shape in moved)
+
+
+def test_a_model_that_gathers_its_parameters_trains_as_one_that_has_them_all(language_model, config):
+    make, input_fn = language_model
+
+    def trained(name, **settings):
+        trainer = Trainer(make(), config(name, global_batch_size=BATCH, **settings))
+        return trainer.train(input_fn, max_steps=3)
+
+    whole, fsdp = trained("whole"), trained("fsdp", mesh="data=2,fsdp=2")
+    assert fsdp.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-6)
+    for one, other in zip(*(jax.tree.leaves(each.state.variables.params) for each in (whole, fsdp)), strict=True):
+        np.testing.assert_allclose(other, one, atol=1e-6)
 
 
 @pytest.mark.parametrize("mesh", ["data=4", "data=2,model=2"])

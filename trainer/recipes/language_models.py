@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.errors import OptionError
 from pipeline.logs import logger
 from trainer.config import check_positive_int
+from trainer.mesh_flags import partition_rules
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
 
 if TYPE_CHECKING:
@@ -285,17 +286,9 @@ class ByteLm(PackedText):
 
         if self.attention == "cudnn" and (backend := jax.default_backend()) != "gpu":
             raise OptionError(f"attention=cudnn needs an NVIDIA GPU, and this process has: {backend}. Leave it out.")
-        return Transformer(
-            vocabulary_size,
-            rngs,
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            dropout=self.dropout,
-            rules=self.trainer.partition_rules,
-            remat=self.remat,
-            kernel=self.attention,
-        )
+        sizes: Any = {"layers": self.layers, "width": self.width, "heads": self.heads, "dropout": self.dropout}
+        how: Any = {"remat": self.remat, "kernel": self.attention}
+        return Transformer(vocabulary_size, rngs, **sizes, **how, rules=partition_rules(self.trainer.partition))
 
     def tiny_tokenizer(self) -> "ByteTokenizer":
         """Bytes."""
