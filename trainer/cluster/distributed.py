@@ -141,10 +141,11 @@ class Devices:
             jax.config.update("jax_platforms", self.platform)
         if self.num_devices is not None:
             jax.config.update("jax_num_cpu_devices", self.num_devices)
-            # XLA's threads are as many as cores or devices. With one per device, an all-reduce waits for ever once
-            # another task has taken one: on two cores, four devices hung in 9 of 20 evaluations, and in none of 60 with
-            # twice as many threads.
-            os.environ.setdefault("NPROC", str(max(os.cpu_count() or 1, 2 * self.num_devices)))
+        # XLA's threads are as many as cores or devices. With one per device, an all-reduce waits for ever once another
+        # task has taken one: on two cores, four devices hung in 9 of 20 evaluations, in none of 60 with twice as many.
+        simulated = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue] -1: none
+        threads = max(os.cpu_count() or 1, 2 * simulated)
+        os.environ.setdefault("NPROC", str(threads))
 
     def check(self) -> None:
         """Raises OptionError if there are no such devices. Call it after `join`: JAX looks for devices here."""
