@@ -22,7 +22,7 @@ def test_a_checkpoint_says_with_what_when_and_where_it_was_made(config, save):
     assert page["step"] == 10
     assert page["config"]["seed"] == 5
     assert page["input"] == {"position": 10}
-    assert page["mesh"] == {"data": 2, "model": 2, "device": "cpu", "processes": 1}
+    assert page["mesh"] == {"data": 2, "fsdp": 1, "model": 2, "device": "cpu", "processes": 1}
     packages = {"infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy"}
     packages |= {"opencv-python-headless", "simplejpeg", "pillow"}
     assert page["versions"].keys() == {"python"} | packages
