@@ -93,6 +93,7 @@ def test_under_fsdp_parameters_are_gathered_layer_by_layer_and_rows_stay_where_t
         up,
         up[::-1],
     }
+    assert len(inside) == 2 * 7  # of each kernel, in the loop of the layers and in that of their gradients
     assert {*outside} == {(VOCABULARY, WIDTH), (WIDTH, VOCABULARY)}
     moved = [shape for kind in ("all-reduce", "all-to-all", "collective-permute") for shape in shapes_of(kind, text)]
     assert moved
