@@ -54,6 +54,12 @@ def source_of_packed(job: ConversionJob, uri: str) -> str:
     return next((source.name for source in job.sources if _name(job, source) == name), uri)
 
 
+def check_record(ref: Reference, data: bytes) -> None:
+    """Raises RawDataError unless data is the record of a packed file that is referred to."""
+    if crc32c(data) != ref.columns[CRC32C]:
+        raise RawDataError(f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again.")
+
+
 def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False) -> None:
     """Removes those of a split, also what earlier plans and killed workers left; of_job: only those of this plan."""
     if not isinstance(job.converter, Packer):

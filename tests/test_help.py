@@ -69,9 +69,9 @@ def tables(directory):
     raw = RawTables(directory / "tables")
     raw.tables = {name: lines for name, lines in raw.tables.items() if name == "val.csv"}
     raw.write()
-    (directory / "reviews").mkdir()
-    rows = [f"It was number {i},{i % 5}" for i in range(20)]
-    (directory / "reviews/reviews.csv").write_text("\n".join(["text,stars", *rows]) + "\n")
+    (directory / "houses").mkdir()
+    rows = [f"{i / 2},{'Rome' if i % 5 else 'Oslo'},It was number {i}" for i in range(20)]
+    (directory / "houses/houses.csv").write_text("\n".join(["price,city,note", *rows]) + "\n")
 
 
 def text(directory):

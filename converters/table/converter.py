@@ -218,17 +218,16 @@ _BYTES_AROUND_IMAGE = len(encode_example(Schema("", _FEATURES), _image_features(
 def _at_image(storage: Storage, line: int, ref: Reference) -> Reference:
     if ref.error:
         return ref
-    file = _find(storage, ref)
+    file = find_image(storage, ref.file.uri, ref.text("image").decode())
     if isinstance(file, str):
         return replace(ref, error=f"line {line}: {file}")
     return replace(ref, file=file, offset=0, size=file.stat.bytes)
 
 
-def _find(storage: Storage, ref: Reference) -> File | str:
-    """The file of the image, or the error."""
-    name = ref.text("image").decode()
+def find_image(storage: Storage, table: str, name: str) -> File | str:
+    """The file of an image that a row of the table names, or the error."""
     try:
-        uri = _absolute(ref.file.uri, name)
+        uri = _absolute(table, name)
     except ValueError as e:
         return str(e)
     stat = _stat(storage, uri)

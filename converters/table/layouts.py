@@ -13,13 +13,13 @@ from beam_jobs.converter import Source
 from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.cells import class_cells
+from converters.table.columns import MAX_CLASSES, in_order
 from pipeline.errors import LabelError, OptionError, RawDataError, StorageError, did_you_mean
 from pipeline.raw.rows import TABLE_SUFFIXES, column_names, table_rows
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
 _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
-_MAX_CLASSES = 100_000
 _OF_SPLITS = ("train", "validation", "val", "test")
 
 
@@ -78,15 +78,14 @@ def find_classes(paths: Iterable[str], column: str, separator: str | None, delim
         for row in table_rows(open_storage(path), path, delimiter):
             with contextlib.suppress(ValueError):
                 names.update(class_cells(row.cells, column, separator))
-            if len(names) > _MAX_CLASSES:
+            if len(names) > MAX_CLASSES:
                 raise LabelError(
-                    f"{path}: column {column!r} has over {_MAX_CLASSES:,} different values by line {row.line}. Is it "
+                    f"{path}: column {column!r} has over {MAX_CLASSES:,} different values by line {row.line}. Is it "
                     "a label? For numbers use --target-columns; otherwise list the classes in a --label-file."
                 )
     if not names:
         raise LabelError(f"no table has a label in column {column!r}.")
-    integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
-    return tuple(sorted(names, key=int) if integers else sorted(names))
+    return in_order(names)
 
 
 def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> str:

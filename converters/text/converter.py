@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_jobs.converter import Converted, Pack, Source, Unusable, files_of
-from beam_jobs.packed_files import CRC32C
+from beam_jobs.packed_files import check_record
 from beam_jobs.references import File, Reference, References
+from converters.raw.batches import batches
 from converters.raw.splits import is_of
 from converters.text.documents import Document, DocumentFormat, documents
-from converters.text.packing import EncodedDocuments, Piece, batches, packed_rows
-from pipeline.errors import RawDataError
+from converters.text.packing import EncodedDocuments, Piece, packed_rows
 from pipeline.shards.example import encode_integer_examples
-from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Feature, Schema
 from pipeline.storage.storage import Storage
 from pipeline.tokenizers import PACKED_TEXT, HuggingFaceTokenizer, TextInfo
@@ -130,8 +129,7 @@ class TextConverter:
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter. data: the record. Raises RawDataError if it is damaged."""
-        if crc32c(data) != ref.columns[CRC32C]:
-            raise RawDataError(f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again.")
+        check_record(ref, data)
         totals = {name: ref.number(name) for name in _TOTALS}
         return Converted(data, notes=(_UNKNOWN,) if totals["num_unknown"] else (), totals=totals)
 

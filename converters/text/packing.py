@@ -4,14 +4,14 @@ A segment is a document or a piece of one: the start token, then text tokens, th
 there. A document is cut only if it is longer than a row or, with "concat", where the row is full."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from converters.raw.batches import batches
 from pipeline.tokenizers import Packing, TextInfo
 
-_Item = TypeVar("_Item")
 _BATCH_BYTES = 1 << 20  # of text encoded together: enough to use all cores
 
 
@@ -85,19 +85,6 @@ def _best_fit(pieces: Iterator[Piece], row_length: int) -> list[list[Piece]]:
         by_space[left].append(row)
         spaces |= 1 << left
     return rows
-
-
-def batches(items: Iterable[_Item], size: Callable[[_Item], int], enough: int) -> Iterator[Sequence[_Item]]:
-    """The items in groups, each of which ends with the item that makes it large enough."""
-    batch, total = list[_Item](), 0
-    for item in items:
-        batch.append(item)
-        total += size(item)
-        if total >= enough:
-            yield batch
-            batch, total = [], 0
-    if batch:
-        yield batch
 
 
 class EncodedDocuments:

@@ -14,7 +14,6 @@ IMAGES = ("--image-column=file", "--label-column=animal")
 
 
 WRONG = [
-    ([], OptionError, "give either --image-column or --text-column"),
     (["--image-column=file", "--text-column=note"], OptionError, "give either --image-column or --text-column"),
     ([*IMAGES, "--target-columns=weight"], OptionError, "give one of --label-column, --labels-column and"),
     (

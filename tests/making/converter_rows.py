@@ -18,8 +18,10 @@ from converters.imagenet.synsets import read_synsets
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
+from converters.table.columns import Column, find_columns
 from converters.table.converter import ImageTableConverter, TextTableConverter
 from converters.table.layouts import find_classes, find_tables
+from converters.table.row_converter import RowConverter
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from converters.text.converter import TextConverter
 from converters.text.documents import DocumentFormat, find_texts
@@ -112,6 +114,12 @@ def find_text_tables(directory):
     return TextTableConverter("text", target, validation_fraction=0.3), tables.sources
 
 
+def find_rows(directory):
+    tables = find_tables(directory, [], 0.3)
+    columns = find_columns(tables.paths, None, {"city": "category", "rooms": "int64"}, {})
+    return RowConverter(columns, "city", validation_fraction=0.3), tables.sources
+
+
 def find_texts_to_pack(directory):
     found = find_texts(directory, [], 0.3, DocumentFormat())
     return TextConverter(TextInfo(ByteTokenizer(), 64, "concat", 0.3)), found.sources
@@ -140,6 +148,12 @@ PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
     ),
     {"reading": DocumentFormat(delimiter=";")},
 )
+ROWS = (
+    *({"columns": (Column("price", kind),)} for kind in ("float32", "text")),
+    *({"columns": (column,)} for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))),
+    *({"label": None}, {"key_column": "note"}, {"delimiter": ";"}, {"validation_fraction": 0.1}),
+    *IMAGE_FOLDER[1:],
+)
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {
     "imagenet tars": Row(find_imagenet, IMAGENET),
@@ -149,6 +163,7 @@ CONVERTERS = {
     "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER, beside=()),
     "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
     "jsonl of texts": Row(find_text_tables, TEXT_TABLES),
+    "rows of csv and jsonl": Row(find_rows, ROWS),
     "packed texts": Row(find_texts_to_pack, PACKED_TEXTS),
     "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
     "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),

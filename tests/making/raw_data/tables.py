@@ -44,6 +44,17 @@ class RawTables:
         (self.directory / "all.jsonl").write_text("\n".join(lines) + "\n")
         return self
 
+    def write_columns(self):
+        """Numbers, classes, texts and images as csv and, with lists, as jsonl; some rows are bad."""
+        self.write_images()
+        rows = [f"{i / 4},{i},{'ab'[i % 2]},Käse {i},{image}" for i, image in enumerate(self.images)]
+        bad = ["1,x,a,not a number,img/0.jpg", "1,2,a,too few", "1,1,b,no image,none.jpg", "1,1,,no label,img/0.jpg"]
+        lines = ["price,rooms,city,note,photo", ",3,b,no price,img/0.jpg", *rows, *bad]
+        (self.directory / "rows.csv").write_text("\n".join(lines) + "\n")
+        cells = [{"price": i, "rooms": i, "city": "ab"[i % 2], "note": "", "photo": "img/0.jpg"} for i in range(9)]
+        (self.directory / "rows.jsonl").write_text("\n".join(map(json.dumps, cells)) + "\n{\n")
+        return self
+
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
         table_to_gcs.main([f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", *flags])

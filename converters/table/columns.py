@@ -1,0 +1,203 @@
+"""The columns of a table as features of the same names: what each holds is found in its cells, or given.
+
+Texts of errors about cells are part of plan digests."""
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from converters.images.image_archives import IMAGE_SUFFIXES
+from converters.table.cells import document_cell, number_cell
+from converters.table.targets import SingleLabel
+from pipeline.errors import LabelError, OptionError, did_you_mean
+from pipeline.raw.rows import is_json, table_rows
+from pipeline.shards.example import Value
+from pipeline.shards.schema import Content, Dtype, Feature
+from pipeline.shards.typed_json import JsonFile
+from pipeline.storage.schemes import open_storage
+
+_FEATURES: Mapping[str, tuple[Dtype, Content]] = {
+    "float32": ("float32", "raw"),
+    "int64": ("int64", "raw"),
+    "category": ("int64", "raw"),
+    "text": ("bytes", "text"),
+    "bytes": ("bytes", "raw"),
+    "image": ("bytes", "image"),
+}
+SKIP, ALL = "skip", "*"
+KINDS = (*_FEATURES, SKIP)
+MISSING = -1  # the class of an empty cell
+MAX_CLASSES = 100_000
+_NO_NUMBER = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
+_FEW_VALUES = 1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column and its feature. kind: one of KINDS. shape: of the Feature. names: of its classes.
+
+    missing: the cell in place of one without a number, or without a class."""
+
+    name: str
+    kind: str
+    shape: tuple[int | None, ...] = ()
+    names: tuple[str, ...] = ()
+    missing: str | None = None
+
+    def __str__(self) -> str:
+        classes = f" of {len(self.names):,} classes" if self.kind == "category" else ""
+        return f"{self.name} {self.kind}{classes}{f' {[*self.shape]}' * bool(self.shape)}".replace("None", "any number")
+
+    @property
+    def feature(self) -> Feature:
+        """What a record has."""
+        dtype, content = _FEATURES[self.kind]
+        doc = f"0..{len(self.names) - 1}, a class; {MISSING} if missing" if self.kind == "category" else ""
+        return Feature(dtype, self.shape, content=content, doc=doc)
+
+    def value(self, cell: Any, jpeg: Callable[[Any], bytes]) -> Value:
+        """The feature's value. jpeg: makes the image of a cell. Raises ValueError, whatever jpeg raises."""
+        if not self.shape:
+            return self._item(cell, jpeg)
+        items = cell if isinstance(cell, list) else [] if _is_missing(cell) else [cell]
+        return [self._item(item, jpeg) for item in items]
+
+    def _item(self, cell: Any, jpeg: Callable[[Any], bytes]) -> Any:
+        if self.kind == "image":
+            return jpeg(cell)
+        if self.kind == "bytes" and isinstance(cell, bytes):
+            return cell
+        if self.kind in ("text", "bytes"):
+            return b"" if cell is None else document_cell({self.name: cell}, self.name)
+        if self.missing is not None and _is_missing(cell):
+            cell = self.missing
+        if self.kind == "category":
+            none = cell is None or (isinstance(cell, str) and not cell.strip())
+            return MISSING if none else self._classes.numbers({self.name: cell})[0]
+        return self._number(int(cell) if isinstance(cell, bool) else cell)
+
+    @cached_property
+    def _classes(self) -> SingleLabel:
+        return SingleLabel(self.name, self.names)
+
+    def _number(self, cell: Any) -> int | float:
+        missing = _is_missing(cell)
+        if self.kind == "float32":
+            return math.nan if missing else number_cell({self.name: cell}, self.name)
+        whole = isinstance(cell, float) and cell.is_integer()
+        text = isinstance(cell, str) and _INTEGER.fullmatch(cell.strip())
+        number = int(cell) if whole or text or isinstance(cell, int) else 2**63
+        if -(2**63) <= number < 2**63:
+            return number
+        given = f" Give --missing {self.name}=VALUE, or --columns {self.name}=float32" if missing else ""
+        raise ValueError(f"{self.name!r} is {cell!r:.60}; it must be an integer within int64.{given}")
+
+
+def _is_missing(cell: Any) -> bool:
+    return cell is None or cell != cell or (isinstance(cell, str) and cell.strip() in _NO_NUMBER)
+
+
+def in_order(names: Collection[str]) -> tuple[str, ...]:
+    """Names of classes, sorted; by number if all are integers."""
+    integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
+    return tuple(sorted(names, key=int) if integers else sorted(names))
+
+
+class _Seen:
+    """What the cells of a column hold. asked: its kind, if that is given."""
+
+    def __init__(self, asked: str | None) -> None:
+        self.asked, self.most = asked, MAX_CLASSES if asked == "category" else _FEW_VALUES
+        self.kinds, self.lengths, self.values = set[str](), set[int | None](), set[str]()
+        self.count = 0
+
+    def add(self, cell: Any, *, text: bool) -> None:
+        """text: a cell of csv, in which numbers are texts, too."""
+        alone = not isinstance(cell, list)
+        if not _is_missing(cell):
+            self.lengths.add(None if alone else len(cell))
+        for item in [cell] if alone else cell:
+            self.count += 1
+            self.kinds.add(_kind(item, text=text))
+            if len(self.values) <= self.most and isinstance(item, str | int) and str(item).strip():
+                self.values.add(str(item).strip())
+
+    def column(self, name: str) -> Column:
+        """Raises OptionError if no feature can hold it, LabelError."""
+        kind, lists = self.asked or self._guessed(), self.lengths - {None}
+        if kind not in KINDS or (lists and lists != self.lengths):
+            raise OptionError(
+                f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A feature holds values of "
+                f"one kind ({', '.join(_FEATURES)}), or lists of them. To leave it out: --columns {name}={SKIP}."
+            )
+        if kind == "category" and len(self.values) > self.most:
+            raise LabelError(f"{name!r} has over {MAX_CLASSES:,} different values. Give --columns {name}=text.")
+        names = filter(_NAME.fullmatch, self.values) if kind == "category" else ()
+        return Column(name, kind, (lists.pop() if len(lists) == 1 else None,) if lists else (), in_order([*names]))
+
+    def _guessed(self) -> str:
+        """A kind, or what no kind is."""
+        kinds = self.kinds - {""}
+        if len(kinds) == 1 and kinds != {"text"}:
+            return kinds.pop()
+        if kinds == {"int64", "float32"}:
+            return "float32"
+        if not kinds <= {"int64", "float32", "text", "image"}:
+            return " and ".join(sorted(kinds))
+        few = len(self.values) <= min(self.most, self.count // 2) and all(map(_NAME.fullmatch, self.values))
+        return "category" if self.values and few else "text"
+
+
+def _kind(cell: Any, *, text: bool) -> str:
+    """One of KINDS, "" for an empty cell, or what no feature can hold."""
+    if _is_missing(cell):
+        return ""
+    if isinstance(cell, str):
+        if text and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", cell.strip()):
+            return "int64" if _INTEGER.fullmatch(cell.strip()) else "float32"
+        return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
+    if isinstance(cell, Mapping):
+        return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
+    return {bool: "int64", int: "int64", float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
+
+
+def find_columns(
+    paths: Iterable[str], delimiter: str | None, asked: Mapping[str, str], missing: Mapping[str, str]
+) -> tuple[Column, ...]:
+    """The columns to convert, in the order in which they are found. Reads every row; the conversion reports bad ones.
+
+    asked: kinds by name; ALL is for all others. missing: see Column. Raises OptionError, LabelError."""
+    seen = dict[str, _Seen]()
+    for path in paths:
+        for row in table_rows(open_storage(path), path, delimiter):
+            for name, cell in row.cells.items():
+                if name not in seen:
+                    seen[name] = _Seen(asked.get(name, asked.get(ALL) if name else SKIP))
+                if seen[name].asked != SKIP:
+                    seen[name].add(cell, text=not is_json(path))
+    kept = [name for name, each in seen.items() if each.asked != SKIP]
+    for name in (name for name in (*asked, *missing) if name not in (*seen, ALL)):
+        raise OptionError(f"the tables have no column {name!r}, which an option names.{did_you_mean(name, kept)}")
+    if not kept:
+        raise OptionError(f"no column is left to convert. The tables have: {', '.join(seen) or 'no rows'}.")
+    return tuple(replace(seen[name].column(name), missing=missing.get(name)) for name in kept)
+
+
+def given_values(option: str, given: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:
+    """NAME=VALUE,... or the same as an object in a .json file. allowed: the values, if any. Raises OptionError."""
+    if given and given.endswith(".json"):
+        file = JsonFile(given, OptionError, 'Give an object such as {"price": "float32"}.')
+        values = file.read(open_storage(given).read(given), dict[str, str])
+    else:
+        pairs = [pair.strip().partition("=") for pair in given.split(",")] if given else []
+        values = {name: value for name, _, value in pairs}
+    for name, value in values.items():
+        if not name or not value or (allowed and value not in allowed):
+            hint = did_you_mean(value, allowed) if value and allowed else " Give COLUMN=VALUE,... or a .json file."
+            raise OptionError(f"{option}: {name}={value} is not understood.{hint}")
+    return values

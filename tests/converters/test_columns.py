@@ -1,0 +1,184 @@
+"""Tables of any columns: what the cells of each are found to be, what a record has, and what is refused."""
+
+import json
+import math
+
+import pytest
+
+from converters.table.columns import Column
+from pipeline.errors import LabelError, OptionError
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.frames import read_frames
+from pipeline.shards.manifest import read_manifest
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+
+def records_of(out, split="train"):
+    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
+    return [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
+
+
+def ledger_of(out, split="train"):
+    lines = (out / f"_rejects/{split}.jsonl").read_text().splitlines()
+    return [line["error"] for line in map(json.loads, lines)]
+
+
+def features_of(out):
+    features = read_manifest(str(out)).schema.features
+    return {name: (feature.dtype, feature.shape, feature.content) for name, feature in features.items()}
+
+
+def lines(*rows):
+    return "\n".join(map(json.dumps, rows)) + "\n"
+
+
+def test_a_csv_of_numbers_classes_and_texts_needs_no_option(table, raw_tables, tmp_path):
+    rows = [f"{i / 2 if i else ''},{i},{'Rome' if i % 3 else 'Oslo'},{100 - i % 2},note {i}\n" for i in range(9)]
+    table("train.csv", "price,rooms,city,zip code,note\n" + "".join(rows))
+    raw_tables.convert(tmp_path / "out")
+    assert features_of(tmp_path / "out") == {
+        "price": ("float32", (), "raw"),
+        "rooms": ("int64", (), "raw"),
+        "city": ("int64", (), "raw"),
+        "zip code": ("int64", (), "raw"),
+        "note": ("bytes", (), "text"),
+    }
+    found = sorted(records_of(tmp_path / "out"), key=lambda record: record["rooms"])
+    assert math.isnan(found[0]["price"][0])
+    del found[0]["price"]
+    assert found[0] == {"rooms": [0], "city": [0], "zip code": [100], "note": [b"note 0"]}
+    assert found[1] == {"price": [0.5], "rooms": [1], "city": [1], "zip code": [99], "note": [b"note 1"]}
+
+
+def test_json_has_lists_of_one_length_or_of_any_and_objects_may_lack_columns(table, raw_tables, tmp_path):
+    rows = [{"box": [i, 2.5], "ids": list(range(i)), "tags": ["x"] * i, "ok": i > 1, "zip": "0123"} for i in range(4)]
+    table("train.jsonl", lines(*rows, {"box": [0, None], "zip": "0124", "ok": False}))
+    raw_tables.convert(tmp_path / "out", "--columns=zip=bytes")
+    assert features_of(tmp_path / "out") == {
+        "box": ("float32", (2,), "raw"),
+        "ids": ("int64", (None,), "raw"),
+        "tags": ("int64", (None,), "raw"),
+        "ok": ("int64", (), "raw"),
+        "zip": ("bytes", (), "raw"),
+    }
+    found = {len(record["ids"]): record for record in records_of(tmp_path / "out") if not math.isnan(record["box"][1])}
+    assert found[3] == {"box": [3, 2.5], "ids": [0, 1, 2], "tags": [0, 0, 0], "ok": [1], "zip": [b"0123"]}
+    assert sum(math.isnan(record["box"][1]) for record in records_of(tmp_path / "out")) == 1
+
+
+def test_options_or_a_file_say_what_columns_hold_and_what_is_left_out(table, raw_tables, tmp_path, capsys):
+    table("train.csv", ",price,rooms,city,note\n" + "".join(f"{i},{i},,{i % 2},{i}\n" for i in range(4)))
+    flags = ["--columns=*=skip,price=float32,city=category,rooms=int64", "--missing=rooms=7"]
+    raw_tables.convert(tmp_path / "out", *flags, "--dry-run")
+    assert "note: columns: price float32, rooms int64, city category of 2 classes\n" in capsys.readouterr().out
+    raw_tables.convert(tmp_path / "out", *flags)
+    assert sorted(record["price"][0] for record in records_of(tmp_path / "out")) == [0, 1, 2, 3]
+    assert {record["rooms"][0] for record in records_of(tmp_path / "out")} == {7}
+    (tmp_path / "columns.json").write_text(json.dumps({"*": "skip", "price": "float32", "city": "category"}))
+    raw_tables.convert(tmp_path / "file", f"--columns={tmp_path}/columns.json")
+    assert set(features_of(tmp_path / "file")) == {"price", "city"}
+
+
+def test_a_label_is_named_in_the_manifest_and_never_missing(table, raw_tables, tmp_path):
+    table("train.csv", "x,kind,color\n1,b,red\n2,a,\n3,,red\n4,b,red\n")
+    raw_tables.convert(tmp_path / "out", "--label-column=kind", "--max-bad-records=1", "--columns=color=category")
+    labels = read_manifest(str(tmp_path / "out")).labels
+    assert (labels.key, labels.base, labels.names) == ("kind", 0, ("a", "b"))
+    assert ledger_of(tmp_path / "out") == ["line 4: 'kind' is missing, which is the label"]
+    assert sorted((r["x"][0], r["kind"][0], r["color"][0]) for r in records_of(tmp_path / "out")) == [
+        (1, 1, 0),
+        (2, 0, -1),
+        (4, 1, 0),
+    ]
+    (tmp_path / "kinds.txt").write_text("b\nc\na\n")
+    flags = ("--label-column=kind", f"--label-file={tmp_path}/kinds.txt", "--max-bad-records=1")
+    raw_tables.convert(tmp_path / "named", *flags)
+    assert read_manifest(str(tmp_path / "named")).labels.names == ("b", "c", "a")
+
+
+def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
+    raw_tables.write_columns()
+    raw_tables.convert(tmp_path / "out", "--validation-fraction=0", "--label-column=city", "--columns=rooms=int64",
+                       "--max-bad-records=5")  # fmt: skip
+    images = {tuple(record["photo"])[:1] for record in records_of(tmp_path / "out")}
+    jpegs = {(data,) for data in raw_tables.images.values() if data.startswith(b"\xff\xd8")}
+    assert jpegs < images
+    assert len(images) == len(raw_tables.images)
+    assert sorted(error.partition(": ")[2][:50] for error in ledger_of(tmp_path / "out")) == [
+        "'city' is missing, which is the label",
+        "'rooms' is 'x'; it must be an integer within int64",
+        "4 cells; the header has 5",
+        "no file 'none.jpg' can be found",
+        "not JSON: Expecting property name enclosed in doub",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "flags", "error", "message"),
+    [
+        ({"a": {"b": 1}}, [], OptionError, "the column 'a' holds nested columns. A feature holds .* --columns a=skip"),
+        ({"a": [[1]]}, [], OptionError, "the column 'a' holds nested lists"),
+        ({"a": [1]}, [], OptionError, "the column 'a' holds int64, alone and in lists"),
+        ({"a": 1}, ["--columns=b=text"], OptionError, "the tables have no column 'b', which an option names"),
+        ({"a": 1}, ["--missing=b=0"], OptionError, "the tables have no column 'b', which an option names"),
+        ({"a": 1}, ["--columns=a=flaot32"], OptionError, "a=flaot32 is not understood. Did you mean 'float32'"),
+        ({"a": 1}, ["--columns=a"], OptionError, "--columns: a= is not understood. Give COLUMN=VALUE,... or a .json"),
+        ({"a": 1}, ["--columns=a=skip"], OptionError, "no column is left to convert. The tables have: a."),
+        ({"a": 1}, ["--target-columns=a"], OptionError, "--target-columns=a: not without --image-column or"),
+        ({"a": 1}, ["--text-column=a", "--missing=a=1"], OptionError, "--missing=a=1: not with --image-column or"),
+    ],
+)  # fmt: skip
+def test_what_no_feature_can_hold_is_one_clear_error(table, raw_tables, tmp_path, cells, flags, error, message):
+    table("train.jsonl", lines(cells, {"a": 1} if "alone" in message else cells))
+    with pytest.raises(error, match=message):
+        raw_tables.convert(tmp_path / "out", *flags)
+    assert not (tmp_path / "out").exists()
+
+
+def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
+    table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in range(100_001)))
+    with pytest.raises(LabelError, match="'id' has over 100,000 different values. Give --columns id=text"):
+        raw_tables.convert(tmp_path / "out", "--columns=id=category")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "message"),
+    [
+        (Column("a", "int64"), None, "'a' is None; .* Give --missing a=VALUE, or --columns a=float32"),
+        (Column("a", "int64"), "NA", "'a' is 'NA'; .* Give --missing a=VALUE, or --columns a=float32"),
+        (Column("a", "int64"), 2**63, "it must be an integer within int64"),
+        (Column("a", "int64"), 1.5, "it must be an integer within int64"),
+        (Column("a", "int64", missing="x"), None, "'a' is 'x'; it must be an integer"),
+        (Column("a", "float32"), "1_000", "it must be a finite number within float32"),
+        (Column("a", "float32"), 1e39, "it must be a finite number within float32"),
+        (Column("a", "category", names=("x", "y")), "z", "unknown label 'z'. Known: x, y"),
+        (Column("a", "text"), 5, "'a' is 5; it must be text"),
+        (Column("a", "text"), "\ud800", "which is not Unicode text"),
+        (Column("a", "int64", (2,)), [1, None], "must be an integer within int64"),
+    ],
+)
+def test_a_column_names_the_value_that_it_cannot_hold(column, cell, message):
+    with pytest.raises(ValueError, match=message):
+        column.value(cell, bytes)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "value"),
+    [
+        (Column("a", "int64"), " -3 ", -3),
+        (Column("a", "int64"), 3.0, 3),
+        (Column("a", "int64"), True, 1),
+        (Column("a", "int64", missing="0"), "", 0),
+        (Column("a", "float32"), "1e-3", 0.0010000000474974513),
+        (Column("a", "float32", missing="-1"), math.nan, -1.0),
+        (Column("a", "category", names=("x", "y")), " y", 1),
+        (Column("a", "category", names=("x", "y")), None, -1),
+        (Column("a", "category", names=("x", "y"), missing="x"), None, 0),
+        (Column("a", "text"), None, b""),
+        (Column("a", "bytes"), b"\xff", b"\xff"),
+        (Column("a", "int64", (None,)), None, []),
+    ],
+)
+def test_cells_of_each_kind_become_these_values(column, cell, value):
+    assert column.value(cell, bytes) == value
