@@ -1,4 +1,4 @@
-"""python -m converters.table_to_gcs: csv, tsv or jsonl tables -> ~100 MB TFRecord shards.
+"""python -m converters.table_to_gcs: csv, tsv, jsonl, Parquet or Arrow tables -> ~100 MB TFRecord shards.
 
 Each row becomes a record, and each column a feature of the same name; or a record has an image or text of one column
 with a label, labels, numbers or nothing. Runs on Apache Beam. The same command resumes an interrupted conversion."""
@@ -25,7 +25,7 @@ from converters.table.row_converter import RowConverter
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
 from pipeline.errors import OptionError
 from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.rows import is_json
+from pipeline.raw.rows import ARROW_SUFFIXES, is_json
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console
 
@@ -49,6 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = _row_converter(args, tables.paths, to_jpeg)
         notices = ["columns: " + ", ".join(map(str, rows.columns)), *others]
         return run(args, rest, rows, tables.sources, notices=notices)
+    for path in (path for path in tables.paths if path.endswith(ARROW_SUFFIXES)):
+        raise OptionError(
+            f"--image-column and --text-column do not read {path}. Leave them out: each column becomes a feature, and "
+            "--columns says what it holds."
+        )
     with Console().status("looking for classes"):  # reads every row of every table
         target = _target(args, wanted["--target-columns"], tables.paths)
     shared = (target, args.key_column, args.delimiter, args.validation_fraction)

@@ -58,6 +58,7 @@ RAW_DATA = {
     "csv of images": lambda directory: RawTables(directory).write(),
     "jsonl of texts": lambda directory: RawTables(directory).write_texts(),
     "rows of csv and jsonl": lambda directory: RawTables(directory).write_columns(),
+    "rows of parquet": lambda directory: RawTables(directory).write_parquet(),
     "packed texts": lambda directory: RawTexts(directory, 90).write(),
     "cifar-10 archive": lambda directory: RawCifar(directory).write_archive(),
     "cifar-100 folder": lambda directory: RawCifar(directory, coarse=True, images=12).write(),

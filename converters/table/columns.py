@@ -2,6 +2,7 @@
 
 Texts of errors about cells are part of plan digests."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.table.cells import document_cell, number_cell
 from converters.table.targets import SingleLabel
 from pipeline.errors import LabelError, OptionError, did_you_mean
-from pipeline.raw.rows import is_json, table_rows
+from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_json, table_rows
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Content, Dtype, Feature
 from pipeline.shards.typed_json import JsonFile
@@ -114,18 +115,21 @@ class _Seen:
     def __init__(self, asked: str | None) -> None:
         self.asked, self.most = asked, MAX_CLASSES if asked == "category" else _FEW_VALUES
         self.kinds, self.lengths, self.values = set[str](), set[int | None](), set[str]()
-        self.count = 0
+        self.count, self.named = 0, ()
 
     def add(self, cell: Any, *, text: bool) -> None:
-        """text: a cell of csv, in which numbers are texts, too."""
+        """text: a cell of csv, in which numbers are texts, too. A tuple has the names of the column's classes."""
+        if isinstance(cell, tuple):
+            self.asked, self.named = self.asked or "category", cell
+            return
         alone = not isinstance(cell, list)
         if not _is_missing(cell):
             self.lengths.add(None if alone else len(cell))
         for item in [cell] if alone else cell:
-            self.count += 1
             self.kinds.add(_kind(item, text=text))
             if len(self.values) <= self.most and isinstance(item, str | int) and str(item).strip():
                 self.values.add(str(item).strip())
+                self.count += 1
 
     def column(self, name: str) -> Column:
         """Raises OptionError if no feature can hold it, LabelError."""
@@ -137,8 +141,8 @@ class _Seen:
             )
         if kind == "category" and len(self.values) > self.most:
             raise LabelError(f"{name!r} has over {MAX_CLASSES:,} different values. Give --columns {name}=text.")
-        names = filter(_NAME.fullmatch, self.values) if kind == "category" else ()
-        return Column(name, kind, (lists.pop() if len(lists) == 1 else None,) if lists else (), in_order([*names]))
+        names = self.named or in_order([*filter(_NAME.fullmatch, self.values)]) if kind == "category" else ()
+        return Column(name, kind, (lists.pop() if len(lists) == 1 else None,) if lists else (), names)
 
     def _guessed(self) -> str:
         """A kind, or what no kind is."""
@@ -172,14 +176,21 @@ def find_columns(
     """The columns to convert, in the order in which they are found. Reads every row; the conversion reports bad ones.
 
     asked: kinds by name; ALL is for all others. missing: see Column. Raises OptionError, LabelError."""
+
+    def kind_of(name: str) -> str | None:  # pandas numbers rows in columns without a name, or with such names
+        return asked.get(name, SKIP if not name or name.startswith("__index_level_") else asked.get(ALL))
+
     seen = dict[str, _Seen]()
     for path in paths:
-        for row in table_rows(open_storage(path), path, delimiter):
-            for name, cell in row.cells.items():
-                if name not in seen:
-                    seen[name] = _Seen(asked.get(name, asked.get(ALL) if name else SKIP))
-                if seen[name].asked != SKIP:
-                    seen[name].add(cell, text=not is_json(path))
+        known = arrow(path).arrow_cells(open_storage(path), path) if path.endswith(ARROW_SUFFIXES) else {}
+        unknown = [n for n in known if kind_of(n) == "category" or (known[n] == [None] and kind_of(n) is None)]
+        examples = ((name, cell) for name, cells in known.items() for cell in cells)
+        rows = table_rows(open_storage(path), path, delimiter, unknown)
+        for name, cell in itertools.chain(examples, (cell for row in rows for cell in row.cells.items())):
+            if name not in seen:
+                seen[name] = _Seen(kind_of(name))
+            if seen[name].asked != SKIP:
+                seen[name].add(cell, text=not is_json(path))
     kept = [name for name, each in seen.items() if each.asked != SKIP]
     for name in (name for name in (*asked, *missing) if name not in (*seen, ALL)):
         raise OptionError(f"the tables have no column {name!r}, which an option names.{did_you_mean(name, kept)}")

@@ -15,7 +15,7 @@ from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.cells import class_cells
 from converters.table.columns import MAX_CLASSES, in_order
 from pipeline.errors import LabelError, OptionError, RawDataError, StorageError, did_you_mean
-from pipeline.raw.rows import TABLE_SUFFIXES, column_names, table_rows
+from pipeline.raw.rows import ARROW_SUFFIXES, TABLE_SUFFIXES, column_names, table_rows
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
@@ -38,9 +38,10 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
     files, _ = storage.entries(raw_data_dir)
-    names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
+    suffixes = (*TABLE_SUFFIXES, *ARROW_SUFFIXES)
+    names = [name for name in files if name.endswith(suffixes) and not name.startswith(".")]
     if not names:
-        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: {first_few(files)}.")
+        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(suffixes)}). It has: {first_few(files)}.")
     wanted = "table of a split, like train.csv or validation-1.jsonl"
     tables = by_split(raw_data_dir, names, validation_fraction, name=_NAME, wanted=wanted)
     sources = [

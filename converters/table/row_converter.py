@@ -20,7 +20,7 @@ from converters.table.columns import MISSING, Column
 from converters.table.converter import find_image
 from pipeline.errors import SchemaError
 from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.rows import TableRow, table_rows
+from pipeline.raw.rows import ARROW_SUFFIXES, TableRow, table_rows
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.schemes import open_storage
@@ -62,7 +62,8 @@ class RowConverter:
         return {}
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
-        rows = (self._keyed(source, row) for row in table_rows(storage, source.uri, self.delimiter))
+        names = [column.name for column in self.columns] + [self.key_column or self.columns[0].name]
+        rows = (self._keyed(source, row) for row in table_rows(storage, source.uri, self.delimiter, names))
         mine = (each for each in rows if is_of(source.split, each[0], self.validation_fraction))
         return batches(mine, lambda each: each[1].size, _WINDOW_BYTES)
 
@@ -75,7 +76,7 @@ class RowConverter:
 
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
-        schema = self.schema
+        schema, unit = self.schema, "row" if source.uri.endswith(ARROW_SUFFIXES) else "line"
         good, unusable = list[tuple[str, bytes]](), list[Unusable]()
         for place, row in window:
             key, error = f"{source.split}/{place}", row.error
@@ -85,7 +86,7 @@ class RowConverter:
             except (ValueError, Reject, SchemaError) as found:
                 error = str(found)
             if error:
-                unusable.append(Unusable(key, source.file, row.offset, f"line {row.line}: {error}"))
+                unusable.append(Unusable(key, source.file, row.offset, f"{unit} {row.line}: {error}"))
         return Pack([key for key, _ in good], [payload for _, payload in good], {}, unusable)
 
     def _values(self, table: str, row: TableRow) -> Mapping[str, Value]:

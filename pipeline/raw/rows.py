@@ -1,5 +1,6 @@
 """Rows of csv, tsv and jsonl files as byte ranges: they can be shuffled without staying in memory, and read again.
 
+Rows of Parquet and Arrow files have no byte ranges: `arrow_tables` reads them.
 Only one row is in memory at a time. Python's csv module parses each csv row, which may continue over lines inside
 quotes. A row that it rejects ends after its first line, and the next line starts another row: a quote that is never
 closed costs one line, not the rest of the file. Texts of row errors are part of plan digests."""
@@ -7,14 +8,15 @@ closed costs one line, not the rest of the file. Texts of row errors are part of
 import csv
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from pipeline.errors import RawDataError
+from pipeline.errors import InfeedError, RawDataError, how_to_install
 from pipeline.raw.compressed import uncompressed
 from pipeline.storage.storage import Storage
 
 MAX_ROW_BYTES = 16 * 1024**2
+ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
@@ -45,10 +47,26 @@ def is_json(uri: str) -> bool:
     return uri.endswith((".jsonl", ".ndjson"))
 
 
-def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[TableRow]:
+def arrow(uri: str) -> Any:
+    """The module that reads a Parquet or Arrow file. Raises InfeedError without pyarrow."""
+    try:
+        from pipeline.raw import arrow_tables
+    except ImportError as e:
+        raise InfeedError(f"reading {uri} needs pyarrow ({e}). Install it: {how_to_install('tables')}.") from e
+    return arrow_tables
+
+
+def table_rows(
+    storage: Storage, uri: str, delimiter: str | None, columns: Collection[str] | None = None
+) -> Iterator[TableRow]:
     """All rows except empty lines and the header. delimiter: of csv; None for the default of the file's suffix.
 
-    Raises RawDataError for a csv file without a header."""
+    columns: those to read of Parquet and Arrow, whose rows have their number as line and offset; None for all.
+    Raises RawDataError for a csv file without a header, and a Parquet or Arrow file that cannot be read."""
+    if uri.endswith(ARROW_SUFFIXES):
+        rows = enumerate(arrow(uri).arrow_rows(storage, uri, columns), start=1)
+        yield from (TableRow(number, number, size, cells) for number, (cells, size) in rows)
+        return
     with storage.open(uri) as file:
         yield from rows_of(file, uri, delimiter)
 
@@ -67,6 +85,8 @@ def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[
     """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file. The file may be a .gz.
 
     Raises RawDataError for a csv file without a header."""
+    if uri.endswith(ARROW_SUFFIXES):
+        return list(arrow(uri).arrow_cells(storage, uri))
     with uncompressed(storage, uri) as file:
         uri = uri.removesuffix(".gz")
         rows = _all_rows(file, uri, delimiter)

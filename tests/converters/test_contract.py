@@ -32,6 +32,7 @@ IN_A_BUCKET = (
     "tfds",
     "tfrecord compressed",
     "packed texts",
+    "rows of parquet",
 )
 
 

@@ -164,6 +164,7 @@ CONVERTERS = {
     "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
     "jsonl of texts": Row(find_text_tables, TEXT_TABLES),
     "rows of csv and jsonl": Row(find_rows, ROWS),
+    "rows of parquet": Row(find_rows, ROWS),
     "packed texts": Row(find_texts_to_pack, PACKED_TEXTS),
     "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
     "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),

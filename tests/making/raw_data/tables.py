@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from converters import table_to_gcs
 from raw_data.images import make_image
 
@@ -53,6 +56,15 @@ class RawTables:
         (self.directory / "rows.csv").write_text("\n".join(lines) + "\n")
         cells = [{"price": i, "rooms": i, "city": "ab"[i % 2], "note": "", "photo": "img/0.jpg"} for i in range(9)]
         (self.directory / "rows.jsonl").write_text("\n".join(map(json.dumps, cells)) + "\n{\n")
+        return self
+
+    def write_parquet(self):
+        """The same columns, without images, in row groups of 7; in some rows an integer or the class is missing."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        rows = [{"price": i / 4, "rooms": i or None, "city": "ab"[i % 2], "note": f"Käse {i}"} for i in range(40)]
+        parquet.write_table(
+            pa.Table.from_pylist([*rows, {"rooms": 1}]), self.directory / "rows.parquet", row_group_size=7
+        )
         return self
 
     def convert(self, out, *flags):

@@ -1,0 +1,165 @@
+"""Parquet, Arrow and Feather files: what their columns hold, and their rows, with little of a file in memory.
+
+`rows` imports this module only to read such a file, because pyarrow is in the extra [tables]. Texts of errors about
+cells are part of plan digests."""
+
+import contextlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow
+from pyarrow import ipc, parquet, types
+
+from pipeline.errors import RawDataError, StorageError
+from pipeline.sizes import MiB, format_bytes
+from pipeline.storage.storage import Storage
+
+MAX_BATCH_BYTES = 64 * MiB
+_USUAL_BATCH_BYTES = 8 * MiB  # of numbers, which take up to ten times as much as Python objects
+_VALUE_BYTES, _BOMB_BYTES, _BOMB_RATIO = 8, 1024 * MiB, 100
+_FEW_ROWS = 4096
+
+Row = dict[str, Any]
+
+
+@contextlib.contextmanager
+def _opened(storage: Storage, uri: str) -> Iterator[BinaryIO]:
+    """The file. Raises RawDataError where pyarrow cannot read it."""
+    try:
+        with storage.open(uri) as file:
+            yield file
+    except StorageError:
+        raise
+    except (pyarrow.ArrowException, OSError) as e:
+        raise RawDataError(f"{uri} cannot be read: {str(e).splitlines()[0][:200]} Write it again.") from e
+
+
+def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
+    """For each column, cells such as it may hold, or a tuple of its classes' names; None for texts, to be looked at.
+
+    Raises RawDataError."""
+    with _opened(storage, uri) as file:
+        schema = parquet.read_schema(file) if uri.endswith(".parquet") else _stream(file)[0]
+    named = {name: [names] for name, names in _class_names(schema).items()}
+    return {field.name: named.get(field.name) or [*_examples(_plain(field.type))] for field in schema}
+
+
+def arrow_rows(storage: Storage, uri: str, columns: Collection[str] | None = None) -> Iterator[tuple[Row, int]]:
+    """The cells of each row by column, and their size in bytes. columns: those to read. Raises RawDataError."""
+    with _opened(storage, uri) as file:
+        for batch in (_parquet_batches if uri.endswith(".parquet") else _arrow_batches)(file, uri, columns):
+            names = [name for name in batch.schema.names if columns is None or name in columns]
+            named = _class_names(batch.schema)
+            for cells in zip(*(_cells(batch.column(name), named.get(name)) for name in names), strict=True):
+                yield dict(zip(names, cells, strict=True)), sum(map(_size, cells))
+
+
+def _parquet_batches(file: BinaryIO, uri: str, columns: Collection[str] | None) -> Iterator[Any]:
+    """Page by page, and repeated texts as dictionaries: a small file may repeat a long text a billion times."""
+    paged: dict[str, Any] = {"pre_buffer": False, "buffer_size": MiB}
+    first = parquet.ParquetFile(file, **paged)
+    wanted = [name for name in first.schema_arrow.names if columns is None or name in columns]
+    for number in range(first.num_row_groups):
+        group = first.metadata.row_group(number)
+        rows, texts = _rows_at_once(group, wanted, uri), [*_repeated(group)]
+        reader = parquet.ParquetFile(file, metadata=first.metadata, read_dictionary=texts, **paged)
+        yield from reader.iter_batches(rows, row_groups=[number], columns=wanted)
+
+
+def _repeated(group: Any) -> Iterator[str]:
+    """The columns that are all or mostly dictionaries, which pyarrow would keep in memory as a whole."""
+    for chunk in map(group.column, range(group.num_columns)):
+        is_small = chunk.total_uncompressed_size <= MAX_BATCH_BYTES // 2
+        if is_small and chunk.physical_type == "BYTE_ARRAY" and not any("DELTA" in each for each in chunk.encodings):
+            yield chunk.path_in_schema
+
+
+def _rows_at_once(group: Any, wanted: Collection[str], uri: str) -> int:
+    """How many rows of a row group to read at once. Raises RawDataError where one row would be too large."""
+    total = 0
+    for chunk in map(group.column, range(group.num_columns)):
+        size = max(chunk.total_uncompressed_size, chunk.num_values * _VALUE_BYTES)
+        is_bomb = chunk.total_uncompressed_size > max(_BOMB_BYTES, _BOMB_RATIO * chunk.total_compressed_size)
+        if (name := chunk.path_in_schema.partition(".")[0]) in wanted:
+            _check_size(uri, name, size if is_bomb else size // max(1, group.num_rows))
+            total += size
+    return max(1, min(group.num_rows, _USUAL_BATCH_BYTES * group.num_rows // max(1, total)))
+
+
+def _check_size(uri: str, column: str, size: int) -> None:
+    if size > MAX_BATCH_BYTES:
+        raise RawDataError(
+            f"the column {column!r} of {uri} has {format_bytes(size)} that cannot be read in parts; allowed are "
+            f"{format_bytes(MAX_BATCH_BYTES)}. Leave it out, or write the file with smaller values and row groups."
+        )
+
+
+def _stream(file: BinaryIO) -> tuple[Any, Iterator[Any]]:
+    """The schema and batches of an Arrow file, or of a stream, as Hugging Face writes."""
+    try:
+        reader = ipc.open_file(file)
+        return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+    except pyarrow.ArrowInvalid:
+        file.seek(0)
+        stream = ipc.open_stream(file)
+        return stream.schema, iter(stream)
+
+
+def _arrow_batches(file: BinaryIO, uri: str, columns: Collection[str] | None) -> Iterator[Any]:
+    for batch in _stream(file)[1]:
+        for name in (name for name in batch.schema.names if columns is None or name in columns):
+            _check_size(uri, name, batch.column(name).nbytes)
+        yield from (batch.slice(begin, _FEW_ROWS) for begin in range(0, batch.num_rows, _FEW_ROWS))
+
+
+def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
+    """Those of Hugging Face's ClassLabels: the values of such a column are their numbers."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        labels = {name: each["names"] for name, each in features.items() if each.get("_type") == "ClassLabel"}
+        return {name: tuple(names) for name, names in labels.items() if all(isinstance(n, str) for n in names)}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _plain(kind: Any) -> Any:
+    """The type to read it as."""
+    if types.is_temporal(kind):
+        return pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64()
+    if types.is_decimal(kind) or types.is_float16(kind):
+        return pyarrow.float64()
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(_plain(kind.value_type), kind.list_size)
+    return pyarrow.list_(_plain(kind.value_type)) if types.is_list(kind) or types.is_large_list(kind) else kind
+
+
+def _examples(kind: Any) -> Iterator[Any]:
+    if types.is_list(kind) or types.is_fixed_size_list(kind):
+        for size in [kind.list_size] if types.is_fixed_size_list(kind) else [1, 2]:
+            yield from ([item] * size for item in _examples(kind.value_type))
+    elif types.is_struct(kind):
+        yield {field.name: None for field in kind}
+    elif "binary" in str(kind):
+        yield b""
+    elif types.is_primitive(kind):
+        yield 0.5 if types.is_floating(kind) else 0
+    else:  # like a struct, what no feature can hold
+        is_text = types.is_dictionary(kind) or str(kind) in ("string", "large_string", "string_view", "null")
+        yield None if is_text else {str(kind): None}
+
+
+def _cells(array: Any, names: Sequence[str] | None) -> list[Any]:
+    """As Python objects; equal texts as one object."""
+    if types.is_dictionary(array.type):
+        names, array = array.dictionary.to_pylist(), array.indices
+    cells = array.cast(_plain(array.type)).to_pylist()
+    if names is None:
+        return cells
+    return [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
+
+
+def _size(cell: Any) -> int:
+    if isinstance(cell, list | dict):
+        return sum(map(_size, cell.values() if isinstance(cell, dict) else cell))
+    return len(cell) if isinstance(cell, str | bytes) else _VALUE_BYTES
