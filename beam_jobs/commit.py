@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from beam_jobs.report import empty_folders, in_words, summarize, write_summary
 from beam_jobs.shard_plan import SplitPlan
 from beam_jobs.verdicts import Verdict, sweep_verdicts
 from pipeline.errors import ConversionError, StorageError
+from pipeline.shards.column_statistics import update_statistics
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
 from pipeline.shards.record import crc32c
@@ -58,6 +60,10 @@ def commit_split(
     summary = summarize(plan, entry, proven, fresh=fresh, warnings=warnings, now=time.time())
     with contextlib.suppress(StorageError):  # only a report; some buckets forbid replacing the first one
         write_summary(storage, job.output_dir, summary)
+    if proven.columns:
+        names: Any = getattr(job.converter, "class_names", {})
+        columns = {name: sums.statistics(names.get(name, ())) for name, sums in sorted(proven.columns.items())}
+        update_statistics(storage, job.output_dir, split, columns)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
     done, warnings = in_words(summary), tuple(summary["warnings"])

@@ -3,7 +3,7 @@
 It trusts no runner. It receives only a few numbers per source and shard, and reads the rest from the receipts."""
 
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.receipts import Receipt, Rejected, read_receipts, receipts_of
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError, LostDataError, StorageError
+from pipeline.shards.column_statistics import ColumnSums
 from pipeline.shards.key_digest import add_digests
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import receipt_file
@@ -137,6 +138,7 @@ class CompleteSplit:
     fixups: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     totals: Counter[str] = field(default_factory=Counter)
+    columns: dict[str, ColumnSums] = field(default_factory=lambda: defaultdict(ColumnSums))
     rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, str] = (0, "")  # bytes and key of the largest record
 
@@ -148,6 +150,8 @@ class CompleteSplit:
         self.fixups.update(receipt.fixups)
         self.notes.update(receipt.notes)
         self.totals.update(receipt.totals)
+        for column, sums in receipt.columns.items():
+            self.columns[column].add(sums)
         self.rejected += receipt.rejected
         self.largest = max(self.largest, (receipt.largest_bytes, receipt.largest_key))
 

@@ -16,6 +16,7 @@ from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
 from beam_jobs.references import Reference, References, escaped
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
+from pipeline.shards.column_statistics import ColumnSums
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.sidecars import LedgerLine
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
@@ -53,6 +54,7 @@ class Receipt:
     largest_key: str = ""
     notes: Mapping[str, Count] = field(default_factory=dict)
     totals: Mapping[str, Count] = field(default_factory=dict)
+    columns: Mapping[str, ColumnSums] = field(default_factory=dict)
     raw: str = ""  # base64 of RAW_ROW [rows that arrived], in order
     raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
 
@@ -67,7 +69,10 @@ class Receipt:
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the receipt. The shard must exist already."""
         path = join(output_dir, receipt_file(self.split, self.shard, self.num_shards))
-        write_file(storage, path, sealed_line(dataclasses.asdict(self)))
+        fields = dataclasses.asdict(self)
+        if not self.columns:  # as receipts were before there were columns
+            del fields["columns"]
+        write_file(storage, path, sealed_line(fields))
 
     @property
     def stat(self) -> Stat:

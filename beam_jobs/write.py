@@ -6,7 +6,7 @@ gives the same bytes on any worker, so retries and workers that were presumed de
 import base64
 import dataclasses
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +22,7 @@ from beam_jobs.receipts import Receipt, Rejected, parse_receipt
 from beam_jobs.references import Reference, References, in_order
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import RawDataError
+from pipeline.shards.column_statistics import ColumnSums
 from pipeline.shards.example import example_pieces
 from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.naming import plan_file, receipt_file
@@ -69,6 +70,7 @@ class _Writing:
     fixups: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     totals: Counter[str] = field(default_factory=Counter)
+    columns: dict[str, ColumnSums] = field(default_factory=lambda: defaultdict(ColumnSums))
     rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
@@ -90,6 +92,10 @@ class _Writing:
         self.fixups.update(converted.fixups)
         self.notes.update(converted.notes)
         self.totals.update(converted.totals)
+        for column, numbers in converted.numbers.items():
+            self.columns[column].add_numbers(numbers)
+        for column, classes in converted.classes.items():
+            self.columns[column].add_classes(classes)
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """Writes a framed record. The payload is in pieces, because joining them would copy it."""
@@ -122,6 +128,7 @@ class _Writing:
             largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
             notes=dict(sorted(self.notes.items())),
             totals=dict(sorted(self.totals.items())),
+            columns=dict(self.columns),
             raw=base64.b64encode(rows.tobytes()).decode(),
             raw_checksum=self.plan.raw_checksum,
         )

@@ -11,7 +11,8 @@ if __name__ == "__main__":
 import io
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from pipeline.errors import OptionError, StorageError
 from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.thumbnails import UNREADABLE
+from pipeline.shards.column_statistics import COLUMNS, read_statistics
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Feature, Labels
@@ -126,6 +128,9 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
     if text:
         title = f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing"
         console.print(table(TOTALS, text_totals(manifest, text), f"{title} {text.packing}"))
+    for split, columns in read_statistics(open_storage(manifest.directory), manifest.directory).items():
+        rows = ([name, *map(_statistic, asdict(each).values())] for name, each in columns.items())
+        console.print(table(COLUMNS, rows, f"{split}: columns"))
     for split, entry in sorted(manifest.splits.items()):
         say(console, f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}")
         console.print(_bars(f"{split}: shards by size", shard_sizes(entry), "shards"))
@@ -137,6 +142,12 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
                 console.print(_label_bars(reader, manifest.labels, every, progress))
             for number in spread(reader.info.num_records, samples).tolist():
                 console.print(_record_table(reader, number, text))
+
+
+def _statistic(value: Any) -> str:
+    categories = value.items() if isinstance(value, Mapping) else ()
+    told = shortened(", ".join(f"{name} {count:,}" for name, count in categories), _MAX_TEXT)
+    return told if value is None or isinstance(value, Mapping) else _item(None, value)
 
 
 def _requests(found: Requests) -> str:

@@ -5,7 +5,7 @@ reads raw data through a Storage, returns values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from pipeline.errors import SchemaError
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.rows import ARROW_SUFFIXES, TableRow, table_rows
 from pipeline.shards.example import Value, encode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
@@ -48,12 +49,21 @@ class RowConverter:
 
     @property
     def schema(self) -> Schema:
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> Schema:
         return Schema("table", {column.name: column.feature for column in self.columns})
 
     @property
     def labels(self) -> Labels | None:
         named = (column.names for column in self.columns if column.name == self.label)
         return next((Labels(self.label or "", 0, names) for names in named if names), None)
+
+    @cached_property
+    def class_names(self) -> Mapping[str, Sequence[str]]:
+        """Of each category."""
+        return {column.name: column.names for column in self.columns if column.kind == "category"}
 
     def digest_fields(self) -> Mapping[str, Any]:
         return {"converter": "rows/1", **asdict(self)}
@@ -76,13 +86,13 @@ class RowConverter:
 
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
-        schema, unit = self.schema, "row" if source.uri.endswith(ARROW_SUFFIXES) else "line"
+        unit = "row" if source.uri.endswith(ARROW_SUFFIXES) else "line"
         good, unusable = list[tuple[str, bytes]](), list[Unusable]()
         for place, row in window:
             key, error = f"{source.split}/{place}", row.error
             try:
                 if not error:
-                    good.append((key, encode_example(schema, self._values(source.uri, row))))
+                    good.append((key, encode_example(self.schema, self._values(source.uri, row))))
             except (ValueError, Reject, SchemaError) as found:
                 error = str(found)
             if error:
@@ -116,4 +126,7 @@ class RowConverter:
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter. data: the record. Raises RawDataError if it is damaged."""
         check_record(ref, data)
-        return Converted(data)
+        values = decode_example(data)
+        classes = {name: values.pop(name) for name in self.class_names}
+        numbers = {name: each for name, each in values.items() if self.schema.features[name].dtype != "bytes"}
+        return Converted(data, numbers=numbers, classes=classes)

@@ -154,6 +154,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/inputs/slots.py:Slots.take": PRIVATE,  # a file without a name
     "pipeline/inputs/work.py:packed": PRIVATE,  # the same
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
+    "pipeline/shards/column_statistics.py:update_statistics": CLAIMED,
     "pipeline/shards/manifest.py:update_manifest": IN_OUR_FORMAT,
     "pipeline/shards/sidecars.py:remove_sidecars": CLAIMED,
     "pipeline/shards/sidecars.py:write_sidecars": CLAIMED,
