@@ -43,6 +43,7 @@ MODULES = (
     "trainer.metrics.classes",
     "trainer.metrics.binary",
     "trainer.metrics.means",
+    "trainer.metrics.regression",
     "trainer.metrics.tokens",
     "trainer.checkpoints",
     "trainer.recipe",

@@ -43,8 +43,12 @@ def float_sum(values: jax.Array, counts: jax.Array) -> jax.Array:
 
     values: float [b, ...]. Together they have about 48 bits, so the sum hardly depends on how records are batched.
     Pairwise, with Knuth's TwoSum: rows first, which are on one device each."""
-    high = jnp.where(counts, values, 0).astype(jnp.float32)
-    low = jnp.zeros_like(high)
+    return pair_sum(values, jnp.zeros_like(values, jnp.float32), counts)
+
+
+def pair_sum(values: jax.Array, errors: jax.Array, counts: jax.Array) -> jax.Array:
+    """float_sum of values + errors. errors: what rounding left out of each value."""
+    high, low = (jnp.where(counts, part, 0).astype(jnp.float32) for part in (values, errors))
     while high.ndim:
         high, low = _last_axis_sum(high, low)
     return jnp.stack([high, jnp.where(jnp.isfinite(high), low, 0)])

@@ -19,6 +19,7 @@ from trainer.mesh import Placement
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity
+from trainer.metrics.regression import Regression
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy
 from trainer.modes.evaluate import compare_paddings
 from trainer.modes.evaluation import Evaluation
@@ -104,6 +105,16 @@ def token_accuracy(data):
     return sk.accuracy_score(data["target"][counts], data["logits_of_tokens"].argmax(2)[counts])
 
 
+def expected_regression(data):
+    y, p = data["score"].astype(np.float64), data["values"][:, 0].astype(np.float64)
+    return {
+        "mean_absolute_error": sk.mean_absolute_error(y, p),
+        "rmse": sk.root_mean_squared_error(y, p),
+        "r2": sk.r2_score(y, p),
+        "correlation": np.corrcoef(y, p)[0, 1],
+    }
+
+
 def top_2(data):
     return sk.top_k_accuracy_score(data["label"], data["logits"], k=2, labels=range(CLASSES))
 
@@ -126,6 +137,7 @@ METRICS: dict[str, tuple[Any, Any]] = {
     ),
     "bits_per_byte": (BitsPerByte(uneven, lambda o, batch: batch["values"], "size"), bits_per_byte),
     "token_accuracy": (TokenAccuracy("target", uneven, lambda o, batch: batch["logits_of_tokens"]), token_accuracy),
+    "regression": (Regression("score", lambda o, batch: batch["values"][:, 0]), expected_regression),
     "own value": (lambda outputs, batch: batch["_losses"] * 2, lambda d: 2 * d["losses"].mean(dtype=np.float64)),
     "own merge": (Furthest(), lambda d: np.ptp(d["values"][:, 0])),
 }
