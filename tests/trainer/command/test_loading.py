@@ -47,7 +47,7 @@ def refused(capsys, tmp_path, monkeypatch):
         (
             "",
             "mines",
-            "there is no recipe 'mines'. Did you mean 'mnist'? Known: .*, images, mnist. Nor is there a module",
+            "there is no recipe 'mines'. Did you mean 'mnist'? Known: .*, mnist, tabular. Nor is there a module",
         ),
         ("", "mine.inner", "there is no recipe 'mine.inner'.* change to the directory with mine/inner.py"),
         ("", "mine.py", r"mine.py is a file. Give the name of its module: python -m trainer mine:Config, in the dir"),

@@ -1,0 +1,187 @@
+"""Tables: a multilayer perceptron predicts a column of a table from others, a class or a number.
+
+    infeed convert table --raw-data-dir=houses --validation-fraction=0.2 --output=shards/houses
+    infeed train tabular --data-dir shards/houses --target price --workdir runs/houses
+
+Data: any table that `infeed convert table` has converted. Inputs are normalized by the statistics of the training split
+that the conversion wrote. A category is predicted with cross entropy and accuracy, a number with squared errors and
+the metrics of a regression."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import OptionError, did_you_mean
+from pipeline.shards.column_statistics import COLUMNS_FILE, ColumnStatistics, Statistics, read_statistics
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
+from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
+
+if TYPE_CHECKING:
+    import jax
+
+    from pipeline.shards.example import Value
+    from pipeline.sources.in_memory import ExampleRecords
+    from trainer.inputs import InputContext
+    from trainer.models.tabular import TabularMlp
+    from trainer.task import Batch, Task
+
+TINY: Statistics = {
+    "area": ColumnStatistics(130, 0, 64.5, 37.5, 0.0, 129.0),
+    "city": ColumnStatistics(130, 0, categories={"Oslo": 65, "Rome": 65}),
+    "price": ColumnStatistics(130, 0, 129.5, 75.0, 0.0, 259.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DataRecipe):
+    """Trains a multilayer perceptron on a table, then evaluates one exact epoch of the validation split."""
+
+    target: str | None = None
+    """The column to predict, a category or a number. Default: the label of the table."""
+    columns: tuple[str, ...] = ()
+    """The columns to predict from. Default: all numbers and categories, except lists of any length."""
+    widths: tuple[int, ...] = (128, 128)
+    """Widths of the dense layers."""
+    dropout: float = 0.1
+    """Share of the outputs of each layer that a training step leaves out."""
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=3e-3, weight_decay=1e-3)
+    trainer: TrainerConfig = settings(eval_batch_size=512, iterations_per_loop=50, max_steps=2000)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """Those of the training split, by column."""
+        if self.data_dir is None:
+            return TINY
+        found = read_statistics(open_storage(self.data_dir), self.data_dir)
+        split = self.train_split.partition("[")[0]
+        if split not in found:
+            raise OptionError(
+                f"{join(self.data_dir, COLUMNS_FILE)} has no statistics of the split {split!r}. Convert a table with: "
+                "infeed convert table."
+            )
+        return found[split]
+
+    @cached_property
+    def predicted(self) -> str:
+        """The target."""
+        labels = self.eval_records.info.labels
+        return self._column("target", self.target or (labels.key if labels else ""))
+
+    @cached_property
+    def inputs(self) -> Mapping[str, int]:
+        """The columns to predict from, and how many values each has."""
+        features = getattr(self.eval_records.info.layout, "features", {})
+        sizes = {name: features[name].num_values for name in self.statistics if name in features}
+        chosen = [self._column("columns", name) for name in self.columns] or [name for name in sizes if sizes[name]]
+        found = {name: sizes[name] or 0 for name in chosen if name != self.predicted}
+        if not found or not all(found.values()):
+            raise OptionError(
+                f"columns={', '.join(chosen) or 'none'}: a model needs at least one column besides the target "
+                f"{self.predicted!r}, and each must have the same number of values in every row."
+            )
+        return found
+
+    def _column(self, option: str, name: str) -> str:
+        if name not in self.statistics:
+            hint = did_you_mean(name, self.statistics)
+            raise OptionError(f"{option}={name!r}: not a column of numbers or classes.{hint}")
+        return name
+
+    @property
+    def _classes(self) -> Mapping[str, int]:
+        return self.statistics[self.predicted].categories
+
+    def check(self) -> None:
+        """As DataRecipe.check. Raises OptionError for columns that the table does not have."""
+        super().check()
+        _ = self.inputs
+
+    def kept_files(self) -> Mapping[str, bytes]:
+        """As DataRecipe.kept_files, and the statistics."""
+        path = COLUMNS_FILE if self.data_dir is None else join(self.data_dir, COLUMNS_FILE)
+        return {**super().kept_files(), **({} if self.tiny else {COLUMNS_FILE: open_storage(path).read(path)})}
+
+    def class_names(self) -> Mapping[str, Labels]:
+        """Of the predicted class."""
+        return {"class": Labels(self.predicted, 0, tuple(self._classes))} if self._classes else {}
+
+    def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
+        """As DataRecipe.row_record; classes by name. What a row lacks is missing."""
+        known = {name: self._value(name, cells[name]) for name in self.inputs if name in cells}
+        singles = (name for name, size in self.inputs.items() if size == 1 and name not in cells)
+        return {**{name: self._value(name, None) for name in singles}, **super().row_record(known or cells)}
+
+    def _value(self, name: str, cell: Any) -> Any:
+        classes = list(self.statistics[name].categories)
+        if classes:
+            return classes.index(str(cell).strip()) if str(cell).strip() in classes else -1
+        return math.nan if cell is None or cell == "" else cell
+
+    def tiny_records(self, split: str) -> "ExampleRecords":
+        """130 houses, whose price depends on their area and city."""
+        from pipeline.sources.in_memory import ExampleRecords
+
+        schema = Schema("tiny", {"area": Feature("float32"), "city": Feature("int64"), "price": Feature("float32")})
+        rows = ({"area": float(i), "city": i % 2, "price": float(i * (1 + i % 2))} for i in range(130))
+        return ExampleRecords(f"{split} (--tiny)", schema, rows, Labels("city", 0, ("Oslo", "Rome")))
+
+    def train_input(self, ctx: "InputContext") -> Any:
+        """The inputs and the target."""
+        from pipeline.datasets import train_dataset
+
+        keys = (*self.inputs, self.predicted)
+        return train_dataset(self.train_records, keys=keys, seed=ctx.seed, **batch_options(ctx))
+
+    def eval_input(self, ctx: "InputContext") -> Any:
+        """As train_input, in order."""
+        from pipeline.datasets import eval_dataset
+
+        return eval_dataset(self.eval_records, keys=(*self.inputs, self.predicted), **batch_options(ctx))
+
+    def model(self, rngs: Any) -> "TabularMlp":
+        """See TabularMlp."""
+        from trainer.models.tabular import TabularMlp
+
+        columns = {name: self.statistics[name] for name in self.inputs}
+        outputs = max(1, len(self._classes))
+        return TabularMlp(columns, self.inputs, outputs, rngs, widths=self.widths, dropout=self.dropout)
+
+    def task(self) -> "Task":
+        """Cross entropy of a class, or half the squared error of a normalized number.
+
+        Predicts the class and its probability, or the number, as "prediction"; also the label, if the batch has it."""
+        import jax
+        import jax.numpy as jnp
+        import optax
+
+        from trainer.metrics.classes import Accuracy
+        from trainer.metrics.regression import Regression
+        from trainer.nnx_task import nnx_task
+        from trainer.optimizers.build import make_optimizer
+
+        target, own = self.predicted, self.statistics[self.predicted]
+        mean, deviation = own.mean or 0.0, own.deviation or 1.0
+
+        def of_class(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
+            logits = model(batch)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, batch[target]), logits
+
+        def of_number(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
+            outputs = model(batch)[:, 0]
+            wanted = (batch[target].astype(jnp.float32) - mean) / deviation
+            return (outputs - wanted) ** 2 / 2, outputs * deviation + mean
+
+        def predict(model: Any, batch: "Batch") -> dict[str, "jax.Array"]:
+            outputs, label = model(batch), {"label": batch[target]} if target in batch else {}
+            if not self._classes:
+                return {"prediction": outputs[:, 0] * deviation + mean, **label}
+            probabilities = jax.nn.softmax(outputs)
+            return {"class": jnp.argmax(outputs, axis=-1), "probability": probabilities.max(axis=-1), **label}
+
+        metrics = {"accuracy": Accuracy(target)} if self._classes else {"regression": Regression(target)}
+        loss, optimizer = of_class if self._classes else of_number, make_optimizer(self.optimizer, self.run)
+        return nnx_task(self.model, loss, optimizer, metrics, predict, precision=self.trainer.precision)
