@@ -15,7 +15,9 @@ from pipeline.storage.schemes import open_storage
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 
-@pytest.mark.parametrize("scale", [1e-45, 1e-20, 1.0, 1e30])
+@pytest.mark.parametrize(
+    "scale", [1e-45, 1.0, 1e30, 10.0 ** np.linspace(-40, 30, 1000)], ids=["tiny", "one", "huge", "mixed"]
+)
 def test_sums_are_exact_and_do_not_depend_on_the_order(scale):
     values = (np.random.default_rng(0).normal(size=1000) * scale).astype(np.float32).tolist()
     parts = [ColumnSums() for _ in range(3)]
