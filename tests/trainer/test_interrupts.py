@@ -24,14 +24,14 @@ COMMANDS = sorted(
 )
 
 STUCK = """
-import ctypes, sys
+import ctypes, sys, threading
 from pathlib import Path
 from trainer.interrupts import FirstOne, Interrupts
 
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 with Interrupts(FirstOne[sys.argv[1]], "heard"):
     libc.pthread_mutex_lock(mutex)
-    Path(sys.argv[2]).touch()
+    threading.Timer(0.5, Path(sys.argv[2]).touch).start()  # a signal before the next line would raise there
     libc.pthread_mutex_lock(mutex)  # for ever, and no signal ends it
 """
 
