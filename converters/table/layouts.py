@@ -56,7 +56,7 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
 
 def check_columns(paths: Sequence[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:
     """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. wanted: columns by option."""
-    found = in_parallel(lambda path: column_names(open_storage(path), path, delimiter), paths)
+    found = in_parallel(lambda path: dict.fromkeys(column_names(open_storage(path), path, delimiter)), paths)
     for path, there in zip(paths, found, strict=True):
         for option, columns in wanted.items():
             for column in columns:
