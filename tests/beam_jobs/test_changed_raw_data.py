@@ -42,7 +42,7 @@ def test_a_run_that_finds_its_raw_data_changed_names_the_file_and_writes_nothing
     data.raw.convert(out, *data.flags)
     good = shard_digests(out)
     data.change()
-    ways = "(give another directory, or replace the split with --overwrite|Replace the split with --overwrite, give another)"
+    ways = "(give another directory, or replace the split with --overwrite|Replace the split with --overwrite, give)"
     assert re.search(f"{re.escape(str(data.changed()))} has changed.*{ways}", refused(data, out))
     unfinish(out, keep=[0, 1, 2])
     assert str(data.changed()) in refused(data, out)
