@@ -164,11 +164,12 @@ def finder_of_broken(placement: Placement) -> Callable[[TrainState], str]:
     first = jax.jit(lambda leaves: _first(~_finite(leaves)), out_shardings=placement.replicated)
 
     def find(state: TrainState) -> str:
-        names, leaves = zip(*_inexact(state), strict=True)
+        found = dict(_inexact(state))
+        leaves = [*found.values()]
         if jax.device_get(sound(leaves)):  # on a CPU, a quarter of the time of the other
             return ""
         number = int(jax.device_get(first(leaves)))
-        return "" if number < 0 else names[number]
+        return "" if number < 0 else [*found][number]
 
     return find
 

@@ -297,7 +297,6 @@ class DataRecipe(Recipe):
 
 def batch_options(ctx: "InputContext") -> dict[str, Any]:
     """The arguments of train_dataset and eval_dataset that depend only on the context."""
-    of_context = {"stall_seconds": ctx.stall_seconds, "workers": ctx.workers}
-    if ctx.max_masked:
-        of_context |= {"on_error": "mask", "max_bad_records": ctx.max_masked}
-    return {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts} | of_context
+    masks = {"on_error": "mask", "max_bad_records": ctx.max_masked} if ctx.max_masked else {}
+    of_context = {"stall_seconds": ctx.stall_seconds, "workers": ctx.workers, **masks}
+    return {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, **of_context}

@@ -199,7 +199,10 @@ def in_process(row: Row, data: str, options: argparse.Namespace) -> dict[str, An
     """Measures a row in a process of its own, with half of the batch as long as it runs out of memory."""
     command = [sys.executable, "-m", "tests.benchmarks.accelerator", "--row", json.dumps(asdict(row)), "--data", data]
     command += [f"--seconds={options.seconds}", *[f"--peak-tflops={options.peak_tflops}"] * bool(options.peak_tflops)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT)
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return asdict(row) | {"error": f"not done after {LIMIT} s"}
     if done.returncode == 0:
         return asdict(row) | json.loads(done.stdout.splitlines()[-1])
     if OUT_OF_MEMORY in done.stderr and row.batch > 1:
@@ -243,7 +246,8 @@ def main() -> None:
         print(json.dumps([device.platform, device.device_kind, jax.device_count(), limit]))
         return
     # JAX keeps a device's memory as long as its process lives: this one does not load it.
-    asked = subprocess.run([sys.executable, "-m", "tests.benchmarks.accelerator", "--device"], check=True, stdout=-1)
+    command = [sys.executable, "-m", "tests.benchmarks.accelerator", "--device"]
+    asked = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=LIMIT)
     kind, name, devices, limit = json.loads(asked.stdout.splitlines()[-1])
     versions = {package: version(package) for package in ("jax", "jaxlib", "flax", "optax", "numpy")}
     options.seconds = 1 if options.tiny else options.seconds

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trainer.gradients import squares
+from trainer.gradients import finder_of_broken, squares
+from trainer.mesh import Placement
 
 
 def norm(tree):
@@ -34,3 +35,16 @@ def test_one_non_finite_number_makes_the_norm_non_finite(broken):
 
 def test_the_norm_of_no_arrays_is_zero():
     assert float(norm({})) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ({"count": np.int32(3)}, ""),
+        ({"a": np.full(4, 3e38, np.float32), "b": np.ones(2, np.float32)}, ""),
+        ({"a": np.full(4, 3e38, np.float32), "b": np.float32([1, np.nan])}, "b"),
+    ],
+    ids=["no numbers with a fraction", "squares that overflow", "a NaN beside them"],
+)
+def test_what_is_saved_is_broken_only_if_a_number_is_not_finite(state, found):
+    assert finder_of_broken(Placement.of(jax.devices()[:1]))(state) == found

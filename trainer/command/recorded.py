@@ -51,7 +51,8 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
     """The recipe of this name with the options of the training, where it evaluates and `options` do not have them.
 
     Of other sizes, a model may be another one without an error. A training that resumes keeps its own; the log says
-    what has changed. Only the recipe's own fields count: the others say which data are evaluated, and how."""
+    what has changed. Only the recipe's own fields count: the others say which data are evaluated, and how. Of a recipe
+    that is not infeed's, only numbers are taken: a text may name a file or code, and the history may be anyone's."""
     try:
         command = next((start.command for start in reversed(read_history(recipe.trained_in).starts)), None)
         if command is None or command.recipe != name or recipe.trainer.fast_dev_run:
@@ -66,10 +67,16 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
             log.warning("other options than in the run before: %s", ", ".join(_differences(then, changed)))
         return recipe
     given = {option.partition("=")[0].lstrip("-").replace("-", "_") for option in options if option.startswith("--")}
-    missing = {key: then[key] for key in changed if key not in given and not is_dataclass(then[key])}
+    given |= {option.removeprefix("no_") for option in given}
+    taken = {key: then[key] for key in changed if key not in given and not is_dataclass(then[key])}
+    missing = {key: value for key, value in taken.items() if is_ours(name) or _is_number(value)}
     if missing:
         log.info("as in the training: %s", ", ".join(f"{key} {value}" for key, value in missing.items()))
     return replace(recipe, **missing)
+
+
+def _is_number(value: Any) -> bool:
+    return all(isinstance(each, int | float) for each in (value if isinstance(value, tuple) else (value,)))
 
 
 def _own(recipe: Recipe) -> dict[str, Any]:
