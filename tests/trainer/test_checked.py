@@ -47,4 +47,4 @@ def test_the_norm_of_no_arrays_is_zero():
     ids=["no numbers with a fraction", "squares that overflow", "a NaN beside them"],
 )
 def test_what_is_saved_is_broken_only_if_a_number_is_not_finite(state, found):
-    assert finder_of_broken(Placement.of(jax.devices()[:1]))(state) == found
+    assert finder_of_broken(Placement.of(jax.devices()[:1]))(state)() == found

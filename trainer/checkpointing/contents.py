@@ -14,6 +14,7 @@ from pipeline.tools.program import version_of
 from trainer.workdir import CONTENTS, ITEM_METADATA
 
 FORMAT = 1
+METADATA = "metadata"
 _REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
 _SEAL = "crc32c"
 _PIXELS = ("opencv-python-headless", "simplejpeg", "pillow")
@@ -51,7 +52,7 @@ def _checksum(page: Mapping[str, Any]) -> int:
 
 def contents_path(directory: str, step: int) -> str:
     """The file with the contents of a step, in a directory of checkpoints."""
-    return join(directory, f"{step}/{CONTENTS}/metadata")
+    return join(directory, f"{step}/{CONTENTS}/{METADATA}")
 
 
 def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]:

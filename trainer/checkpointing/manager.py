@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import orbax.checkpoint as ocp
@@ -17,7 +18,15 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.activity import Activity
 from trainer.checkpointing import listing, orbax_paths
-from trainer.checkpointing.arrays import Saved, check_model, check_numbers, list_arrays, mesh_of
+from trainer.checkpointing.arrays import (
+    ArraySums,
+    ContentsSave,
+    Saved,
+    check_model,
+    check_numbers,
+    list_arrays,
+    mesh_of,
+)
 from trainer.checkpointing.contents import check_tree, read_contents, sealed, versions
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
@@ -43,6 +52,9 @@ class CheckpointManager:
         self._activity = activity or Activity()
         self._config, self._workdir, self._fence = config, str(config.workdir), fence
         self._explaining = partial(orbax_paths.as_checkpoint_error, save_seconds=config.save_seconds)
+        # For another host, which may be busy before it saves. One that is stuck is found all the same.
+        before = config.compile_seconds + config.callback_seconds + config.evaluation_seconds + config.stall_seconds
+        self._longest_wait = before + config.save_seconds
         self._path = orbax_paths.orbax_path(listing.checkpoints_directory(self._workdir))
         self.directory = str(self._path)
         self._storage = open_storage(self._workdir)
@@ -69,7 +81,7 @@ class CheckpointManager:
                 temporary_path_class=orbax_paths.fenced_path(self._workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(
                     timeout_secs=math.ceil(self._config.save_seconds),
-                    barrier_sync_fn=orbax_paths.barrier_of(self._config),
+                    barrier_sync_fn=orbax_paths.barrier_of(self._longest_wait),
                 ),
             )
             with self._explaining("open", self.directory):
@@ -153,30 +165,42 @@ class CheckpointManager:
             self._activity.saved = step
             self.on_complete(step)
 
-    def save(self, saved: Saved) -> None:
-        """Copies the state and returns; Orbax writes it in the background. Waits for the previous one."""
+    def save(self, saved: Saved, check: Callable[[], Callable[[], None]] = lambda: lambda: None) -> None:
+        """Copies the state and returns; Orbax writes it in the background. Waits for the previous one.
+
+        check: begins to check the state once it has been copied; what it returns waits for the result in the
+        background, on all hosts. If that raises, there is no checkpoint, and `settle` raises the error."""
         self._fence()
-        page = sealed(
-            {
-                "step": saved.step,
-                "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                "versions": versions(),
-                "mesh": mesh_of(saved.state),
-                "config": saved.config,
-                "input": saved.input_state,
-                "productive_seconds": saved.productive_seconds,
-                "run": saved.run,
-                "arrays": list_arrays(saved.state),
-            }
-        )
+        self.settle(wait=True)
+        page = {
+            "step": saved.step,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "mesh": mesh_of(saved.state),
+            "config": saved.config,
+            "input": saved.input_state,
+            "productive_seconds": saved.productive_seconds,
+            "run": saved.run,
+        }
+        arrays, sums, verify = list_arrays(saved.state), ArraySums(saved.state), Future[Callable[[], None]]()
+
+        def contents() -> dict[str, Any]:
+            verify.result()()  # waits: sums hold the interpreter's lock, which Orbax needs until it returns
+            found = sums(self._longest_wait)
+            listed = {name: array | {"sum": found[name]} for name, array in arrays.items()}
+            return sealed(page | {"versions": versions(), "arrays": listed})
+
         items = {
             STATE: ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]
-            CONTENTS: ocp.args.JsonSave(page),  # pyright: ignore[reportCallIssue]
+            CONTENTS: ContentsSave(contents),
         }
-        self.settle(wait=True)
         with self._writing():
             self._remove_superseded()
-            begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
+            try:
+                begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
+                verify.set_result(check())
+            except BaseException:
+                verify.cancel()
+                raise
         if not begun:
             raise CheckpointError(
                 f"{self.directory} did not accept the checkpoint of step {saved.step}. It has: {self.steps()}. "
@@ -211,7 +235,7 @@ class CheckpointManager:
         with self._explaining("read", path, advice=" It may be damaged." + self._previous(step)):
             state = self._read_state(step, like)
         with self._offering_previous(step):
-            check_numbers(path, page["arrays"], state)
+            check_numbers(path, page["arrays"], state, self._longest_wait)
         known = {name: page[name] for name in ("config", "versions", "mesh")}
         known |= {name: page.get(name) for name in ("productive_seconds", "run")}  # checkpoints of 0.1 have neither
         return Saved(step, state, page["input"], **known)

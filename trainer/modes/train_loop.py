@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
 import jax
 
@@ -203,12 +204,11 @@ class TrainLoop:
         if job.config.fast_dev_run:
             return
         with self.monitor.saving():
-            self.monitor.check.before_save(step, state)
             self.monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
             position = source.state(source.advance(self.begun.position, step - self.begun.step))
             productive, config = self.spent.productive(self.monitor.productive_seconds), job.config.to_json()
             saved = Saved(step, state, position, config, productive_seconds=productive, run=self.recorder.run)
-            self.session.checkpoints.save(saved)
+            self.session.checkpoints.save(saved, partial(self.monitor.check.for_save, step, state))
             self.session.call_back("on_checkpoint", CheckpointEnd(step, state, self.monitor.reports, self.stop))
 
     def _completed(self, step: int) -> None:

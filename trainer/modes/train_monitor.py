@@ -223,13 +223,19 @@ class FiniteCheck:
             if leaf >= 0:
                 self._found(result, i, self._names[leaf])
 
-    def before_save(self, step: int, state: TrainState) -> None:
-        """Raises NanError if any array of the state is not finite, including the optimizer's."""
-        if self._on_nan != "ignore" and (name := self._broken(state)):
-            raise NanError(
-                f"at step {step} {name} is not finite, though the loss, the gradients and the model are. No checkpoint "
-                "contains it; the same command resumes from the newest checkpoint. Check the optimizer."
-            )
+    def for_save(self, step: int, state: TrainState) -> Callable[[], None]:
+        """Begins to look; the result raises NanError if any array of the state is not finite, including the
+        optimizer's."""
+        broken = self._broken(state) if self._on_nan != "ignore" else str
+
+        def verify() -> None:
+            if name := broken():
+                raise NanError(
+                    f"at step {step} {name} is not finite, though the loss, the gradients and the model are. No "
+                    "checkpoint contains it; the same command resumes from the newest checkpoint. Check the optimizer."
+                )
+
+        return verify
 
     def _found(self, result: DispatchResult, i: int, name: str) -> None:
         step, loss = result.start + i + 1, float(result.scalars["loss"][i])
