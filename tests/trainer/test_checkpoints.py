@@ -67,7 +67,9 @@ def test_the_list_has_step_time_size_settings_evaluation_and_the_best(printed, w
 
 def test_the_tree_has_names_dtypes_shapes_and_partitions(printed):
     arrays = json.loads(printed("--tree", "--json"))
-    assert arrays["variables/params/a/b/w"].items() >= {"dtype": "float32", "shape": [8, 600], "cut": [4, 1]}.items()
+    saved = arrays["variables/params/a/b/w"]
+    assert (saved["dtype"], saved["shape"]) == ("float32", [8, 600])
+    assert "data" in saved["partition"]
     assert "'data'" in arrays["variables/params/a/b/w"]["partition"]
     text = printed("--tree", "--step=10")
     for part in ("variables/params/a/b/w", "bfloat16", "[8, 600]", "'data'"):

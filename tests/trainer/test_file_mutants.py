@@ -75,7 +75,7 @@ def files(tmp_path_factory):
         (directory / name).mkdir(parents=True)
     (directory / "7/saved_model.pb").touch()
     (directory / "7/assets.extra/infeed.json").write_text(json.dumps({"origin": {"step": 7, "metrics": {"loss": 0.5}}}))
-    contents = sealed({"step": 20, "versions": {"jax": "1"}, "config": {"seed": 1}, "arrays": {"a/w": {"cut": [1]}}})
+    contents = sealed({"step": 20, "versions": {"jax": "1"}, "config": {"seed": 1}, "arrays": {"a/w": {"sum": 1}}})
     (directory / "20/contents/metadata").write_text(json.dumps(contents))
     leaf = {"key_metadata": [{"key": "a", "key_type": 2}, {"key": "w", "key_type": 2}], "value_metadata": {}}
     (directory / "_METADATA").write_text(json.dumps({"tree_metadata": {"('a', 'w')": leaf}}))

@@ -13,7 +13,7 @@ from pipeline.storage.storage import Storage, join
 from pipeline.tools.program import version_of
 from trainer.workdir import CONTENTS, ITEM_METADATA
 
-FORMAT = 1
+FORMAT = 2  # 1, before 0.3, had sums of crc32c, which depended on how an array was split
 METADATA = "metadata"
 _REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
 _SEAL = "crc32c"
@@ -69,9 +69,9 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
     if not isinstance(page, dict) or page.get(_SEAL) != _checksum(page):
         raise CheckpointError(f"{path} is damaged: its checksum does not match.")
     head = file.typed({name: page[name] for name in ("format", "versions") if name in page}, _Head)
-    if head.format != FORMAT:
+    if not 1 <= head.format <= FORMAT:
         raise CheckpointError(
-            f"{path} has format {head.format}; this version of infeed reads {FORMAT}. Use the version that wrote "
+            f"{path} has format {head.format}; this version of infeed reads 1 to {FORMAT}. Use the version that wrote "
             f"it: {head.versions.get('infeed', 'unknown')}."
         )
     return page

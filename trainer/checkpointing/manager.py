@@ -19,9 +19,10 @@ from pipeline.storage.storage import join
 from trainer.activity import Activity
 from trainer.checkpointing import listing, orbax_paths
 from trainer.checkpointing.arrays import (
-    ArraySums,
     ContentsSave,
     Saved,
+    Sums,
+    begin_sums,
     check_model,
     check_numbers,
     list_arrays,
@@ -52,9 +53,6 @@ class CheckpointManager:
         self._activity = activity or Activity()
         self._config, self._workdir, self._fence = config, str(config.workdir), fence
         self._explaining = partial(orbax_paths.as_checkpoint_error, save_seconds=config.save_seconds)
-        # For another host, which may be busy before it saves. One that is stuck is found all the same.
-        before = config.compile_seconds + config.callback_seconds + config.evaluation_seconds + config.stall_seconds
-        self._longest_wait = before + config.save_seconds
         self._path = orbax_paths.orbax_path(listing.checkpoints_directory(self._workdir))
         self.directory = str(self._path)
         self._storage = open_storage(self._workdir)
@@ -81,7 +79,7 @@ class CheckpointManager:
                 temporary_path_class=orbax_paths.fenced_path(self._workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(
                     timeout_secs=math.ceil(self._config.save_seconds),
-                    barrier_sync_fn=orbax_paths.barrier_of(self._longest_wait),
+                    barrier_sync_fn=orbax_paths.barrier_of(self._config),
                 ),
             )
             with self._explaining("open", self.directory):
@@ -181,11 +179,12 @@ class CheckpointManager:
             "productive_seconds": saved.productive_seconds,
             "run": saved.run,
         }
-        arrays, sums, verify = list_arrays(saved.state), ArraySums(saved.state), Future[Callable[[], None]]()
+        arrays, begun_checks = list_arrays(saved.state), Future[tuple[Callable[[], None], Callable[[], Sums]]]()
 
         def contents() -> dict[str, Any]:
-            verify.result()()  # waits: sums hold the interpreter's lock, which Orbax needs until it returns
-            found = sums(self._longest_wait)
+            verify, sums = begun_checks.result()
+            verify()
+            found = sums()
             listed = {name: array | {"sum": found[name]} for name, array in arrays.items()}
             return sealed(page | {"versions": versions(), "arrays": listed})
 
@@ -197,9 +196,9 @@ class CheckpointManager:
             self._remove_superseded()
             try:
                 begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
-                verify.set_result(check())
+                begun_checks.set_result((check(), begin_sums(saved.state)))  # before later steps reuse the memory
             except BaseException:
-                verify.cancel()
+                begun_checks.cancel()
                 raise
         if not begun:
             raise CheckpointError(
@@ -222,8 +221,7 @@ class CheckpointManager:
         """The checkpoint of `step`, its arrays with the shapes and shardings of `like`.
 
         Raises CheckpointError: for another model or optimizer, naming an array; for damage, naming what is damaged and
-        the previous checkpoint. Checksums verify all arrays except those that are now split more finely, or along other
-        axes, than when they were saved; the log gives their number."""
+        the previous checkpoint."""
         path = join(self.directory, str(step))
         with self._offering_previous(step):
             page = read_contents(self._storage, self.directory, step)
@@ -235,7 +233,7 @@ class CheckpointManager:
         with self._explaining("read", path, advice=" It may be damaged." + self._previous(step)):
             state = self._read_state(step, like)
         with self._offering_previous(step):
-            check_numbers(path, page["arrays"], state, self._longest_wait)
+            check_numbers(path, page["arrays"], state)
         known = {name: page[name] for name in ("config", "versions", "mesh")}
         known |= {name: page.get(name) for name in ("productive_seconds", "run")}  # checkpoints of 0.1 have neither
         return Saved(step, state, page["input"], **known)

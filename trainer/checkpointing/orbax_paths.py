@@ -21,6 +21,7 @@ from pipeline.errors import CheckpointError, InfeedError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, advice_for, join, write_file
 from trainer.checkpointing.listing import checkpoints_directory, kinds
+from trainer.config import TrainerConfig
 from trainer.workdir import STEP_METADATA
 
 # ruff: noqa: D102 (the methods are those of epath.Path)
@@ -198,9 +199,13 @@ def as_checkpoint_error(action: str, path: str, save_seconds: float | None = Non
         raise CheckpointError(f"cannot {action} {path}: {why}") from error
 
 
-def barrier_of(seconds: float) -> Callable[..., None]:
-    """How Orbax's threads wait for those of other hosts: at least `seconds`."""
+def barrier_of(config: TrainerConfig) -> Callable[..., None]:
+    """How Orbax's threads wait for those of other hosts: as long as these may work before they save.
+
+    With save_seconds, a host in a long callback would end the run. One that is stuck is found all the same."""
     from orbax.checkpoint import multihost  # loads jax, which tools do without
 
     wait = multihost.get_barrier_sync_fn()
-    return lambda *, key, timeout_ms: wait(key=key, timeout_ms=max(timeout_ms, math.ceil(1000 * seconds)))
+    before = config.compile_seconds + config.callback_seconds + config.evaluation_seconds + config.stall_seconds
+    most = math.ceil(1000 * (before + config.save_seconds))
+    return lambda *, key, timeout_ms: wait(key=key, timeout_ms=max(timeout_ms, most))
