@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ LIMIT = 600  # seconds of a row, most of which compiles
 IMAGE_BYTES = 120e6  # of a training step in bfloat16, generously; and of a row of 2,048 tokens
 ROW_BYTES = {"none": 6e9, "attention": 1.8e9, "dots": 0.9e9, "full": 0.5e9}
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+ERROR = re.compile(r"[\w.]+Error: ")
 COLUMNS = ("model", "input", "k", "batch", "per second", "TFLOP/s", "of peak", "input wait", "peak memory")
 
 
@@ -69,7 +71,8 @@ def rows(*, tiny: bool, gpu: bool) -> Iterator[Row]:
     image = partial(Row, "small CNN" if tiny else "ResNet-50", size=32 if tiny else 224, batch=8 if tiny else 0)
     yield from (image("memory", k) for k in ((1, 10) if tiny else (1, 10, 100)))
     cores = os.cpu_count() or 1
-    yield from (image("shards", 10, workers=workers) for workers in ((0,) if tiny else sorted({0, max(2, cores // 4)})))
+    workers = (0,) if tiny else sorted({0, max(2, cores // 4), max(2, cores - 2)})
+    yield from (image("shards", 10, workers=count) for count in workers)
     small: Mapping[str, Any] = {"layers": 2, "width": 64, "heads": 2, "batch": 4, "length": 64}
     text = partial(Row, "Transformer", "memory", 10, **(small if tiny else {"length": 2048}))
     yield from (text(remat=remat) for remat in ("none", "attention", "dots", "full")[: 2 if tiny else None])
@@ -96,7 +99,7 @@ def write_shards(directory: Path, count: int, side: int) -> None:
     for shard in range(shards):
         with (directory / f"train-{shard:05d}-of-{shards:05d}").open("wb") as file:
             for number in range(shard * 1000, min(count, shard * 1000 + 1000)):
-                record = {"image/encoded": images[number % 500], "image/class/label": 1 + number % 1000}
+                record = {"image/encoded": images[number % 500], "image/class/label": number % 1000}
                 file.write(frame(encode_example(schema, record)))
     (directory / "validation-00000-of-00001").write_bytes((directory / f"train-{0:05d}-of-{shards:05d}").read_bytes())
     with contextlib.redirect_stdout(sys.stderr):
@@ -193,7 +196,8 @@ def text(row: Row, config: Any) -> tuple[Any, Any]:
 
 def fitting(row: Row, device_bytes: int | None, devices: int) -> int:
     """A first batch, a power of two per device; 64 images or 4 rows where the memory is unknown."""
-    each = ROW_BYTES[row.remat] if row.length else IMAGE_BYTES
+    kept = "attention" if row.attention == "cudnn" else row.remat  # cuDNN keeps nothing of length x length either
+    each = ROW_BYTES[kept] if row.length else IMAGE_BYTES
     most = 0.9 * device_bytes / each if device_bytes else 4 if row.length else 64
     return devices * max(1, 2 ** min(10, int(most).bit_length() - 1))
 
@@ -210,7 +214,8 @@ def in_process(row: Row, data: str, options: argparse.Namespace) -> dict[str, An
         return asdict(row) | json.loads(done.stdout.splitlines()[-1])
     if OUT_OF_MEMORY in done.stderr and row.batch > 1:
         return in_process(dataclasses.replace(row, batch=row.batch // 2), data, options)
-    return asdict(row) | {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    lines = done.stderr.strip().splitlines() or ["no output"]
+    return asdict(row) | {"error": next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])}
 
 
 def line(row: Row, found: Mapping[str, Any]) -> str:
