@@ -180,8 +180,8 @@ class TrainerConfig:
     def _check_numbers(self) -> None:
         seconds = [setting.name for setting in dataclasses.fields(self) if setting.name.endswith("_seconds")]
         for name in (*seconds, "peak_tflops"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise OptionError(f"{name}={value} must be above 0.")
+            if (value := getattr(self, name)) is not None:
+                check_above_0(name, value)
         for name in ("max_time", "checkpoint_every"):
             if getattr(self, name) is not None:
                 seconds_of(name, getattr(self, name))
@@ -266,6 +266,12 @@ def seconds_of(name: str, value: object) -> float:
             f"{name}={value!r} is not a time. Give a number above 0 with its unit, s, m or h, such as 30s or 1.5h."
         )
     return float(found[1]) * SECONDS[found[2]]
+
+
+def check_above_0(name: str, value: float) -> None:
+    """Raises OptionError unless `value` is above 0."""
+    if not value > 0:
+        raise OptionError(f"{name}={value} must be above 0.")
 
 
 def check_positive_int(name: str, value: object) -> None:

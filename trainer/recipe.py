@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pipeline.errors import OptionError
-from trainer.config import TrainerConfig
+from trainer.config import TrainerConfig, check_above_0
 from trainer.optimizers.config import OptimizerConfig, Run
 from trainer.settings import Export, Pages, settings
 from trainer.warm_start.config import WarmStart
@@ -75,8 +75,7 @@ class Recipe(ABC):
     trainer: TrainerConfig = field(default_factory=settings)
 
     def __post_init__(self) -> None:
-        if not self.follow_seconds > 0:
-            raise OptionError(f"follow_seconds={self.follow_seconds} must be above 0.")
+        check_above_0("follow_seconds", self.follow_seconds)
         if self.export.export_best and self.trainer.keep_best is None:
             raise OptionError("export_best without keep_best: give --keep-best METRIC, as in the training.")
         if not isinstance(self.trainer.workdir, str):

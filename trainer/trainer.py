@@ -13,20 +13,19 @@ from trainer.batch_spec import BatchAxes, named_leaves
 from trainer.callbacks import Callback
 from trainer.checkpointing.listing import check_checkpoint
 from trainer.checkpointing.manager import WhichStep
-from trainer.config import Model, TrainerConfig, check_positive_int
+from trainer.config import Model, TrainerConfig, check_above_0, check_positive_int
 from trainer.exporting.publishing import PLATFORMS, ExportOptions
 from trainer.history.segments import Command
 from trainer.inputs import InputFn
 from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.mesh_flags import axis_sizes, partition_rules
-from trainer.modes.evaluate import Waits, evaluate, evaluate_continuously
-from trainer.modes.loaded import LoadedModel, loaded
+from trainer.modes.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
+from trainer.modes.export import export_checkpoint
 from trainer.modes.look import look
-from trainer.modes.predict import check_export, check_predict, predict
+from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict
 from trainer.modes.replay import replay
 from trainer.modes.train import goal_of, train
-from trainer.modes.train_and_evaluate import check_name, named_inputs
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, ReplayedStep, TrainResult
 from trainer.task import Task
 from trainer.user_code import ShortErrors
@@ -167,8 +166,9 @@ class Trainer:
         all run the same program. Writes only events and, without a name, the metrics for keep_best. Skips a checkpoint
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
-        waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
-        return evaluate_continuously(self._job, input_fn, name, waits)
+        check_above_0("timeout_seconds", timeout_seconds)
+        check_above_0("poll_seconds", poll_seconds)
+        return evaluate_continuously(self._job, input_fn, name, timeout_seconds, poll_seconds)
 
     def predict(
         self,
@@ -239,8 +239,6 @@ class Trainer:
         Raises ExportError, before anything is published; and whatever predict raises."""
         check_export(self._job, keys)
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
-        from trainer.modes.export import export_checkpoint  # loads TensorFlow
-
         with ShortErrors():
             return export_checkpoint(self._job, input_fn, options, step, checkpoint_path)
 

@@ -124,7 +124,7 @@ def leaves(tree: Any) -> list[Any]:
 
 def exported() -> None:
     """What a callback that exports the best model reads of the newest export."""
-    from trainer.modes.evaluate import measured
+    from trainer.modes.evaluation import measured
 
     print(measured("export", "loss"))
 

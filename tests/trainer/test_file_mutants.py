@@ -18,7 +18,7 @@ from pipeline.tokenizers import read_text_info
 from trainer.checkpointing.contents import check_tree, read_contents, sealed
 from trainer.checkpointing.listing import Evaluations
 from trainer.history.segments import BadRecords, Command, End, Start, append, read_history
-from trainer.modes.evaluate import measured
+from trainer.modes.evaluation import measured
 
 MUTANTS = 500 if SWEEP else 25
 ORDER = {"num_records": 9, "batch": 2, "block_starts": [[0, 1, 9]], "seed": 1, "streams": 1}

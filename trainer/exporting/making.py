@@ -17,11 +17,10 @@ from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import versions
-from trainer.config import Model
 from trainer.exporting.exportable import arrays_only, decodes_images, ops_without_graph
-from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, Exports, copy_file
-from trainer.exporting.saved_model import ARRAYS, CLASS_NAME, FEATURES, SERVING_DEFAULT, Signature, write_saved_model
-from trainer.exporting.served_model import ServedModel
+from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports, copy_file
+from trainer.exporting.saved_model import ARRAYS, FEATURES, SERVING_DEFAULT, Signature, write_saved_model
+from trainer.exporting.served_model import CLASS_NAME, ServedModel
 from trainer.exporting.verification import BATCH_SIZES, IMAGE_TOLERANCE, verify
 from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_function, as_input
 from trainer.job import Job
@@ -31,18 +30,6 @@ log = logger("trainer")
 
 Predicted = Sequence[Mapping[str, Any]]
 """name -> value, of each record."""
-
-
-@dataclass(frozen=True)
-class ExportOrigin:
-    """The model that is exported. step, workdir: of which checkpoint of which training. metrics: of its evaluation, if
-    they are known. model: which of its parameters. fingerprint: of the data that it was verified on."""
-
-    step: int
-    workdir: str
-    metrics: Mapping[str, float]
-    model: Model = "params"
-    fingerprint: str = ""
 
 
 @dataclass(frozen=True)

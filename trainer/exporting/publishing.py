@@ -251,3 +251,15 @@ class ExportOptions:
         for key, found in (self.labels or {}).items():
             if any(not isinstance(name, str) for name in found.names):
                 raise OptionError(f"labels[{key!r}] has a name that is not a str: {found.names!r}.")
+
+
+@dataclass(frozen=True)
+class ExportOrigin:
+    """The model that is exported. step, workdir: of which checkpoint of which training. metrics: of its evaluation, if
+    they are known. model: which of its parameters. fingerprint: of the data that it was verified on."""
+
+    step: int
+    workdir: str
+    metrics: Mapping[str, float]
+    model: Model = "params"
+    fingerprint: str = ""

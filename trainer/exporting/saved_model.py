@@ -21,10 +21,9 @@ from pipeline.shards.schema import Labels
 from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 from trainer.exporting.graph_decoding import decode_payloads, decode_stored
-from trainer.exporting.served_model import ServedModel
+from trainer.exporting.served_model import CLASS_NAME, ServedModel
 
 SERVING_DEFAULT, FEATURES, ARRAYS = "serving_default", "features", "arrays"
-CLASS_NAME = "{}_name"  # the prediction with the class names of a prediction
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from trainer.task import Task, Variables
 
 log = logger("trainer")
 
+CLASS_NAME = "{}_name"  # the prediction with the class names of a prediction
 Arrays = Mapping[str, Any]
 
 

@@ -1,38 +1,31 @@
-"""Evaluation of a checkpoint, or of every new one as another process saves them; and what becomes of any evaluation's
-result: reports, callbacks and their exports.
+"""Evaluation of a checkpoint, of every new one as another process saves them, or of the state in the middle of
+training; and the names of evaluations.
 
 For new checkpoints host 0 looks, and tells the other hosts, so all evaluate the same one. Only results are written."""
 
-import math
+import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import jax
 import numpy as np
 
-from pipeline.errors import CheckpointError, EvaluationError, ExportError, HostError, OptionError, did_you_mean
+from pipeline.errors import CheckpointError, EvaluationError, HostError, OptionError
 from pipeline.logs import logger
-from trainer.callbacks import EvaluationEnd
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.cluster.host_registry import poll
 from trainer.events.progress import RecordsLine
-from trainer.events.reports import Reports
 from trainer.exact_epoch import OnRecords
 from trainer.exits import is_apart
-from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, Exports
 from trainer.inputs import InputFn
 from trainer.job import Job
 from trainer.metrics.tally import PADDINGS
 from trainer.modes.evaluation import Evaluation
-from trainer.modes.predict import check_export
-from trainer.modes.restoring import restore
-from trainer.modes.session import Session, open_session
-from trainer.results import EvalResult, ExportResult
+from trainer.modes.session import Session, open_session, restore
+from trainer.results import EvalResult
 from trainer.state import TrainState
 from trainer.user_code import ShortErrors
-from trainer.workdir import eval_directory
 
 REMOVAL_SECONDS = 10.0  # the longest removal of a checkpoint, from its first file to its last
 
@@ -61,83 +54,8 @@ def evaluate(
             result = evaluation.epoch(on_counted=line.add)
         if check_padding:
             compare_paddings(evaluation, result)
-        finished = FinishedEvaluation(session, evaluation.state, result, final=True)
-        finished.report(name)
-        if name is None and checkpoint_path is None:  # what keep_best uses
-            finished.record()
+        evaluation.report(result, name, final=True, for_best=name is None and checkpoint_path is None)
     return result
-
-
-class FinishedEvaluation:
-    """The state and the result of an evaluation. An export donates the arrays: continue with `state`."""
-
-    def __init__(self, session: Session, state: TrainState, result: EvalResult, *, final: bool) -> None:
-        self.state, self._session, self._result, self._final = state, session, result, final
-
-    def record(self) -> None:
-        """Records the metrics of the checkpoint, for keep_best."""
-        self._session.checkpoints.record(self._result.step, self._result.metrics)
-
-    def report(self, name: str | None, stop: Callable[[str], None] = lambda _: None) -> None:
-        """Writes the result to <workdir>/eval_<name>, or to eval, and calls the callbacks."""
-        with Reports(self._session.job.config, eval_directory(name)) as reports:
-            reports.scalars(self._result.step, self._result.metrics)
-            end = EvaluationEnd(name, self._result, self._final, export=self._export, reports=reports, stop=stop)
-            self._session.call_back("on_evaluation_end", end)
-
-    def _export(
-        self,
-        path: str,
-        input_fn: InputFn,
-        *,
-        better: Literal["min", "max"] | None = None,
-        metric: str = "loss",
-        **options: Any,
-    ) -> ExportResult | None:
-        """See Export."""
-        from trainer.exporting.making import ExportOrigin  # loads TensorFlow, as what follows
-        from trainer.modes.export import export
-
-        session, job, result = self._session, self._session.job, self._result
-        check_export(job, options.get("keys"))
-        if job.config.fast_dev_run:
-            log.info("fast_dev_run: nothing is exported to %s", path)
-            return None
-        if better is not None and not self._is_better(path, metric, better):
-            return None
-        opened = session.open("predict", input_fn)
-        origin = ExportOrigin(result.step, job.config.workdir, result.metrics)
-        session.checkpoints.settle(wait=True)
-        settings = ExportOptions(path, **options)
-        with session.activity.doing("exporting", "export_seconds"):
-            return export(session, opened, self.state, origin, settings, continue_with=self._continue_with)
-
-    def _continue_with(self, state: TrainState) -> None:
-        self.state = state
-
-    def _is_better(self, path: str, metric: str, better: Literal["min", "max"]) -> bool:
-        """Host 0 decides for all."""
-        if better not in ("min", "max"):
-            raise OptionError(f"better={better!r} is not one of min, max.")
-        if metric not in (metrics := self._result.metrics):
-            raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
-
-        def improved() -> bool:
-            before, value = measured(path, metric), metrics[metric]
-            above = value < before if better == "min" else value > before
-            return bool(math.isfinite(value) and (math.isnan(before) or above))
-
-        return self._session.exchange.from_host_0("better", improved)
-
-
-def measured(path: str, metric: str) -> float:
-    """This metric of the newest export in `path`; NaN if it is not known. ExportError if the export is damaged."""
-    exports = Exports(path)
-    newest = max(exports.numbers(), default=None)
-    try:
-        return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-        raise ExportError(f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it.") from e
 
 
 def compare_paddings(evaluation: Evaluation, first: EvalResult) -> None:
@@ -188,35 +106,25 @@ def _changed(first: EvalResult, second: EvalResult) -> str:
     return ", ".join(numbers + arrays)
 
 
-@dataclass(frozen=True)
-class Waits:
-    """How long to wait: for a new checkpoint, between two looks for one, for host 0 to start looking."""
-
-    timeout_seconds: float
-    poll_seconds: float
-    stall_seconds: float
-
-    def __post_init__(self) -> None:
-        for name, seconds in asdict(self).items():
-            if not seconds > 0:
-                raise OptionError(f"{name}={seconds} must be above 0.")
-
-
-def evaluate_continuously(job: Job, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
+def evaluate_continuously(
+    job: Job, input_fn: InputFn, name: str | None, timeout_seconds: float, poll_seconds: float
+) -> Iterator[EvalResult]:
     """See Trainer.evaluate_continuously. No session is open between two results."""
     with ShortErrors():
-        yield from _results(job, input_fn, name, waits)
+        yield from _results(job, input_fn, name, timeout_seconds, poll_seconds)
 
 
-def _results(job: Job, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
+def _results(
+    job: Job, input_fn: InputFn, name: str | None, timeout_seconds: float, poll_seconds: float
+) -> Iterator[EvalResult]:
     end, last = job.config.max_steps, None
     evaluation: Evaluation | None = None
     while end is None or last is None or last < end:
         with open_session(job) as session:
             checkpoints = session.checkpoints
-            step = _next_step(session, last, waits)
+            step = _next_step(session, last, timeout_seconds, poll_seconds)
         if step is None:
-            _say_timeout(checkpoints.directory, last, waits.timeout_seconds)
+            _say_timeout(checkpoints.directory, last, timeout_seconds)
             return
         try:
             with open_session(job) as session:
@@ -224,11 +132,7 @@ def _results(job: Job, input_fn: InputFn, name: str | None, waits: Waits) -> Ite
                 begin = evaluation.again if evaluation else Evaluation
                 evaluation = begin(session, start.opened, start.state, step)
                 result = evaluation.epoch()
-                ends = end is not None and step >= end
-                finished = FinishedEvaluation(session, evaluation.state, result, final=ends)
-                finished.report(name)
-                if name is None:  # what keep_best uses
-                    finished.record()
+                evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
         except (CheckpointError, HostError):
             if is_apart() or not _removed(checkpoints, step):
                 raise
@@ -239,15 +143,16 @@ def _results(job: Job, input_fn: InputFn, name: str | None, waits: Waits) -> Ite
     log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
 
 
-def _next_step(session: Session, last: int | None, waits: Waits) -> int | None:
+def _next_step(session: Session, last: int | None, timeout_seconds: float, poll_seconds: float) -> int | None:
     """The newest checkpoint's step, on every host, once it is newer than `last`; None on a timeout."""
-    exchange, look = session.exchange, _look_out(session, last, waits.poll_seconds)
+    exchange, seconds = session.exchange, session.job.config.stall_seconds
     late = (
-        f"start to look for the next checkpoint within {waits.stall_seconds:g} s (stall_seconds). "
+        f"start to look for the next checkpoint within {seconds:g} s (stall_seconds). "
         "Iterate in the same way on every host."
     )
-    exchange.from_host_0("looking", lambda: True, waits.stall_seconds, late)
-    return exchange.from_host_0("next step", lambda: session.watchdog.wait(look, waits.timeout_seconds))
+    exchange.from_host_0("looking", lambda: True, seconds, late)
+    look = _look_out(session, last, poll_seconds)
+    return exchange.from_host_0("next step", lambda: session.watchdog.wait(look, timeout_seconds))
 
 
 def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
@@ -281,3 +186,55 @@ def _say_timeout(directory: str, last: int | None, timeout_seconds: float) -> No
         )
     text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
     log.warning(text, timeout_seconds, last)
+
+
+class PeriodicEvaluations:
+    """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""
+
+    def __init__(self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None) -> None:
+        self.opened = {name: session.open("eval", input_fn) for name, input_fn in inputs.items()}
+        self.every_steps, self.results = every_steps, list[EvalResult]()
+        self._session, self._evaluations = session, dict[str | None, Evaluation]()
+
+    def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /, *, final: bool) -> TrainState:
+        """Returns the same state in other arrays: its own are donated. stop(why): ends the training after this. final:
+        whether the training has ended."""
+        first = next(iter(self.opened))
+        for name, opened in self.opened.items():
+            begin = self._evaluations[name].again if name in self._evaluations else Evaluation
+            evaluation = self._evaluations[name] = begin(self._session, opened, state, step)
+            result = replace(evaluation.epoch(), name=name)
+            self.results.append(result)
+            self._session.ownership.fence()
+            evaluation.report(result, name, stop, final=final, for_best=name == first)
+            state = evaluation.state
+        return state
+
+    def make_up(self, start: int, end: int | None) -> None:
+        """Evaluates the checkpoint that a run resumes from, if that was due and has not happened."""
+        ends, checkpoints = end is not None and start >= end, self._session.checkpoints
+        due = ends or (self.every_steps is not None and start % self.every_steps == 0)
+        if due and not checkpoints.was_evaluated(start):
+            like = self._session.job.abstract_state(next(iter(self.opened.values())))
+            self(start, checkpoints.restore(start, like).state, lambda _: None, final=ends)
+
+
+def named_inputs(inputs: InputFn | Mapping[str, InputFn], name: str | None) -> Mapping[str | None, InputFn]:
+    """The inputs of an evaluation by name: one, or several. OptionError for a name that cannot be one."""
+    if not isinstance(inputs, Mapping):
+        check_name(name)
+        return {name: inputs}
+    if name is not None or not inputs:
+        raise OptionError(f"name={name!r} with {len(inputs)} inputs: the keys of a mapping of inputs are the names.")
+    for key in inputs:
+        check_name(key)
+    return {key: input_fn for key, input_fn in inputs.items()}  # noqa: C416 (a copy with keys of a wider type)
+
+
+def check_name(name: str | None) -> None:
+    """Raises OptionError unless this can name an evaluation: it becomes part of a directory's name."""
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+        raise OptionError(
+            f"name={name!r} cannot name a directory. Allowed: up to 100 letters, digits, '.', '_' and '-'; the "
+            "events go to <workdir>/eval_<name>."
+        )

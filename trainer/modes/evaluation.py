@@ -1,26 +1,35 @@
-"""Exact epochs over an input, each with its proof."""
+"""Exact epochs over an input, each with its proof; and what becomes of a result: reports, callbacks, their exports."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from pipeline.errors import InputError
+from pipeline.errors import ExportError, InputError, OptionError, did_you_mean
 from pipeline.logs import logger
 from pipeline.sizes import counted
+from trainer.callbacks import EvaluationEnd
 from trainer.config import PARAMS, Model
+from trainer.events.reports import Reports
 from trainer.exact_epoch import EpochTotals, OnCounted, OnRecords
+from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports
+from trainer.inputs import InputFn
 from trainer.job import Job, OpenedInput
 from trainer.loop.dispatching import Steps, run
 from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
+from trainer.modes.export import export
+from trainer.modes.predict import check_export
 from trainer.modes.session import Session
-from trainer.results import EvalResult
+from trainer.results import EvalResult, ExportResult
 from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import EvalState, eval_step, no_tallies
 from trainer.task import Variables
+from trainer.workdir import eval_directory
 
 log = logger("trainer")
 
@@ -112,6 +121,79 @@ class Evaluation:
             self._opened = self._session.open("eval", self._opened.input_fn)
         self._exhausted = True
         return self._opened
+
+    def report(
+        self,
+        result: EvalResult,
+        name: str | None,
+        stop: Callable[[str], None] = lambda _: None,
+        *,
+        final: bool,
+        for_best: bool,
+    ) -> None:
+        """Writes the result to <workdir>/eval_<name>, or to eval, and calls the callbacks. An export in one of them
+        donates the arrays, too.
+
+        for_best: whether to record the metrics of the checkpoint for keep_best. That comes last: a run that is killed
+        in a callback makes up for this evaluation."""
+        with Reports(self._job.config, eval_directory(name)) as reports:
+            reports.scalars(result.step, result.metrics)
+            export = partial(self._export, result)
+            self._session.call_back("on_evaluation_end", EvaluationEnd(name, result, final, export, reports, stop))
+        if for_best:
+            self._session.checkpoints.record(result.step, result.metrics)
+
+    def _export(
+        self,
+        result: EvalResult,
+        path: str,
+        input_fn: InputFn,
+        *,
+        better: Literal["min", "max"] | None = None,
+        metric: str = "loss",
+        **options: Any,
+    ) -> ExportResult | None:
+        """See Export."""
+        session, job = self._session, self._job
+        check_export(job, options.get("keys"))
+        if job.config.fast_dev_run:
+            log.info("fast_dev_run: nothing is exported to %s", path)
+            return None
+        if better is not None and not self._is_better(result.metrics, path, metric, better):
+            return None
+        opened = session.open("predict", input_fn)
+        origin = ExportOrigin(result.step, job.config.workdir, result.metrics)
+        session.checkpoints.settle(wait=True)
+        settings = ExportOptions(path, **options)
+        with session.activity.doing("exporting", "export_seconds"):
+            return export(session, opened, self.state, origin, settings, continue_with=self._continue_with)
+
+    def _continue_with(self, state: TrainState) -> None:
+        self.state = state
+
+    def _is_better(self, metrics: Mapping[str, float], path: str, metric: str, better: Literal["min", "max"]) -> bool:
+        """Host 0 decides for all."""
+        if better not in ("min", "max"):
+            raise OptionError(f"better={better!r} is not one of min, max.")
+        if metric not in metrics:
+            raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
+
+        def improved() -> bool:
+            before, value = measured(path, metric), metrics[metric]
+            above = value < before if better == "min" else value > before
+            return bool(math.isfinite(value) and (math.isnan(before) or above))
+
+        return self._session.exchange.from_host_0("better", improved)
+
+
+def measured(path: str, metric: str) -> float:
+    """This metric of the newest export in `path`; NaN if it is not known. ExportError if the export is damaged."""
+    exports = Exports(path)
+    newest = max(exports.numbers(), default=None)
+    try:
+        return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+        raise ExportError(f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it.") from e
 
 
 def _prefixed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,25 +18,11 @@ from trainer.batch_spec import named_leaves, path_name
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_registry import poll
 from trainer.job import Job, OpenedInput
-from trainer.modes.session import Session
-from trainer.ownership.lease import claim, make_mark
+from trainer.ownership.lease import make_mark
 
 HOSTS_NAMED = 8
 SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another host
 PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different paths
-
-
-def agree_on(session: Session, inputs: Sequence[OpenedInput], start: int, end: int | None, **others: Any) -> None:
-    """Once per call: returns when all hosts are about to do the same, as `agree`. others: arguments of the call."""
-
-    exchange, job = session.exchange, session.job
-
-    def facts() -> dict[str, Any]:
-        return facts_of(job, inputs, start, end) | others
-
-    if exchange.index == 0 and not job.config.fast_dev_run:
-        claim(str(job.config.workdir))
-    agree(exchange, facts, job.config.workdir, job.config.stall_seconds)
 
 
 def agree(exchange: Exchange, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:

@@ -15,8 +15,7 @@ from trainer.history.segments import Start, read_history, segment_of_all
 from trainer.inputs import INDEX, MASK, InputFn
 from trainer.job import Job, OpenedInput
 from trainer.loop.dispatching import Marks, Steps, run
-from trainer.modes.restoring import Begun, begin
-from trainer.modes.session import Session, open_session
+from trainer.modes.session import Begun, Session, begin, open_session
 from trainer.modes.train import training_step
 from trainer.results import ReplayedStep
 from trainer.step_functions import record_losses

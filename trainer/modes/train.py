@@ -20,11 +20,9 @@ from trainer.job import Job, OpenedInput
 from trainer.loop.dispatching import Marks, Steps, run
 from trainer.loop.feed import Feeder
 from trainer.loop.program import Program, peak_tflops
-from trainer.modes.export_check import check_exports
-from trainer.modes.preflight import agree_on
-from trainer.modes.restoring import Begun, begin
-from trainer.modes.session import Session, open_session
-from trainer.modes.train_and_evaluate import PeriodicEvaluations
+from trainer.modes.evaluate import PeriodicEvaluations
+from trainer.modes.export import check_exports
+from trainer.modes.session import Begun, Session, begin, open_session
 from trainer.modes.train_loop import Pace, TimeSpent, TrainLoop, first_began
 from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.results import TrainResult
@@ -75,7 +73,7 @@ def train(
             evaluated = [*evaluations.opened.values()] if evaluations else []
             check_exports(session, evaluated)
         inputs = [*([opened] if opened else []), *evaluated]
-        agree_on(session, inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start))
+        session.agree_on(inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start))
         if evaluations and start:
             evaluations.make_up(start, end)
         if opened:

@@ -23,9 +23,8 @@ from trainer.events.profile import Profile
 from trainer.job import OpenedInput
 from trainer.loop.dispatching import MEASURED_STEPS, DispatchResult
 from trainer.loop.program import Program
-from trainer.modes.restoring import Begun
-from trainer.modes.session import Session
-from trainer.modes.train_and_evaluate import PeriodicEvaluations
+from trainer.modes.evaluate import PeriodicEvaluations
+from trainer.modes.session import Begun, Session
 from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.results import Goodput
 from trainer.state import TrainState

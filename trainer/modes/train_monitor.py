@@ -32,8 +32,7 @@ from trainer.job import Job
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.mesh import Placement
-from trainer.modes.restoring import Begun
-from trainer.modes.session import Session
+from trainer.modes.session import Begun, Session
 from trainer.state import TrainState
 from trainer.step_functions import BAD_LEAF
 from trainer.workdir import TRAIN

@@ -13,7 +13,7 @@ from pipeline.errors import ExportError, OptionError, StorageError
 from trainer.callbacks import Callback
 from trainer.exporter import Exporter
 from trainer.exporting.publishing import Exports
-from trainer.modes.evaluate import measured
+from trainer.modes.evaluation import measured
 from trainer.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("in_this_process")

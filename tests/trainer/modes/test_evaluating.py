@@ -26,7 +26,6 @@ from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
 from trainer.modes import evaluate as evaluating
-from trainer.modes.evaluate import Waits
 from trainer.modes.session import Session
 from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
@@ -219,9 +218,10 @@ def test_host_0_tells_all_hosts_which_checkpoint_is_next(trained):
     store = LocalStore()
 
     def next_step(host, last):
-        config = trained.config if host == 0 else replace(trained.config, workdir="/nowhere")
+        config = replace(trained.config, stall_seconds=20.0)
+        config = config if host == 0 else replace(config, workdir="/nowhere")
         with call_of(store.view(host, 2), config) as session:
-            return evaluating._next_step(session, last, Waits(0.3, 0.1, 20.0))
+            return evaluating._next_step(session, last, 0.3, 0.1)
 
     with ThreadPoolExecutor(2) as pool:
         for last, expected in ((None, STEPS), (STEPS, None)):
@@ -230,8 +230,9 @@ def test_host_0_tells_all_hosts_which_checkpoint_is_next(trained):
 
 def test_a_host_fails_if_host_0_does_not_choose_a_checkpoint_in_time(trained):
     text = "host 0 of 2 did not start to look for the next checkpoint within 0.2 s"
-    with call_of(LocalStore().view(1, 2), trained.config) as session, pytest.raises(HostError, match=text):
-        evaluating._next_step(session, None, Waits(60.0, 0.1, 0.2))
+    config = replace(trained.config, stall_seconds=0.2)
+    with call_of(LocalStore().view(1, 2), config) as session, pytest.raises(HostError, match=text):
+        evaluating._next_step(session, None, 60.0, 0.1)
 
 
 def test_sigterm_ends_a_follower_that_waits_for_the_next_checkpoint(follower, vector_input):

@@ -11,7 +11,7 @@ from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 from trainer.loop.dispatching import MEASURED_STEPS, Marks, timed_plan
-from trainer.modes.restoring import Begun
+from trainer.modes.session import Begun
 from trainer.modes.train_loop import Pace, TrainLoop
 from trainer.trainer import Trainer
 

@@ -8,7 +8,7 @@ from pipeline.errors import FingerprintError
 from trainer.checkpointing.manager import Saved
 from trainer.config import TrainerConfig
 from trainer.inputs import InputInfo
-from trainer.modes.restoring import resumed_position
+from trainer.modes.session import resumed_position
 
 NO_STATE: Any = None
 
