@@ -119,7 +119,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
 
 
 def _check(recipe: "Recipe") -> None:
-    from trainer.ownership.lease import check_writable
+    from trainer.ownership.ownership import check_writable
 
     recipe.check()
     if recipe.mode == "train" and not recipe.show_state:

@@ -12,9 +12,18 @@ from pipeline.logs import logger
 from trainer.batch_spec import batch_struct, named_leaves
 from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
-from trainer.first_batches import first_batches
 from trainer.history.segments import Command
-from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, TfDataset, as_function, as_input
+from trainer.inputs import (
+    MASK,
+    Input,
+    InputContext,
+    InputFn,
+    IterableInput,
+    TfDataset,
+    as_function,
+    as_input,
+    first_batches,
+)
 from trainer.interrupts import Check
 from trainer.loop.dispatching import steps_that_fit
 from trainer.loop.program import Program

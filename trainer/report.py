@@ -22,8 +22,7 @@ from pipeline.tools.program import program
 from trainer.history.segments import Command
 from trainer.pages import run_tables
 from trainer.pages.run_charts import SAME_SHAPE, SPEEDS, charts
-from trainer.pages.run_files import TrainingRun, bytes_to_read, names_of, read_run
-from trainer.pages.run_times import Clock
+from trainer.pages.run_files import Clock, TrainingRun, bytes_to_read, names_of, read_run
 from trainer.workdir import SEGMENTS
 
 EXAMPLES = ("model", "model --html report.html")

@@ -34,8 +34,7 @@ from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
 from pipeline.tools.program import program
 from trainer.events.metrics_lines import metrics_lines
-from trainer.history.seen_batches import seen_batches
-from trainer.history.seen_records import SeenRecord, SeenStep, seen_steps
+from trainer.history.seen_records import SeenRecord, SeenStep, seen_batches, seen_steps
 from trainer.history.segments import History, read_history
 from trainer.workdir import TRAIN
 

@@ -11,7 +11,7 @@ from host_axes import Losses
 from host_task import LABEL, NumberedInput, settings
 from jax import lax
 
-from trainer.sharding import FLOOR
+from trainer.mesh import FLOOR
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 

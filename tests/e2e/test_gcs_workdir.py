@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_gcs.server import Stall, Status
 
-from trainer.cluster.decisions import SAVING
+from trainer.cluster.exchange import SAVING
 
 pytestmark = pytest.mark.long
 

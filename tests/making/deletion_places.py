@@ -196,5 +196,5 @@ PLACES: Mapping[str, Proof] = {
     "trainer/ownership/owner_files.py:OwnerFiles.create": IN_OUR_FORMAT,
     "trainer/ownership/owner_files.py:OwnerFiles.remove": IN_OUR_FORMAT,
     "trainer/ownership/owner_files.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
-    "trainer/ownership/lease.py:check_writable": PRIVATE,
+    "trainer/ownership/ownership.py:check_writable": PRIVATE,
 }

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import FingerprintError, InputError
-from trainer.first_batches import FirstBatches
-from trainer.inputs import IterableInput
+from trainer.inputs import FirstBatches, IterableInput
 from trainer.trainer import Trainer
 
 

@@ -9,8 +9,7 @@ import pytest
 from pipeline.errors import InputError, OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
-from trainer.first_batches import FirstBatches
-from trainer.inputs import Input, InputContext, InputInfo, IterableInput, as_input
+from trainer.inputs import FirstBatches, Input, InputContext, InputInfo, IterableInput, as_input
 from trainer.trainer import Trainer
 
 

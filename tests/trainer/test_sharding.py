@@ -11,9 +11,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import OptionError
-from trainer.mesh import Placement
+from trainer.mesh import Placement, split_parameters, stacked
 from trainer.mesh_flags import partition_rules
-from trainer.sharding import split_parameters, stacked
 from trainer.state import abstract_state
 from trainer.task import Task, Variables, copied
 from trainer.trainer import Trainer

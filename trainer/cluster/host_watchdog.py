@@ -16,8 +16,7 @@ from pipeline.background import log_stacks
 from pipeline.errors import HostError, InfeedError, OptionError
 from pipeline.logs import logger
 from trainer.activity import CONSUMER, Activity, Row, StandingStill, find_stuck, slowest_host
-from trainer.cluster.decisions import Asked
-from trainer.cluster.exchange import Exchange
+from trainer.cluster.exchange import Asked, Exchange
 from trainer.cluster.guard import GUARD, RESTS
 from trainer.cluster.host_registry import POLL_SECONDS, Failure, HostRegistry, count_calls, poll
 from trainer.cluster.service import HEARTBEAT_SECONDS

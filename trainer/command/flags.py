@@ -1,4 +1,6 @@
-"""The flags of a recipe's command, and their help. Imports little: --help appears immediately."""
+"""The flags of a recipe's command, and their help: --help shows those that people use most, in groups, --help-all all.
+
+Imports little: --help appears immediately."""
 
 import argparse
 import contextlib
@@ -6,8 +8,8 @@ import io
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, make_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -17,13 +19,34 @@ import tyro
 from pipeline.errors import InfeedError, OptionError
 from pipeline.tools.program import help_end
 from trainer.cluster.distributed import Devices, Distributed
-from trainer.command.short_help import common_flags
 from trainer.recipe import DataRecipe, Recipe
 
 EXIT_OF_TYRO = 2
 HELP = frozenset({"-h", "--help", "--help-all", "--help_all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
+OF_THE_RECIPE = "recipe"
+TRAINING = [
+    "workdir",
+    "max_steps",
+    "global_batch_size",
+    "iterations_per_loop",
+    "learning_rate",
+    "optimizer",
+    "schedule",
+    "weight_decay",
+    "precision",
+    "init_from",
+    "checkpoint_every_steps",
+    "keep_best",
+    "seed",
+]
+GROUPS: Mapping[str, Sequence[str]] = {
+    "data": ("data_dir", "train_split", "eval_split", "tiny"),
+    OF_THE_RECIPE: (),
+    "training": TRAINING,
+    "mode": ("mode", "report", "fast_dev_run"),
+}
 
 
 def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[Recipe, Devices, Distributed]:
@@ -123,9 +146,9 @@ def _join_lines(flags: type) -> None:
         texts: dict[str, str] = {}
         for owner in reversed(kind.__mro__[:-1]):
             texts |= {found.arg_name: found.description or "" for found in parse_from_object(owner).params}
-        for field in fields(kind):
-            if text := " ".join(texts.get(field.name, "").split()):
-                field.metadata = MappingProxyType({"help": text, **field.metadata})
+        for each in fields(kind):
+            if text := " ".join(texts.get(each.name, "").split()):
+                each.metadata = MappingProxyType({"help": text, **each.metadata})
 
 
 def _dataclasses(kind: type) -> Iterator[type]:
@@ -133,3 +156,38 @@ def _dataclasses(kind: type) -> Iterator[type]:
     for inner in get_type_hints(kind).values():
         if isinstance(inner, type) and is_dataclass(inner):
             yield from _dataclasses(inner)
+
+
+def common_flags(recipe: type[Recipe]) -> type:
+    """A dataclass with a field per group, whose fields are these flags, with the defaults and the help of the recipe's.
+
+    The help has to be in their metadata."""
+    known = {each.name: (kind, each, default) for kind, each, default in _flags(recipe, None)}
+    others = {each.name for each in fields(DataRecipe)}.union(*GROUPS.values())
+    own = recipe.common_fields or [each.name for each in fields(recipe) if each.name not in others]
+    groups = []
+    for title, names in GROUPS.items():
+        chosen = [known[name] for name in (own if title == OF_THE_RECIPE else names) if name in known]
+        made = [(each.name, kind, _with(default, each)) for kind, each, default in chosen]
+        groups.append((title, make_dataclass(title, made, kw_only=True, namespace={"__doc__": ""})))
+    return make_dataclass("Flags", groups)
+
+
+def _flags(kind: type, values: Any) -> Iterator[tuple[Any, "Field[Any]", Any]]:
+    """Type, field and default of each flag of a dataclass and of those in it."""
+    hints = get_type_hints(kind, include_extras=True)
+    for each in fields(kind):
+        default = getattr(values, each.name) if values is not None else _default(each)
+        if is_dataclass(hints[each.name]):
+            yield from _flags(hints[each.name], default)
+        else:
+            yield hints[each.name], each, default
+
+
+def _default(of: "Field[Any]") -> Any:
+    return of.default_factory() if of.default_factory is not MISSING else of.default
+
+
+def _with(default: Any, like: "Field[Any]") -> Any:
+    given: Any = {} if default is MISSING else {"default_factory": lambda: default}
+    return field(**given, metadata=like.metadata)

@@ -18,7 +18,7 @@ from trainer.checkpointing.contents import changes, engine_of, versions
 from trainer.command.loading import recipe_class
 from trainer.command.names import is_ours
 from trainer.command.recorded import not_run, recorded_recipe
-from trainer.history.seen_batches import SeenBatch, seen_batches
+from trainer.history.seen_records import SeenBatch, seen_batches
 from trainer.history.segments import Command, History, Start, segment_of_all
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import ReplayedStep

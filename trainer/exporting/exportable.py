@@ -6,7 +6,7 @@ from pipeline.decoding.op import Op
 from pipeline.inputs.batch_decoder import Serving
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize, Drop, Keep, Rename
 
-IMAGE_OPS = (DecodeJpeg, DecodePng, DecodeCentralCrop, DecodeResize)  # graph_images computes what these compute
+IMAGE_OPS = (DecodeJpeg, DecodePng, DecodeCentralCrop, DecodeResize)  # graph_decoding computes what these compute
 MOVING_OPS = (Keep, Drop, Rename)  # they never look at a value, so they take tensors as well as arrays
 
 

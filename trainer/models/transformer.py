@@ -1,6 +1,9 @@
 """A decoder-only Transformer for rows of packed text: RMSNorm, rotary positions, SwiGLU, and a mask by segment.
 
-As in Llama (https://arxiv.org/abs/2302.13971). Layers are scanned, so compilation takes as long as for one."""
+As in Llama (https://arxiv.org/abs/2302.13971). Layers are scanned, so compilation takes as long as for one.
+
+A layer gathers the parameters that fsdp splits where it uses them, while rows stay split: XLA alone gathers the rows
+where that takes fewer bytes. Without fsdp in the mesh, that changes nothing in the program."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,9 +12,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
-from trainer.mesh_flags import Rule
-from trainer.models.gathering import gathered, gathers_again
+from trainer.mesh import ROWS, axes_of, spec_by
+from trainer.mesh_flags import FSDP, Rule
 from trainer.remat import Remat, rematerialized
 
 EMBEDDING_INIT = nnx.initializers.normal(1.0)
@@ -188,3 +192,29 @@ def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:
     cos, sin = jnp.cos(angles), jnp.sin(angles)  # float32: bfloat16 has no room for a position above 256
     first, second = x[..., :half], x[..., half:]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
+
+
+def gathered(module: Any, path: str, rules: Sequence[Rule]) -> Any:
+    """The module, which has this path in the model, with parameters that only the other axes of these rules split."""
+    if not _has_fsdp():
+        return module
+    graph, params, others = nnx.split(module, nnx.Param, ...)
+    flat = []
+    for names, leaf in nnx.to_flat_state(params):
+        spec = spec_by(rules, "/".join((path, *map(str, names)))) or P()
+        kept = P(*(tuple(axis for axis in axes_of(entry) if axis not in ROWS) for entry in spec))
+        flat.append((names, leaf.replace(jax.lax.with_sharding_constraint(leaf.get_value(), kept))))
+    return nnx.merge(graph, nnx.from_flat_state(flat), others)
+
+
+def gathers_again(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose gradient gathers parameters once more: otherwise those of all layers are kept until then."""
+
+    def keeps(primitive: Any, *_: Any, **__: Any) -> bool:
+        return primitive.name != "sharding_constraint"
+
+    return jax.checkpoint(function, prevent_cse=False, policy=keeps) if _has_fsdp() else function
+
+
+def _has_fsdp() -> bool:
+    return jax.sharding.get_abstract_mesh().shape.get(FSDP, 1) > 1

@@ -22,8 +22,7 @@ from trainer.checkpointing.manager import WhichStep
 from trainer.exporting.publishing import ExportOptions, ExportOrigin
 from trainer.exporting.served_model import CLASS_NAME, ServedModel, serve
 from trainer.exporting.verification import BATCH_SIZES
-from trainer.first_batches import FirstBatches
-from trainer.inputs import InputFn
+from trainer.inputs import FirstBatches, InputFn
 from trainer.job import Job, OpenedInput
 from trainer.modes.predict import Prediction, check_export
 from trainer.modes.session import Session, open_session, restore

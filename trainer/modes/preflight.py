@@ -18,7 +18,7 @@ from trainer.batch_spec import named_leaves, path_name
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_registry import poll
 from trainer.job import Job, OpenedInput
-from trainer.ownership.lease import make_mark
+from trainer.ownership.ownership import make_mark
 
 HOSTS_NAMED = 8
 SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another host

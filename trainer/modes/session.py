@@ -16,8 +16,7 @@ from trainer.activity import Activity
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
 from trainer.checkpointing.orbax_paths import check_directory, remove_unfinished
-from trainer.cluster.decisions import Preemption, SharedDecisions
-from trainer.cluster.exchange import Exchange
+from trainer.cluster.exchange import Exchange, Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.exits import ending
 from trainer.inputs import Input, InputFn
@@ -27,9 +26,8 @@ from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
 from trainer.modes.preflight import agree, facts_of
-from trainer.ownership.lease import claim
 from trainer.ownership.owner_files import OwnerProcess
-from trainer.ownership.ownership import Ownership
+from trainer.ownership.ownership import Ownership, claim
 from trainer.state import TrainState
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.loading import plan_loading

@@ -16,8 +16,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
 from trainer.checkpointing.manager import Saved
-from trainer.cluster.decisions import Decision
-from trainer.cluster.exchange import Exchange
+from trainer.cluster.exchange import Decision, Exchange
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
 from trainer.job import OpenedInput

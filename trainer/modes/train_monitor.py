@@ -19,7 +19,7 @@ from pipeline.errors import InfeedError, NanError
 from pipeline.logs import logger
 from pipeline.storage.storage import join
 from trainer.checkpointing.contents import versions
-from trainer.cluster.decisions import Decision
+from trainer.cluster.exchange import Decision
 from trainer.config import OnNan
 from trainer.events.metrics_lines import last_step
 from trainer.events.progress import IdleCores, ProgressLine, Speed, StepSize

@@ -9,8 +9,7 @@ import numpy as np
 from pipeline.pages.charts import Line, lines
 from pipeline.pages.page import Block, Note
 from trainer.events.metrics_lines import Column
-from trainer.pages.run_files import Scalars, TrainingRun
-from trainer.pages.run_times import Clock
+from trainer.pages.run_files import Clock, Scalars, TrainingRun
 
 TRAINING = "training"
 SPEEDS = {

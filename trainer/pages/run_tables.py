@@ -10,8 +10,7 @@ from pipeline.sizes import counted, format_number
 from trainer.checkpointing.contents import changes
 from trainer.history.segments import Start
 from trainer.pages.run_charts import SPEEDS
-from trainer.pages.run_files import EVALUATION, TrainingRun
-from trainer.pages.run_times import duration, utc
+from trainer.pages.run_files import EVALUATION, TrainingRun, duration, utc
 
 Value = str | int | float | bool | None
 MOST_ROWS = 100

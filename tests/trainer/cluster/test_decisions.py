@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.cluster import decisions
-from trainer.cluster.decisions import Asked, Decision, Preemption, Request, SharedDecisions
+from trainer.cluster import exchange
+from trainer.cluster.exchange import Asked, Decision, Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 
@@ -64,7 +64,7 @@ def test_a_preemption_of_any_host_stops_all_at_the_same_poll(name, interrupted):
 
     class OnHost3:
         def anywhere(self):
-            return Request(f"{name} on host 3 of 4", interrupted) if asked.is_set() else None
+            return Decision(True, f"{name} on host 3 of 4", True, interrupted) if asked.is_set() else None
 
     hosts = polls_of(4, OnHost3())
     assert {host.poll() for host in hosts} == {Decision()}
@@ -84,7 +84,7 @@ def test_a_preemption_does_not_wait_for_a_save_by_the_clock():
     now = Now()
     (alone,) = polls_of(1, now)
     assert alone.poll(lambda: SAVE) == SAVE
-    now.request = Request("SIGTERM on host 0 of 1", False)
+    now.request = Decision(True, "SIGTERM on host 0 of 1", True)
     assert alone.poll(lambda: pytest.fail("the clock is asked")).preempted
 
 
@@ -100,8 +100,8 @@ def test_a_preemption_does_not_wait_for_a_save_by_the_clock():
 )
 def test_signals_more_than_a_second_apart_are_two(heard, asked, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(decisions, "_requested", threading.Event())
-    monkeypatch.setattr(decisions.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(exchange, "_requested", threading.Event())
+    monkeypatch.setattr(exchange.time, "monotonic", lambda: clock[0])
     preemption = Preemption(store=LocalStore())
     assert preemption.asked() == Asked()
     for number, clock[0] in heard:

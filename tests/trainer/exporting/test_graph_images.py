@@ -10,8 +10,7 @@ from pipeline.errors import SchemaError
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize
 from pipeline.tf_cpu import tf
 from trainer.exporting.exportable import IMAGE_OPS
-from trainer.exporting.graph_decoding import graph_of
-from trainer.exporting.graph_images import TWINS
+from trainer.exporting.graph_decoding import TWINS, graph_of
 
 SMALL = {name: kind for name, kind in KINDS.items() if not kind.large and not kind.either}
 ROUNDED = 1  # level; Pillow rounds also between the passes of an antialiased resizing

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.inputs.provenance import Origin
-from trainer.history.seen_batches import SeenBatch
-from trainer.history.seen_records import RecordPlace, RecordPlaces, SeenRecord, step_of
+from trainer.history.seen_records import RecordPlace, RecordPlaces, SeenBatch, SeenRecord, step_of
 
 SOURCE = [Origin("a generator", "f", 0, 100)]  # which cannot be opened again, so numbers are all that is known
 REPLACED = np.array([-1, -1, -1, -1, 99, -1])

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.typed_json import sealed_line
-from trainer.history.seen_batches import seen_batches
+from trainer.history.seen_records import seen_batches
 from trainer.history.segments import (
     BadRecords,
     Command,

@@ -14,7 +14,7 @@ import pytest
 from trainer.callbacks import Callback
 from trainer.checkpointing.listing import finished_steps
 from trainer.checkpoints import get_variable_value
-from trainer.cluster import decisions
+from trainer.cluster import exchange
 from trainer.exits import Preempted
 from trainer.trainer import Trainer
 
@@ -88,7 +88,7 @@ def _fresh_process():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
     yield
     signal.signal(signal.SIGINT, before)
-    decisions._requested.clear()
+    exchange._requested.clear()
 
 
 class Ends(Callback):

@@ -19,8 +19,8 @@ import pytest
 
 from pipeline.errors import CheckpointError, HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster import decisions
-from trainer.cluster.decisions import Preemption, SharedDecisions
+from trainer.cluster import exchange
+from trainer.cluster.exchange import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
@@ -243,4 +243,4 @@ def test_sigterm_ends_a_follower_that_waits_for_the_next_checkpoint(follower, ve
             next(follower.evaluate_continuously(vector_input, timeout_seconds=30, poll_seconds=20))
     finally:
         timer.join()
-        decisions._requested.clear()
+        exchange._requested.clear()

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster.decisions import Preemption, SharedDecisions
+from trainer.cluster.exchange import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 from trainer.events.reports import EventWriter
 from trainer.modes.session import Session
-from trainer.ownership.lease import Times
 from trainer.ownership.owner_files import this_process
-from trainer.ownership.ownership import Contender, Ownership
+from trainer.ownership.ownership import Contender, Ownership, Times
 from trainer.trainer import Trainer
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import HostError
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster.decisions import Preemption, SharedDecisions
+from trainer.cluster.exchange import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 from trainer.loop.dispatching import MEASURED_STEPS, Marks, timed_plan

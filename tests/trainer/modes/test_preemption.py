@@ -14,7 +14,7 @@ import pytest
 from trainer import interrupts
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster import decisions
+from trainer.cluster import exchange
 from trainer.config import TrainerConfig
 from trainer.exits import EXIT_PREEMPTED, Preempted
 from trainer.history.segments import read_history
@@ -30,12 +30,12 @@ def _fresh_process():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
     yield
     signal.signal(signal.SIGINT, before)
-    decisions._requested.clear()  # a process that goes on after it was preempted is only found in tests
+    exchange._requested.clear()  # a process that goes on after it was preempted is only found in tests
 
 
 def ask_to_end(number):
     """Returns once the process has heard it, which it does between two instructions of its main thread."""
-    heard = interrupts._LISTENER.entered[-1]._heard if number == signal.SIGINT else decisions._requested
+    heard = interrupts._LISTENER.entered[-1]._heard if number == signal.SIGINT else exchange._requested
     os.kill(os.getpid(), number)
     assert heard.wait(20)
 
@@ -135,10 +135,10 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     if number == signal.SIGTERM:
         assert isinstance(ended.value, SystemExit)
         assert ended.value.code == EXIT_PREEMPTED == 75
-        decisions._requested.clear()
+        exchange._requested.clear()
     else:  # the program may catch it, and go on with other calls
         assert isinstance(ended.value, KeyboardInterrupt)
-        assert capfd.readouterr().err.count(f"{decisions.SAVING}\n") == 1
+        assert capfd.readouterr().err.count(f"{exchange.SAVING}\n") == 1
     assert handlers() == before
     slow_compiler.clear()
 
@@ -214,7 +214,7 @@ def test_a_signal_ends_a_call_that_waits_for_its_input(
             list(trainer.predict(stalling)) if where == "predict" else trainer.evaluate(stalling)
     assert time.monotonic() - began < 20
     let_go.set()
-    decisions._requested.clear()
+    exchange._requested.clear()
     saved, nothing = "saved, and the same command resumes from there", "nothing to save: run the same command again"
     assert str(ended.value).endswith(saved if where == "train" else nothing)
     if where == "train":
@@ -223,7 +223,7 @@ def test_a_signal_ends_a_call_that_waits_for_its_input(
 
 
 def test_a_process_asked_to_end_starts_no_training(dense_task, vector_input, config):
-    decisions._requested.set()
+    exchange._requested.set()
     with pytest.raises(Preempted):
         Trainer(dense_task, config()).train(vector_input, max_steps=STEPS)
     assert CheckpointManager(config()).steps() == []

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainer.ownership.lease import Times
 from trainer.ownership.owner_files import this_process
-from trainer.ownership.ownership import Contender
+from trainer.ownership.ownership import Contender, Times
 
 
 @pytest.fixture(params=["disk", "disk without locks", "bucket"])

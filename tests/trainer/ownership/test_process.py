@@ -15,7 +15,7 @@ from trainer.ownership.owner_files import OwnerFiles, Record, is_suspended, live
 CONTAINER = """
 import os, sys
 from dataclasses import replace
-from trainer.ownership.lease import Times
+from trainer.ownership.ownership import Times
 from trainer.ownership.owner_files import this_process
 from trainer.ownership.ownership import Contender
 

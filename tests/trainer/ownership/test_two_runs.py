@@ -17,7 +17,7 @@ from sweep import SWEEP
 
 from pipeline.errors import OwnerError
 from pipeline.storage.schemes import open_storage
-from trainer.ownership.lease import Times
+from trainer.ownership.ownership import Times
 
 ROOT = Path(__file__).parents[3]
 

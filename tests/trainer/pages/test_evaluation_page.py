@@ -11,8 +11,7 @@ from pipeline.describing.shown_records import show_records
 from pipeline.pages.page import Matrix, Note, Pictures, Table
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
-from trainer.pages.classes import find_classes
-from trainer.pages.evaluation import About, evaluation_page, joined, worst
+from trainer.pages.evaluation import About, evaluation_page, find_classes, joined, worst
 from trainer.results import EvalResult, EvaluatedRecords
 
 RECORDS, CLASSES = 500, 4

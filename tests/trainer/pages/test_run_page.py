@@ -14,9 +14,8 @@ from trainer.events.metrics_lines import Column
 from trainer.history.segments import End, History
 from trainer.pages import run_charts
 from trainer.pages.run_charts import charts
-from trainer.pages.run_files import attempts_of, read_run
+from trainer.pages.run_files import Clock, attempts_of, read_run
 from trainer.pages.run_tables import bad_records, differing
-from trainer.pages.run_times import Clock
 from trainer.report import run_page
 
 
