@@ -60,11 +60,11 @@ class ImageData:
 
     def name(self, label: int) -> str | None:
         """The name of a label in the data; None if it has none."""
-        return _at(self.names, label - self.base)
+        return Labels(self.label, self.base, self.names).name_of(label)
 
     def class_name(self, number: int) -> str | None:
         """The name of a class that the model predicts; None if it has none."""
-        return _at(self.classes.names, number - self.classes.base)
+        return Labels("class", self.classes.base, self.classes.names).name_of(number)
 
     def check_labels(self, data_dir: str, workdir: str) -> None:
         """OptionError if a label of the data means another class to the model: an evaluation would be wrong."""
@@ -91,25 +91,15 @@ class Choices(NamedTuple):
     num_classes: int | None = None
 
 
-def find_image_data(choices: Choices, records: Records, trained: TrainedClasses | None = None) -> ImageData:
-    """From the flags, or else from the records' schema and the class names stored with the data.
+def image_data(
+    choices: Choices, schema: object, labels: Labels | None, trained: TrainedClasses | None = None
+) -> ImageData:
+    """From the flags, or else from the schema of the records and the class names stored with the data.
 
     trained: the classes of the model, if it was trained already; they determine num_classes unless a flag does.
-
     Raises OptionError, which names the flag to give, if these are ambiguous."""
-    schema = records.info.layout
     if not isinstance(schema, Schema) or schema.opaque:
         raise OptionError(f"{choices.data_dir} has no schema of its records. Convert them: converters/SOURCES.md.")
-    found = image_data(choices, schema, records.info.labels, trained)
-    what = (found.image, found.label, found.num_classes, _some(found.classes.names))
-    log.info("images: %r, labels: %r, %d classes%s", *what)
-    return found
-
-
-def image_data(
-    choices: Choices, schema: Schema, labels: Labels | None, trained: TrainedClasses | None = None
-) -> ImageData:
-    """As find_image_data, from the schema and the class names."""
     image = _image_key(choices, schema)
     label = _label_key(choices, schema, labels)
     if labels is None or labels.key != label:
@@ -125,7 +115,9 @@ def image_data(
         raise OptionError(f"{choices.data_dir} has {there} for {label!r}. Give --num-classes.")
     channels = 1 if schema.features[image].channels == 1 else 3
     file_name = file_name_key(schema)
-    return ImageData(image, channels, label, labels.base, num_classes, labels.names, file_name, trained)
+    found = ImageData(image, channels, label, labels.base, num_classes, labels.names, file_name, trained)
+    log.info("images: %r, labels: %r, %d classes%s", image, label, num_classes, _some(found.classes.names))
+    return found
 
 
 def _image_key(choices: Choices, schema: Schema) -> str:
@@ -172,10 +164,6 @@ def _known(flag: str, key: str, allowed: Iterable[str], kind: str) -> str:
     if key not in allowed:
         raise OptionError(f"{flag}={key} is not {kind}.{did_you_mean(key, allowed)}")
     return key
-
-
-def _at(names: tuple[str, ...], place: int) -> str | None:
-    return names[place] if 0 <= place < len(names) else None
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
-from trainer.recipes.image_data import Choices, FileNames, ImageData, find_image_data, trained_classes
+from trainer.recipes.image_data import Choices, FileNames, ImageData, image_data, trained_classes
 from trainer.recipes.labelled_images import IMAGE, fitting_span, raw_image
 from trainer.recipes.tiny_images import tiny_images
 from trainer.workdir import CLASSES
@@ -115,12 +115,12 @@ class Config(DataRecipe):
 
     @cached_property
     def image_data(self) -> ImageData:
-        """See find_image_data."""
+        """From the flags, or else from the description of the data."""
         workdir = self.trained_in
         choices = Choices(self.data_name, self.image_key, self.label_key, self.num_classes)
         trains = self.mode in ("train", "look") or self.trainer.fast_dev_run
         trained = None if trains else trained_classes(workdir)
-        found = find_image_data(choices, self.eval_records, trained)
+        found = image_data(choices, self.eval_records.info.layout, self.eval_records.info.labels, trained)
         if trained and self.mode != "predict":
             found.check_labels(self.data_name, workdir)
         return found
@@ -131,21 +131,11 @@ class Config(DataRecipe):
 
     def task(self) -> "Task":
         """See classifier_task."""
-        from trainer.optimizers.build import make_optimizer
         from trainer.recipes.classifier_task import classifier_task
 
         data = self.image_data
-        return classifier_task(
-            self.network,
-            image=IMAGE,
-            label=data.label,
-            label_base=data.base,
-            class_base=data.classes.base,
-            optimizer=make_optimizer(self.optimizer, self.run),
-            precision=self.trainer.precision,
-            top5=data.num_classes > 5,
-            augment=self._on_device(),
-        )
+        options: Any = {"top5": data.num_classes > 5, "augment": self._on_device()}
+        return classifier_task(self, self.network, data.label, data.base, data.classes.base, **options)
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet":
         """The model that --model names."""
@@ -170,14 +160,8 @@ class Config(DataRecipe):
             if self.random_erasing:
                 batch = random_erasing(batch, IMAGE, probability=self.random_erasing)
             if self.mixup or self.cutmix or self.label_smoothing:
-                batch = one_hot(
-                    batch,
-                    data.label,
-                    data.num_classes,
-                    base=data.base,
-                    smoothing=self.label_smoothing,
-                    into=SOFT_LABELS,
-                )
+                soft = {"base": data.base, "smoothing": self.label_smoothing, "into": SOFT_LABELS}
+                batch = one_hot(batch, data.label, data.num_classes, **soft)
             if self.mixup:
                 batch = mixup(batch, IMAGE, SOFT_LABELS, alpha=self.mixup)
             if self.cutmix:

@@ -107,18 +107,9 @@ class LabelledImages(DataRecipe):
         """Cross entropy and accuracy of the model.
 
         Predicts class and label, both as the data number them, and the probability of the class."""
-        from trainer.optimizers.build import make_optimizer
         from trainer.recipes.classifier_task import classifier_task
 
-        return classifier_task(
-            self.model,
-            image=IMAGE,
-            label=LABEL,
-            label_base=self.label_base,
-            class_base=self.label_base,
-            optimizer=make_optimizer(self.optimizer, self.run),
-            precision=self.trainer.precision,
-        )
+        return classifier_task(self, self.model, LABEL, self.label_base, self.label_base)
 
 
 def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[str, Value]":
