@@ -14,17 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pipeline import logs
 from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
 from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
+from trainer import exits
 from trainer.command.names import RECIPES, is_ours
-from trainer.exits import (
-    EXIT_HOST_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_PREEMPTED,
-    EXIT_USER_ERROR,
-    Interrupted,
-    Preempted,
-    end,
-    is_apart,
-)
 from trainer.history.segments import Command
 from trainer.interrupts import FirstOne, Interrupts
 from trainer.user_code import JAX_NOTE, described, source_lines
@@ -48,21 +39,21 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
         ours = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
         notes = "".join(f" ({printable(note)})" for note in ours)
         print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
-        return EXIT_HOST_FAILED if isinstance(error, HostError) and is_apart() else EXIT_USER_ERROR
-    except Preempted as preempted:
+        return exits.EXIT_HOST_FAILED if isinstance(error, HostError) and exits.is_apart() else exits.EXIT_USER_ERROR
+    except exits.Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)
-        return EXIT_PREEMPTED
-    except Interrupted as interrupted:
+        return exits.EXIT_PREEMPTED
+    except exits.Interrupted as interrupted:
         print(f"interrupted: {interrupted}", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return exits.EXIT_INTERRUPTED
     except KeyboardInterrupt:
         print("interrupted; run the same command again: a training resumes from its newest checkpoint", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return exits.EXIT_INTERRUPTED
     except Exception as error:
         if (lines := _of_user(error)) is None:
             raise
         print("error:", *lines, file=sys.stderr)
-        return EXIT_USER_ERROR
+        return exits.EXIT_USER_ERROR
     return 0
 
 
@@ -130,7 +121,7 @@ def start(arguments: list[str]) -> NoReturn:
     """Runs main as the program of this process."""
     sys.unraisablehook = _report
     words = "interrupted; run the same command again"
-    interrupts = Interrupts(FirstOne.LEAVES, words, error=lambda: Interrupted(NOTHING_LOST))
+    interrupts = Interrupts(FirstOne.LEAVES, words, error=lambda: exits.Interrupted(NOTHING_LOST))
     interrupts.__enter__()
     if arguments and not arguments[0].startswith("-") and not is_ours(arguments[0]):
         with contextlib.suppress(FileNotFoundError):  # the current directory was removed
@@ -139,7 +130,7 @@ def start(arguments: list[str]) -> NoReturn:
     with ends_when_not_read():
         code = main(arguments, interrupts)
     interrupts.first = FirstOne.LEAVES
-    end(code)
+    exits.end(code)
 
 
 def _report(unraisable: Any) -> None:

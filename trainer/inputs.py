@@ -223,16 +223,6 @@ def _narrowed(value: Any) -> np.ndarray:
     return array.astype(narrow)
 
 
-def first_batches(input_fn: MakeInput, count: int, *, repeat: bool) -> MakeInput:
-    """An input_fn of the first `count` batches from the input's beginning, once or endlessly."""
-
-    def cut(ctx: InputContext) -> Input:
-        source = as_input(input_fn(replace(ctx, start_step=0)), ctx.per_host_batch_size)
-        return FirstBatches(source, count, repeat=repeat)
-
-    return cut
-
-
 class FirstBatches:
     """The first `count` batches of an input, in order, as they were first read: including augmentation.
 

@@ -13,17 +13,7 @@ from trainer.batch_spec import batch_struct, named_leaves
 from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
 from trainer.history.segments import Command
-from trainer.inputs import (
-    MASK,
-    Input,
-    InputContext,
-    InputFn,
-    IterableInput,
-    TfDataset,
-    as_function,
-    as_input,
-    first_batches,
-)
+from trainer.inputs import MASK, FirstBatches, Input, InputContext, InputFn, IterableInput, as_function, as_input
 from trainer.interrupts import Check
 from trainer.loop.dispatching import steps_that_fit
 from trainer.loop.program import Program
@@ -114,6 +104,7 @@ class Job:
         batch = sizes.get(mode, config.global_batch_size)
         hosts = self.placement.hosts(batch)
         host_batch = sum(len(rows) for rows in hosts.host_rows(batch))
+        cut = config.overfit_batches if mode == "train" else config.fast_dev_run and 1
         context = InputContext(
             mode,
             global_batch_size=batch,
@@ -121,23 +112,22 @@ class Job:
             per_device_batch_size=batch // self.placement.replicas,
             hosts=hosts,
             seed=config.seed,
-            start_step=start_step,
+            start_step=0 if cut else start_step,
             stall_seconds=config.stall_seconds,
             workers=config.input_workers,
         )
-        make = as_function(input_fn)
-        if mode == "train" and config.overfit_batches:
-            make = first_batches(make, config.overfit_batches, repeat=True)
-        if mode != "train" and config.fast_dev_run:
-            make = first_batches(make, 1, repeat=False)
-        made = make(context)
-        opened = self._checked(mode, as_input(made, host_batch), batch, host_batch, input_fn)
+        made = as_function(input_fn)(context)
+        source = as_input(made, host_batch)
+        if cut:
+            source = FirstBatches(source, cut, repeat=mode == "train")
+        opened = self._checked(mode, source, batch, host_batch, input_fn)
         if mode == "eval" and opened.source.info.num_records is None and not config.fast_dev_run:
             log.warning(
                 "the input does not state how many records it has, so one that it left out would not be missed. For a "
                 "tf.data program, use pipeline.tf_data.evaluation_batches, and assert_cardinality if it reads files"
             )
-        if hosts.count > 1 and isinstance(made, TfDataset) and not hasattr(made, "infeed_input"):
+        is_tf = hasattr(made, "as_numpy_iterator") and not hasattr(made, "infeed_input")
+        if hosts.count > 1 and is_tf and not cut:
             log.warning(
                 "this tf.data.Dataset is not as pipeline.tf_data made it, so hosts cannot compare what they deliver. "
                 "Transform it before training_batches or evaluation_batches, not after"

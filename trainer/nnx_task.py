@@ -116,8 +116,7 @@ def _named(state: nnx.State) -> dict[str, Any]:
 
 
 def _filled(state: nnx.State, arrays: Mapping[str, Any]) -> nnx.State:
-    flat = [(path, leaf.replace(arrays["/".join(map(str, path))])) for path, leaf in nnx.to_flat_state(state)]
-    return nnx.from_flat_state(flat)
+    return nnx.map_state(lambda path, leaf: leaf.replace(arrays["/".join(map(str, path))]), state)
 
 
 def _seeded(streams: nnx.State, rng: jax.Array) -> nnx.State:

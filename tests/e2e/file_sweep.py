@@ -19,7 +19,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +211,6 @@ def make() -> None:
 
     from converters import digits_raw, imagenet_to_gcs
     from trainer.checkpointing.manager import CheckpointManager, Saved
-    from trainer.exporting.making import Description, Origin
 
     digits_raw.write_raw(Path("digits"))
     imagenet_to_gcs.main(
@@ -234,8 +233,9 @@ def make() -> None:
         writer.save(Path("foreign").absolute(), {"params": {"w": jax.numpy.arange(6.0), "b": jax.numpy.ones(2)}})
     Path("export/7/assets.extra").mkdir(parents=True)
     Path("export/7/saved_model.pb").touch()
-    told = Description(Origin(7, "run", {"loss": 0.5, "accuracy": 0.9}), {}, {}, {"jax": "1"}, {"records": 21})
-    Path("export/7/assets.extra/infeed.json").write_text(json.dumps(asdict(told), indent=1) + "\n")
+    origin = {"step": 7, "workdir": "run", "metrics": {"loss": 0.5, "accuracy": 0.9}}
+    told = {"origin": origin, "signatures": {}, "labels": {}, "versions": {"jax": "1"}, "verified": {"records": 21}}
+    Path("export/7/assets.extra/infeed.json").write_text(json.dumps(told, indent=1) + "\n")
     Path("evilmod.py").write_text(EVIL)
     train = ["digits", "--data-dir=shards", "--workdir=run", "--max-steps=20", "--checkpoint-every-steps=10"]
     _trained([*train, "--train-split=train[:50%]", "--eval-split=train[50%:60%]", "--keep-best=accuracy"])

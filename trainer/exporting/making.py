@@ -1,6 +1,9 @@
 """Makes an export on one host: writes the SavedModel, has it verified, describes it, publishes it.
 
-The description is its assets.extra/infeed.json: for clients, and for people who find it."""
+The description is its assets.extra/infeed.json: for clients, and for people who find it. origin: see ExportOrigin.
+signatures: see _signature_facts. labels: prediction -> the class names of its numbers. versions: of the libraries that
+made it. verified: with how many records, in which batch sizes, and for each signature its tolerance and its largest
+difference. assets_extra: the names of the files copied into the same directory."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,23 +33,6 @@ log = logger("trainer")
 
 Predicted = Sequence[Mapping[str, Any]]
 """name -> value, of each record."""
-
-
-@dataclass(frozen=True)
-class Description:
-    """What an export says of itself.
-
-    origin: see ExportOrigin. signatures: see _signature_facts. labels: prediction -> the class names of its numbers.
-    versions: of the libraries that made it. verified: with how many records, in which batch sizes, and for each
-    signature its tolerance and its largest difference. assets_extra: the names of the files copied into the same
-    directory."""
-
-    origin: ExportOrigin
-    signatures: Mapping[str, Any]
-    labels: Mapping[str, Labels]
-    versions: Mapping[str, str]
-    verified: Mapping[str, Any]
-    assets_extra: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -135,8 +121,9 @@ def make_export(
         verified = {"records": count, "batch_sizes": BATCH_SIZES, "tolerance": tolerance, "difference": apart}
         facts = _signature_facts(signatures, expected)
         extra = options.assets_extra or {}
-        told = {"labels": labels, "versions": versions(), "verified": verified, "assets_extra": [*extra]}
-        write_description(directory, Description(origin, facts, **told))
+        named = {key: asdict(found) for key, found in labels.items()}
+        told = {"origin": asdict(origin), "signatures": facts, "labels": named, "versions": versions()}
+        write_description(directory, told | {"verified": verified, "assets_extra": [*extra]})
         for name, path in extra.items():
             copy_file(str(path), str(directory / EXTRA / name))
         check()
@@ -196,11 +183,11 @@ def _signature_facts(signatures: Mapping[str, Signature], predictions: Mapping[s
     return facts
 
 
-def write_description(saved_model: Path, description: Description) -> None:
+def write_description(saved_model: Path, description: Mapping[str, Any]) -> None:
     """Writes the file; other files in assets.extra stay."""
     directory = saved_model / EXTRA
     directory.mkdir(exist_ok=True)
-    (directory / DESCRIPTION).write_text(json.dumps(asdict(description), indent=1) + "\n", encoding="utf-8")
+    (directory / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
 
 
 def _dtype(dtype: Any) -> str:

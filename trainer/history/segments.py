@@ -90,9 +90,7 @@ class Segment:
     @property
     def bad_records(self) -> dict[int, str]:
         """Number -> reason of the records of its input that this run left out."""
-        fingerprint = self.start.input and self.start.input["fingerprint"]
-        known = [line for line in self.lines if isinstance(line, BadRecords) and line.fingerprint == fingerprint]
-        return {int(number): reason for line in known for number, reason in line.records.items()}
+        return _bad_records(self.lines, self.start.input["fingerprint"] if self.start.input else None)
 
 
 @dataclass(frozen=True)
@@ -147,8 +145,12 @@ class History:
 
     def bad_records(self, fingerprint: str) -> dict[int, str]:
         """Number -> reason of the records that any run left out of this input."""
-        known = [line for line in self.lines if isinstance(line, BadRecords) and line.fingerprint == fingerprint]
-        return {int(number): reason for line in known for number, reason in line.records.items()}
+        return _bad_records(self.lines, fingerprint)
+
+
+def _bad_records(lines: Sequence[HistoryLine], fingerprint: str | None) -> dict[int, str]:
+    known = [line for line in lines if isinstance(line, BadRecords) and line.fingerprint == fingerprint]
+    return {int(number): reason for line in known for number, reason in line.records.items()}
 
 
 def segment_of(history: History, step: int, workdir: str) -> Segment:

@@ -199,12 +199,13 @@ def gathered(module: Any, path: str, rules: Sequence[Rule]) -> Any:
     if not _has_fsdp():
         return module
     graph, params, others = nnx.split(module, nnx.Param, ...)
-    flat = []
-    for names, leaf in nnx.to_flat_state(params):
+
+    def whole(names: Any, leaf: Any) -> Any:
         spec = spec_by(rules, "/".join((path, *map(str, names)))) or P()
         kept = P(*(tuple(axis for axis in axes_of(entry) if axis not in ROWS) for entry in spec))
-        flat.append((names, leaf.replace(jax.lax.with_sharding_constraint(leaf.get_value(), kept))))
-    return nnx.merge(graph, nnx.from_flat_state(flat), others)
+        return leaf.replace(jax.lax.with_sharding_constraint(leaf.get_value(), kept))
+
+    return nnx.merge(graph, nnx.map_state(whole, params), others)
 
 
 def gathers_again(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.errors import OptionError, OwnerError, StorageError
 from pipeline.logs import logger
@@ -56,7 +55,9 @@ def elapsed() -> float:
 
 @dataclass(eq=False)
 class Lease:
-    """The record `number` of the work directory, which belongs to this process until `release`."""
+    """The record `number` of the work directory, which belongs to this process until `release`.
+
+    lost: the process that did not release the directory before; None if it was free."""
 
     workdir: str
     files: OwnerFiles
@@ -64,6 +65,7 @@ class Lease:
     record: Record
     times: Times
     clock: Callable[[], float]
+    lost: OwnerProcess | None = None
 
     def __post_init__(self) -> None:
         self._proven_at, self._ended, self._pid = -math.inf, "", os.getpid()
@@ -192,13 +194,6 @@ def make_mark(workdir: str, name: str) -> None:
         raise StorageError(f"cannot write to workdir={workdir}: {explained(error)}") from error
 
 
-class Taken(NamedTuple):
-    """The lease, and the process that did not release the directory; None if it was free."""
-
-    lease: Lease
-    lost: OwnerProcess | None
-
-
 class Ownership(AbstractContextManager):
     """The right of one call of the trainer to write to its work directory.
 
@@ -206,7 +201,7 @@ class Ownership(AbstractContextManager):
 
     def __init__(self, workdir: str) -> None:
         self._workdir = str(workdir)
-        self._taken: Taken | None = None
+        self._taken: Lease | None = None
 
     def take(self, pause: Callable[[float], object] = time.sleep) -> OwnerProcess | None:
         """Takes the directory; returns the process that lost it, if any. Raises what `Contender.take` raises."""
@@ -216,11 +211,11 @@ class Ownership(AbstractContextManager):
     def fence(self) -> None:
         """Call it before a training run publishes anything. OwnerError if another run has taken over."""
         if self._taken:
-            self._taken.lease.fence()
+            self._taken.fence()
 
     def __exit__(self, *_: object) -> None:
         if self._taken:
-            self._taken.lease.release()
+            self._taken.release()
 
 
 class Contender:
@@ -240,7 +235,7 @@ class Contender:
         self.here, self.files = here or this_process(), OwnerFiles(workdir)
         self.seen, self.since, self.told = OwnerFile(0, b""), 0.0, False
 
-    def take(self) -> Taken:
+    def take(self) -> Lease:
         """Makes this process the directory's owner.
 
         Raises OwnerError, naming the owner, if that is alive: within a beat or two. It takes over from an owner on
@@ -279,7 +274,7 @@ class Contender:
             return self.files.is_held(number) or None
         return alive
 
-    def _claim(self, found: OwnerFile) -> Taken | None:
+    def _claim(self, found: OwnerFile) -> Lease | None:
         """None if another process was faster, or if the owner renews its record at the last moment."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         record, number = Record(secrets.token_hex(8), self.here, started), found.number + 1
@@ -292,12 +287,13 @@ class Contender:
                 HELD.discard(record.token)
         if not claimed:
             return None
-        lost = found.record
-        if found.number and not (lost and lost.released):
-            log.warning("workdir=%s: taken over from %s, which is gone", self.workdir, _named(lost))
-        lease = Lease(self.workdir, self.files, number, record, times=self.times, clock=self.clock)
+        before = found.record
+        if found.number and not (before and before.released):
+            log.warning("workdir=%s: taken over from %s, which is gone", self.workdir, _named(before))
+        lost = before.process if before and not before.released else None
+        lease = Lease(self.workdir, self.files, number, record, self.times, self.clock, lost)
         lease.start()
-        return Taken(lease, lost.process if lost and not lost.released else None)
+        return lease
 
     def _create(self, number: int, record: Record, found: OwnerFile) -> bool:
         """Writes the record, and removes it again unless it is the newest and the last owner is still silent."""

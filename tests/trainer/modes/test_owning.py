@@ -50,7 +50,7 @@ def outcomes(config, monkeypatch):
 
 
 def test_an_owned_work_directory_is_one_error_on_every_host(outcomes, config):
-    owner = Contender(config().workdir).take().lease
+    owner = Contender(config().workdir).take()
     first, second = outcomes(2)
     assert first.startswith(f"OwnerError: workdir={config().workdir} belongs to another run, which is running: host ")
     assert second == f"HostError: host 0 of 2 failed: {first.removeprefix('OwnerError: ')}"
@@ -61,7 +61,7 @@ def test_an_owned_work_directory_is_one_error_on_every_host(outcomes, config):
 def test_unfinished_writes_of_a_lost_owner_are_discarded(outcomes, config, monkeypatch):
     workdir = Path(config().workdir)
     far = replace(this_process(), machine="far")
-    lost = Contender(str(workdir), Times(renew=1e9), here=far).take().lease
+    lost = Contender(str(workdir), Times(renew=1e9), here=far).take()
     checkpoints, train = workdir / "checkpoints", workdir / "train"
     (checkpoints / "10/state").mkdir(parents=True)
     (checkpoints / "10/contents").mkdir()
@@ -79,6 +79,6 @@ def test_unfinished_writes_of_a_lost_owner_are_discarded(outcomes, config, monke
 
 
 def test_a_fast_dev_run_does_not_take_ownership(dense_task, vector_input, config):
-    owner = Contender(config().workdir).take().lease
+    owner = Contender(config().workdir).take()
     Trainer(dense_task, config(fast_dev_run=2)).train(vector_input)
     owner.release()

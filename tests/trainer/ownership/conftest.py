@@ -34,7 +34,7 @@ def contend():
         if machine:
             here = replace(here, host=machine, machine=machine)
         taken = Contender(workdir, Times(renew, 0.0, silence, poll=0.002), here=here, **options).take()
-        leases.append(taken.lease)
+        leases.append(taken)
         return taken
 
     yield taking

@@ -42,11 +42,11 @@ def test_a_directory_that_was_released_is_free_at_once(workdir, contend):
     for machine in ("here", "far", "here"):
         taken = contend(workdir, machine, silence=60)
         assert taken.lost is None
-        taken.lease.release()
+        taken.release()
 
 
 def test_an_owner_that_lost_its_lease_finds_out_before_it_publishes(workdir, contend):
-    first = contend(workdir, "far", renew=SUSPENDED).lease
+    first = contend(workdir, "far", renew=SUSPENDED)
     first.fence()
     contend(workdir, "near", silence=0.02)
     with pytest.raises(OwnerError, match=r"was taken over by host near, process \d+, while this process was suspended"):
@@ -57,7 +57,7 @@ def test_an_owner_that_lost_its_lease_finds_out_before_it_publishes(workdir, con
 
 
 def test_a_lease_that_was_released_publishes_nothing_more(workdir, contend):
-    lease = contend(workdir).lease
+    lease = contend(workdir)
     lease.fence()
     lease.release()
     with pytest.raises(OwnerError, match="was released"):
@@ -66,7 +66,7 @@ def test_a_lease_that_was_released_publishes_nothing_more(workdir, contend):
 
 def test_an_owner_that_resumes_during_a_takeover_keeps_the_directory(workdir, contend, monkeypatch):
     """Its beat falls between the last look of the other and that one's record."""
-    owner, create, tries = contend(workdir, "far", renew=SUSPENDED).lease, OwnerFiles.create, []
+    owner, create, tries = contend(workdir, "far", renew=SUSPENDED), OwnerFiles.create, []
 
     def late(self, number, record):
         tries.append(number)
@@ -87,7 +87,7 @@ def test_only_one_of_many_simultaneous_runs_becomes_the_owner(workdir, contend):
     def run(number):
         barrier.wait()
         try:
-            taken.append(contend(workdir, f"host {number % 3}", silence=60).lease)
+            taken.append(contend(workdir, f"host {number % 3}", silence=60))
         except OwnerError as error:
             refused.append(str(error))
 
@@ -112,7 +112,7 @@ def test_a_record_is_considered_alive_before_its_lease_has_begun(workdir, conten
         return created
 
     monkeypatch.setattr(OwnerFiles, "create", seen_immediately)
-    contend(workdir).lease.fence()
+    contend(workdir).fence()
     assert refused
 
 
@@ -136,7 +136,7 @@ def test_clocks_that_differ_by_a_day_do_not_affect_ownership(tmp_path, contend, 
 
 
 def test_a_record_of_a_machine_that_lost_its_power_is_waited_for_and_replaced(tmp_path, contend, caplog):
-    contend(str(tmp_path), "far").lease.release()
+    contend(str(tmp_path), "far").release()
     (tmp_path / "_owner/000001.json").write_bytes(bytes(1024))
     contend(str(tmp_path), silence=0.1)
     assert any("belongs to an unknown process, which has been silent for" in text for text in caplog.messages)
@@ -145,12 +145,12 @@ def test_a_record_of_a_machine_that_lost_its_power_is_waited_for_and_replaced(tm
 
 def test_old_records_are_removed_and_their_numbers_never_come_again(tmp_path, contend):
     for _ in range(12):
-        contend(str(tmp_path)).lease.release()
+        contend(str(tmp_path)).release()
     assert OwnerFiles(str(tmp_path)).numbers() == list(range(5, 13))
 
 
 def test_a_directory_that_cannot_be_reached_is_an_error_before_anything_is_published(tmp_path, contend):
-    lease, directory = contend(str(tmp_path), renew=SUSPENDED).lease, tmp_path / "_owner"
+    lease, directory = contend(str(tmp_path), renew=SUSPENDED), tmp_path / "_owner"
     directory.rename(tmp_path / "away")
     directory.touch()
     with pytest.raises(OwnerError, match="cannot determine whether workdir=.* still belongs to this run: .* is a file"):
