@@ -58,7 +58,7 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
 
 
 def _help() -> str:
-    from trainer.command.flags import WITH_DATA, WITHOUT_DATA
+    from trainer.command.loading import WITH_DATA, WITHOUT_DATA
 
     examples = [f"mnist {WITHOUT_DATA}", f"images {WITH_DATA}"]
     lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]
@@ -83,8 +83,7 @@ def _of_user(error: Exception) -> list[str] | None:
 
 def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> None:
     from trainer.cluster.distributed import join
-    from trainer.command.flags import parsed
-    from trainer.command.loading import recipe_class
+    from trainer.command.loading import parsed, recipe_class
     from trainer.command.recorded import as_trained
 
     recipe, devices, distributed = parsed(recipe_class(name), options, f"{program('trainer')} {name}")

@@ -124,9 +124,8 @@ class IterableInput:
             raise EmptySplitError("the input has no batches. input_fn must return a non-empty iterable.") from None
         self.info = InputInfo(batch_struct(self._first), "iterable")
 
-    def batches(self, position: Any, /) -> Iterator[Mapping[str, Any]]:
+    def batches(self, _: Any, /) -> Iterator[Mapping[str, Any]]:
         """The rest of the iterable; ignores the position."""
-        del position
         try:
             yield self._first
             yield from (_completed(batch, self._host_batch) for batch in self._iterator)
@@ -138,14 +137,12 @@ class IterableInput:
         """None: there are no positions."""
         del position, n_batches
 
-    def state(self, position: Any, /) -> dict[str, Any]:
+    def state(self, _: Any, /) -> dict[str, Any]:
         """Records only that there are no positions."""
-        del position
         return {"fingerprint": self.info.fingerprint}
 
-    def restore(self, state: dict[str, Any], /) -> Any:
+    def restore(self, _: dict[str, Any], /) -> Any:
         """None: input_fn decides where the iterable starts (InputContext.start_step)."""
-        del state
 
 
 class _OldInput:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 
 from pipeline.errors import InfeedError, InputError, OptionError, did_you_mean
+from pipeline.hosts import Hosts
 from pipeline.logs import logger
 from trainer.batch_spec import batch_struct, named_leaves
 from trainer.callbacks import Callback
@@ -103,20 +104,9 @@ class Job:
         sizes = {"eval": config.resolved_eval_batch_size, "predict": config.resolved_predict_batch_size}
         batch = sizes.get(mode, config.global_batch_size)
         hosts = self.placement.hosts(batch)
-        host_batch = sum(len(rows) for rows in hosts.host_rows(batch))
         cut = config.overfit_batches if mode == "train" else config.fast_dev_run and 1
-        context = InputContext(
-            mode,
-            global_batch_size=batch,
-            per_host_batch_size=host_batch,
-            per_device_batch_size=batch // self.placement.replicas,
-            hosts=hosts,
-            seed=config.seed,
-            start_step=0 if cut else start_step,
-            stall_seconds=config.stall_seconds,
-            workers=config.input_workers,
-        )
-        made = as_function(input_fn)(context)
+        context = self.context(mode, batch, hosts, 0 if cut else start_step)
+        made, host_batch = as_function(input_fn)(context), context.per_host_batch_size
         source = as_input(made, host_batch)
         if cut:
             source = FirstBatches(source, cut, repeat=mode == "train")
@@ -138,6 +128,21 @@ class Job:
                 "Make it with pipeline.tf_data, or give an input_fn that starts at InputContext.start_step."
             )
         return opened
+
+    def context(self, mode: Mode, batch: int, hosts: Hosts, start_step: int = 0) -> InputContext:
+        """What an input_fn is told for batches of this size, of which these hosts deliver their rows."""
+        config = self.config
+        return InputContext(
+            mode,
+            global_batch_size=batch,
+            per_host_batch_size=sum(len(rows) for rows in hosts.host_rows(batch)),
+            per_device_batch_size=batch // hosts.devices,
+            hosts=hosts,
+            seed=config.seed,
+            start_step=start_step,
+            stall_seconds=config.stall_seconds,
+            workers=config.input_workers,
+        )
 
     def _checked(self, mode: Mode, source: Input, batch: int, host_batch: int, input_fn: InputFn) -> OpenedInput:
         if (given := source.info.global_batch) not in (None, batch):
@@ -205,16 +210,8 @@ class Job:
     ) -> Program:
         """`step` as a program for this input, which `feeding` compiles. outs: see Program."""
         with self.naming_batch(opened):
-            return Program(
-                step,
-                carry,
-                opened.struct,
-                self.placement,
-                global_batch=opened.global_batch,
-                k=k,
-                mode=self.config.loop_mode,
-                outs=outs,
-            )
+            sizes = {"global_batch": opened.global_batch, "k": k}
+            return Program(step, carry, opened.struct, self.placement, **sizes, mode=self.config.loop_mode, outs=outs)
 
 
 def _check_task(task: object) -> None:

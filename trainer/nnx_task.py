@@ -51,8 +51,7 @@ def nnx_task(
         _set_dtype(abstract, dtypes.compute)
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
-    def init(rng: jax.Array, batch_spec: Any) -> Variables:
-        del batch_spec  # an nnx module knows its shapes
+    def init(rng: jax.Array, _: Any) -> Variables:  # an nnx module knows its shapes
         _, params, _, extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
         return Variables(dtypes.in_params(_named(params)), _named(extra))
 

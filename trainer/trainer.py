@@ -24,8 +24,7 @@ from trainer.modes.evaluate import check_name, evaluate, evaluate_continuously, 
 from trainer.modes.export import export_checkpoint
 from trainer.modes.look import look
 from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict
-from trainer.modes.replay import replay
-from trainer.modes.train import goal_of, train
+from trainer.modes.train import goal_of, replay, train
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, ReplayedStep, TrainResult
 from trainer.task import Task
 from trainer.user_code import ShortErrors
@@ -141,15 +140,7 @@ class Trainer:
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
         with ShortErrors():
-            return evaluate(
-                self._job,
-                input_fn,
-                name=name,
-                step=step,
-                checkpoint_path=checkpoint_path,
-                check_padding=check_padding,
-                on_records=on_records,
-            )
+            return evaluate(self._job, input_fn, name, step, checkpoint_path, check_padding, on_records)
 
     def evaluate_continuously(
         self,

@@ -12,8 +12,7 @@ from stages import Stages
 from beam_jobs import graph
 from converters import digits_raw, imagenet_to_gcs
 from trainer import seen
-from trainer.command.flags import parsed
-from trainer.command.loading import recipe_class
+from trainer.command.loading import parsed, recipe_class
 from trainer.command.running import run
 from trainer.history.segments import Command
 

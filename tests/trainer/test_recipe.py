@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
-from trainer.command.flags import parsed
+from trainer.command.loading import parsed
 from trainer.inputs import InputContext
 from trainer.recipe import DataRecipe, TrainerConfig, batch_options, settings
 

@@ -15,8 +15,7 @@ from pipeline.errors import CheckpointError, InfeedError, OptionError
 from pipeline.logs import logger
 from pipeline.tools.program import program
 from trainer.cluster.distributed import Devices
-from trainer.command.flags import HELP, parsed
-from trainer.command.loading import recipe_class
+from trainer.command.loading import HELP, parsed, recipe_class
 from trainer.command.names import is_ours
 from trainer.history.segments import Command, read_history
 from trainer.kept_data import kept_data

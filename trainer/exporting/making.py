@@ -25,7 +25,7 @@ from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, Expo
 from trainer.exporting.saved_model import ARRAYS, FEATURES, SERVING_DEFAULT, Signature, write_saved_model
 from trainer.exporting.served_model import CLASS_NAME, ServedModel
 from trainer.exporting.verification import BATCH_SIZES, IMAGE_TOLERANCE, verify
-from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_function, as_input
+from trainer.inputs import INDEX, MASK, InputFn, as_function, as_input
 from trainer.job import Job
 from trainer.results import ExportResult
 
@@ -49,17 +49,8 @@ class ServedExamples:
     @classmethod
     def first_of(cls, job: Job, input_fn: InputFn, needed: Collection[str], count: int) -> "ServedExamples":
         """Up to `count` records, read by this host alone. needed: the arrays that the model takes."""
-        hosts, config = replace(ONE_HOST, rows=(range(count),)), job.config
-        context = InputContext(
-            mode="predict",
-            global_batch_size=count,
-            per_host_batch_size=count,
-            per_device_batch_size=count,
-            hosts=hosts,
-            seed=config.seed,
-            start_step=0,
-            stall_seconds=config.stall_seconds,
-        )
+        context = job.context("predict", count, replace(ONE_HOST, rows=(range(count),)))
+        context = replace(context, workers=0)  # for so few records
         source = as_input(as_function(input_fn)(context), count)
         batches = source.batches(source.info.start)
         batch = next(batches)

@@ -228,9 +228,8 @@ Hint = Callable[[int], str]
 """A step -> the end of a sentence, and one that names a command; "" if no command can help."""
 
 
-def no_hint(step: int) -> str:
+def no_hint(_: int) -> str:
     """For runs that leave no history."""
-    del step
     return ""
 
 

@@ -57,9 +57,8 @@ class LstmLanguageModel(nnx.Module):
         return self.head(x), after
 
 
-def _bias_init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+def _bias_init(_: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
     """1 for the forget gates, the second quarter, so that cells begin by remembering, as in Keras; 0 for the others."""
-    del key
     width = shape[0] // 4
     return jnp.zeros(shape, dtype).at[width : 2 * width].set(1)
 

@@ -150,9 +150,8 @@ class PaddedShortcut(nnx.Module):
     def __init__(self, stride: int, added: int) -> None:
         self.stride, self.added = stride, added
 
-    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+    def __call__(self, x: jax.Array, _: jax.Array | None) -> jax.Array:
         """As ConvNorm's."""
-        del mask
         strided = x[:, :: self.stride, :: self.stride]
         return jnp.pad(strided, ((0, 0), (0, 0), (0, 0), (0, self.added)))
 

@@ -35,7 +35,6 @@ log = logger("trainer")
 def evaluate(
     job: Job,
     input_fn: InputFn,
-    *,
     name: str | None,
     step: WhichStep | None,
     checkpoint_path: str | None,

@@ -33,8 +33,7 @@ def classifier_task(
     SOFT_LABELS, shares of the classes, take their place if `augment` makes them. Predicts the class, numbered from
     class_base, and its probability; also the label, as the data number it, where the batch has one."""
 
-    def labels(outputs: Any, batch: Batch) -> jax.Array:
-        del outputs
+    def labels(_: Any, batch: Batch) -> jax.Array:
         return batch[label] - label_base
 
     def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:

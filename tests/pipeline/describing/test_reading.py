@@ -9,8 +9,7 @@ from PIL import Image
 from pipeline.describing.reading import commands, python, recipe_of
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
-from trainer.command.flags import parsed
-from trainer.command.loading import recipe_class
+from trainer.command.loading import parsed, recipe_class
 
 PHOTOS = Schema("photos", {"image": Feature("bytes", content="image"), "label": Feature("int64")})
 NAMES = Labels("label", 0, ("cat", "dog"))
