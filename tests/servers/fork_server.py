@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = (
-    *("trainer.trainer", "trainer.__main__", "trainer.recipes.classifier_task", "pipeline.datasets"),
+    *("trainer.trainer", "trainer.__main__", "trainer.recipes.tasks", "pipeline.datasets"),
     *("trainer.command.running", "trainer.command.loading"),
     *("beam_jobs.graph", "apache_beam.runners.portability.fn_api_runner.fn_runner", "pipeline.storage.gcs"),
 )

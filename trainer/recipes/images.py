@@ -131,7 +131,7 @@ class Config(DataRecipe):
 
     def task(self) -> "Task":
         """See classifier_task."""
-        from trainer.recipes.classifier_task import classifier_task
+        from trainer.recipes.tasks import classifier_task
 
         data = self.image_data
         options: Any = {"top5": data.num_classes > 5, "augment": self._on_device()}
@@ -149,7 +149,7 @@ class Config(DataRecipe):
 
     def _on_device(self) -> "Augment | None":
         from trainer.augment import color_jitter, cutmix, mixup, one_hot, random_erasing
-        from trainer.recipes.classifier_task import SOFT_LABELS
+        from trainer.recipes.tasks import SOFT_LABELS
 
         data = self.image_data
 

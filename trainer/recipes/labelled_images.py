@@ -107,7 +107,7 @@ class LabelledImages(DataRecipe):
         """Cross entropy and accuracy of the model.
 
         Predicts class and label, both as the data number them, and the probability of the class."""
-        from trainer.recipes.classifier_task import classifier_task
+        from trainer.recipes.tasks import classifier_task
 
         return classifier_task(self, self.model, LABEL, self.label_base, self.label_base)
 

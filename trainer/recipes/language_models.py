@@ -71,7 +71,7 @@ class PackedText(DataRecipe):
 
     @abstractmethod
     def model(self, rngs: Any, vocabulary_size: int) -> Any:
-        """An nnx.Module with the methods of LanguageModel of trainer.recipes.text_task."""
+        """An nnx.Module with the methods of LanguageModel of trainer.recipes.tasks."""
 
     @abstractmethod
     def tiny_tokenizer(self) -> "Tokenizer":
@@ -154,7 +154,7 @@ class PackedText(DataRecipe):
 
     def tiny_records(self, split: str) -> "Records":
         """See tiny_text."""
-        from trainer.recipes.text_task import tiny_text
+        from trainer.recipes.tasks import tiny_text
 
         return tiny_text(split, self.text_info)
 
@@ -172,7 +172,7 @@ class PackedText(DataRecipe):
 
     def task(self) -> "Task":
         """See text_task."""
-        from trainer.recipes.text_task import text_task
+        from trainer.recipes.tasks import text_task
 
         return text_task(self)
 

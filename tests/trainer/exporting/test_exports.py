@@ -19,7 +19,7 @@ from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from pipeline.tensorflow_op import TensorFlowOp
 from pipeline.tf_cpu import tf
-from trainer.exporting import saved_model, verification
+from trainer.exporting import making, verification
 from trainer.exporting.making import ServedExamples, make_export
 from trainer.exporting.publishing import ExportOptions
 from trainer.exporting.serving_process import Requests, answer
@@ -185,9 +185,9 @@ def wrong_weight(photographs, monkeypatch):
 
 
 def wrong_order_of_labels(photographs, monkeypatch):
-    named = saved_model._named
+    named = making._named
     backwards = replace(photographs.records.info.labels, names=photographs.records.info.labels.names[::-1])
-    monkeypatch.setattr(saved_model, "_named", lambda numbers, labels: named(numbers, backwards))
+    monkeypatch.setattr(making, "_named", lambda numbers, labels: named(numbers, backwards))
     return photographs.input
 
 
@@ -360,7 +360,7 @@ def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(dense_task, 
     ],
 )
 def test_the_names_of_inputs_are_ones_that_python_and_tensorflow_accept(name, argument):
-    assert list(saved_model._signature({name: ArraySpec((), np.dtype(np.float32))}).inputs) == [argument]
+    assert list(making._signature({name: ArraySpec((), np.dtype(np.float32))}).inputs) == [argument]
 
 
 def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):

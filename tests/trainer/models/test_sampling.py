@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trainer.recipes.text_task import sampled
+from trainer.recipes.tasks import sampled
 
 END, START, VOCABULARY = 1, 2, 6
 

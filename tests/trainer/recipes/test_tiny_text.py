@@ -6,7 +6,7 @@ import pytest
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo
 from trainer.metrics.tokens import next_tokens
-from trainer.recipes.text_task import tiny_text
+from trainer.recipes.tasks import tiny_text
 
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharacterTokenizer()], ids=repr)
