@@ -16,8 +16,8 @@ from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_fr
 from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
 from trainer import exits
 from trainer.command.names import RECIPES, is_ours
+from trainer.exits import FirstOne, Interrupts
 from trainer.history.segments import Command
-from trainer.interrupts import FirstOne, Interrupts
 from trainer.user_code import JAX_NOTE, described, source_lines
 
 if TYPE_CHECKING:

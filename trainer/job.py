@@ -13,9 +13,9 @@ from pipeline.logs import logger
 from trainer.batch_spec import batch_struct, named_leaves
 from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
+from trainer.exits import Check
 from trainer.history.segments import Command
 from trainer.inputs import MASK, FirstBatches, Input, InputContext, InputFn, IterableInput, as_function, as_input
-from trainer.interrupts import Check
 from trainer.loop.dispatching import steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement

@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.progress import track
 from rich.table import Table
-from rich.text import Text
 
 from pipeline import logs
 from pipeline.describing.shown_records import ShownRecord
-from pipeline.errors import CheckpointError, OptionError, printable
+from pipeline.errors import CheckpointError, OptionError
 from pipeline.pages.page import Block, Cell, Note, Page, Pictures, Section, check_page, write_page
 from pipeline.pages.page import Table as PageTable
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import join
-from pipeline.tools.command import Console, Parser, exit_with, say
+from pipeline.tools.command import Console, Parser, exit_with, say, table
 from pipeline.tools.program import program
 from trainer.events.metrics_lines import metrics_lines
 from trainer.history.seen_records import SeenRecord, SeenStep, seen_batches, seen_steps
@@ -157,13 +156,11 @@ def _table(records: Sequence[SeenRecord], with_losses: bool) -> Table:
         "note": [record.note for record in records],
     }
     columns = {name: cells for name, cells in columns.items() if len(cells) == len(records) and any(cells)}
-    table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for name in columns:
-        folds = name in ("key", "label", "note")
-        table.add_column(name, overflow="fold", no_wrap=not folds, justify="right" if name == "loss" else "left")
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
+    rows = zip(*columns.values(), strict=True)
+    made = table(columns, rows, box=None, pad_edge=False, collapse_padding=True)
+    for name, column in zip(columns, made.columns, strict=True):
+        column.no_wrap, column.justify = name not in ("key", "label", "note"), "right" if name == "loss" else "left"
+    return made
 
 
 def _where(record: SeenRecord) -> str:

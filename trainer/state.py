@@ -12,7 +12,7 @@ import optax
 from pipeline.errors import InputError
 from trainer.batch_spec import path_name
 from trainer.config import Model
-from trainer.interrupts import interruptible
+from trainer.exits import interruptible
 from trainer.mesh import Placement, of_statistic, split_parameters
 from trainer.task import Task, Variables, kind_of
 

@@ -10,7 +10,7 @@ import jax
 from host_task import NumberedInput, checksums, dense_task, settings
 
 from trainer.callbacks import Callback
-from trainer.interrupts import interruptible
+from trainer.exits import interruptible
 from trainer.loop import program
 from trainer.trainer import Trainer
 

@@ -6,7 +6,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from trainer.exits import EXIT_USER_ERROR, Preempted, end
-from trainer.interrupts import interruptible
+from trainer.exits import interruptible
 
 def compile():
     time.sleep(1.5)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.interrupts import FirstOne, Interrupts
+from trainer.exits import FirstOne, Interrupts
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(
@@ -26,7 +26,7 @@ COMMANDS = sorted(
 STUCK = """
 import ctypes, sys, threading
 from pathlib import Path
-from trainer.interrupts import FirstOne, Interrupts
+from trainer.exits import FirstOne, Interrupts
 
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 with Interrupts(FirstOne[sys.argv[1]], "heard"):
@@ -38,7 +38,7 @@ with Interrupts(FirstOne[sys.argv[1]], "heard"):
 IMPORTS = """
 import importlib, os, signal, sys
 from pathlib import Path
-from trainer.interrupts import FirstOne, Interrupts
+from trainer.exits import FirstOne, Interrupts
 
 Path(sys.argv[1], "slow.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT); done = True")
 sys.path.append(sys.argv[1])
@@ -52,7 +52,7 @@ with Interrupts(FirstOne.RAISES, "heard") as interrupts:
 
 BETWEEN = """
 import os, signal, time
-from trainer.interrupts import FirstOne, Interrupts
+from trainer.exits import FirstOne, Interrupts
 
 with Interrupts(FirstOne.WAITS, "heard"):
     set_fd, sent = signal.set_wakeup_fd, []

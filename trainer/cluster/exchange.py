@@ -22,8 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from pipeline.errors import HostError, InputError
 from trainer.cluster.host_registry import HostRegistry
 from trainer.cluster.store import Store, open_store
-from trainer.exits import Interrupted, Preempted
-from trainer.interrupts import FirstOne, Interrupts
+from trainer.exits import FirstOne, Interrupted, Interrupts, Preempted
 
 LOOK_SECONDS = 0.005  # between two looks; the feeder is chunks ahead, so nothing waits for them
 

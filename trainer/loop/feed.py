@@ -21,7 +21,7 @@ from pipeline.inputs.slots import Slots
 from pipeline.logs import logger
 from trainer.activity import Activity
 from trainer.batch_spec import check_batch
-from trainer.interrupts import Check
+from trainer.exits import Check
 from trainer.loop.program import Program
 
 log = logger("trainer")

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from trainer.config import LoopMode
-from trainer.interrupts import Check, interruptible
+from trainer.exits import Check, interruptible
 from trainer.mesh import Placement
 from trainer.task import Step
 

@@ -18,9 +18,8 @@ from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
 from trainer.checkpointing.orbax_paths import check_directory, remove_unfinished
 from trainer.cluster.exchange import Exchange, Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.exits import ending
+from trainer.exits import Check, ending
 from trainer.inputs import Input, InputFn
-from trainer.interrupts import Check
 from trainer.job import Job, Mode, OpenedInput
 from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder

@@ -1,5 +1,5 @@
-"""The tasks of recipes. Of a classifier of images: loss, metrics and predictions. Of a language model: the next token of
-packed text; its predictions; or samples, which are drawn token by token inside one compiled loop.
+"""The tasks of recipes: of a classifier of images, and of a language model, which predicts the next token of packed
+text, or draws samples token by token inside one compiled loop.
 
 And packed text generated in memory, for --tiny."""
 

@@ -11,14 +11,13 @@ import jax
 import numpy as np
 import pytest
 
-from trainer import interrupts
+from trainer import exits
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster import exchange
 from trainer.config import TrainerConfig
-from trainer.exits import EXIT_PREEMPTED, Preempted
+from trainer.exits import EXIT_PREEMPTED, Preempted, interruptible
 from trainer.history.segments import read_history
-from trainer.interrupts import interruptible
 from trainer.trainer import Trainer
 
 STEPS = 40
@@ -35,7 +34,7 @@ def _fresh_process():
 
 def ask_to_end(number):
     """Returns once the process has heard it, which it does between two instructions of its main thread."""
-    heard = interrupts._LISTENER.entered[-1]._heard if number == signal.SIGINT else exchange._requested
+    heard = exits._LISTENER.entered[-1]._heard if number == signal.SIGINT else exchange._requested
     os.kill(os.getpid(), number)
     assert heard.wait(20)
 
@@ -79,7 +78,7 @@ def slow_compiler(monkeypatch):
     def slowed(function, check):
         return interruptible(lambda: (slow.is_set() and left.wait(20), function())[1], check)
 
-    monkeypatch.setattr("trainer.interrupts.leave_at_exit", lambda *_: left.set())
+    monkeypatch.setattr("trainer.exits.leave_at_exit", lambda *_: left.set())
     monkeypatch.setattr("trainer.loop.program.interruptible", slowed)
     return slow
 
@@ -257,7 +256,7 @@ def test_a_long_call_can_be_abandoned_and_its_exceptions_are_raised():
 
     left = []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Preempted, match="now"):
-        patch.setattr("trainer.interrupts.leave_at_exit", lambda error, *_: left.append(error))
+        patch.setattr("trainer.exits.leave_at_exit", lambda error, *_: left.append(error))
         interruptible(lambda: release.wait(30), check)
     assert [str(error) for error in left] == ["now"]
     release.set()
