@@ -52,7 +52,7 @@ class LookedAt:
     made_by: str = ""
 
 
-class _PageInput:
+class PageInput:
     """An input_fn that remembers which data its input read, so that a page shows no records of other data.
 
     A recipe's input may wrap its records, or replace them: their numbers then mean something else."""
@@ -71,51 +71,42 @@ class _PageInput:
         return records.info.fingerprint == self._fingerprint
 
 
-class Report:
-    """What an evaluation needs for its page: the input_fn and on_records to evaluate with; then `write`.
+def write_report(
+    recipe: Recipe,
+    command: Command | None,
+    input_fn: PageInput,
+    result: EvalResult,
+    records: Sequence[EvaluatedRecords],
+) -> None:
+    """Writes the page of an evaluation; in a fast_dev_run only makes it. Raises StorageError. command: see `run`.
 
-    command: see `run`."""
+    input_fn, records: what the evaluation had as its input, and what it passed to on_records."""
+    page = evaluation_page(result, joined(records), _evaluated(recipe, command, input_fn, result))
+    if recipe.trainer.fast_dev_run:
+        page.html()
+        return
+    write_page(str(recipe.pages.report), page)
+    say(Console(), f"evaluation page written to {recipe.pages.report}")
 
-    def __init__(self, recipe: Recipe, command: Command | None) -> None:
-        self.input_fn = _PageInput(recipe.eval_input)
-        self._recipe, self._command = recipe, command
-        self._collected: list[EvaluatedRecords] = []  # about 20 bytes per record
 
-    def on_records(self, records: EvaluatedRecords) -> None:
-        """Collects them on host 0."""
-        if jax.process_index() == 0:
-            self._collected.append(records)
-
-    def write(self, result: EvalResult) -> None:
-        """Writes the page, on host 0; in a fast_dev_run only makes it. Raises StorageError."""
-        recipe, path = self._recipe, self._recipe.pages.report
-        if jax.process_index() > 0 or path is None:
-            return
-        page = evaluation_page(result, joined(self._collected), self._about(result))
-        if recipe.trainer.fast_dev_run:
-            page.html()
-            return
-        write_page(path, page)
-        say(Console(), f"evaluation page written to {path}")
-
-    def _about(self, result: EvalResult) -> About:
-        recipe, label_names, show = self._recipe, None, None
-        facts = {"checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step))}
-        facts["model"] = MODELS[recipe.trainer.evaluated_models[0]]
-        if isinstance(recipe, DataRecipe):
-            facts |= {"data": recipe.data_name, "split": recipe.eval_split}
-            label_names = recipe.eval_records.info.labels
-            if self.input_fn.reads(recipe.eval_records):
-                show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
-        class_names, made_by = recipe.class_names().get("class"), _command_text(self._command)
-        return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)
+def _evaluated(recipe: Recipe, command: Command | None, input_fn: PageInput, result: EvalResult) -> About:
+    label_names, show = None, None
+    facts = {"checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step))}
+    facts["model"] = MODELS[recipe.trainer.evaluated_models[0]]
+    if isinstance(recipe, DataRecipe):
+        facts |= {"data": recipe.data_name, "split": recipe.eval_split}
+        label_names = recipe.eval_records.info.labels
+        if input_fn.reads(recipe.eval_records):
+            show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
+    class_names, made_by = recipe.class_names().get("class"), _command_text(command)
+    return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)
 
 
 def write_look(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
     """Writes the page on host 0; in a fast_dev_run only makes it. Raises StorageError. command: see `run`."""
     if jax.process_index() > 0:
         return
-    pages, input_fn = recipe.pages, _PageInput(recipe.train_input)
+    pages, input_fn = recipe.pages, PageInput(recipe.train_input)
     look = trainer.look(input_fn, records=pages.look_records, draws=pages.look_draws)
     page = look_page(look, _looked_at(recipe, command, look, input_fn))
     if recipe.trainer.fast_dev_run:
@@ -127,7 +118,7 @@ def write_look(trainer: Trainer, recipe: Recipe, command: Command | None) -> Non
     say(Console(), f"page of what the model sees written to {path}")
 
 
-def _looked_at(recipe: Recipe, command: Command | None, look: Look, input_fn: _PageInput) -> LookedAt:
+def _looked_at(recipe: Recipe, command: Command | None, look: Look, input_fn: PageInput) -> LookedAt:
     stored, labels, repeats = list[ShownRecord](), None, recipe.trainer.overfit_batches is not None
     if isinstance(recipe, DataRecipe):
         labels = recipe.train_records.info.labels
@@ -152,7 +143,8 @@ def look_page(look: Look, about: LookedAt) -> Page:
     ranges = dict(_ranges(look.batch))
     if ranges:
         notes.append(Note(SCALED))
-    columns = ["record", *["as stored"] * bool(about.stored), *_titles(draws)]
+    titles = ["as the model sees it"] if len(draws) == 1 else [f"epoch {epoch}" for epoch in range(len(draws))]
+    columns = ["record", *["as stored"] * bool(about.stored), *titles]
     rows = [_row(row, look, draws, ranges, about) for row in range(count)]
     sections = [
         Section("What the model sees", [*notes, Table(columns, rows)]),
@@ -160,10 +152,6 @@ def look_page(look: Look, about: LookedAt) -> Page:
     ]
     lead = f"{count:,} training records, after the input's ops and the augmentation on the device."
     return Page(f"{about.recipe}: what the model sees", lead, sections, about.made_by)
-
-
-def _titles(draws: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
-    return ["as the model sees it"] if len(draws) == 1 else [f"epoch {epoch}" for epoch in range(len(draws))]
 
 
 def _row(

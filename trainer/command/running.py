@@ -14,14 +14,14 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say, table
 from trainer.callbacks import Callback
-from trainer.command.page_writing import Report, write_look
+from trainer.command.page_writing import PageInput, write_look, write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
 from trainer.inputs import InputContext, MakeInput
 from trainer.optimizers.build import ParameterGroup, groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
-from trainer.results import EvalResult, Goodput, Speed
+from trainer.results import EvalResult, EvaluatedRecords, Goodput, Speed
 from trainer.trainer import Trainer
 from trainer.workdir import EVAL_RESULT, PREDICTIONS, TRAIN_RESULT
 
@@ -98,15 +98,17 @@ def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bo
 
 def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
     given = {"checkpoint_path": recipe.checkpoint_path, "check_padding": recipe.check_padding}
-    report = Report(recipe, command) if recipe.pages.report else None
-    if report:
-        result = trainer.evaluate(report.input_fn, on_records=report.on_records, **given)
-    else:
-        result = trainer.evaluate(recipe.eval_input, **given)
+    input_fn, records = PageInput(recipe.eval_input), list[EvaluatedRecords]()
+
+    def collect(counted: EvaluatedRecords) -> None:
+        if jax.process_index() == 0:
+            records.append(counted)  # about 20 bytes per record
+
+    result = trainer.evaluate(input_fn, on_records=collect if recipe.pages.report else None, **given)
     if not recipe.trainer.fast_dev_run:
         _tell(recipe, result)
-    if report:
-        report.write(result)
+    if recipe.pages.report and jax.process_index() == 0:
+        write_report(recipe, command, input_fn, result, records)
 
 
 def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:

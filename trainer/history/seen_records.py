@@ -285,17 +285,8 @@ def step_of(
 ) -> SeenStep:
     """The records of one batch. losses: float [rows]. most: see `seen_steps`."""
     rows = np.arange(len(batch.record_ids)) if losses is None else _worst_first(losses, batch.masked)
-    return SeenStep(batch.step, len(batch.record_ids), _records(batch, rows[:most], places, losses), places)
-
-
-def _worst_first(losses: np.ndarray, masked: np.ndarray) -> np.ndarray:
-    """Rows by loss: those that are not finite, which explain a NaN, then the largest; those left out last."""
-    return np.lexsort((-np.nan_to_num(losses, nan=np.inf, neginf=np.inf), masked))
-
-
-def _records(batch: SeenBatch, rows: np.ndarray, places: RecordPlaces, losses: np.ndarray | None) -> list[SeenRecord]:
-    found = places.of(batch.record_ids[rows])
-    return [
+    rows = rows[:most]
+    records = [
         SeenRecord(
             step=batch.step,
             row=row,
@@ -306,5 +297,11 @@ def _records(batch: SeenBatch, rows: np.ndarray, places: RecordPlaces, losses: n
             replaces=int(batch.replaced[row]) if batch.replaced[row] >= 0 else None,
             masked=bool(batch.masked[row]),
         )
-        for row, place in zip(rows.tolist(), found, strict=True)
+        for row, place in zip(rows.tolist(), places.of(batch.record_ids[rows]), strict=True)
     ]
+    return SeenStep(batch.step, len(batch.record_ids), records, places)
+
+
+def _worst_first(losses: np.ndarray, masked: np.ndarray) -> np.ndarray:
+    """Rows by loss: those that are not finite, which explain a NaN, then the largest; those left out last."""
+    return np.lexsort((-np.nan_to_num(losses, nan=np.inf, neginf=np.inf), masked))

@@ -149,7 +149,8 @@ def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> 
     problems = []
     for status, meaning in MEANING.items():
         bad = [row for row in rows if row.status == status]
-        if bad and not _is_allowed(status, config):
+        allowed = config.init_mismatch == "skip" if status == "mismatched" else not config.init_strict
+        if bad and not allowed:
             problems.append(f"{_counted(bad)} {meaning} ({_named(bad)})")
     if problems:
         raise CheckpointError(
@@ -210,10 +211,6 @@ def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
 
 def _is_float(array: Array) -> bool:
     return "float" in array.dtype
-
-
-def _is_allowed(status: Status, config: WarmStart) -> bool:
-    return config.init_mismatch == "skip" if status == "mismatched" else not config.init_strict
 
 
 def _counted(rows: Collection[MatchedArray]) -> str:
