@@ -185,9 +185,11 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
         with contextlib.redirect_stderr(said):
             values = tyro.cli(flags, args=options, prog=program, description=_description(recipe))
     except SystemExit as left:
-        for cause in _causes(left):
+        cause: BaseException | None = left
+        while cause is not None:
             if isinstance(cause, InfeedError):
                 raise cause from None  # tyro would print it in a box, folded into several lines
+            cause = cause.__cause__ or cause.__context__
         if left.code == EXIT_OF_TYRO and (text := _one_line(said.getvalue(), program)):
             raise OptionError(text) from None
         print(said.getvalue(), file=sys.stderr, end="")  # of a recipe's own code, which may end the program, too
@@ -234,12 +236,6 @@ def _one_line(box: str, program: str) -> str:
 def _description(recipe: type) -> str:
     doc = vars(recipe).get("__doc__") or ""
     return "" if doc.startswith(f"{recipe.__name__}(") else cleandoc(doc)  # what a dataclass without a docstring has
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _examples(recipe: type[Recipe]) -> tuple[str, str]:

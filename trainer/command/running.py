@@ -21,7 +21,7 @@ from trainer.inputs import InputContext, MakeInput
 from trainer.optimizers.build import ParameterGroup, groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
-from trainer.results import EvalResult, EvaluatedRecords, Goodput, Speed
+from trainer.results import EvalResult, EvaluatedRecords
 from trainer.trainer import Trainer
 from trainer.workdir import EVAL_RESULT, PREDICTIONS, TRAIN_RESULT
 
@@ -59,7 +59,8 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         trained = trainer.train(_keeping(recipe)) if recipe.mode == "train" else None
         _evaluate(trainer, recipe, command)
         if trained and trained.speed and jax.process_index() == 0:
-            measured = {"step": trained.step} | _measured(trained.speed, trained.goodput)
+            measured, goodput = {"step": trained.step} | asdict(trained.speed), trained.goodput
+            measured |= {"goodput": goodput.share} | asdict(goodput) if goodput else {}
             _publish(recipe.trainer.workdir, TRAIN_RESULT, measured)
         if trained and recipe.export.export_path:
             _export(trainer, recipe)
@@ -209,10 +210,6 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
         f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}{split or 'validation'} records, "
         f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
     )
-
-
-def _measured(speed: Speed, goodput: Goodput | None) -> dict[str, Any]:
-    return asdict(speed) | ({} if goodput is None else {"goodput": goodput.share} | asdict(goodput))
 
 
 def _publish(workdir: str, name: str, report: dict[str, Any] | bytes) -> str:

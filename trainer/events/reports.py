@@ -65,7 +65,7 @@ class EventWriter:
         )
         if resumed_at is not None:
             restart = SessionLog(status=SessionLog.START)
-            self._write(Event(wall_time=clock(), step=resumed_at, session_log=restart))
+            self._sink.write(_record(Event(wall_time=clock(), step=resumed_at, session_log=restart)))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes all `values` of a step as one event."""
@@ -77,7 +77,7 @@ class EventWriter:
 
     def add(self, step: int, summary: Summary) -> None:
         """Writes a point."""
-        self._write(Event(wall_time=self._clock(), step=step, summary=summary))
+        self._sink.write(_record(Event(wall_time=self._clock(), step=step, summary=summary)))
 
     def flush(self, now: bool = False) -> None:
         """Makes the points visible to TensorBoard; in a bucket only at intervals, unless `now`."""
@@ -86,9 +86,6 @@ class EventWriter:
     def close(self) -> None:
         """Flushes and closes."""
         self._sink.close()
-
-    def _write(self, event: Event) -> None:
-        self._sink.write(_record(event))
 
 
 def _record(event: Event) -> bytes:
@@ -214,19 +211,17 @@ class Reports:
                 raise OptionError(
                     f"a scalar is named {name!r}, which is reserved: it is the {name}. Choose another name."
                 )
-        if self.writes:
-            with self._naming(), np.errstate(over="ignore"):
+
+        def write(file: EventWriter | MetricsFile) -> None:
+            with np.errstate(over="ignore"):
                 # Of nine digits of a float64, the nearest float32 may be another.
-                values = {name: float(np.float32(value)) for name, value in values.items()}
-                self._events.scalars(step, values)
-                self._lines.scalars(step, values)
+                file.scalars(step, {name: float(np.float32(value)) for name, value in values.items()})
+
+        self._each(write)
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
         """As `scalars`, for the steps first, first + 1, ...; `columns` has the values of each name, [steps]."""
-        if self.writes:
-            with self._naming():
-                self._events.steps(first, columns)
-                self._lines.steps(first, columns)
+        self._each(lambda file: file.steps(first, columns))
 
     def image(self, step: int, tag: str, images: Any) -> None:
         """Writes an image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or floats in 0..1; c is 1, 3 or 4.
@@ -249,10 +244,13 @@ class Reports:
 
     def flush(self, now: bool = False) -> None:
         """Makes the points visible to readers; in a bucket only at intervals, unless `now`."""
+        self._each(lambda file: file.flush(now))
+
+    def _each(self, write: Callable[[EventWriter | MetricsFile], None]) -> None:
         if self.writes:
             with self._naming():
-                self._events.flush(now)
-                self._lines.flush(now)
+                write(self._events)
+                write(self._lines)
 
     def __enter__(self) -> "Reports":
         return self

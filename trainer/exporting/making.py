@@ -202,14 +202,17 @@ class ServedExamples:
         decoded = max(tolerance, IMAGE_TOLERANCE) if images else tolerance
         return {SERVING_DEFAULT: decoded, FEATURES: decoded, ARRAYS: tolerance}
 
-    def inputs(self) -> dict[str, Mapping[str, Any]]:
-        """By signature: name -> the values of all records. Raises as Serving.payloads."""
+    def inputs(self, signatures: Mapping[str, Signature], count: int) -> dict[str, dict[str, Any]]:
+        """signature -> argument -> the values of the first `count` records. Raises as Serving.payloads."""
         found: dict[str, Mapping[str, Any]] = {ARRAYS: self.arrays}
         if self.serving is not None:
             payloads = self.serving.payloads(self.arrays[INDEX].tolist())
             found[SERVING_DEFAULT] = {self.serving.kind: payloads}
             found[FEATURES] = self.serving.stored_features(payloads)
-        return found
+        return {
+            name: {argument: found[name][key][:count] for argument, key in signature.inputs.items()}
+            for name, signature in signatures.items()
+        }
 
 
 def make_export(
@@ -236,7 +239,7 @@ def make_export(
         directory = scratch / "model"
         signatures = write_saved_model(str(directory), served, arrays, examples.serving, labels, options.platforms)
         expected = _expected(served, labels, predicted[:count])
-        inputs = _inputs(signatures, examples, count)
+        inputs = examples.inputs(signatures, count)
         most = examples.tolerances(options.tolerance)
         apart = verify(str(directory), str(scratch), inputs, expected, tolerances=most, check=check)
         found = [f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()]
@@ -285,15 +288,6 @@ def _serving(source: Any, needed: Collection[str]) -> Serving | None:
         log.warning("%s", arrays_only(ops))
         return None
     return serving
-
-
-def _inputs(signatures: Mapping[str, Signature], examples: ServedExamples, count: int) -> dict[str, dict[str, Any]]:
-    """signature -> argument -> the values of the first `count` records."""
-    values = examples.inputs()
-    return {
-        name: {argument: values[name][key][:count] for argument, key in signature.inputs.items()}
-        for name, signature in signatures.items()
-    }
 
 
 def _signature_facts(signatures: Mapping[str, Signature], predictions: Mapping[str, Any]) -> dict[str, Any]:

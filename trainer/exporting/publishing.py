@@ -202,8 +202,7 @@ def _remove_left(exports: Path) -> None:
 def copy_file(source: str, path: str) -> None:
     """Copies a file from and to a disk or a bucket."""
     with open_storage(source).open(source) as file, open_storage(path).publish(path) as sink:
-        while chunk := file.read(_CHUNK):
-            sink.write(chunk)
+        shutil.copyfileobj(file, sink, _CHUNK)
 
 
 def check_asset(name: str, path: str) -> None:
