@@ -16,7 +16,7 @@ from pipeline.background import log_stacks
 from pipeline.errors import HostError, InfeedError, OptionError
 from pipeline.logs import logger
 from trainer.activity import CONSUMER, Activity, Row, StandingStill, find_stuck, slowest_host
-from trainer.cluster.exchange import Asked, Exchange
+from trainer.cluster.exchange import Asked, Exchange, Preemption
 from trainer.cluster.guard import GUARD, RESTS
 from trainer.cluster.host_registry import POLL_SECONDS, Failure, HostRegistry, count_calls, poll
 from trainer.cluster.service import HEARTBEAT_SECONDS
@@ -38,19 +38,17 @@ log = logger("trainer")
 class HostWatchdog:
     """Watches over one call of the trainer, as a context manager.
 
-    timeout_seconds: from a host's death to the end of the others; a host may be silent for half of it. busy: whether a
-    checkpoint is being written, which may still be finished in that time. heed: called in every wait, and may raise.
-    alone: whether this is the run's only process. exchange: how its hosts talk to each other. store: of the run.
-    activity: what the call does; without it, nobody is stuck. asked: how this process was asked to end, if it was."""
+    timeout_seconds: from a host's death to the end of the others; a host may be silent for half of it. preemption: how
+    this process was asked to end, if it was; waits end by it. activity: what the call does; without it, nobody is
+    stuck. busy: whether a checkpoint is being written, which may still be finished in that time. store: of the run.
+    alone: whether this is the run's only process. exchange: how its hosts talk to each other."""
 
     def __init__(
         self,
         timeout_seconds: float,
-        busy: Callable[[], bool] = lambda: False,
-        heed: Callable[[], None] = lambda: None,
-        *,
+        preemption: Preemption | None = None,
         activity: Activity | None = None,
-        asked: Callable[[], Asked] = Asked,
+        busy: Callable[[], bool] = lambda: False,
         store: Store | None = None,
     ) -> None:
         store = store or open_store()
@@ -59,10 +57,10 @@ class HostWatchdog:
                 f"host_timeout_seconds={timeout_seconds} must be below {HEARTBEAT_SECONDS} on several hosts, "
                 "because JAX aborts them after that time."
             )
-        self.registry, self._busy, self._heed = HostRegistry(store, timeout_seconds), busy, heed
+        self.registry, self._busy, self._preemption = HostRegistry(store, timeout_seconds), busy, preemption
         self.exchange, self.alone = Exchange(self.registry, self.wait), store.count == 1
         self.silence_seconds = self.registry.silence_seconds
-        self.activity, self._asked = activity or Activity(), asked
+        self.activity = activity or Activity()
         self._hosts = StandingStill(max(self.registry.look_seconds, POLL_SECONDS))
         self._own, self._asked_at = StandingStill(POLL_SECONDS), 0.0
         self._warned: object = None
@@ -104,7 +102,8 @@ class HostWatchdog:
         def look_around() -> T | None:
             if (value := look()) is not None:
                 return value
-            self._heed()
+            if self._preemption:
+                self._preemption.check()
             if self.registry.failure() and (value := look()) is None:  # its value may be the reason for the failure
                 self.check()
             return value
@@ -185,7 +184,7 @@ class HostWatchdog:
     def _end_if_asked(self, row: Row) -> None:
         """Ends the process if it was asked to end and makes no progress, or if it was asked twice."""
         still = self._own.look({0: row[:4]})[0]
-        asked = self._asked()
+        asked = self._preemption.asked() if self._preemption else Asked()
         if not asked.name:
             self._asked_at = self._own.clock
             return

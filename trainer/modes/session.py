@@ -165,13 +165,7 @@ def open_session(job: Job, saves: bool = False) -> Iterator[Session]:
     # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
     with (
         Preemption(saves) as preemption,
-        HostWatchdog(
-            config.host_timeout_seconds,
-            checkpoints.saving,
-            preemption.check,
-            activity=activity,
-            asked=preemption.asked,
-        ) as watchdog,
+        HostWatchdog(config.host_timeout_seconds, preemption, activity, checkpoints.saving) as watchdog,
         ownership,  # until the last checkpoint is written
         checkpoints,
         watchdog.reporting(),

@@ -113,11 +113,8 @@ def _train_steps(
     session: Session, opened: OpenedInput, begun: Begun, end: int | None, evaluations: PeriodicEvaluations | None
 ) -> TrainResult:
     """Trains up to step `end`; None: to the end of the input. Raises an Ending, with all progress saved."""
-    config, start = session.job.config, begun.step
-    records_time = jax.process_index() == 0 and not config.fast_dev_run
-    began = first_began(config.workdir, time.time()) if records_time else None
-    spent = TimeSpent(began, begun.productive_seconds)
-    with _open_loop(session, opened, begun, end, spent=spent, evaluations=evaluations) as (loop, feeder):
+    start = begun.step
+    with _open_loop(session, opened, begun, end, evaluations) as (loop, feeder):
         session.activity.saved = start or None
         state, step = run(begun.state, start, feeder, loop.program, on_result=loop.observe, between=loop)
         loop.recorder.end(loop.stopped)
@@ -131,22 +128,19 @@ def _train_steps(
         speed=loop.monitor.speed(step - start) if step > start else None,
         executables=len(loop.program.executables),
         stopped=loop.stopped.stop or None,
-        goodput=spent.goodput(loop.monitor.productive_seconds, time.time()),
+        goodput=loop.spent.goodput(loop.monitor.productive_seconds, time.time()),
     )
 
 
 @contextmanager
 def _open_loop(
-    session: Session,
-    opened: OpenedInput,
-    begun: Begun,
-    end: int | None,
-    *,
-    spent: TimeSpent,
-    evaluations: PeriodicEvaluations | None,
+    session: Session, opened: OpenedInput, begun: Begun, end: int | None, evaluations: PeriodicEvaluations | None
 ) -> Iterator[tuple[TrainLoop, Feeder]]:
     """The loop, with its program compiled, and the chunks to train on."""
     job, config, start = session.job, session.job.config, begun.step
+    records_time = jax.process_index() == 0 and not config.fast_dev_run
+    began = first_began(config.workdir, time.time()) if records_time else None
+    spent = TimeSpent(began, begun.productive_seconds)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n]
     marks = Marks(every, profile.stops)
