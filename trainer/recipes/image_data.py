@@ -4,7 +4,7 @@ not give them; and the classes of a training, in <workdir>/classes.json: other d
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -82,37 +82,27 @@ class ImageData:
             )
 
 
-class Choices(NamedTuple):
-    """The flags with these names. None: found in the dataset."""
-
-    data_dir: str
-    image_key: str | None = None
-    label_key: str | None = None
-    num_classes: int | None = None
-
-
-def image_data(
-    choices: Choices, schema: object, labels: Labels | None, trained: TrainedClasses | None = None
-) -> ImageData:
+def image_data(config: Any, schema: object, labels: Labels | None, trained: TrainedClasses | None = None) -> ImageData:
     """From the flags, or else from the schema of the records and the class names stored with the data.
 
-    trained: the classes of the model, if it was trained already; they determine num_classes unless a flag does.
+    config: the images recipe, which imports this module; image_key, label_key and num_classes are its flags. trained:
+    the classes of the model, if it was trained already; they determine num_classes unless a flag does.
     Raises OptionError, which names the flag to give, if these are ambiguous."""
     if not isinstance(schema, Schema) or schema.opaque:
-        raise OptionError(f"{choices.data_dir} has no schema of its records. Convert them: converters/SOURCES.md.")
-    image = _image_key(choices, schema)
-    label = _label_key(choices, schema, labels)
+        raise OptionError(f"{config.data_name} has no schema of its records. Convert them: converters/SOURCES.md.")
+    image = _image_key(config, schema)
+    label = _label_key(config, schema, labels)
     if labels is None or labels.key != label:
         labels = Labels(label, 0, ())
-    if choices.num_classes and choices.num_classes < len(labels.names):
+    if config.num_classes and config.num_classes < len(labels.names):
         raise OptionError(
-            f"--num-classes={choices.num_classes}: {choices.data_dir} has {len(labels.names)} classes"
+            f"--num-classes={config.num_classes}: {config.data_name} has {len(labels.names)} classes"
             f"{_some(labels.names)}. Leave it out."
         )
-    num_classes = choices.num_classes or (trained.num_classes if trained else len(labels.names))
+    num_classes = config.num_classes or (trained.num_classes if trained else len(labels.names))
     if num_classes < 2:
         there = f"only the class {labels.names[0]!r}" if labels.names else "no class names"
-        raise OptionError(f"{choices.data_dir} has {there} for {label!r}. Give --num-classes.")
+        raise OptionError(f"{config.data_name} has {there} for {label!r}. Give --num-classes.")
     channels = 1 if schema.features[image].channels == 1 else 3
     file_name = file_name_key(schema)
     found = ImageData(image, channels, label, labels.base, num_classes, labels.names, file_name, trained)
@@ -120,41 +110,41 @@ def image_data(
     return found
 
 
-def _image_key(choices: Choices, schema: Schema) -> str:
+def _image_key(config: Any, schema: Schema) -> str:
     bytes_features = {key: feature for key, feature in schema.features.items() if feature.dtype == "bytes"}
-    if choices.image_key is not None:
-        return _known("--image-key", choices.image_key, bytes_features, "a feature of bytes")
+    if config.image_key is not None:
+        return _known("--image-key", config.image_key, bytes_features, "a feature of bytes")
     if not bytes_features:
         raise OptionError(
-            f"{choices.data_dir} has no image feature; it has {', '.join(sorted(schema.features))}. Rows of tokens are "
+            f"{config.data_name} has no image feature; it has {', '.join(sorted(schema.features))}. Rows of tokens are "
             "for the recipes byte_lm and char_lm; for other data write one of your own: trainer/RECIPES.md."
         )
     images = [key for key, feature in bytes_features.items() if feature.content == "image"]
     if not images and any(feature.content == "text" for feature in bytes_features.values()):
         raise OptionError(
-            f"{choices.data_dir} has no image feature. Texts need a recipe of your own: trainer/RECIPES.md. If one of "
+            f"{config.data_name} has no image feature. Texts need a recipe of your own: trainer/RECIPES.md. If one of "
             f"these holds encoded images, give it as --image-key: {', '.join(sorted(bytes_features))}."
         )
     if len(images) != 1:
         found = ", ".join(map(repr, images)) or "none"
         raise OptionError(
-            f"{choices.data_dir}: the image features are {found}; expected exactly one. Give --image-key, one of: "
+            f"{config.data_name}: the image features are {found}; expected exactly one. Give --image-key, one of: "
             f"{', '.join(sorted(bytes_features))}."
         )
     return images[0]
 
 
-def _label_key(choices: Choices, schema: Schema, labels: Labels | None) -> str:
+def _label_key(config: Any, schema: Schema, labels: Labels | None) -> str:
     integers = {
         key: feature for key, feature in schema.features.items() if (feature.dtype, feature.shape) == ("int64", ())
     }
-    if choices.label_key is not None:
-        return _known("--label-key", choices.label_key, integers, "one integer per record")
+    if config.label_key is not None:
+        return _known("--label-key", config.label_key, integers, "one integer per record")
     if labels is not None and labels.key in integers:
         return labels.key
     if len(integers) != 1:
         raise OptionError(
-            f"{choices.data_dir}: the features with one integer are {', '.join(sorted(integers)) or 'none'}; expected "
+            f"{config.data_name}: the features with one integer are {', '.join(sorted(integers)) or 'none'}; expected "
             "exactly one as the label. Give --label-key."
         )
     return next(iter(integers))

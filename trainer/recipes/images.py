@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
-from trainer.recipes.image_data import Choices, FileNames, ImageData, image_data, trained_classes
+from trainer.recipes.image_data import FileNames, ImageData, image_data, trained_classes
 from trainer.recipes.labelled_images import IMAGE, fitting_span, raw_image
 from trainer.recipes.tiny_images import tiny_images
 from trainer.workdir import CLASSES
@@ -117,10 +117,9 @@ class Config(DataRecipe):
     def image_data(self) -> ImageData:
         """From the flags, or else from the description of the data."""
         workdir = self.trained_in
-        choices = Choices(self.data_name, self.image_key, self.label_key, self.num_classes)
         trains = self.mode in ("train", "look") or self.trainer.fast_dev_run
         trained = None if trains else trained_classes(workdir)
-        found = image_data(choices, self.eval_records.info.layout, self.eval_records.info.labels, trained)
+        found = image_data(self, self.eval_records.info.layout, self.eval_records.info.labels, trained)
         if trained and self.mode != "predict":
             found.check_labels(self.data_name, workdir)
         return found

@@ -1,21 +1,26 @@
 """What the images recipe takes for the image, the label and the classes, and asks for where that is unclear."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.config import TrainerConfig
-from trainer.recipes.image_data import Choices, TrainedClasses, image_data, trained_classes
+from trainer.recipes.image_data import TrainedClasses, image_data, trained_classes
 from trainer.recipes.images import Config
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))
 
 
-def found(features, labels=NAMES, **flags):
-    return image_data(Choices("data", **flags), Schema("pictures", features), labels)
+def flags(**given):
+    return SimpleNamespace(**{"data_name": "data", "image_key": None, "label_key": None, "num_classes": None} | given)
+
+
+def found(features, labels=NAMES, **given):
+    return image_data(flags(**given), Schema("pictures", features), labels)
 
 
 def test_the_only_image_and_the_label_with_class_names_are_chosen():
@@ -42,7 +47,7 @@ def test_one_class_is_too_few_to_train_on_but_the_classes_of_a_training_are_enou
     with pytest.raises(OptionError, match="data has only the class 'new' for 'label'. Give --num-classes"):
         found(features, Labels("label", 1, ("new",)))
     trained = TrainedClasses(0, 2, ("cat", "dog"))
-    data = image_data(Choices("data"), Schema("pictures", features), Labels("label", 1, ("new",)), trained)
+    data = image_data(flags(), Schema("pictures", features), Labels("label", 1, ("new",)), trained)
     assert (data.base, data.num_classes, data.name(1), data.class_name(1)) == (1, 2, "new", "dog")
 
 
@@ -57,7 +62,7 @@ def test_one_class_is_too_few_to_train_on_but_the_classes_of_a_training_are_enou
 )
 def test_an_evaluation_is_refused_if_the_classes_differ_from_those_of_the_model(names, text):
     schema = Schema("pictures", {"picture": IMAGE, "label": LABEL})
-    data = image_data(Choices("data"), schema, Labels("label", 1, names), TrainedClasses(1, 2, ("cat", "dog")))
+    data = image_data(flags(), schema, Labels("label", 1, names), TrainedClasses(1, 2, ("cat", "dog")))
     with pytest.raises(OptionError, match=text) if text else nullcontext():
         data.check_labels("data", "w")
 
