@@ -42,11 +42,6 @@ class OpenedInput:
         """Whether the input has positions; a plain iterable has none."""
         return not isinstance(self.source, IterableInput)
 
-    @property
-    def is_program(self) -> bool:
-        """Whether it is a tf.data program, which every host runs completely."""
-        return self.source.info.is_program
-
 
 @dataclass(frozen=True)
 class Job:

@@ -134,7 +134,7 @@ class Session:
 
         late: called while a chunk is waited for; may raise (default: check). ends: whether the input may end before."""
         # Hosts compare what a program delivers, which each of them runs completely.
-        common = self.exchange.common_end() if ends or opened.is_program else None
+        common = self.exchange.common_end() if ends or opened.source.info.is_program else None
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
         batches = opened.source.batches(position)
         chunks = Chunks(batches, steps.start, steps.end, steps.lengths(), opened.struct, program=program, common=common)

@@ -229,7 +229,7 @@ def replay(job: Job, input_fn: InputFn, steps: range, warm_start: WarmStart) -> 
         opened = session.open("train", input_fn, step)
         if not opened.resumable:
             raise OptionError("a plain iterable has no positions, so its batches cannot be read again.")
-        if opened.is_program:
+        if opened.source.info.is_program:
             raise OptionError("a tf.data program need not deliver its batches again; only infeed's datasets do.")
         begun = _advanced(session, opened, begin(session, opened, step, warm_start), steps.start - 1)
         for replayed in _observed(session, opened, begun, steps):

@@ -41,8 +41,8 @@ class TrainedClasses:
 class ImageData:
     """The features to read. Labels are base..base + num_classes - 1; names[i] is the name of label base + i.
 
-    file_name: the feature with the name of the image's file; None if there is none. trained: the model's classes, if
-    they are known; the data may have others."""
+    file_name: the feature with the name of the image's file; None if there is none. classes: the model's, which may be
+    others; those of the data if nothing else is known."""
 
     image: str
     channels: int
@@ -50,13 +50,8 @@ class ImageData:
     base: int
     num_classes: int
     names: tuple[str, ...]
-    file_name: str | None = None
-    trained: TrainedClasses | None = None
-
-    @property
-    def classes(self) -> TrainedClasses:
-        """The model's classes; those of the data if nothing else is known."""
-        return self.trained or TrainedClasses(self.base, self.num_classes, self.names)
+    file_name: str | None
+    classes: TrainedClasses
 
     def name(self, label: int) -> str | None:
         """The name of a label in the data; None if it has none."""
@@ -105,9 +100,9 @@ def image_data(config: Any, schema: object, labels: Labels | None, trained: Trai
         raise OptionError(f"{config.data_name} has {there} for {label!r}. Give --num-classes.")
     channels = 1 if schema.features[image].channels == 1 else 3
     file_name = file_name_key(schema)
-    found = ImageData(image, channels, label, labels.base, num_classes, labels.names, file_name, trained)
-    log.info("images: %r, labels: %r, %d classes%s", image, label, num_classes, _some(found.classes.names))
-    return found
+    classes = trained or TrainedClasses(labels.base, num_classes, labels.names)
+    log.info("images: %r, labels: %r, %d classes%s", image, label, num_classes, _some(classes.names))
+    return ImageData(image, channels, label, labels.base, num_classes, labels.names, file_name, classes)
 
 
 def _image_key(config: Any, schema: Schema) -> str:
