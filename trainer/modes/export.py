@@ -3,6 +3,7 @@
 All hosts predict, and gather the model's arrays; host 0 does the rest, while the others wait for its result. A training
 that will export its model says at its start, hours before, what an export cannot contain."""
 
+import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ def export_checkpoint(
     if job.config.fast_dev_run:
         raise OptionError("fast_dev_run writes nothing, so it cannot export. Leave it out.")
     check_tensorflow()
+    importlib.import_module("trainer.exporting.making")  # loads TensorFlow, while no host waits for another
     with open_session(job) as session:
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
         with session.preemption.leavable():

@@ -256,11 +256,10 @@ class Clock:
     def marks(self, run: TrainingRun) -> dict[str, list[float]]:
         """What happened -> when."""
         found: dict[str, list[float]] = {}
-        for attempt in run.attempts[:-1]:
-            if attempt.ended is not None and attempt.how != "finished":
-                found.setdefault(_ended(attempt.how), []).append(attempt.ended)
-        if run.attempts and run.attempts[-1].ended is not None and run.attempts[-1].how in ENDS:
-            found.setdefault(_ended(run.attempts[-1].how), []).append(run.attempts[-1].ended)
+        for attempt in run.attempts:
+            marked = attempt.how in ENDS if attempt is run.attempts[-1] else attempt.how != "finished"
+            if marked and attempt.ended is not None:
+                found.setdefault(attempt.how if attempt.how in ENDS else "ended", []).append(attempt.ended)
         found["resumed"] = [attempt.began for attempt in run.attempts[1:]]
         return {what: self.of(run, np.array(times)).tolist() for what, times in found.items() if times}
 
@@ -279,10 +278,6 @@ class Clock:
             what = f"resumed after {AFTER[before.how]}" if before.how in AFTER else "resumed"
             found.setdefault(what, []).append(after.start.step)
         return found
-
-
-def _ended(how: How) -> str:
-    return how if how in ENDS else "ended"
 
 
 def _seconds_of(run: TrainingRun) -> float:
