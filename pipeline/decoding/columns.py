@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Column", "Columns", "Ragged", "merged", "objects"]
-
 
 class Ragged(NamedTuple):
     """The values of all records, one after the other, and how many each has: int64 [n]."""

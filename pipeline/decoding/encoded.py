@@ -21,8 +21,6 @@ from pipeline.decoding.op import Op, Specs, spec_of
 from pipeline.errors import SchemaError
 from pipeline.spec import BYTES, ArraySpec
 
-__all__ = ["Window", "decoded_window", "jpeg_header", "jpeg_pixels", "pillow_pixels", "pixels_spec", "png_size"]
-
 Window = tuple[int, int, int, int]  # y, x, height, width
 Kind = Literal["JPEG", "PNG", "WebP"]
 

@@ -18,8 +18,6 @@ from pipeline.shards.example import LIST_TAG, varint
 from pipeline.shards.example_decoding import decode_features, example_keys
 from pipeline.shards.schema import Feature
 
-__all__ = ["ExampleParser"]
-
 _PADDING = bytes(512)  # behind the last record: a step may look beyond its end
 _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
 _MOST_STEPS = 1 << 20  # entries of a record times records: a record of a million keys would cost the batch gigabytes

@@ -11,8 +11,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, NUMBERS, holds
 
-__all__ = ["Cast", "Drop", "Keep", "Rename"]
-
 
 @dataclass(frozen=True)
 class _Choice:

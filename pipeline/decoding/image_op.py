@@ -9,8 +9,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import SchemaError
 from pipeline.spec import BYTES, ArraySpec
 
-__all__ = ["ImageOp", "image_spec"]
-
 
 class ImageOp:
     """Reads `key` and sets one image. A subclass computes the image from the feature's value; by default, the image has

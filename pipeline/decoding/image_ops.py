@@ -11,8 +11,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 
-__all__ = ["DecodeJpeg", "DecodePng"]
-
 
 @dataclass(frozen=True)
 class _Decode(ImageOp):

@@ -9,8 +9,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 
-__all__ = ["MultiHot", "OneHot"]
-
 
 @dataclass(frozen=True)
 class _Hot:

@@ -11,8 +11,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.spec import ArraySpec
 
-__all__ = ["DropsFeatures", "Features", "Op", "Specs", "spec_of"]
-
 Features = dict[str, Any]  # per key, an array or NumPy scalar; bytes where they are one value
 Specs = Mapping[str, ArraySpec]
 

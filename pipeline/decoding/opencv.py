@@ -2,8 +2,6 @@
 
 from pipeline.errors import how_to_install
 
-__all__ = ["cv2"]
-
 try:
     import cv2
 except ModuleNotFoundError as e:

@@ -4,8 +4,6 @@ Wire format: https://protobuf.dev/programming-guides/encoding/"""
 
 import numpy as np
 
-__all__ = ["ONE_BYTE", "floats", "integers"]
-
 ONE_BYTE = 128  # a varint below it takes one
 _FEW_BYTES = 32  # per list: fewer are collected by index, more as slices
 

@@ -10,8 +10,6 @@ from pipeline.decoding.op import Specs
 from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, ArraySpec, delivered, holds
 
-__all__ = ["PadTo", "pad_rows", "padded_specs"]
-
 
 @dataclass(frozen=True)
 class PadTo:

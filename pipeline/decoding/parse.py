@@ -14,8 +14,6 @@ from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.shards.schema import Schema
 from pipeline.spec import BYTES, Layout, feature_specs
 
-__all__ = ["parser_of"]
-
 Parser = Callable[[Sequence[bytes]], Mapping[str, Column]]
 
 

@@ -20,8 +20,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError
 from pipeline.spec import ArraySpec
 
-__all__ = ["DecodeCentralCrop", "DecodeRandomResizedCrop", "DecodeResize"]
-
 MAX_PIXELS = 2**26  # 200 MB as RGB; more than cameras produce
 TRIES = 10
 _RATIOS = 4096

@@ -11,8 +11,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 
-__all__ = ["CentralCrop", "GreyToRgb", "RandomCrop", "RandomFlip", "RandomShift", "Resize"]
-
 
 @dataclass(frozen=True)
 class RandomShift(ImageOp):

@@ -12,8 +12,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec, holds
 
-__all__ = ["Plan", "Step", "listed", "planned"]
-
 
 @dataclass(frozen=True)
 class Step:

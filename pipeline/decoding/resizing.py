@@ -9,8 +9,6 @@ from pipeline.decoding.op import Op
 from pipeline.decoding.opencv import cv2
 from pipeline.errors import OptionError
 
-__all__ = ["Fill", "Method", "bordered", "check_resizing", "check_size", "mirrored", "resized"]
-
 Method = Literal["bilinear", "bicubic", "area"]
 Fill = Literal["zero", "edge"]
 _MOST_CHANNELS = 512  # of OpenCV

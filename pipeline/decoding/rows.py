@@ -21,8 +21,6 @@ from pipeline.decoding.rng import rngs_of
 from pipeline.errors import SchemaError
 from pipeline.spec import Layout, delivered
 
-__all__ = ["RowDecoder"]
-
 _FIRST, _PART = 4, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores
 _SLOW = 100e-6  # seconds of CPU time per row

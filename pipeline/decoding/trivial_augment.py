@@ -12,8 +12,6 @@ from pipeline.decoding.rng import Rng
 from pipeline.errors import SchemaError
 from pipeline.spec import ArraySpec
 
-__all__ = ["NAMES", "STRENGTHS", "TrivialAugmentWide", "augmented", "drawn_from"]
-
 STRENGTHS = 31
 
 
