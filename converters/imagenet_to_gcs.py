@@ -16,9 +16,8 @@ from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.imagenet.boxes import read_boxes
 from converters.imagenet.converter import SPLITS, ImagenetConverter
-from converters.imagenet.layouts import FULL_SET, check_full_set, find_raw
+from converters.imagenet.layouts import FULL_SET, check_full_set, find_raw, ilsvrc2012_synsets, read_synsets
 from converters.imagenet.records import TFDS_DIRECTORY
-from converters.imagenet.synsets import ilsvrc2012_synsets, read_synsets
 from converters.images.options import add_verify_option
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage

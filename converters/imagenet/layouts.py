@@ -6,7 +6,10 @@
     Kaggle              ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG, ILSVRC/Data/CLS-LOC/val/*.JPEG, LOC_val_solution.csv
 
 Validation images outside of class folders need synset_labels.txt (line n is the synset of validation image n) or
-Kaggle's table. All layouts result in the same shards."""
+Kaggle's table. All layouts result in the same shards.
+
+The classes are ImageNet's 1,000, or those of a label file. A line of it has an id of WordNet and optionally a
+description: `n01440764 tench, Tinca tinca`. Labels are places in the sorted list."""
 
 import csv
 import io
@@ -14,16 +17,16 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
 from converters.imagenet.converter import SPLITS, VALIDATION_LABELS
-from converters.imagenet.synsets import check_known, ilsvrc2012_synsets
-from converters.raw.class_names import label_text, names_digest
+from converters.raw.class_names import label_text, names_digest, position
 from converters.raw.compressed import Readable, by_suffix, readable
 from converters.raw.splits import first_few, open_raw_data
 from converters.raw.tars import members
-from pipeline.errors import RawDataError
+from pipeline.errors import LabelError, RawDataError, did_you_mean
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 
@@ -164,3 +167,32 @@ def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
         f"folders may stay under {_KAGGLE_IMAGES}. It has: {first_few([*folders, *files])}. --splits chooses the "
         "splits to convert."
     )
+
+
+def ilsvrc2012_synsets() -> Mapping[str, str]:
+    """The 1,000 classes of ILSVRC2012, sorted, with WordNet's description of each."""
+    return dict(_classes(files("converters.imagenet").joinpath("synsets.txt").read_text()))
+
+
+def read_synsets(storage: Storage, label_file: str) -> Mapping[str, str]:
+    """Classes -> descriptions or "" of a label file, sorted. Raises LabelError if it has none or repeats one."""
+    classes = _classes(label_text(storage.read(label_file), label_file))
+    repeated = [a for (a, _), (b, _) in itertools.pairwise(classes) if a == b]
+    if repeated or not classes:
+        raise LabelError(f"{label_file}: {f'{repeated[0]} is listed twice' if repeated else 'it has no classes'}.")
+    return dict(classes)
+
+
+def _classes(text: str) -> list[tuple[str, str]]:
+    parts = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
+    return sorted((synset, words[0].strip() if words else "") for synset, *words in parts)
+
+
+def check_known(synset: str, synsets: Sequence[str], where: str) -> None:
+    """Raises LabelError for a class that is not in the list. where: its place, for the error."""
+    if position(synsets, synset) < 0:
+        nearest = did_you_mean(synset, synsets) if len(synsets) <= 20 else ""
+        raise LabelError(
+            f"{where}: class {synset!r} is not in the label list ({len(synsets)} classes, {synsets[0]}..{synsets[-1]})."
+            f"{nearest} Give the full list with --label-file."
+        )

@@ -13,8 +13,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
-from converters.imagenet.synsets import ilsvrc2012_synsets
+from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, ilsvrc2012_synsets
 from converters.raw.tars import members
 from pipeline.storage.schemes import open_storage
 

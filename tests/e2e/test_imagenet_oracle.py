@@ -5,8 +5,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from converters import imagenet_to_gcs
-from converters.imagenet.layouts import RawImagenet, check_full_set
-from converters.imagenet.synsets import ilsvrc2012_synsets
+from converters.imagenet.layouts import RawImagenet, check_full_set, ilsvrc2012_synsets
 
 SPLITS = ("train", "validation")
 

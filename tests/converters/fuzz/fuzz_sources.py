@@ -15,8 +15,7 @@ from beam_jobs.scratch import Scratch
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.imagenet.converter import ImagenetConverter
-from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw
-from converters.imagenet.synsets import read_synsets
+from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw, read_synsets
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names

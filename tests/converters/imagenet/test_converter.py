@@ -8,8 +8,7 @@ import pytest
 from beam_jobs.converter import Reject
 from beam_jobs.references import References
 from converters.imagenet.converter import ImagenetConverter
-from converters.imagenet.layouts import find_raw
-from converters.imagenet.synsets import ilsvrc2012_synsets, read_synsets
+from converters.imagenet.layouts import find_raw, ilsvrc2012_synsets, read_synsets
 from pipeline.errors import LabelError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.storage.local import LocalStorage

@@ -3,8 +3,7 @@
 import pytest
 
 from beam_jobs.converter import Source
-from converters.imagenet.layouts import RawImagenet, check_full_set
-from converters.imagenet.synsets import ilsvrc2012_synsets
+from converters.imagenet.layouts import RawImagenet, check_full_set, ilsvrc2012_synsets
 from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.storage.storage import Stat
 
