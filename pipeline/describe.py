@@ -11,9 +11,9 @@ if __name__ == "__main__":
 import io
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -36,10 +36,10 @@ from pipeline.describing.facts import (
 )
 from pipeline.describing.labels import label_rows, label_text, occurring, outside, shortened
 from pipeline.describing.page import dataset_page
-from pipeline.describing.requests import Requests, planned_requests
 from pipeline.describing.splits import split_facts
 from pipeline.errors import OptionError, StorageError
-from pipeline.orders.order import MAX_RECORDS
+from pipeline.order_defaults import Sizes, plan_records, training_bytes
+from pipeline.orders.order import MAX_RECORDS, TrainOrder
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.column_statistics import COLUMNS, read_statistics
@@ -47,7 +47,8 @@ from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Feature, Labels
 from pipeline.sizes import format_bytes
-from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.indexed_records import MAX_READ_BYTES, IndexedRecords, read_starts
+from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import fetch, intact
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import TextInfo
@@ -59,6 +60,7 @@ from pipeline.tools.record_checks import labels_of
 EXAMPLES = ("shards --all --samples=5", "shards --html=shards.html")
 
 SAMPLES, PAGE_SAMPLES, MOST_PAGE_SAMPLES = 2, 24, 400
+BATCH, MOST_BATCHES = 1024, 200  # whose requests are planned
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -148,6 +150,45 @@ def _statistic(value: Any) -> str:
     categories = value.items() if isinstance(value, Mapping) else ()
     told = shortened(", ".join(f"{name} {count:,}" for name, count in categories), _MAX_TEXT)
     return told if value is None or isinstance(value, Mapping) else _item(None, value)
+
+
+class Requests(NamedTuple):
+    """Means per global batch of `batch` records, in the default order, on one host."""
+
+    batch: int
+    requests: float
+    num_bytes: float
+
+
+def planned_requests(records: IndexedRecords) -> Requests:
+    """The requests that training takes from a bucket, planned without reading anything.
+
+    Of the first epoch. One longer than 200 batches is not planned but estimated: every block is a request, or two if
+    it crosses a boundary at which reads end."""
+    batch, mean_bytes = min(BATCH, records.info.num_records), records.info.num_bytes / records.info.num_records
+    plan = plan_records(records, batch, Sizes(None, None, None), seed=0, epochs="drop")
+    order = plan.order
+    assert isinstance(order, TrainOrder)  # of one source
+    steps = order.steps_per_epoch
+    ahead = training_bytes(replace(records.info, remote=True), plan.window_bytes)
+    if steps > MOST_BATCHES:
+        if records.weigh(np.arange(records.info.num_records)) <= ahead:  # read once, in reads as large as they may be
+            return Requests(batch, records.info.num_bytes / MAX_READ_BYTES / steps, batch * mean_bytes)
+        block = order.block_records
+        return Requests(batch, batch / block * (1 + block * mean_bytes / MAX_READ_BYTES), batch * mean_bytes)
+
+    def groups() -> Iterator[tuple[np.ndarray, int]]:
+        for step in range(steps):
+            ids = order.rows(order.advance(order.start, step), [range(batch)]).record_ids
+            yield ids, records.weigh(ids)
+
+    lookahead = Lookahead(groups(), ahead)
+    requests = num_bytes = 0
+    for group in lookahead:
+        ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))
+        requests, num_bytes = requests + len(starts), num_bytes + int(records.index.lengths[ids].sum())
+        lookahead.used(group)
+    return Requests(batch, requests / steps, num_bytes / steps)
 
 
 def _requests(found: Requests) -> str:

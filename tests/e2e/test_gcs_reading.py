@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fake_gcs.server import Reset, Short, Stall, Status
 
+from pipeline import describe
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.describing import requests
 from pipeline.errors import CorruptRecordError, StallError, StorageError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import index_file
@@ -75,9 +75,9 @@ def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, 
 
 
 def test_describe_states_the_requests_and_bytes_that_training_takes(shards, gcs_server, monkeypatch):
-    monkeypatch.setattr(requests, "BATCH", 64)
+    monkeypatch.setattr(describe, "BATCH", 64)
     records = IndexedRecords(read_manifest(shards), "train", open_storage(shards))
-    planned = requests.planned_requests(records)
+    planned = describe.planned_requests(records)
     source = train_dataset(shards, keys=KEYS, global_batch=64)
     gcs_server.reset()
     batches = source.batches()
