@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.decoding.op import Features, Specs, spec_of
+from pipeline.decoding.op import Features, OneFeatureOp, Specs, spec_of
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, NUMBERS, holds
@@ -98,7 +98,7 @@ class Rename:
 
 
 @dataclass(frozen=True)
-class Cast:
+class Cast(OneFeatureOp):
     """Changes the dtype of the numeric feature `key`: "float32", "int32", "uint8", "bool" and so on, or a NumPy dtype.
 
     Floats are rounded to the nearest integer, ties to even. A value out of range is an error that names the record:
@@ -115,11 +115,6 @@ class Cast:
         if dtype not in NUMBERS:
             raise OptionError(f"{self!r}: dtype must be one of {', '.join(each.name for each in NUMBERS)}.")
         object.__setattr__(self, "dtype", dtype.name)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See Op."""
-        return (self.key,)
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.decoding.encoded import jpeg_header, jpeg_pixels, pillow_pixels, pixels_spec, png_size
-from pipeline.decoding.image_op import ImageOp
-from pipeline.decoding.op import Specs
+from pipeline.decoding.op import ImageOp, Specs
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
@@ -21,10 +20,6 @@ class _Decode(ImageOp):
     def __post_init__(self) -> None:
         if len(self.shape) != 3 or self.shape[2] not in (1, 3) or min(self.shape) < 1:
             raise OptionError(f"{self!r}: shape must be (height, width, 1) for grey or (height, width, 3) for RGB.")
-
-    @property
-    def _sets(self) -> str:
-        return self.into
 
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, self.key, specs, self.shape)

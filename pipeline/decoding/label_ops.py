@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.decoding.op import Features, Specs, spec_of
+from pipeline.decoding.op import Features, OneFeatureOp, Specs, spec_of
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 
 
 @dataclass(frozen=True)
-class _Hot:
+class _Hot(OneFeatureOp):
     """Common part of both: sets `into` to float32 [num_classes] from the labels in `key`; [0] is label `base`."""
 
     key: str
@@ -22,11 +22,6 @@ class _Hot:
     def __post_init__(self) -> None:
         if self.num_classes < 1:
             raise OptionError(f"{self!r}: num_classes must be at least 1.")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See Op."""
-        return (self.key,)
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""

@@ -2,14 +2,16 @@
 
 Ops are NumPy, one record at a time. An op has no random state: what it draws depends on a hash of (dataset seed,
 epoch, record id, position in the list), so a record is preprocessed identically on any number of hosts and after any
-resume."""
+resume. ImageOp is the base of ops that turn one feature into one image."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from pipeline.decoding.rng import Rng
-from pipeline.errors import OptionError, did_you_mean
-from pipeline.spec import ArraySpec
+from pipeline.errors import OptionError, SchemaError, did_you_mean
+from pipeline.spec import BYTES, ArraySpec
 
 Features = dict[str, Any]  # per key, an array or NumPy scalar; bytes where they are one value
 Specs = Mapping[str, ArraySpec]
@@ -50,3 +52,57 @@ def spec_of(op: Op, key: str, specs: Specs) -> ArraySpec:
         raise OptionError(f"{op!r} reads {key!r}, which is neither in the records nor set by an earlier op."
                           f"{did_you_mean(key, specs)}")  # fmt: skip
     return specs[key]
+
+
+class OneFeatureOp:
+    """The base of ops that read one feature, `key`."""
+
+    key: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Op."""
+        return (self.key,)
+
+
+class ImageOp(OneFeatureOp):
+    """Reads `key` and sets one image: `into`, or `key` if the op has no such field.
+
+    A subclass computes the image from the feature's value; by default, the image has the spec of the one it reads."""
+
+    def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
+        return {self._sets: self._spec(specs)}
+
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        return {self._sets: self._image(features[self.key], rng)}
+
+    @property
+    def _sets(self) -> str:
+        return getattr(self, "into", self.key)
+
+    def _spec(self, specs: Specs) -> ArraySpec:
+        return image_spec(self, self.key, specs)
+
+    def _image(self, value: Any, rng: Rng, /) -> np.ndarray:
+        raise NotImplementedError
+
+
+def image_spec(op: Op, key: str, specs: Specs, *, only_uint8: bool = False) -> ArraySpec:
+    """The spec of the decoded image that `op` reads. SchemaError, with the op that would help, for anything else."""
+    spec = spec_of(op, key, specs)
+    if len(spec.shape) == 3 and spec.fits_a_batch and (spec.dtype == "u1" or not only_uint8):
+        return spec
+    wanted = "a uint8 image" if only_uint8 else "an image"
+    if spec.dtype == BYTES:
+        found = "bytes"
+        remedy = (
+            " Decode it first: DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take images of any size, "
+            "DecodeJpeg and DecodePng images of a fixed size."
+        )
+    else:
+        found = f"{spec.dtype} {spec.shape}"
+        remedy = f" A grey image has one channel: {(*spec.shape, 1)}." if len(spec.shape) == 2 else ""
+        if len(spec.shape) == 3:
+            remedy = " Put this op before the one that changes its dtype."
+    raise SchemaError(f"{op!r}: {key!r} is {found}; it must be {wanted} (height, width, channels).{remedy}")

@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.decoding.encoded import Window, decoded_window, pixels_spec
-from pipeline.decoding.image_op import ImageOp
-from pipeline.decoding.op import Specs
+from pipeline.decoding.op import ImageOp, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError
@@ -49,10 +48,6 @@ class _Photo(ImageOp):
         check_resizing(self, self.size, self.method, self.antialias)
         if self.channels not in (1, 3):
             raise OptionError(f"{self!r}: channels must be 1 (grey) or 3 (RGB).")
-
-    @property
-    def _sets(self) -> str:
-        return self.into
 
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, self.key, specs, (*self.size, self.channels))

@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.decoding.image_op import ImageOp, image_spec
-from pipeline.decoding.op import Specs
+from pipeline.decoding.op import ImageOp, Specs, image_spec
 from pipeline.decoding.resizing import Fill, Method, bordered, check_resizing, check_size, mirrored, resized
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError

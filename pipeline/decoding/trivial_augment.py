@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from pipeline.decoding.image_op import ImageOp, image_spec
-from pipeline.decoding.op import Specs
+from pipeline.decoding.op import ImageOp, Specs, image_spec
 from pipeline.decoding.rng import Rng
 from pipeline.errors import SchemaError
 from pipeline.spec import ArraySpec

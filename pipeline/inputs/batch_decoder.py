@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.parse import parser_of
-from pipeline.decoding.rows import RowDecoder
+from pipeline.decoding.rows import RowDecoder, parser_of
 from pipeline.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch, Delivery

@@ -9,7 +9,7 @@ from sweep import examples
 
 from pipeline.decoding.columns import Ragged
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.parse import parser_of
+from pipeline.decoding.rows import parser_of
 from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.example import encode_example

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sweep import examples
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.parse import parser_of
+from pipeline.decoding.rows import parser_of
 from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.schema import Schema
 from pipeline.spec import BYTES, ArraySpec, Opaque, feature_specs
