@@ -84,17 +84,15 @@ def unpacked(data: bytes, size: int, crc32: int) -> bytes:
     if magic != b"PK\3\4" or method not in (_STORED, _DEFLATED):
         raise Reject("damaged in its zip: not a header of a stored or deflated file")
     try:
-        content = data[begin : begin + size] if method == _STORED else _decompressed(memoryview(data)[begin:], size)
+        if method == _STORED:
+            content = data[begin : begin + size]
+        else:  # at most one byte more than the size, so that a decompression bomb takes no memory
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(memoryview(data)[begin:], size + 1)
     except zlib.error as e:
         raise Reject(f"damaged in its zip: {e}") from None
     if len(content) != size or zlib.crc32(content) != crc32:
         raise Reject("damaged in its zip: its content has another size or checksum than in the zip's directory")
     return content
-
-
-def _decompressed(packed: memoryview, size: int) -> bytes:
-    """At most one byte more than the size, so that a decompression bomb takes no memory."""
-    return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, size + 1)
 
 
 def _directory(file: BinaryIO, uri: str, size: int) -> _Directory:

@@ -65,13 +65,8 @@ def restored_order(recorded: Mapping[str, Any]) -> TrainOrder | MixOrder:
 
 
 def _recorded_shuffle(shuffle: Shuffle) -> dict[str, Any]:
-    return {
-        "num_records": shuffle.num_records,
-        "seed": shuffle.seed,
-        "streams": shuffle.streams,
-        "window_records": shuffle.window_records,
-        "block_starts": list(_progressions(shuffle.block_starts)),
-    }
+    sizes = {name: getattr(shuffle, name) for name in ("num_records", "seed", "streams", "window_records")}
+    return {**sizes, "block_starts": list(_progressions(shuffle.block_starts))}
 
 
 def _restored_shuffle(recorded: Mapping[str, Any]) -> Shuffle:

@@ -44,14 +44,11 @@ class ExampleParser:
             if isinstance(self._layout, np.dtype):
                 return self._struct(self._layout, payload)
             if isinstance(self._layout, Schema) and not self._layout.opaque:
-                return self._example(self._layout, payload)
+                found = decode_features(payload, self._wanted)
+                return {key: _value(key, self._layout.features[key], found.get(key)) for key in self.keys}
         except SchemaError as e:
             raise SchemaError(f"{where()}: {e}") from e
         return dict.fromkeys(self.keys, payload)
-
-    def _example(self, schema: Schema, payload: bytes) -> dict[str, Any]:
-        found = decode_features(payload, self._wanted)
-        return {key: _value(key, schema.features[key], found.get(key)) for key in self.keys}
 
     def _struct(self, layout: np.dtype, payload: bytes) -> dict[str, Any]:
         if len(payload) != layout.itemsize:
