@@ -53,21 +53,21 @@ def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
         pipeline
         | "sources" >> beam.Create(_groups(job))
         | "spread" >> beam.Reshuffle()
-        | "scan" >> beam.ParDo(_Scan(job))
+        | "scan" >> beam.FlatMap(_scan, job)
     )
-    sums = pvalue.AsDict(scanned | "measure" >> beam.ParDo(_Measure(job)) | "sums" >> beam.CombinePerKey(add_sums))
+    sums = pvalue.AsDict(scanned | "measure" >> beam.FlatMap(_measure, job) | "sums" >> beam.CombinePerKey(add_sums))
     sampled = {}
     if job.converter.transforms:
-        offered = scanned | "offer" >> beam.ParDo(_Offer(job)) | "lowest" >> beam.CombinePerKey(lowest)
-        sampled = pvalue.AsDict(offered | "sample" >> beam.ParDo(_Sample(job)))
+        offered = scanned | "offer" >> beam.FlatMap(_offer, job) | "lowest" >> beam.CombinePerKey(lowest)
+        sampled = pvalue.AsDict(offered | "sample" >> beam.FlatMap(_sample, job))
     _ = (
         scanned
         | "by bucket" >> beam.GroupByKey()
-        | "assign" >> beam.ParDo(_Assign(job), sums, sampled)
+        | "assign" >> beam.FlatMap(_assign, job, sums, sampled)
         | "by shard" >> beam.GroupByKey()
-        | "gather" >> beam.ParDo(_Gather(job), sums, sampled)
+        | "gather" >> beam.FlatMap(_gather, job, sums, sampled)
         | "all" >> beam.GroupByKey()
-        | "commit" >> beam.ParDo(_Commit(job), sums, sampled)
+        | "commit" >> beam.FlatMap(_commit, job, sums, sampled)
     )
     return pipeline
 
@@ -82,151 +82,131 @@ def _groups(job: ConversionJob) -> list[list[tuple[int, Source]]]:
     return groups + [[each] for each in numbered if not is_remote(each[1].uri)]
 
 
-class _Stage(beam.DoFn):
-    def __init__(self, job: ConversionJob):
-        self.job = job
-
-
-class _Scan(_Stage):
+def _scan(element: Sequence[tuple[int, Source]], job: ConversionJob) -> Iterator[Keyed]:
     """[(number, source), ...] -> for each, (bucket key, References) ... and one (_SUMMARIES, SourceSummary)."""
-
-    def process(self, element: Sequence[tuple[int, Source]]) -> Iterator[Keyed]:
-        with contextlib.ExitStack() as stack:
-            ahead = [stack.enter_context(contextlib.closing(self._begin(source))) for _, source in element]
-            for (number, source), batches in zip(element, ahead, strict=True):
-                yield from self._rows(number, source, batches)
-
-    def _begin(self, source: Source) -> Background[References]:
-        return Background(scanned(self.job, source), limit=1, name="infeed-scan")
-
-    def _rows(self, number: int, source: Source, batches: Iterable[References]) -> Iterator[Keyed]:
-        records = keys = 0
-        counts = counts_of(self.job.counts_dir)
-        with verdict_on_error(self.job, source.split):
-            for refs in batches:
-                records += len(refs)
-                counts.add(source.split, scanned=len(refs))
-                keys += key_digest(refs.key.tolist())
-                for bucket, rows in by_bucket(self.job, source.split, refs):
-                    yield _key(self.job, source.split, bucket), rows
-        counts.add(source.split, sources=1)
-        yield _SUMMARIES, SourceSummary(number, records, keys)
+    with contextlib.ExitStack() as stack:
+        begun = (Background(scanned(job, source), limit=1, name="infeed-scan") for _, source in element)
+        ahead = [stack.enter_context(contextlib.closing(batches)) for batches in begun]
+        for (number, source), batches in zip(element, ahead, strict=True):
+            yield from _rows(job, number, source, batches)
 
 
-class _Measure(_Stage):
+def _rows(job: ConversionJob, number: int, source: Source, batches: Iterable[References]) -> Iterator[Keyed]:
+    records = keys = 0
+    counts = counts_of(job.counts_dir)
+    with verdict_on_error(job, source.split):
+        for refs in batches:
+            records += len(refs)
+            counts.add(source.split, scanned=len(refs))
+            keys += key_digest(refs.key.tolist())
+            for bucket, rows in by_bucket(job, source.split, refs):
+                yield _key(job, source.split, bucket), rows
+    counts.add(source.split, sources=1)
+    yield _SUMMARIES, SourceSummary(number, records, keys)
+
+
+def _measure(element: Keyed, job: ConversionJob) -> Iterator[Keyed]:
     """(bucket key, References) -> (bucket key, BucketSums)."""
-
-    def process(self, element: Keyed) -> Iterator[Keyed]:
-        key, refs = element
-        if key != _SUMMARIES:
-            yield key, measure(self.job.converter, refs)
+    key, refs = element
+    if key != _SUMMARIES:
+        yield key, measure(job.converter, refs)
 
 
-class _Offer(_Stage):
+def _offer(element: Keyed, job: ConversionJob) -> Iterator[tuple[int, Sequence[Candidate]]]:
     """(bucket key, References) -> (split number, candidates for the sample)."""
-
-    def process(self, element: Keyed) -> Iterator[tuple[int, Sequence[Candidate]]]:
-        key, refs = element
-        if key == _SUMMARIES:
-            return
-        split, _ = _unkey(self.job, key)
-        if offered := candidates(self.job, split, refs):
-            yield self.job.splits.index(split), offered
+    key, refs = element
+    if key == _SUMMARIES:
+        return
+    split, _ = _unkey(job, key)
+    if offered := candidates(job, split, refs):
+        yield job.splits.index(split), offered
 
 
-class _Sample(_Stage):
+def _sample(element: tuple[int, Sequence[Candidate]], job: ConversionJob) -> Iterator[tuple[int, Sampled]]:
     """(split number, the sample) -> (split number, Sampled)."""
-
-    def process(self, element: tuple[int, Sequence[Candidate]]) -> Iterator[tuple[int, Sampled]]:
-        number, sample = element
-        with verdict_on_error(self.job, self.job.splits[number]):
-            yield number, convert_sample(self.job, sample)
+    number, sample = element
+    with verdict_on_error(job, job.splits[number]):
+        yield number, convert_sample(job, sample)
 
 
-class _Assign(_Stage):
+def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
     """A bucket's rows -> (shard key, References) ...
 
     The element of summaries claims the splits and adds one value per shard, its result if an earlier run wrote it."""
-
-    def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
-        key, values = element
-        if key != _SUMMARIES:
-            split, bucket = _unkey(self.job, key)
-            for shard, refs in _plan(self.job, split, sums, sampled).assign(bucket, values):
-                yield _key(self.job, split, shard), refs
-            return
-        summaries = list(values)
-        for split in self.job.splits:
-            plan = _plan(self.job, split, sums, sampled)
-            with verdict_on_error(self.job, split):
-                check_scanned(plan, [s for s in summaries if self.job.sources[s.source].split == split])
-                check_target(plan)
-                finished = self._claim(plan)
-            for shard in range(plan.num_shards):  # so that shards without rows are written, too
-                yield _key(self.job, split, shard), finished.get(shard, References.of([]))
-        for summary in summaries:
-            yield _SUMMARIES, summary
-
-    def _claim(self, plan: SplitPlan) -> dict[int, ShardResult]:
-        """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather."""
-        storage = open_storage(self.job.output_dir)
-        try:
-            claim(storage, plan)
-        except ConversionError:  # another plan owns the split: nobody needs what was packed for this one
-            for split in self.job.splits:
-                remove_packed_files(self.job, split, of_job=True)
-            raise
-        if self.job.verify_existing:  # gather reads all bytes, on many workers
-            return {}
-        finished = (ShardResult.of(receipt) for receipt in finished_shards(storage, plan))
-        return {result.shard: dataclasses.replace(result, reused=True) for result in finished}
+    key, values = element
+    if key != _SUMMARIES:
+        split, bucket = _unkey(job, key)
+        for shard, refs in _plan(job, split, sums, sampled).assign(bucket, values):
+            yield _key(job, split, shard), refs
+        return
+    summaries = list(values)
+    for split in job.splits:
+        plan = _plan(job, split, sums, sampled)
+        with verdict_on_error(job, split):
+            check_scanned(plan, [s for s in summaries if job.sources[s.source].split == split])
+            check_target(plan)
+            finished = _claimed(plan)
+        for shard in range(plan.num_shards):  # so that shards without rows are written, too
+            yield _key(job, split, shard), finished.get(shard, References.of([]))
+    for summary in summaries:
+        yield _SUMMARIES, summary
 
 
-class _Gather(_Stage):
+def _claimed(plan: SplitPlan) -> dict[int, ShardResult]:
+    """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather."""
+    job, storage = plan.job, open_storage(plan.job.output_dir)
+    try:
+        claim(storage, plan)
+    except ConversionError:  # another plan owns the split: nobody needs what was packed for this one
+        for split in job.splits:
+            remove_packed_files(job, split, of_job=True)
+        raise
+    if job.verify_existing:  # gather reads all bytes, on many workers
+        return {}
+    finished = (ShardResult.of(receipt) for receipt in finished_shards(storage, plan))
+    return {result.shard: dataclasses.replace(result, reused=True) for result in finished}
+
+
+def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
     """A shard's rows -> (_ONE, ShardResult). Writes the shard and its receipt."""
-
-    def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
-        key, values = element
-        if key == _SUMMARIES:
-            yield from ((_ONE, summary) for summary in values)
-            return
-        split, shard = _unkey(self.job, key)
-        values = list(values)
-        if finished := [value for value in values if isinstance(value, ShardResult)]:
-            yield _ONE, finished[0]
-            return
-        raw, output = raw_storage(self.job, split), open_storage(self.job.output_dir)
-        with verdict_on_error(self.job, split):
-            refs = concat(values)
-            result = write_shard(raw, output, _plan(self.job, split, sums, sampled), shard, refs)
-        for name in ("records", "bytes"):
-            Metrics.counter("infeed", f"{split}_{name}").inc(getattr(result, name))
-        yield _ONE, result
+    key, values = element
+    if key == _SUMMARIES:
+        yield from ((_ONE, summary) for summary in values)
+        return
+    split, shard = _unkey(job, key)
+    values = list(values)
+    if finished := [value for value in values if isinstance(value, ShardResult)]:
+        yield _ONE, finished[0]
+        return
+    raw, output = raw_storage(job, split), open_storage(job.output_dir)
+    with verdict_on_error(job, split):
+        result = write_shard(raw, output, _plan(job, split, sums, sampled), shard, concat(values))
+    for name in ("records", "bytes"):
+        Metrics.counter("infeed", f"{split}_{name}").inc(getattr(result, name))
+    yield _ONE, result
 
 
-class _Commit(_Stage):
+def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[str]:
     """All results and summaries -> the verdict of each split. A single element, because splits share a manifest."""
-
-    def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[str]:
-        _, values = element
-        arrived, output, failures = list(values), open_storage(self.job.output_dir), list[InfeedError]()
-        plans = [_plan(self.job, split, sums, sampled) for split in self.job.splits]
-        for plan in plans:
-            split, sources = plan.split, self.job.sources
-            summaries = [v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split]
-            results = [v for v in arrived if isinstance(v, ShardResult) and v.split == split]
-            try:
-                with verdict_on_error(self.job, split), distrusting_receipts(output, plans):
-                    yield commit_split(output, plan, summaries, results).message
-                with contextlib.suppress(StorageError):
-                    remove_packed_files(self.job, split)
-            except InfeedError as e:  # the other splits may be complete, or have rejects to list
-                failures.append(e)
-        if failures:
-            raise failures[0]
-        for path in self.job.scratch:
-            with contextlib.suppress(StorageError):  # some buckets forbid deletion
-                open_storage(path).delete(path)
+    _, values = element
+    arrived, output, failures = list(values), open_storage(job.output_dir), list[InfeedError]()
+    plans = [_plan(job, split, sums, sampled) for split in job.splits]
+    for plan in plans:
+        split, sources = plan.split, job.sources
+        summaries = [v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split]
+        results = [v for v in arrived if isinstance(v, ShardResult) and v.split == split]
+        try:
+            with verdict_on_error(job, split), distrusting_receipts(output, plans):
+                yield commit_split(output, plan, summaries, results).message
+            with contextlib.suppress(StorageError):
+                remove_packed_files(job, split)
+        except InfeedError as e:  # the other splits may be complete, or have rejects to list
+            failures.append(e)
+    if failures:
+        raise failures[0]
+    for path in job.scratch:
+        with contextlib.suppress(StorageError):  # some buckets forbid deletion
+            open_storage(path).delete(path)
 
 
 def _plan(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:

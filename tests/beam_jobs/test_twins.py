@@ -74,14 +74,14 @@ def disturbed(raw_mnist, tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("moment", ["_Scan", "_Assign", "_Gather", "_Commit"])
+@pytest.mark.parametrize("moment", ["_scan", "_assign", "_gather", "_commit"])
 def test_a_conversion_whose_temporary_file_a_twin_removed_finds_the_twins_shards(
     disturbed, tmp_path, shard_digests, moment
 ):
     first, second = disturbed(moment, "--num-train-shards=3")
     assert second == ""
     assert "\n" not in first
-    assert ("_scratch" in first) == (moment == "_Scan")  # later on it takes the twin's shards
+    assert ("_scratch" in first) == (moment == "_scan")  # later on it takes the twin's shards
     assert shard_digests(tmp_path / "out") == shard_digests(tmp_path / "alone")
     assert verify.main([str(tmp_path / "out")]) == 0
     assert not list((tmp_path / "out/_scratch").iterdir())
@@ -90,9 +90,9 @@ def test_a_conversion_whose_temporary_file_a_twin_removed_finds_the_twins_shards
 @pytest.mark.parametrize(
     ("moment", "flag", "refusal"),
     [
-        ("_Scan", "--target-shard-bytes=1", "less than the mean record"),
-        ("_Gather", "--num-train-shards=2", "another plan"),
-        ("_Commit", "--seed=5", "another plan"),
+        ("_scan", "--target-shard-bytes=1", "less than the mean record"),
+        ("_gather", "--num-train-shards=2", "another plan"),
+        ("_commit", "--seed=5", "another plan"),
     ],
 )
 def test_a_refused_command_keeps_the_temporary_file_of_a_running_conversion(

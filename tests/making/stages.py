@@ -17,23 +17,22 @@ class Stages:
         self.job = pickle.loads(pickle.dumps(job))  # workers get a copy
 
     def run(self):
-        scanned = self._all(graph._Scan, graph._groups(self.job))
-        sums = {key: add_sums(values) for key, values in by_key(self._all(graph._Measure, scanned))}
+        scanned = self._all(graph._scan, graph._groups(self.job))
+        sums = {key: add_sums(values) for key, values in by_key(self._all(graph._measure, scanned))}
         sampled = {}
         if self.job.converter.transforms:
-            offered = [(key, lowest(values)) for key, values in by_key(self._all(graph._Offer, scanned))]
-            sampled = dict(self._all(graph._Sample, offered))
-        assigned = self._all(graph._Assign, by_key(scanned), sums, sampled)
-        gathered = self._all(graph._Gather, by_key(assigned), sums, sampled)
-        self._all(graph._Commit, by_key(gathered), sums, sampled)
+            offered = [(key, lowest(values)) for key, values in by_key(self._all(graph._offer, scanned))]
+            sampled = dict(self._all(graph._sample, offered))
+        assigned = self._all(graph._assign, by_key(scanned), sums, sampled)
+        gathered = self._all(graph._gather, by_key(assigned), sums, sampled)
+        self._all(graph._commit, by_key(gathered), sums, sampled)
         return self
 
     def wait_until_finish(self):
         pass
 
     def _all(self, stage, elements, *sides):
-        function = stage(self.job)
-        return [made for element in elements for made in function.process(element, *sides)]
+        return [made for element in elements for made in stage(element, self.job, *sides)]
 
 
 def without_beam() -> contextlib.AbstractContextManager[object]:
