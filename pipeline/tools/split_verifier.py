@@ -5,7 +5,7 @@ verify prints the problems. Memory is a few MB per thread, however large the spl
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import google_crc32c
@@ -47,14 +47,13 @@ class Problem(NamedTuple):
 
 
 @dataclass
-class _ShardVerifier:
-    """The findings of one shard."""
+class _Found:
+    """What was found in a shard, or in all shards of a split."""
 
-    records: int = 0
+    records: int = 0  # with intact bytes
     labels: Counter[int] = field(default_factory=Counter)
-    totals: Counter[str] = field(default_factory=Counter)
-    key_digest: int | None = 0  # None: some record does not contain its key
-    problems: list[Problem] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)  # of features whose totals the manifest states
+    key_digest: int | None = 0  # of these records; None: some record does not contain its key
 
 
 def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
@@ -77,25 +76,22 @@ def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
 
 
 @dataclass
-class SplitVerifier:
+class _FoundInShard(_Found):
+    problems: list[Problem] = field(default_factory=list)
+
+
+class SplitVerifier(_Found):
     """The proof of one split: `problems()` reads it; afterwards the other fields hold the findings.
 
     decode: also decode every image. read: called with the number of bytes read."""
 
-    storage: Storage
-    manifest: Manifest
-    split: str
-    _: KW_ONLY
-    decode: bool = False
-    read: Callable[[int], object] = lambda _: None
-    index: SplitIndex | None = field(default=None, init=False)
-    records: int = field(default=0, init=False)  # with intact bytes
-    labels: Counter[int] = field(default_factory=Counter, init=False)
-    totals: Counter[str] = field(default_factory=Counter, init=False)  # of features whose totals the manifest states
-    key_digest: int | None = field(default=0, init=False)  # of these records; None if it cannot be recomputed
-
-    def __post_init__(self) -> None:
-        self.entry = self.manifest.splits[self.split]
+    def __init__(
+        self, storage: Storage, manifest: Manifest, split: str, *, decode: bool, read: Callable[[int], object]
+    ) -> None:
+        super().__init__()
+        self.storage, self.manifest, self.split, self.decode, self.read = storage, manifest, split, decode, read
+        self.entry = manifest.splits[split]
+        self.index: SplitIndex | None = None
         self._there: Mapping[str, Stat] = {}
 
     def problems(self) -> Iterator[Problem]:
@@ -151,8 +147,8 @@ class SplitVerifier:
                 what = "is not in the manifest, but readers that match file names read it"
                 yield Problem(join(self.manifest.directory, file), what, "stray")
 
-    def _prove(self, number: int) -> _ShardVerifier:
-        shard, verifier = self.entry.shards[number], _ShardVerifier()
+    def _prove(self, number: int) -> _FoundInShard:
+        shard, verifier = self.entry.shards[number], _FoundInShard()
         path, there = join(self.manifest.directory, shard.file), self._there.get(shard.file)
         if there is None:
             verifier.problems.append(Problem(path, f"is missing, with its {shard.records:,} records"))
@@ -181,7 +177,7 @@ class SplitVerifier:
         first, end = self.index.shard_starts[number : number + 2]
         return np.stack([self.index.lengths[first:end], self.index.crcs[first:end]], axis=1)
 
-    def _look_into(self, verifier: _ShardVerifier, path: str, frame: Frame) -> None:
+    def _look_into(self, verifier: _FoundInShard, path: str, frame: Frame) -> None:
         where = f"{path}, record {frame.record} at byte {frame.offset}"
         if frame.problem:
             verifier.problems.append(Problem(where, frame.problem))
@@ -191,7 +187,7 @@ class SplitVerifier:
         if inside:
             verifier.problems.append(Problem(where, inside, "as converted"))
 
-    def _problems_inside(self, verifier: _ShardVerifier, payload: bytes) -> Iterator[str]:
+    def _problems_inside(self, verifier: _FoundInShard, payload: bytes) -> Iterator[str]:
         schema, labels = self.manifest.schema, self.manifest.labels
         if schema.opaque:
             verifier.key_digest = None
@@ -218,7 +214,7 @@ class SplitVerifier:
                 if problem:
                     yield f"{name!r}: {problem}"
 
-    def _add(self, verifier: _ShardVerifier) -> None:
+    def _add(self, verifier: _FoundInShard) -> None:
         self.records += verifier.records
         self.labels.update(verifier.labels)
         self.totals.update(verifier.totals)
