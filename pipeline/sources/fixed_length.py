@@ -13,12 +13,12 @@ from pipeline.formats import FixedLength
 from pipeline.shards.record import crc32c
 from pipeline.shards.split_index import Location
 from pipeline.sources.indexed_records import IndexedReading
-from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, RecordsInfo
+from pipeline.sources.records import ByteRange, Group, ReadDirectly, RecordsInfo
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage
 
 
-class FixedLengthRecords:
+class FixedLengthRecords(ReadDirectly):
     """The records of consecutive files: see Records. Any record can be read directly.
 
     fingerprint: of names, sizes, and the checksums that a bucket stores. On a disk, files with different content and
@@ -53,13 +53,6 @@ class FixedLengthRecords:
         offset = self._format.header_bytes + record * self._format.record_bytes
         lengths = self.lengths[record_ids].astype(np.int64)
         return Location(file, record, offset, lengths, np.zeros(len(file), np.uint32))
-
-    def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records: reading may start at any record."""
-        return np.arange(0, self.info.num_records, block_records)
-
-    def weigh(self, record_ids: np.ndarray) -> int:
-        return len(record_ids) * (self._format.record_bytes + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_FixedLengthReading":
         """See Records. The only damage detected here is a file that has become shorter, as a StorageError."""

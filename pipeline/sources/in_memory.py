@@ -15,13 +15,13 @@ from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, Sc
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Labels, Schema
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, ReadWhenDue, Record, RecordsInfo
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, ReadDirectly, ReadWhenDue, Record, RecordsInfo
 from pipeline.spec import feature_specs
 
 PIECE_BYTES = 16 * 1024**2  # gathered at a time from an array that is not contiguous
 
 
-class ArrayRecords:
+class ArrayRecords(ReadDirectly):
     """Arrays with the same first dimension: see Records. A payload is the fields' bytes, ordered by field name.
 
     Opening reads every row once to compute the checksums (~1 us per row, and 1 s per 5 GB)."""
@@ -43,10 +43,6 @@ class ArrayRecords:
             layout=layout,
             crcs=self._crcs,
         )
-
-    def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records: every row is equally cheap to read."""
-        return np.arange(0, self.info.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
         return len(record_ids) * (self._record_bytes + RECORD_OBJECT_BYTES)
@@ -128,7 +124,7 @@ def _check_dtypes(arrays: Mapping[str, np.ndarray], layout: np.dtype) -> None:
     feature_specs(layout)
 
 
-class ExampleRecords:
+class ExampleRecords(ReadDirectly):
     """Example i as record i, encoded with this schema as a conversion would: see Records.
 
     For data that a program generates: there is no file to check, so checksums only prove that each record was delivered
@@ -148,26 +144,19 @@ class ExampleRecords:
         self._payloads = [encode_example(schema, example) for example in examples]
         if not self._payloads:
             raise EmptySplitError(f"{name} has no records, so there is nothing to read.")
-        self._lengths = np.array([len(payload) for payload in self._payloads], np.uint32)
+        lengths = np.array([len(payload) for payload in self._payloads], np.uint32)
         self._crcs = np.array([crc32c(payload) for payload in self._payloads], np.uint32)
         self.info = RecordsInfo(
             name=name,
             fingerprint=blake2b(b"".join(self._payloads), digest_size=16).hexdigest(),
             num_records=len(self._payloads),
-            num_bytes=int(self._lengths.sum()),
+            num_bytes=int(lengths.sum()),
             layout=schema,
             labels=labels,
             crcs=self._crcs,
-            lengths=self._lengths,
+            lengths=lengths,
             totals=totals or {},
         )
-
-    def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records: every record is equally cheap to read."""
-        return np.arange(0, len(self._payloads), block_records)
-
-    def weigh(self, record_ids: np.ndarray) -> int:
-        return int(self._lengths[record_ids].sum()) + len(record_ids) * RECORD_OBJECT_BYTES
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:
         """See Records."""

@@ -17,7 +17,17 @@ from pipeline.shards.manifest import Manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, proven_crc
 from pipeline.shards.split_index import Location, load_index
 from pipeline.sources.lookahead import Lookahead
-from pipeline.sources.records import RECORD_OBJECT_BYTES, ByteRange, Group, Proven, Record, RecordsInfo, fetch, intact
+from pipeline.sources.records import (
+    RECORD_OBJECT_BYTES,
+    ByteRange,
+    Group,
+    Proven,
+    ReadDirectly,
+    Record,
+    RecordsInfo,
+    fetch,
+    intact,
+)
 from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Stat, Storage, join
 
@@ -162,7 +172,7 @@ def key_of(dataset: str, split: str, values: Mapping[str, Sequence[Any]]) -> byt
     return split.encode() + b"/" + folder + values["image/filename"][0]
 
 
-class IndexedRecords:
+class IndexedRecords(ReadDirectly):
     """One split, open for reading: see Records. Threads may share it. crcs and lengths come from the index.
 
     fingerprint: of the names, sizes and checksums of the shards. Raises: OptionError for an unknown split;
@@ -189,13 +199,6 @@ class IndexedRecords:
             verify_command=f"python -m pipeline.verify {directory} --split {split} --decode",
             totals=self.entry.totals,
         )
-
-    def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records: reading may start at any record."""
-        return np.arange(0, self.info.num_records, block_records)
-
-    def weigh(self, record_ids: np.ndarray) -> int:
-        return int(self.index.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> IndexedReading:
         """See Records. A damaged record is returned as a CorruptRecordError naming shard, record and offset."""

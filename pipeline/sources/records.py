@@ -152,6 +152,21 @@ class Records(Protocol):
         ...
 
 
+class ReadDirectly:
+    """The base of Records of which any can be read directly, with lengths that are known before."""
+
+    info: RecordsInfo
+
+    def block_starts(self, block_records: int) -> np.ndarray:
+        """See Records: reading may start at any record."""
+        return np.arange(0, self.info.num_records, block_records)
+
+    def weigh(self, record_ids: np.ndarray) -> int:
+        """See Records."""
+        assert self.info.lengths is not None
+        return int(self.info.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
+
+
 def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:
     """Groups that contain only these records."""
     return (Group(ids, records.weigh(ids)) for ids in groups)
