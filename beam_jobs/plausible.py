@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from beam_jobs.shard_plan import SplitPlan
-from pipeline.errors import ConversionError, OptionError, StorageError
+from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.naming import plan_file
 from pipeline.sizes import GB, KB, MB, format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import find_file, join
 
 
 def check_places(raw_data: str, output_dir: str) -> None:
@@ -29,7 +29,7 @@ def check_places(raw_data: str, output_dir: str) -> None:
         problem = f"--output={output_dir} {where} the raw data ({raw_data}): a second run would convert shards"
     else:
         return
-    if not _is_file(raw_data) and not _begun(output_dir, "*"):
+    if not find_file(open_storage(raw_data), raw_data) and not _begun(output_dir, "*"):
         raise OptionError(f"{problem}. Give an output directory outside the raw data.")
 
 
@@ -63,13 +63,6 @@ def _parts(directory: str) -> Sequence[str]:
     if is_remote(directory):
         return directory.rstrip("/").split("/")
     return Path(directory).resolve().parts
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return bool(open_storage(path).stat(path))
-    except StorageError:
-        return False
 
 
 def _begun(output_dir: str, split: str) -> bool:

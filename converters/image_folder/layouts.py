@@ -24,8 +24,8 @@ from converters.images.image_archives import (
 )
 from converters.raw.splits import SPLITS, check_fraction, chosen, first_few, open_raw_data
 from converters.table.layouts import hint_of_tables
-from pipeline.errors import RawDataError, StorageError
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.errors import RawDataError
+from pipeline.storage.storage import Stat, Storage, find_file, join
 
 _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
@@ -92,12 +92,7 @@ class _Raw:
 
     @cached_property
     def is_archive(self) -> bool:
-        if not self.path.endswith(KNOWN_SUFFIXES):
-            return False
-        try:
-            return bool(self.storage.stat(self.path))
-        except StorageError:  # a directory
-            return False
+        return self.path.endswith(KNOWN_SUFFIXES) and find_file(self.storage, self.path) is not None
 
     @cached_property
     def folder(self) -> _ClassFolders:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from pipeline.errors import OptionError, RawDataError, ShardError, StorageError
+from pipeline.errors import OptionError, RawDataError, ShardError
 from pipeline.formats import TFRecords
 from pipeline.shards.schema import Schema
 from pipeline.sources.named_splits import files_by_name, first_names
@@ -16,7 +16,7 @@ from pipeline.sources.records import Records
 from pipeline.sources.sequential_records import SequentialRecords
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.sources.tfds_files import tfds_classes, tfds_files
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, find_file, join
 
 Splits = Mapping[str, Callable[[], Records]]
 
@@ -90,7 +90,8 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
     Raises OptionError if there is no such file; StorageError."""
     directory, slash, name = uri.rpartition("/")
     if not _is_pattern(name):
-        if not (files := _file(uri, storage) or _visible(uri, storage)):
+        found = find_file(storage, uri)
+        if not (files := {uri: found} if found else _visible(uri, storage)):
             raise OptionError(f"{uri} is neither a file nor a directory with files. Give one, or a pattern: DIR/*.bin.")
         return files
     directory = directory or slash or "."
@@ -108,18 +109,11 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
 
 def is_directory(uri: str, storage: Storage) -> bool:
     """Whether it is neither a pattern nor a file. It need not exist."""
-    return not _is_pattern(uri.rpartition("/")[2]) and not _file(uri, storage)
+    return not _is_pattern(uri.rpartition("/")[2]) and not find_file(storage, uri)
 
 
 def _is_pattern(name: str) -> bool:
     return any(character in name for character in "*?[")
-
-
-def _file(uri: str, storage: Storage) -> dict[str, Stat]:
-    try:
-        return {uri: storage.stat(uri)}
-    except StorageError:  # also raised for a directory
-        return {}
 
 
 def _visible(directory: str, storage: Storage) -> dict[str, Stat]:

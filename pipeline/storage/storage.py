@@ -117,6 +117,14 @@ def join(directory: str, name: str) -> str:
     return f"{directory.rstrip('/')}/{name}"
 
 
+def find_file(storage: Storage, path: str) -> Stat | None:
+    """The Stat of a file; None if there is none, also if the path is a directory."""
+    try:
+        return storage.stat(path)
+    except StorageError:
+        return None
+
+
 def write_file(storage: Storage, path: str, data: bytes) -> None:
     """Publishes a file with this content, which replaces the old one."""
     with storage.publish(path) as sink:
