@@ -16,20 +16,12 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.inputs.dataset_input import Batches, DatasetInput
 from pipeline.inputs.decoded import DecodedInput
-from pipeline.order_defaults import (
-    READ_AHEAD_BYTES,
-    Mixture,
-    Sizes,
-    check_hosts,
-    plan_mixture,
-    plan_records,
-    training_bytes,
-)
+from pipeline.order_defaults import Mixture, Sizes, check_hosts, plan_mixture, plan_records, training_bytes
 from pipeline.orders.mixing import check_weights
 from pipeline.orders.order import EvalOrder, Position
 from pipeline.sources.concatenated import Concatenated, Part, concatenated
 from pipeline.sources.open_dataset import Data, open_dataset
-from pipeline.sources.records import Records
+from pipeline.sources.records import READ_AHEAD_BYTES, Records
 from pipeline.spec import ArraySpec
 
 __all__ = [

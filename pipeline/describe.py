@@ -22,18 +22,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.describing.facts import (
-    FEATURES,
-    SAMPLED_RECORDS,
-    SPLITS,
-    damage,
-    feature_rows,
-    gathered,
-    looked_at,
-    shard_sizes,
-    split_rows,
-    spread,
-)
+from pipeline.describing import facts
 from pipeline.describing.labels import label_rows, label_text, occurring, outside, shortened
 from pipeline.describing.page import dataset_page
 from pipeline.describing.splits import split_facts
@@ -49,7 +38,7 @@ from pipeline.shards.schema import Feature, Labels
 from pipeline.sizes import format_bytes
 from pipeline.sources.indexed_records import MAX_READ_BYTES, IndexedRecords, read_starts
 from pipeline.sources.lookahead import Lookahead
-from pipeline.sources.records import fetch, intact
+from pipeline.sources.records import fetch_payload
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.command import Console, Parser, exit_with, say, table
@@ -70,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help=f"look at all records, not at {SAMPLED_RECORDS} of a split that is large or has no labels",
+        help=f"look at all records, not at {facts.SAMPLED_RECORDS} of a split that is large or has no labels",
     )
     told = f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
     parser.add_argument("--samples", type=int, help=told)
@@ -123,10 +112,11 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
     """Prints schema, splits, shard sizes, labels and, of each split, this number of records.
 
     text: how its text became tokens, if it is packed text. every: counts the labels of all records. progress: see
-    gathered. Raises InfeedError."""
+    facts.gathered. Raises InfeedError."""
     console = Console()
     title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
-    console.print(table(FEATURES, feature_rows(manifest), title), table(SPLITS, split_rows(manifest), "Splits"))
+    console.print(table(facts.FEATURES, facts.feature_rows(manifest), title))
+    console.print(table(facts.SPLITS, facts.split_rows(manifest), "Splits"))
     if text:
         title = f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing"
         console.print(table(TOTALS, text_totals(manifest, text), f"{title} {text.packing}"))
@@ -135,14 +125,14 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
         console.print(table(COLUMNS, rows, f"{split}: columns"))
     for split, entry in sorted(manifest.splits.items()):
         say(console, f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}")
-        console.print(_bars(f"{split}: shards by size", shard_sizes(entry), "shards"))
+        console.print(_bars(f"{split}: shards by size", facts.shard_sizes(entry), "shards"))
         if entry.num_records:
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
             if entry.num_records <= MAX_RECORDS:
                 console.print(_requests(planned_requests(reader)), markup=False, highlight=False, soft_wrap=True)
             if manifest.labels:
                 console.print(_label_bars(reader, manifest.labels, every, progress))
-            for number in spread(reader.info.num_records, samples).tolist():
+            for number in facts.spread(reader.info.num_records, samples).tolist():
                 console.print(_record_table(reader, number, text))
 
 
@@ -199,12 +189,13 @@ def _requests(found: Requests) -> str:
 
 
 def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
-    ids, whose = looked_at(reader, every)
-    facts = gathered(reader, ids, progress, only_labels=True)
-    counts = facts.labels
+    ids, whose = facts.looked_at(reader, every)
+    found = facts.gathered(reader, ids, progress, only_labels=True)
+    counts = found.labels
     rows, told = label_rows(labels, counts, _MAX_BARS)
     title = f"{reader.split}: labels of {whose}; {occurring(labels, counts)}."
-    return _bars(" ".join(filter(None, [title, outside(labels, counts), told, damage(facts, reader)])), rows, "records")
+    sentences = [title, outside(labels, counts), told, facts.damage(found, reader)]
+    return _bars(" ".join(filter(None, sentences)), rows, "records")
 
 
 def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
@@ -215,7 +206,7 @@ def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
 
 
 def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
-    payload = intact(*fetch(reader, np.array([number]))).payload
+    payload = fetch_payload(reader, number)
     manifest, rows = reader.manifest, []
     values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
     for key, items in sorted(values.items()):

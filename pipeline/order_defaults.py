@@ -19,7 +19,7 @@ from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
 from pipeline.sizes import format_bytes
 from pipeline.sources.concatenated import Concatenated
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, RecordsInfo
+from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Records, RecordsInfo
 
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
@@ -114,7 +114,6 @@ def _windows(
 
 log = logger("pipeline")
 
-READ_AHEAD_BYTES = 256_000_000
 MAX_WINDOW_BYTES = 3 * 1024**3
 
 

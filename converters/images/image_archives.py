@@ -10,6 +10,7 @@ from functools import cached_property
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
 from converters.raw.compressed import Readable, by_suffix, readable
+from converters.raw.splits import is_hidden
 from converters.raw.tars import Member, entries
 from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError
@@ -140,11 +141,6 @@ def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]
         elif len(place) > 1 and place[:2] not in nested:
             nested.add(place[:2])
             yield place[0], Member(place[1], member.offset, 0, "folder")
-
-
-def is_hidden(name: str) -> bool:
-    """Whether to ignore a file or folder: hidden ones, and what macOS adds to its zips."""
-    return name.startswith(".") or name == "__MACOSX"
 
 
 def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple[Place, Member]]:

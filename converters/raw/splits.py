@@ -27,6 +27,11 @@ def first_few(names: Iterable[str]) -> str:
     return ", ".join(list(names)[:8]) or "nothing"
 
 
+def is_hidden(name: str) -> bool:
+    """Whether to ignore a file or folder: hidden ones, and what macOS adds to its zips."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
 def chosen(raw_data_dir: str, splits: Sequence[str], found: Collection[str]) -> Sequence[str]:
     """The splits to convert: those of --splits, or all that were found. Raises RawDataError if one was not found."""
     for split in splits:

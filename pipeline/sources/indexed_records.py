@@ -25,8 +25,7 @@ from pipeline.sources.records import (
     ReadDirectly,
     Record,
     RecordsInfo,
-    fetch,
-    intact,
+    fetch_payload,
 )
 from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Stat, Storage, join
@@ -220,7 +219,7 @@ class IndexedRecords(ReadDirectly):
         if self.manifest.schema.opaque:
             return ""
         try:
-            values = decode_example(intact(*fetch(self, np.array([record_id]))).payload)
+            values = decode_example(fetch_payload(self, record_id))
         except InfeedError:
             return ""
         key = key_of(self.manifest.name, self.split, values)

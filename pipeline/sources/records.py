@@ -31,6 +31,7 @@ __all__ = [
 
 RECORD_OBJECT_BYTES = 250
 """Python's overhead per record in memory: most of what short records take."""
+READ_AHEAD_BYTES = 256_000_000  # by default
 
 
 class Proven(NamedTuple):
@@ -176,6 +177,11 @@ def fetch(records: Records, record_ids: np.ndarray) -> list[Record]:
     """Reads these records now."""
     (found,) = records.read(weighed(records, [record_ids]), 0)
     return found
+
+
+def fetch_payload(records: Records, record_id: int) -> bytes:
+    """Reads the payload of this record now; raises CorruptRecordError if it is damaged."""
+    return intact(*fetch(records, np.array([record_id]))).payload
 
 
 def intact(record: Record) -> Proven:

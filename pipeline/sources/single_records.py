@@ -20,7 +20,7 @@ from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.records import Records, fetch, intact
+from pipeline.sources.records import Records, fetch_payload
 from pipeline.spec import BYTES, Layout, feature_specs
 
 _DTYPES = {"int64": np.dtype(np.int64), "float32": np.dtype(np.float32), "bytes": BYTES}
@@ -121,7 +121,7 @@ def payload_reader(records: Records, files: OpenFiles) -> Callable[[int], bytes]
         return _of_parts(records, files)
     if isinstance(records, IndexedRecords | FixedLengthRecords) and not records.info.remote:
         return _in_files(records, files)
-    return lambda number: _fetched(records, number)
+    return lambda number: fetch_payload(records, number)
 
 
 def _in_files(records: IndexedRecords | FixedLengthRecords, files: OpenFiles) -> Callable[[int], bytes]:
@@ -132,10 +132,10 @@ def _in_files(records: IndexedRecords | FixedLengthRecords, files: OpenFiles) ->
         try:
             found = files.read(path, offset, length)
         except OSError:
-            return _fetched(records, number)
+            return fetch_payload(records, number)
         if len(found) == length and (crc is None or crc32c(found) == crc):
             return found
-        return _fetched(records, number)
+        return fetch_payload(records, number)
 
     return payload
 
@@ -150,7 +150,3 @@ def _of_parts(records: Concatenated, files: OpenFiles) -> Callable[[int], bytes]
         return readers[owner](number + inside[owner])
 
     return payload
-
-
-def _fetched(records: Records, number: int) -> bytes:
-    return intact(*fetch(records, np.array([number]))).payload
