@@ -109,21 +109,22 @@ def train_dataset(
     if isinstance(data, Mixture):
         if split is not None or limit is not None:
             raise OptionError("split and limit apply to one source; open the sources of a mixture with them.")
-        records, plan = data.records, plan_mixture(data, global_batch, sizes, seed=seed)
+        records = data.records
+        order, window_bytes = plan_mixture(data, global_batch, sizes, seed=seed)
     else:
         records = _limited(open_dataset(data, split), limit)
-        plan = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
-    check_hosts(records.info, hosts, plan.order.streams)
+        order, window_bytes = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
+    check_hosts(records.info, hosts, order.streams)
     if cache == "decoded":
         raise OptionError("cache='decoded' is for eval_dataset: training batches never repeat. Known: 'ram'.")
     if cache is not None:  # sooner or later, every host needs every record
         records = cached(records, cache)
     host_batch = sum(map(len, rows))
     if read_ahead_bytes is None:
-        read_ahead_bytes = training_bytes(records.info, plan.window_bytes * host_batch // global_batch)
+        read_ahead_bytes = training_bytes(records.info, window_bytes * host_batch // global_batch)
     return DatasetInput(
         records,
-        plan.order,
+        order,
         Decoder(records.info.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, seeded=True),
         rows,
         read_ahead_bytes=read_ahead_bytes,

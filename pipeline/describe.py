@@ -28,7 +28,7 @@ from pipeline.describing.page import dataset_page
 from pipeline.describing.splits import split_facts
 from pipeline.errors import OptionError, StorageError
 from pipeline.order_defaults import Sizes, plan_records, training_bytes
-from pipeline.orders.order import MAX_RECORDS, TrainOrder
+from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.column_statistics import COLUMNS, read_statistics
@@ -156,11 +156,9 @@ def planned_requests(records: IndexedRecords) -> Requests:
     Of the first epoch. One longer than 200 batches is not planned but estimated: every block is a request, or two if
     it crosses a boundary at which reads end."""
     batch, mean_bytes = min(BATCH, records.info.num_records), records.info.num_bytes / records.info.num_records
-    plan = plan_records(records, batch, Sizes(None, None, None), seed=0, epochs="drop")
-    order = plan.order
-    assert isinstance(order, TrainOrder)  # of one source
+    order, window_bytes = plan_records(records, batch, Sizes(None, None, None), seed=0, epochs="drop")
     steps = order.steps_per_epoch
-    ahead = training_bytes(replace(records.info, remote=True), plan.window_bytes)
+    ahead = training_bytes(replace(records.info, remote=True), window_bytes)
     if steps > MOST_BATCHES:
         if records.weigh(np.arange(records.info.num_records)) <= ahead:  # read once, in reads as large as they may be
             return Requests(batch, records.info.num_bytes / MAX_READ_BYTES / steps, batch * mean_bytes)

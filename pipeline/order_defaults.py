@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
-from pipeline.logs import logger
+from pipeline.logs import log
 from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import TrainOrder, default_streams
@@ -34,14 +34,6 @@ class Mixture:
     shares: np.ndarray
 
 
-@dataclass(frozen=True)
-class PlannedOrder:
-    """An order, and the size of all its windows over all hosts."""
-
-    order: TrainOrder | MixOrder
-    window_bytes: int
-
-
 class Sizes(NamedTuple):
     """The arguments of train_dataset with these names; None follows from the data and the batch."""
 
@@ -52,8 +44,8 @@ class Sizes(NamedTuple):
 
 def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
-) -> PlannedOrder:
-    """The order of one source."""
+) -> tuple[TrainOrder, int]:
+    """The order of one source, and the bytes of all its windows over all hosts."""
     streams = default_streams(global_batch, _most_streams(records.info)) if sizes.streams is None else sizes.streams
     block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
     order = TrainOrder(
@@ -66,11 +58,11 @@ def plan_records(
         window_records=window,
         epochs=epochs,
     )
-    return PlannedOrder(order, window_bytes)
+    return order, window_bytes
 
 
-def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) -> PlannedOrder:
-    """The order of a mixture. A source's windows are scaled by its share of the rows."""
+def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) -> tuple[MixOrder, int]:
+    """The same of a mixture. A source's windows are scaled by its share of the rows."""
     sources, streams = [part.records for part in mixed.records.parts], sizes.streams
     if streams is None:
         streams = default_streams(global_batch, min(_most_streams(records.info) for records in sources))
@@ -85,8 +77,7 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
         total += window_bytes
     digest = blake2b(repr(settings).encode(), digest_size=8).hexdigest()
     first_ids = mixed.records.info.source_starts[:-1].tolist()
-    order = MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest)
-    return PlannedOrder(order, total)
+    return MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest), total
 
 
 def _most_streams(source: RecordsInfo) -> int:
@@ -111,8 +102,6 @@ def _windows(
         return block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES))
     return block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN)
 
-
-log = logger("pipeline")
 
 MAX_WINDOW_BYTES = 3 * 1024**3
 

@@ -127,16 +127,17 @@ def test_an_epoch_of_training_reads_every_file_about_once(tmp_path, monkeypatch)
         lines = b"".join(b"%07d" % i * (1 + i % 30) + b"\n" for i in range(300))
         (tmp_path / f"{number:02d}.txt").write_bytes(lines)
     records = open_dataset(tmp_path, format=TextLines())
-    plan = plan_records(records, 64, Sizes(streams=4, block_records=1, window_records=200), seed=1, epochs="drop")
-    order, position, groups = plan.order, plan.order.start, []
+    sizes = Sizes(streams=4, block_records=1, window_records=200)
+    order, window_bytes = plan_records(records, 64, sizes, seed=1, epochs="drop")
+    position, groups = order.start, []
     for _ in range(order.steps_per_epoch):
         groups.append(order.rows(position, (range(64),)).record_ids)
         position = order.advance(position, 1)
     read[0] = 0
-    reading = records.read(weighed(records, groups), plan.window_bytes)
+    reading = records.read(weighed(records, groups), window_bytes)
     held = [reading.held_bytes for _ in reading]
     assert read[0] <= 1.5 * sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert max(held) <= plan.window_bytes
+    assert max(held) <= window_bytes
 
 
 def test_errors_name_file_and_record_through_an_input(tmp_path):
