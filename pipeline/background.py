@@ -19,9 +19,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from pipeline.errors import InfeedError, OptionError, StallError, keeps_all_frames
-from pipeline.logs import logger
-
-log = logger("pipeline")
+from pipeline.logs import log
 
 
 def checked_stall_seconds(stall_seconds: float) -> float:

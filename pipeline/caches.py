@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import CorruptRecordError, OptionError, StorageError
-from pipeline.logs import logger
+from pipeline.logs import log
 from pipeline.old_attributes import OldAttributes
 from pipeline.shards.record import frame_ends
 from pipeline.shards.split_index import SplitIndex
@@ -47,8 +47,6 @@ RECORDS_FILE = "records"  # the frame of each record, at its place
 PRESENT_FILE = "present"  # one byte per record, not 0 once it was written: a hint, not a proof
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 RECORD_BYTES = 64  # in memory, per record besides the payload: the object, its place in the list, its checksum
-
-log = logger("pipeline")
 
 
 class RamStore:

@@ -56,6 +56,9 @@ def _make_printable(record: logging.LogRecord) -> bool:
     return True
 
 
+log = logger("pipeline")
+
+
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
     """Drops what this process and its children write to stderr inside the block."""

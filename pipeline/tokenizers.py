@@ -6,8 +6,6 @@ see TextInfo.
 
 Needs neither TensorFlow nor JAX; a dataset with a tokenizer.json also needs the library `tokenizers`."""
 
-import dataclasses
-import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,10 +61,14 @@ class TextInfo:
 
     def files(self) -> dict[str, bytes]:
         """Name -> content of the files to write next to the shards: text.json, and tokenizer.json if there is one."""
-        fields = _Fields(
-            _Settings(**self.tokenizer.settings()), self.sequence_length, self.packing, self.validation_fraction
-        )
-        files = {TEXT_FILE: sealed_line(_without_nones(dataclasses.asdict(fields)))}
+        fields = {
+            "tokenizer": dict(self.tokenizer.settings()),
+            "sequence_length": self.sequence_length,
+            "packing": self.packing,
+        }
+        if self.validation_fraction is not None:
+            fields["validation_fraction"] = self.validation_fraction
+        files = {TEXT_FILE: sealed_line(fields)}
         if isinstance(self.tokenizer, HuggingFaceTokenizer):
             files[TOKENIZER_FILE] = self.tokenizer.content()
         return files
@@ -116,15 +118,6 @@ def _tokenizer(file: JsonFile, directory: str, settings: _Settings) -> Tokenizer
     if settings.digest is None or settings.start is None or settings.end is None:
         raise file.misfit(f"the settings of the tokenizer {settings.name!r} are incomplete.")
     return HuggingFaceTokenizer(join(directory, TOKENIZER_FILE), settings.digest, settings.start, settings.end)
-
-
-def _without_nones(fields: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {name: value for name, value in fields["tokenizer"].items() if value is not None}
-    return {name: value for name, value in {**fields, "tokenizer": settings}.items() if value is not None}
-
-
-"""The printable ASCII characters, tab and newline: the default alphabet."""
-assert set(ASCII_ALPHABET) == set(string.printable) - set("\r\v\f")
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,8 @@ from pipeline.decoding.padding import PadTo, padded_specs
 from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import OptionError, SchemaError, did_you_mean
-from pipeline.logs import logger
+from pipeline.logs import log
 from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
-
-log = logger("pipeline")
 
 
 class Decoder:

@@ -10,11 +10,9 @@ from os import PathLike, fspath
 from typing import Any, Literal, get_args
 
 from pipeline.errors import BadRecordsError, OptionError, StorageError
-from pipeline.logs import logger
+from pipeline.logs import log
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
-
-log = logger("pipeline")
 
 MAX_BAD_RECORDS = 100
 NAMED = 3

@@ -19,15 +19,13 @@ from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.provenance import provenance_of
 from pipeline.inputs.work import Work, divided, pickled
 from pipeline.inputs.worker_pool import WorkerBatches
-from pipeline.logs import logger
+from pipeline.logs import log
 from pipeline.old_attributes import OldAttributes
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
 from pipeline.sizes import format_bytes
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch
 from pipeline.spec import leaves
-
-log = logger("pipeline")
 
 Order = TrainOrder | MixOrder | EvalOrder
 

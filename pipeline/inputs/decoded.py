@@ -10,12 +10,10 @@ from typing import Any
 from pipeline.errors import OptionError
 from pipeline.inputs.batches import Batch, Batches
 from pipeline.inputs.dataset_input import DatasetInput
-from pipeline.logs import logger
+from pipeline.logs import log
 from pipeline.orders.order import Position
 from pipeline.sizes import format_bytes, room_for_a_cache
 from pipeline.spec import leaves, mapped
-
-log = logger("pipeline")
 
 
 class DecodedInput(DatasetInput):

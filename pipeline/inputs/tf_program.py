@@ -12,12 +12,11 @@ import numpy as np
 from pipeline.errors import EvaluationError, FingerprintError, InputError
 from pipeline.inputs.batches import DECODING, Batch
 from pipeline.inputs.input_info import InputInfo
-from pipeline.logs import logger
+from pipeline.logs import log
 from pipeline.shards.record import crc32c_of
 from pipeline.spec import RESERVED, ArraySpec, delivered
 from pipeline.tf_quiet import tf
 
-log = logger("pipeline")
 MASK = "_mask"
 _NAMED = ("fingerprint", "global_batch")  # in a saved position
 

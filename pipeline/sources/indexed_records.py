@@ -33,7 +33,7 @@ from pipeline.storage.storage import Stat, Storage, join
 MERGE_GAP_BYTES = 16 * 1024  # reading across a gap of this size costs as much as another request (local: ~5 us)
 MAX_READ_BYTES = 4 * 1024**2
 COPY_BYTES = 48 * 1024  # slicing this much out of a larger read costs as much as a separate read (local: ~5 us)
-FILE_NAME_KEYS = ("image/filename", "file_name")
+FILE_NAME_KEYS = ("image/filename", "file_name")  # of the name of an image's file: in infeed's schemas, and in TFDS
 
 
 class Places(Protocol):
@@ -156,9 +156,6 @@ def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndar
         | (np.maximum(location.length[1:], location.length[:-1]) > join_bytes)
     )
     return np.flatnonzero(new)
-
-
-"""The features that hold the name of an image's file: of infeed's schemas, and of TFDS."""
 
 
 def key_of(dataset: str, split: str, values: Mapping[str, Sequence[Any]]) -> bytes | None:

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import numpy as np
 
 from pipeline.errors import EmptySplitError, SchemaError
-from pipeline.logs import logger
+from pipeline.logs import log
 from pipeline.shards.frames import Compression
 from pipeline.shards.schema import Labels
 from pipeline.sizes import format_bytes
@@ -33,8 +33,6 @@ from pipeline.storage.storage import Stat, Storage, files_at_once, in_parallel
 
 SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # evenly spaced files, and the first records of each
 SAMPLE_READ_BYTES = 1 << 20
-
-log = logger("pipeline")
 
 
 class SequentialRecords:

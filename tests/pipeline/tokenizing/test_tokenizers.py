@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import string
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from pipeline.errors import OptionError
 from pipeline.tokenizers import (
+    ASCII_ALPHABET,
     ByteTokenizer,
     CharacterTokenizer,
     HuggingFaceTokenizer,
@@ -97,6 +99,10 @@ def test_tokens_of_bytes_and_offsets_agree(directory, text):
     ((_, ends),), ((_, by_offsets),) = tokenizer.encode_with_ends([text]), tokenizer._with_offsets([text])
     characters = np.cumsum([len(character.encode()) for character in text])
     assert by_offsets.tolist() == [int(characters[np.searchsorted(characters, end)]) for end in ends]
+
+
+def test_the_default_alphabet_is_printable_ascii_with_tab_and_newline():
+    assert set(ASCII_ALPHABET) == set(string.printable) - set("\r\v\f")
 
 
 def test_the_bytes_of_characters_are_those_of_utf_8():
