@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Any, Literal, get_args
 
-from pipeline.errors import BadRecordsError, OptionError, StorageError
+from pipeline.errors import BadRecordsError, OptionError, StorageError, check_at_least
 from pipeline.logs import log
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
@@ -44,8 +44,7 @@ class Quarantine(Sequence[BadRecord]):
     ) -> None:
         if on_error not in get_args(OnError):
             raise OptionError(f"on_error={on_error!r} is not known. Known: {', '.join(map(repr, get_args(OnError)))}.")
-        if max_bad_records < 0:
-            raise OptionError(f"max_bad_records={max_bad_records} must be at least 0.")
+        check_at_least(0, {"max_bad_records": max_bad_records})
         if quarantine_file is not None and on_error == "raise":
             raise OptionError(
                 f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, but on_error='raise' leaves "

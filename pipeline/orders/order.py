@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
+from pipeline.errors import BatchSizeError, EmptySplitError, OptionError, check_at_least
 from pipeline.orders.hashing import record_seeds
 from pipeline.orders.shuffle import Shuffle, default_window_records
 
@@ -81,8 +81,7 @@ class TrainOrder:
                 f"global_batch={global_batch} is larger than the split's {num_records} records, so no batch "
                 f"fits in an epoch. Use a batch of at most {num_records}, or epochs='span' (batches cross epochs)."
             )
-        if block_records < 1:
-            raise OptionError(f"block_records={block_records} must be at least 1.")
+        check_at_least(1, {"block_records": block_records})
         self.num_records, self.global_batch, self.seed, self.epochs = num_records, global_batch, seed, epochs
         self.streams = streams = default_streams(global_batch, num_records) if streams is None else streams
         check_streams(streams, global_batch, num_records)
