@@ -90,7 +90,6 @@ class RamStore:
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> ReadWhenDue:
         """See Records. Every record must be stored when its turn comes."""
-        del ahead_bytes
         return ReadWhenDue(self._stored, groups)
 
     def _stored(self, ids: np.ndarray) -> list[Record]:

@@ -35,7 +35,6 @@ class _Choice:
         return {}
 
     def __call__(self, features: Features, rng: Rng) -> Features:
-        del features, rng
         return {}
 
 
@@ -57,7 +56,6 @@ class Drop(_Choice):
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
         """See DropsFeatures."""
-        del specs
         return tuple(self.keys)
 
 
@@ -89,11 +87,9 @@ class Rename:
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
         """See DropsFeatures."""
-        del specs
         return self.reads
 
     def __call__(self, features: Features, rng: Rng) -> Features:
-        del rng
         return {new: features[old] for old, new in dict(self.names).items()}
 
 
@@ -128,7 +124,6 @@ class Cast(OneFeatureOp):
         return {self.key: replace(spec, dtype=dtype)}
 
     def __call__(self, features: Features, rng: Rng) -> Features:
-        del rng
         value, dtype = np.asarray(features[self.key]), np.dtype(self.dtype)
         if value.dtype.kind == "f" and dtype.kind in "iu":
             value = np.rint(value)

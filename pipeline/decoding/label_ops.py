@@ -36,7 +36,6 @@ class _Hot(OneFeatureOp):
         return {self.into: ArraySpec((self.num_classes,), np.dtype(np.float32))}
 
     def __call__(self, features: Features, rng: Rng) -> Features:
-        del rng
         labels = self._without_ignored(np.asarray(features[self.key]).reshape(-1))
         wrong = labels[(labels < self.base) | (labels >= self.base + self.num_classes)]
         if len(wrong):

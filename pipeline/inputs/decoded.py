@@ -72,7 +72,6 @@ class _Replay(Batches):
         self._batches = iter(())
 
     def join(self, timeout_seconds: float) -> bool:
-        del timeout_seconds
         return True
 
 

@@ -107,7 +107,6 @@ class TrainOrder:
 
     def remaining(self, position: Position) -> int | None:
         """None: there is always another batch."""
-        del position
 
     def advance(self, position: Position, batches: int) -> Position:
         """The position that many batches later."""

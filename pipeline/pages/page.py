@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import OptionError, StorageError, how_to_install, printable
 from pipeline.sizes import MB, format_bytes, format_number
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage
+from pipeline.storage.storage import Storage, write_file
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -164,8 +164,7 @@ def write_page(path: str, page: Page) -> int:
         raise StorageError(f"{path} would have {format_bytes(len(data))}, more than {format_bytes(MOST_BYTES)}.")
     storage = open_storage(path)
     _check_replaceable(storage, path)  # again: the run may have taken days
-    with storage.publish(path) as sink:
-        sink.write(data)
+    write_file(storage, path, data)
     return len(data)
 
 

@@ -72,7 +72,7 @@ class _FixedLengthReading(IndexedReading):
     header_bytes = 0
 
     def crc_of(self, payload: bytes, due: int) -> int:
-        del due  # not known for these files
+        """See IndexedReading. What is due is not known for these files."""
         return crc32c(payload)
 
 

@@ -48,8 +48,9 @@ class ArrayRecords(ReadDirectly):
         return len(record_ids) * (self._record_bytes + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:
-        """See Records. A row that has changed since the arrays were opened is returned as a CorruptRecordError."""
-        del ahead_bytes  # reading rows together would not be faster
+        """See Records. A row that has changed since the arrays were opened is returned as a CorruptRecordError.
+
+        Ignores ahead_bytes: reading rows together would not be faster."""
         return ReadWhenDue(self._rows, groups)
 
     def _rows(self, record_ids: np.ndarray) -> list[Record]:
@@ -159,8 +160,7 @@ class ExampleRecords(ReadDirectly):
         )
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:
-        """See Records."""
-        del ahead_bytes  # everything is in memory
+        """See Records. Ignores ahead_bytes: everything is in memory."""
         return ReadWhenDue(self._proven, groups)
 
     def _proven(self, record_ids: np.ndarray) -> list[Record]:

@@ -88,7 +88,6 @@ class SequentialRecords:
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: a file is a block, however large."""
-        del block_records
         return self._firsts
 
     def weigh(self, record_ids: np.ndarray) -> int:
