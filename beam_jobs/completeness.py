@@ -3,17 +3,16 @@
 It trusts no runner. It receives only a few numbers per source and shard, and reads the rest from the receipts."""
 
 import contextlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.receipts import Receipt, Rejected, read_receipts, receipts_of
+from beam_jobs.receipts import Findings, Receipt, read_receipts, receipts_of
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError, LostDataError, StorageError
-from pipeline.shards.column_statistics import ColumnSums
 from pipeline.shards.key_digest import add_digests
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import receipt_file
@@ -129,17 +128,11 @@ def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callabl
 
 
 @dataclass
-class CompleteSplit:
+class CompleteSplit(Findings):
     """All receipts of a split combined, in shard order."""
 
     shards: list[ShardEntry] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)  # of the index
-    key_digest: int = 0
-    fixups: Counter[str] = field(default_factory=Counter)
-    notes: Counter[str] = field(default_factory=Counter)
-    totals: Counter[str] = field(default_factory=Counter)
-    columns: dict[str, ColumnSums] = field(default_factory=lambda: defaultdict(ColumnSums))
-    rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, str] = (0, "")  # bytes and key of the largest record
 
     def add(self, file: str, receipt: Receipt) -> None:

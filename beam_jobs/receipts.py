@@ -5,6 +5,7 @@ A receipt has a checksum; if it is damaged, its shard counts as unfinished."""
 import base64
 import dataclasses
 import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -78,6 +79,18 @@ class Receipt:
     def stat(self) -> Stat:
         """The size and checksum that the storage must report for the shard."""
         return Stat(self.bytes, self.crc32c)
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What was found in records: those of a shard that is being written, or those of all shards of a split."""
+
+    key_digest: int = 0  # of the records written
+    fixups: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)
+    columns: dict[str, ColumnSums] = field(default_factory=lambda: defaultdict(ColumnSums))
+    rejected: list[Rejected] = field(default_factory=list)
 
 
 def parse_receipt(data: bytes) -> Receipt | None:

@@ -6,7 +6,6 @@ gives the same bytes on any worker, so retries and workers that were presumed de
 import base64
 import dataclasses
 from array import array
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,11 +17,10 @@ from beam_jobs.completeness import ShardResult
 from beam_jobs.converter import Reject
 from beam_jobs.counts import counts_of
 from beam_jobs.raw_rows import check_unchanged, name_of, raw_crcs, raw_rows, read_rows
-from beam_jobs.receipts import Receipt, Rejected, parse_receipt
+from beam_jobs.receipts import Findings, Receipt, Rejected, parse_receipt
 from beam_jobs.references import Reference, References, in_order
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import RawDataError
-from pipeline.shards.column_statistics import ColumnSums
 from pipeline.shards.example import example_pieces
 from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.naming import plan_file, receipt_file
@@ -57,21 +55,15 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
 
 
 @dataclass
-class _Writing:
+class _Writing(Findings):
     """A shard being written, with everything for its receipt: 12 bytes per record, as a shard may have a million."""
 
     plan: SplitPlan
     sink: Sink
     crc: google_crc32c.Checksum = field(default_factory=google_crc32c.Checksum)
     num_bytes: int = 0
-    key_digest: int = 0
     index: "array[int]" = field(default_factory=lambda: array("I"))  # length, crc32c of each record
     raw_crcs: "array[int]" = field(default_factory=lambda: array("I"))
-    fixups: Counter[str] = field(default_factory=Counter)
-    notes: Counter[str] = field(default_factory=Counter)
-    totals: Counter[str] = field(default_factory=Counter)
-    columns: dict[str, ColumnSums] = field(default_factory=lambda: defaultdict(ColumnSums))
-    rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
     def convert(self, ref: Reference, data: bytes) -> None:
