@@ -1,18 +1,19 @@
 """The page of a dataset: what it is, its splits, labels, samples and distributions, and how to read it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 
-from pipeline.describing import origin, reading
+from pipeline.describing import reading
 from pipeline.describing.facts import FEATURES, SEGMENTS, SPLITS, Facts, feature_rows, shard_sizes, split_rows
 from pipeline.describing.labels import label_rows, occurring, outside
 from pipeline.describing.shown_records import OF_FILES, ShownRecord
-from pipeline.describing.splits import SplitFacts, fitting
+from pipeline.describing.splits import Conversion, SplitFacts, fitting
 from pipeline.describing.values import Values
 from pipeline.pages.charts import histogram
 from pipeline.pages.page import Bars, Block, Code, Note, Page, Pictures, Section, Table
-from pipeline.shards.manifest import Manifest
+from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry
 from pipeline.shards.naming import rejects_file
 from pipeline.sizes import counted, format_bytes
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
@@ -194,10 +195,41 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
 
 
 def _origin(manifest: Manifest, splits: Sequence[SplitFacts]) -> Table:
-    rows = list(origin.of_dataset(manifest))
+    rows = list(of_dataset(manifest))
     for split in splits:
-        rows += origin.of_split(split.name, manifest.splits[split.name], split.conversion)
+        rows += of_split(split.name, manifest.splits[split.name], split.conversion)
     return Table(("what", "value"), rows)
+
+
+def of_dataset(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """(what, value) of the dataset."""
+    indexed = manifest.writer.startswith(INDEX_WRITER)
+    note = ": an index of existing TFRecord files" if indexed else ""
+    yield "written by", (manifest.writer or "an unknown program") + note
+    yield "schema", manifest.schema.name
+    if labels := manifest.labels:
+        yield "labels", f"{labels.count:,} classes in {labels.key}, numbered from {labels.base}"
+
+
+def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[tuple[str, str]]:
+    """(what, value) of a split."""
+    if raw := _raw(entry.sources):
+        yield f"{name}: raw data", raw
+    if conversion.started is not None:
+        when = datetime.fromtimestamp(conversion.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        yield f"{name}: converted", f"{when}, in {conversion.seconds:,.0f} s"
+    if conversion.problem:
+        yield f"{name}: converted", conversion.problem
+    yield f"{name}: fingerprint", entry.fingerprint
+    yield f"{name}: plan, seed", f"{entry.plan_digest}, {entry.seed}"
+    for warning in conversion.warnings:
+        yield f"{name}: warning", warning
+
+
+def _raw(sources: Mapping[str, int]) -> str:
+    inputs = sources.get("inputs", 0)
+    told = [counted(inputs, "input")] if inputs else []
+    return ", ".join([*told, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])])  # 0: of folders
 
 
 def _reading(manifest: Manifest, splits: Sequence[SplitFacts]) -> Iterator[Block]:

@@ -6,15 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from typing import Any
 
 from pipeline.describing.facts import Facts, damage, gathered, looked_at, spread
-from pipeline.describing.origin import Conversion, read_conversion
 from pipeline.describing.shown_records import ShownRecord, show_records
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.naming import rejects_file
+from pipeline.shards.naming import rejects_file, summary_file
 from pipeline.sizes import MB
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.storage.schemes import open_storage
@@ -34,6 +34,16 @@ class Reason:
     text: str
     key: str
     several: bool = False
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What the summary of a split's conversion tells. started: Unix seconds. problem: why it tells nothing, or ""."""
+
+    started: float | None = None
+    seconds: float | None = None
+    warnings: Sequence[str] = ()
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,20 @@ def split_facts(
     text_of = None if text is None else partial(row_text, text)
     shown = show_records(reader, spread(reader.info.num_records, samples), text_of)
     return replace(found, facts=facts, whose=whose, samples=shown, damage=damage(facts, reader))
+
+
+def read_conversion(storage: Storage, directory: str, split: str) -> Conversion:
+    """From the split's summary; an empty one if the dataset has none, as an index of foreign files. StorageError."""
+    path = join(directory, summary_file(split))
+    if not storage.exists(path):
+        return Conversion()
+    try:
+        summary = json.loads(storage.read(path))
+        started, seconds, warnings = summary["started"], summary["seconds"], summary["warnings"]
+        datetime.fromtimestamp(started, UTC)
+        return Conversion(float(started), float(seconds), tuple(map(str, warnings)))
+    except (ValueError, TypeError, KeyError, OverflowError, OSError):  # the page can do without it
+        return Conversion(problem=f"{path} is damaged")
 
 
 def read_rejects(storage: Storage, directory: str, split: str) -> list[tuple[Reason, int]]:

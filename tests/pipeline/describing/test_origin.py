@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from pipeline.describing.origin import Conversion, of_dataset, of_split, read_conversion
+from pipeline.describing.page import of_dataset, of_split
+from pipeline.describing.splits import Conversion, read_conversion
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, ShardEntry, SplitEntry
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.local import LocalStorage
