@@ -19,7 +19,7 @@ from pipeline.errors import ConversionError
 from pipeline.shards import naming
 from pipeline.shards.manifest import Manifest, find_manifest, update_manifest
 from pipeline.shards.schema import SHARD_FILES, ShardFiles
-from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidecars
+from pipeline.shards.sidecars import sidecar_names, write_sidecars
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join, write_file
@@ -224,7 +224,8 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
             update_manifest(storage, output_dir, lambda there: _without(storage, there or manifest, split))
         else:
             storage.delete(join(output_dir, naming.MANIFEST_FILE))
-            remove_sidecars(storage, output_dir, manifest)
+            for name in sidecar_names(manifest.schema, manifest.labels):
+                storage.delete(join(output_dir, name))
     # Receipts before shards: a receipt states that its shard exists.
     numbers = range(old.num_shards)
     receipts = [naming.receipt_file(split, shard, old.num_shards) for shard in numbers]

@@ -60,12 +60,6 @@ def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None
         write_file(storage, join(directory, name), text.encode())
 
 
-def remove_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
-    """Removes the files that write_sidecars publishes."""
-    for name in sidecar_names(manifest.schema, manifest.labels):
-        storage.delete(join(directory, name))
-
-
 def sidecar_names(schema: Schema, labels: Labels | None) -> Sequence[str]:
     """The names of the files that write_sidecars publishes."""
     return list(dict.fromkeys((*SIDECAR_FILES, *schema.tfds, *([labels_file(labels.key)] if labels else []))))

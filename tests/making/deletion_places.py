@@ -156,7 +156,6 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
     "pipeline/shards/column_statistics.py:update_statistics": CLAIMED,
     "pipeline/shards/manifest.py:update_manifest": IN_OUR_FORMAT,
-    "pipeline/shards/sidecars.py:remove_sidecars": CLAIMED,
     "pipeline/shards/sidecars.py:write_sidecars": CLAIMED,
     "pipeline/sources/tfds_features.py:described_by_tfds": PRIVATE,
     "pipeline/storage/gcs.py:GcsStorage.delete": PRIMITIVE,
