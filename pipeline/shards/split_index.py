@@ -38,15 +38,10 @@ class SplitIndex:
         # First record of each shard, and N at the end. Empty shards repeat a number.
         self.shard_starts = np.concatenate([[0], np.cumsum(self.shard_records)]).astype(np.int64)
 
-    @property
-    def num_records(self) -> int:
-        """N."""
-        return len(self.lengths)
-
     @cached_property
     def _frame_starts(self) -> np.ndarray:
         """int64 [N + 1]: where each frame would begin if all shards were one file. 8 bytes per record."""
-        starts = np.zeros(self.num_records + 1, np.int64)
+        starts = np.zeros(len(self.lengths) + 1, np.int64)
         ends = starts[1:]  # in place: a billion records take 8 GB once, not twice
         ends[:] = self.lengths
         ends += FRAME_BYTES
@@ -109,9 +104,9 @@ def load_index(storage: Storage, directory: str, split: str, entry: SplitEntry) 
     except ValueError as e:
         raise ShardError(f"{path} is not an index: {e}.") from e
     index = SplitIndex(rows[:, 0], rows[:, 1], [shard.records for shard in entry.shards])
-    if index.num_records != entry.num_records or index.shard_bytes().tolist() != [s.bytes for s in entry.shards]:
+    if len(rows) != entry.num_records or index.shard_bytes().tolist() != [s.bytes for s in entry.shards]:
         raise ShardError(
-            f"{path} has {index.num_records} records, the manifest's shards have {entry.num_records}, or their sizes "
+            f"{path} has {len(rows)} records, the manifest's shards have {entry.num_records}, or their sizes "
             "differ. Index and manifest belong to different conversions; convert the split again."
         )
     return index

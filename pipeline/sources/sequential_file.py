@@ -37,11 +37,6 @@ class SequentialFile:
     kind: Kind
     compression: Compression | None = None
 
-    @property
-    def bytes(self) -> int:
-        """Its size."""
-        return self.stat.bytes
-
 
 @dataclass(frozen=True)
 class Content:
@@ -62,12 +57,12 @@ def content_of(storage: Storage, file: SequentialFile) -> Content:
     """Counts the records without checking payloads. Of a plain TFRecord file on a disk, only the headers are read.
 
     Raises ShardError naming the file and the record where it is damaged; StorageError."""
-    if not file.bytes:
+    if not file.stat.bytes:
         storage.stat(file.path)  # raises for dangling links and pipes, which are also listed as empty files
     if file.kind == "tfrecord" and not file.compression and not storage.remote:
         with storage.open(file.path) as opened:
-            return _counted_frames(file, walk_frames(opened, file.bytes))
-    pieces = _pieces(storage, file, lambda: file.bytes)
+            return _counted_frames(file, walk_frames(opened, file.stat.bytes))
+    pieces = _pieces(storage, file, lambda: file.stat.bytes)
     return _counted_lines(file, pieces) if file.kind == "text" else _counted_frames(file, walk_pieces(pieces))
 
 
@@ -96,8 +91,8 @@ def _pieces(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], in
 
 def _stored(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
     at = 0
-    while at < file.bytes:
-        end = min(file.bytes, at + batch_bytes())
+    while at < file.stat.bytes:
+        end = min(file.stat.bytes, at + batch_bytes())
         places = range(at, end, REQUEST_BYTES)
         yield from storage.read_ranges((file.path, place, min(REQUEST_BYTES, end - place)) for place in places)
         at = end

@@ -60,7 +60,7 @@ class SequentialRecords:
         if counts is None:
             contents = _counted(name, files, storage)
         else:
-            contents = [Content(count, file.bytes) for count, file in zip(counts, files, strict=True)]
+            contents = [Content(count, file.stat.bytes) for count, file in zip(counts, files, strict=True)]
         firsts = np.cumsum([0, *(content.records for content in contents)]).tolist()
         if not firsts[-1]:
             raise EmptySplitError(f"{name}: {len(files)} files without a record, so there is nothing to read.")
@@ -116,7 +116,7 @@ def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[Sequ
 
 
 def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[Content]:
-    size, began = format_bytes(sum(file.bytes for file in files)), time.monotonic()
+    size, began = format_bytes(sum(file.stat.bytes for file in files)), time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
     with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
         contents = list(pool.map(lambda file: content_of(storage, file), files))  # cancels the others after an error

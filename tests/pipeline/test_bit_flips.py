@@ -109,7 +109,7 @@ def place_in(directory, flip):
     split = flip.path.name.partition("-")[0]
     manifest = read_manifest(str(directory))
     index = load_index(LocalStorage(), str(directory), split, manifest.splits[split])
-    where = index.locate(np.arange(index.num_records))
+    where = index.locate(np.arange(len(index.lengths)))
     files = np.array([shard.file for shard in manifest.splits[split].shards])[where.shard]
     (inside,) = np.flatnonzero(
         (files == flip.path.name)

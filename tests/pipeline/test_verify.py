@@ -34,7 +34,7 @@ def places(directory, split="train"):
     """Of each record: file, number in it, offset, length of its payload."""
     storage, manifest = LocalStorage(), read_manifest(str(directory))
     index = load_index(storage, str(directory), split, manifest.splits[split])
-    found = index.locate(np.arange(index.num_records))
+    found = index.locate(np.arange(len(index.lengths)))
     files = [manifest.splits[split].shards[shard].file for shard in found.shard]
     return list(zip(files, found.record.tolist(), found.offset.tolist(), found.length.tolist(), strict=True))
 

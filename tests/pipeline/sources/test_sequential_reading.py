@@ -109,7 +109,7 @@ def test_each_file_is_read_once_if_the_read_ahead_covers_the_window(opened, kind
     in_sight = records.weigh(np.argsort([-len(p) for p in PAYLOADS])[:20])
     read_bytes[0] = 0
     assert len(list(records.read(weighed(records, groups), in_sight))) == len(groups)
-    once = sum(counted.file.bytes for counted in records._files)
+    once = sum(counted.file.stat.bytes for counted in records._files)
     assert read_bytes[0] == once
     list(records.read(weighed(records, groups), 0))
     assert read_bytes[0] > 3 * once  # what was passed has to be passed again
