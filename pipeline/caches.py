@@ -29,17 +29,7 @@ from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes, room_for_a_cache
 from pipeline.sources.concatenated import ConcatenatedReading
 from pipeline.sources.indexed_records import IndexedReading
-from pipeline.sources.records import (
-    Group,
-    Proven,
-    Reading,
-    ReadWhenDue,
-    Record,
-    Records,
-    RecordsInfo,
-    as_records,
-    fetch,
-)
+from pipeline.sources.records import Group, Proven, ReadWhenDue, Record, Records, RecordsInfo, as_records, fetch
 from pipeline.storage.local import LocalStorage
 
 Cache = str | os.PathLike[str]
@@ -167,7 +157,7 @@ class DiskStore:
             self._writes = False
             log.warning("%s: nothing more is cached in %s: %s", self._name, self._path, e.strerror or e)
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
+    def read(self, groups: Iterable[Group], ahead_bytes: int) -> IndexedReading:
         """Uses large reads if neighbours are needed soon. A missing record is returned as a CorruptRecordError."""
         return IndexedReading(LocalStorage(), [self._path], self._index, groups, ahead_bytes)
 
@@ -226,7 +216,7 @@ class CachedRecords(OldAttributes):
     def __reduce__(self) -> tuple[Any, ...]:
         return _cached_again, (self.source, *self._reopen)
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
+    def read(self, groups: Iterable[Group], ahead_bytes: int) -> "_Followed | ConcatenatedReading":
         """See Records. Reads from the source what is not in the store."""
         if self.store.complete:
             return self._from_store(groups, ahead_bytes)
@@ -237,11 +227,11 @@ class CachedRecords(OldAttributes):
         asked = [Group(group.record_ids[of], group.num_bytes) for of in (~held, held)]
         return held.astype(np.intp), asked
 
-    def _from_source(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        return _Followed(self.source.read, groups, ahead_bytes, self._kept)
+    def _from_source(self, groups: Iterable[Group], ahead_bytes: int) -> "_Followed":
+        return _Followed(self.source, groups, ahead_bytes, self._kept)
 
-    def _from_store(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        return _Followed(self.store.read, groups, ahead_bytes, self._healed)
+    def _from_store(self, groups: Iterable[Group], ahead_bytes: int) -> "_Followed":
+        return _Followed(self.store, groups, ahead_bytes, self._healed)
 
     def _kept(self, record_ids: np.ndarray, records: list[Record]) -> list[Record]:
         self.store.keep(record_ids, records)
@@ -262,18 +252,18 @@ def _cached_again(records: Records, where: Cache, share: float) -> CachedRecords
 
 
 class _Followed:
-    """A reading that passes each group's numbers and records through `then`."""
+    """A Reading of a source or store that passes each group's numbers and records through `then`."""
 
     def __init__(
         self,
-        read: Callable[[Iterable[Group], int], Reading],
+        of: Records | Store,
         groups: Iterable[Group],
         ahead_bytes: int,
         then: Callable[[np.ndarray, list[Record]], list[Record]],
     ) -> None:
         self._ids: deque[np.ndarray] = deque()
         self._then = then
-        self._reading = read(self._noted(groups), ahead_bytes)
+        self._reading = of.read(self._noted(groups), ahead_bytes)
 
     @property
     def held_bytes(self) -> int:

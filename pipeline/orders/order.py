@@ -91,7 +91,7 @@ class TrainOrder:
         starts = np.arange(0, num_records, block_records) if block_starts is None else block_starts
         self.shuffle = Shuffle(num_records, starts, seed=seed, streams=streams, window_records=window_records)
         self._stream_rows = global_batch // streams
-        self._shortest = self.shuffle.shortest
+        self._shortest = num_records // streams  # records per epoch of the shortest stream
 
     @property
     def steps_per_epoch(self) -> int:

@@ -55,11 +55,6 @@ class Shuffle:
         """int64: the first record of each block."""
         return self._starts[:-1]
 
-    @property
-    def shortest(self) -> int:
-        """Records per epoch of the shortest stream."""
-        return self.num_records // self.streams
-
     def length(self, stream: int) -> int:
         """Records per epoch of a stream."""
         low, high = self._bounds(stream)
