@@ -135,7 +135,6 @@ class IterableInput:
 
     def advance(self, position: Any, n_batches: int, /) -> Any:
         """None: there are no positions."""
-        del position, n_batches
 
     def state(self, _: Any, /) -> dict[str, Any]:
         """Records only that there are no positions."""

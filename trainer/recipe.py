@@ -123,7 +123,6 @@ class Recipe(ABC):
     def samples(self, trainer: "Trainer") -> "Iterable[str]":
         """The texts that mode="sample" prints, from the model of the trainer's newest checkpoint, or of
         checkpoint_path. Default: none, and the mode is refused."""
-        del trainer
         return ()
 
     def class_names(self) -> "Mapping[str, Labels]":
@@ -133,7 +132,6 @@ class Recipe(ABC):
 
     def record_text(self, features: Mapping[str, Any]) -> str | None:
         """The text that pages show for the features of a record, such as its tokens. Default: none."""
-        del features
         return None
 
     def check(self) -> None:
@@ -240,7 +238,6 @@ class DataRecipe(Recipe):
 
         Features that are left out are blank. upright: turn an image according to EXIF. Raises Reject for a file that
         cannot be read. Default: OptionError, as only the recipe knows what its inputs read."""
-        del data, upright
         raise OptionError(
             f"the recipe {type(self).__qualname__} reads no files: it has no method file_record(self, data, *, "
             "upright). Give tables (csv, tsv, jsonl), whose columns have the names of its features."

@@ -103,7 +103,6 @@ class Metric(ABC):
 
         state: as compute's. The evaluation raises EvaluationError where the dataset states another number, and reports
         them in EvalResult.totals. Default: none."""
-        del state
         return {}
 
 

@@ -172,6 +172,7 @@ PLACES: Mapping[str, Proof] = {
     "trainer/checkpointing/orbax_paths.py:BucketPath.write_text": CHECKPOINT,
     "trainer/checkpointing/orbax_paths.py:remove_unfinished": CHECKPOINT,
     "trainer/checkpointing/manager.py:CheckpointManager._remove_superseded": CHECKPOINT,
+    "trainer/checkpointing/arrays.py:ContentsHandler.async_save.write": CHECKPOINT,
     "trainer/checkpointing/listing.py:Evaluations._change": IN_OUR_FORMAT,
     "trainer/cluster/service.py:serve": PRIVATE,  # /dev/null
     "trainer/command/running.py:_publish": RUN,

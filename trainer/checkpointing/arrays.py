@@ -163,7 +163,6 @@ class ContentsHandler(ocp.JsonCheckpointHandler):
 
     async def async_save(self, directory: Any, item: Any = None, args: Any = None) -> list[Future]:
         """Starts a thread for it."""
-        del item
 
         async def write() -> None:
             page = args.contents()

@@ -146,7 +146,6 @@ class KeepPolicy:
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Whether to keep each checkpoint, by its .step."""
-        del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*sorted(steps)[-self.last :], self.best(steps)}
         every = self.every

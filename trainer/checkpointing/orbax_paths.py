@@ -115,7 +115,6 @@ class BucketPath(epath.Path):
         return True
 
     def resolve(self, strict: bool = False) -> "BucketPath":
-        del strict
         return self
 
     def exists(self) -> bool:
@@ -147,12 +146,11 @@ class BucketPath(epath.Path):
         return self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
 
     def mkdir(self, mode: int | None = None, parents: bool = False, exist_ok: bool = False) -> None:
-        del mode, parents
         if not self._storage.create(f"{self}/", b"") and not exist_ok:
             raise FileExistsError(f"{self} already exists.")
 
     def rmtree(self, missing_ok: bool = False) -> None:
-        del missing_ok  # never an error: a retry finds less to remove
+        # never an error: a retry finds less to remove
         files, directories = self._storage.entries(str(self))
         # The mark of a finished checkpoint goes first: if killed, it counts as unfinished, and as ours until the end.
         for name in (name for name in files if name != STEP_METADATA):
@@ -163,7 +161,6 @@ class BucketPath(epath.Path):
         self._storage.delete(f"{self}/")
 
     def unlink(self, missing_ok: bool = False) -> None:
-        del missing_ok
         self._storage.delete(str(self))
 
 

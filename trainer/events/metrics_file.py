@@ -61,7 +61,6 @@ class FileSink:
 
     def flush(self, now: bool = False) -> None:
         """Makes the records visible to readers."""
-        del now
         if self._records:
             self._fence()
         while self._records:  # one write, unless the disk is full

@@ -29,7 +29,7 @@ class SmallCnn(nnx.Module):
 
     def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
-        del mask  # no row affects another
+        # no row affects another
         x = images.astype(jnp.float32) / 127.5 - 1.0
         for conv in self.convs:
             x = nnx.relu(conv(x))
@@ -62,7 +62,7 @@ class PoolingCnn(nnx.Module):
 
     def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
-        del mask  # no row affects another
+        # no row affects another
         x = images.astype(jnp.float32) / 127.5 - 1.0
         for conv in self.convs:
             x = _pooled(nnx.relu(conv(x)))

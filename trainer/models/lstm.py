@@ -33,7 +33,6 @@ class LstmLanguageModel(nnx.Module):
         """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length].
 
         segment_ids: equal in one segment, of neighboring tokens. positions: not used."""
-        del positions
         same = jnp.pad(segment_ids[:, 1:] == segment_ids[:, :-1], ((0, 0), (1, 0)))
         x = jnp.swapaxes(self.embedding(tokens), 0, 1)
         for cell in self.layers:
@@ -42,14 +41,12 @@ class LstmLanguageModel(nnx.Module):
 
     def start_state(self, rows: int, length: int) -> list[CellState]:
         """The state before the first token of `rows` segments. length: not used."""
-        del length
         return [_zeros(cell, rows) for cell in self.layers]
 
     def step(self, tokens: jax.Array, position: jax.Array, state: list[CellState]) -> tuple[jax.Array, list[CellState]]:
         """Logits float32 [b, vocabulary] after one more token of each segment, int [b], and the next state.
 
         position: not used. The logits are those of a call with the complete segments."""
-        del position
         x, after = self.embedding(tokens), []
         for cell, before in zip(self.layers, state, strict=True):
             carry, x = cell(before, x)
