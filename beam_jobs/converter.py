@@ -70,15 +70,12 @@ class Converted:
     features: or the serialized record, if the raw data already contains it.
     fixups: the kinds of repair that its raw bytes needed.
     notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records".
-    totals: counts by name; the manifest states their sums over the split.
-    numbers, classes: by column, for its statistics. Numbers of classes are from 0; -1 is missing, and so is NaN."""
+    totals: counts by name; the manifest states their sums over the split."""
 
     features: Mapping[str, Value] | bytes
     fixups: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     totals: Mapping[str, int] = field(default_factory=dict)
-    numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    classes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class _AnyConverter(Protocol):

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from beam_jobs.column_sums import ColumnSums
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.packed_files import scanned
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
 from beam_jobs.references import Reference, References, escaped
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
-from pipeline.shards.column_statistics import ColumnSums
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.sidecars import LedgerLine
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line

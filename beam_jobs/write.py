@@ -13,6 +13,7 @@ import google_crc32c
 import numpy as np
 
 from beam_jobs.claims import Claim, read_claim
+from beam_jobs.column_sums import RecordSums
 from beam_jobs.completeness import ShardResult
 from beam_jobs.converter import Reject
 from beam_jobs.counts import counts_of
@@ -66,6 +67,9 @@ class _Writing(Findings):
     raw_crcs: "array[int]" = field(default_factory=lambda: array("I"))
     largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
+    def __post_init__(self) -> None:
+        self.sums = RecordSums(self.plan.job.converter)
+
     def convert(self, ref: Reference, data: bytes) -> None:
         """Appends one framed record, or one rejected record."""
         converter = self.plan.job.converter
@@ -84,10 +88,7 @@ class _Writing(Findings):
         self.fixups.update(converted.fixups)
         self.notes.update(converted.notes)
         self.totals.update(converted.totals)
-        for column, numbers in converted.numbers.items():
-            self.columns[column].add_numbers(numbers)
-        for column, classes in converted.classes.items():
-            self.columns[column].add_classes(classes)
+        self.sums.add(pieces)
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """Writes a framed record. The payload is in pieces, because joining them would copy it."""
@@ -120,7 +121,7 @@ class _Writing(Findings):
             largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
             notes=dict(sorted(self.notes.items())),
             totals=dict(sorted(self.totals.items())),
-            columns=dict(self.columns),
+            columns=self.sums.columns(),
             raw=base64.b64encode(rows.tobytes()).decode(),
             raw_checksum=self.plan.raw_checksum,
         )

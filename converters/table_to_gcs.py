@@ -18,14 +18,12 @@ from converters.command_line import chosen_splits, conversion_parser, parsed, ru
 from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names
 from converters.raw.splits import SPLITS
-from converters.table.columns import ALL, KINDS, find_columns, given_values
-from converters.table.converter import ImageTableConverter, TextTableConverter
-from converters.table.layouts import check_columns, check_delimiter, find_classes, find_tables
+from converters.table.columns import ALL, CLASS_NAME, KINDS, SKIP, Column, find_columns, given_values
+from converters.table.converter import ImageTableConverter
+from converters.table.layouts import check_columns, check_delimiter, find_tables
 from converters.table.row_converter import RowConverter
-from converters.table.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
-from pipeline.errors import OptionError
-from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.rows import ARROW_SUFFIXES, is_json
+from pipeline.errors import LabelError, OptionError
+from pipeline.raw.rows import is_json
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console
 
@@ -44,37 +42,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_places(args.raw_data_dir, args.gcs_output_path)
     tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
     check_columns(tables.paths, wanted, args.delimiter)
-    others = [_not_converted(path) for path in tables.others if path != args.label_file]
-    if not args.image_column and not args.text_column:
-        rows = _row_converter(args, tables.paths, to_jpeg)
-        notices = ["columns: " + ", ".join(map(str, rows.columns)), *others]
-        return run(args, rest, rows, tables.sources, notices=notices)
-    for path in (path for path in tables.paths if path.endswith(ARROW_SUFFIXES)):
-        raise OptionError(
-            f"--image-column and --text-column do not read {path}. Leave them out: each column becomes a feature, and "
-            "--columns says what it holds."
-        )
-    with Console().status("looking for classes"):  # reads every row of every table
-        target = _target(args, wanted["--target-columns"], tables.paths)
-    shared = (target, args.key_column, args.delimiter, args.validation_fraction)
-    if args.text_column:
-        converter = TextTableConverter(args.text_column, *shared)
-    else:
-        converter = ImageTableConverter(args.image_column, *shared, to_jpeg)
-    return run(args, rest, converter, tables.sources, notices=others)
+    notices = [_not_converted(path) for path in tables.others if path != args.label_file]
+    shared = (args.key_column, args.delimiter, args.validation_fraction, to_jpeg)
+    with Console().status("looking at the columns"):  # reads every row of every table
+        if args.image_column:
+            converter = ImageTableConverter(args.image_column, _target(args, tables.paths), *shared)
+        elif args.text_column:
+            text = Column(args.text_column, "text", key="text", required=True)
+            converter = RowConverter((text, *_target(args, tables.paths)), *shared, "text_table")
+        else:
+            converter = RowConverter(_all_columns(args, tables.paths), *shared)
+            notices = ["columns: " + ", ".join(map(str, converter.columns)), *notices]
+    return run(args, rest, converter, tables.sources, notices=notices)
 
 
-def _row_converter(args: argparse.Namespace, paths: Sequence[str], to_jpeg: ToJpeg) -> RowConverter:
+def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
+    """Each becomes a feature."""
     label = args.label_column
     asked = ({label: "category"} if label else {}) | given_values("--columns", args.columns, KINDS)
-    with Console().status("looking at the columns"):  # reads every row of every table
-        columns = find_columns(paths, args.delimiter, asked, given_values("--missing", args.missing))
+    columns = find_columns(paths, args.delimiter, asked, given_values("--missing", args.missing))
     headers = [path for path in paths if not is_json(path)]
     check_columns(headers, {"--columns": [column.name for column in columns]}, args.delimiter)
-    if args.label_file:
-        names = read_class_names(open_storage(args.label_file), args.label_file)
-        columns = tuple(replace(column, names=names) if column.name == label else column for column in columns)
-    return RowConverter(columns, label, args.key_column, args.delimiter, args.validation_fraction, to_jpeg)
+    return tuple(_as_label(args, column) if column.name == label else column for column in columns)
+
+
+def _as_label(args: argparse.Namespace, column: Column) -> Column:
+    """The column, with its classes and without missing ones. Raises LabelError."""
+    file = args.label_file
+    names = read_class_names(open_storage(file), file) if file else column.names
+    if column.kind == "category" and not names:
+        raise LabelError(f"no table has a label in column {column.name!r}.")
+    return replace(column, names=names, required=True)
 
 
 def _not_converted(path: str) -> str:
@@ -107,7 +105,7 @@ def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     check_delimiter(args.delimiter)
     if not args.label_separator:
         raise OptionError("--label-separator is empty; it must have at least one character.")
-    numbers = [name.strip() for name in (args.target_columns or "").split(",")] if args.target_columns else []
+    numbers = _target_columns(args)
     if len(set(numbers)) < len(numbers) or "" in numbers:
         raise OptionError(f"--target-columns={args.target_columns}: a column is empty, or is listed twice.")
     single = {**one, "--key-column": args.key_column, **targets}
@@ -115,23 +113,29 @@ def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     return {**{option: [name] for option, name in single.items() if name}, "--target-columns": numbers}
 
 
-def _target(args: argparse.Namespace, numbers: Sequence[str], paths: Sequence[str]) -> Target:
+def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
     """The labels or numbers, under the keys that readers of images or of texts expect."""
-    images = bool(args.image_column)
-    if numbers:
-        return Numbers(tuple(numbers))
-    column, separator = args.label_column or args.labels_column, args.label_separator if args.labels_column else None
-    if not column:
-        return Unlabelled()
-    if args.label_file:
-        classes = read_class_names(open_storage(args.label_file), args.label_file)
-    else:
-        classes = find_classes(paths, column, separator, args.delimiter)
+    if numbers := _target_columns(args):
+        return (Column(args.target_columns, "float32", (len(numbers),), key="target", parts=numbers),)
+    name, prefix = args.label_column or args.labels_column, "image/class/" if args.image_column else ""
+    if not name:
+        return ()
+    separator = args.label_separator if args.labels_column else None
+    column = Column(name, "category", separator=separator)
+    if not args.label_file:
+        (found,) = find_columns(paths, args.delimiter, {name: "category", ALL: SKIP}, separator=separator)
+        column = replace(column, names=found.names)
     if separator:
-        return MultiLabel(column, classes, separator, "image/class/labels" if images else "labels")
-    if images:  # 0 is background there
-        return SingleLabel(column, classes, "image/class/label", 1, "image/class/text")
-    return SingleLabel(column, classes)
+        return (replace(_as_label(args, column), shape=(None,), key=f"{prefix}labels"),)
+    label = replace(_as_label(args, column), key=f"{prefix}label")
+    if not prefix:
+        return (label,)
+    label = replace(label, base=1)  # 0 is background
+    return (label, replace(label, kind=CLASS_NAME, key=f"{prefix}text"))
+
+
+def _target_columns(args: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (args.target_columns or "").split(",")) if args.target_columns else ()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,45 +1,49 @@
-"""Checked cells of one row of a table: texts, class names and numbers.
+"""Checked cells of a table: texts, class names and numbers. `columns` makes features from them.
 
-`targets` makes features from them, `layouts` lists of classes. Error texts are part of plan digests."""
+Each function takes the name of the column for its ValueError. Error texts are part of plan digests."""
 
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Cells = Mapping[str, Any]
+from pipeline.shards.example import FLOAT32_END
 
 
-def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[str]:
-    """The class names in a row: exactly one without a separator, else any number, in a list or separated.
+def cell_of(cells: Mapping[str, Any], column: str) -> Any:
+    """The cell of a row. Raises ValueError if the row has none."""
+    if column not in cells:
+        raise ValueError(f"no {column!r} in it")
+    return cells[column]
+
+
+def class_cells(column: str, cell: Any, separator: str | None) -> Sequence[str]:
+    """The class names in a cell: exactly one without a separator, else any number, in a list or separated.
 
     Raises ValueError if one is not a name."""
-    cell = _cell(cells, column)
     if separator is None:
         return [_class_name(column, cell)]
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         return []
-    if not isinstance(cell, list):
+    if isinstance(cell, list):
+        items = cell
+    else:
         _class_name(column, cell)
-        cell = str(cell).split(separator)
-    names = [_class_name(column, item) for item in cell]
+        items = str(cell).split(separator)
+    names = [_class_name(column, item) for item in items]
     if len(set(names)) < len(names):
-        raise ValueError(f"{column!r} has a label twice: {_cell(cells, column)!r}")
+        raise ValueError(f"{column!r} has a label twice: {cell!r}")
     return names
 
 
-def number_cell(cells: Cells, column: str) -> float:
-    """The finite number in a row, rounded to float32. Raises ValueError for anything else."""
-    cell = _cell(cells, column)
+def number_cell(column: str, cell: Any) -> float:
+    """The finite number, within float32, in a cell. Raises ValueError for anything else."""
     # Python's float() also accepts 1_000, which is a slip in a table.
     text = isinstance(cell, str) and "_" not in cell
     try:
-        number = (
-            struct.unpack("<f", struct.pack("<f", float(cell)))[0] if text or type(cell) in (int, float) else math.nan
-        )
+        number = float(cell) if text or type(cell) in (int, float) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) < FLOAT32_END:
         raise ValueError(f"{column!r} is {cell!r:.60}; it must be a finite number within float32")
     return number
 
@@ -53,9 +57,8 @@ def _class_name(column: str, cell: Any) -> str:
     return name
 
 
-def text_cell(cells: Cells, column: str) -> str:
-    """The text, or JSON integer, in a row. Raises ValueError for anything else."""
-    cell = _cell(cells, column)
+def text_cell(column: str, cell: Any) -> str:
+    """The text, or JSON integer, in a cell. Raises ValueError for anything else."""
     text = _text(cell)
     if not text or "\0" in text:
         raise ValueError(f"{column!r} is {cell!r:.60}; it must be text, without zero bytes and not empty")
@@ -63,9 +66,8 @@ def text_cell(cells: Cells, column: str) -> str:
     return text
 
 
-def document_cell(cells: Cells, column: str) -> bytes:
-    """The text in a row, which may be empty, as UTF-8. Raises ValueError for anything else."""
-    cell = _cell(cells, column)
+def document_cell(column: str, cell: Any) -> bytes:
+    """The text in a cell, which may be empty, as UTF-8. Raises ValueError for anything else."""
     if not isinstance(cell, str):
         raise ValueError(f"{column!r} is {cell!r:.60}; it must be text")
     _check_unicode(column, cell, cell)
@@ -82,9 +84,3 @@ def _check_unicode(column: str, cell: Any, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{column!r} is {cell!r:.60}, which is not Unicode text") from None
-
-
-def _cell(cells: Cells, column: str) -> Any:
-    if column not in cells:
-        raise ValueError(f"no {column!r} in it")
-    return cells[column]

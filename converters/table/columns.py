@@ -2,6 +2,7 @@
 
 Texts of errors about cells are part of plan digests."""
 
+import contextlib
 import itertools
 import math
 import re
@@ -11,12 +12,11 @@ from functools import cached_property
 from typing import Any
 
 from converters.images.image_archives import IMAGE_SUFFIXES
-from converters.table.cells import document_cell, number_cell
-from converters.table.targets import SingleLabel
+from converters.table.cells import cell_of, class_cells, document_cell, number_cell, text_cell
 from pipeline.errors import LabelError, OptionError, did_you_mean
 from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_json, table_rows
 from pipeline.shards.example import Value
-from pipeline.shards.schema import Content, Dtype, Feature
+from pipeline.shards.schema import Content, Dtype, Feature, Labels
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 
@@ -28,10 +28,10 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
     "bytes": ("bytes", "raw"),
     "image": ("bytes", "image"),
 }
-SKIP, ALL = "skip", "*"
+CLASS_NAME, SKIP, ALL = "class name", "skip", "*"
 KINDS = (*_FEATURES, SKIP)
 MISSING = -1  # the class of an empty cell
-MAX_CLASSES = 100_000
+_MAX_CLASSES = 100_000
 _NO_NUMBER = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
 _FEW_VALUES = 1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -40,15 +40,22 @@ _NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
 
 @dataclass(frozen=True)
 class Column:
-    """A column and its feature. kind: one of KINDS. shape: of the Feature. names: of its classes.
+    """A column and its feature. kind: one of KINDS, or CLASS_NAME. shape: of the Feature. names: of its classes.
 
-    missing: the cell in place of one without a number, or without a class."""
+    missing: the cell in place of one without a number, or without a class. key: of the feature; "" for the name.
+    base: the number of the first class. separator: of several classes in a cell. required: a row without text or
+    class, or without the cell, is an error. parts: the columns of numbers that make up the feature."""
 
     name: str
     kind: str
     shape: tuple[int | None, ...] = ()
     names: tuple[str, ...] = ()
     missing: str | None = None
+    key: str = ""
+    base: int = 0
+    separator: str | None = None
+    required: bool = False
+    parts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         classes = f" of {len(self.names):,} classes" if self.kind == "category" else ""
@@ -57,12 +64,19 @@ class Column:
     @property
     def feature(self) -> Feature:
         """What a record has."""
-        dtype, content = _FEATURES[self.kind]
-        doc = f"0..{len(self.names) - 1}, a class; {MISSING} if missing" if self.kind == "category" else ""
-        return Feature(dtype, self.shape, content=content, doc=doc)
+        dtype, content = _FEATURES["text" if self.kind == CLASS_NAME else self.kind]
+        missing = f"; {MISSING} if missing" * (not self.required)
+        classes = f"{self.base}..{self.base + len(self.names) - 1}, a class{missing}"
+        docs = {"category": classes, CLASS_NAME: "name of the class", "text": "UTF-8"}
+        return Feature(dtype, self.shape, content=content, doc=", ".join(self.parts) or docs.get(self.kind, ""))
 
-    def value(self, cell: Any, jpeg: Callable[[Any], bytes]) -> Value:
-        """The feature's value. jpeg: makes the image of a cell. Raises ValueError, whatever jpeg raises."""
+    def value(self, cells: Mapping[str, Any], jpeg: Callable[[Any], bytes]) -> Value:
+        """The feature's value in a row. jpeg: makes the image of a cell. Raises ValueError, whatever jpeg raises."""
+        if self.parts:
+            return [number_cell(part, cell_of(cells, part)) for part in self.parts]
+        cell = cell_of(cells, self.name) if self.required else cells.get(self.name)
+        if self.separator:
+            return [self._class(name) for name in class_cells(self.name, cell, self.separator)]
         if not self.shape:
             return self._item(cell, jpeg)
         items = cell if isinstance(cell, list) else [] if _is_missing(cell) else [cell]
@@ -71,25 +85,39 @@ class Column:
     def _item(self, cell: Any, jpeg: Callable[[Any], bytes]) -> Any:
         if self.kind == "image":
             return jpeg(cell)
-        if self.kind == "bytes" and isinstance(cell, bytes):
-            return cell
         if self.kind in ("text", "bytes"):
-            return b"" if cell is None else document_cell({self.name: cell}, self.name)
+            return self._bytes(cell)
         if self.missing is not None and _is_missing(cell):
             cell = self.missing
-        if self.kind == "category":
-            none = cell is None or (isinstance(cell, str) and not cell.strip())
-            return MISSING if none else self._classes.numbers({self.name: cell})[0]
-        return self._number(int(cell) if isinstance(cell, bool) else cell)
+        if self.kind in ("float32", "int64"):
+            return self._number(int(cell) if isinstance(cell, bool) else cell)
+        if not self.required and (cell is None or (isinstance(cell, str) and not cell.strip())):
+            return MISSING
+        (name,) = class_cells(self.name, cell, None)
+        number = self._class(name)
+        return name.encode() if self.kind == CLASS_NAME else number
+
+    def _bytes(self, cell: Any) -> bytes:
+        if self.required:
+            return text_cell(self.name, cell).encode()
+        if self.kind == "bytes" and isinstance(cell, bytes):
+            return cell
+        return b"" if cell is None else document_cell(self.name, cell)
+
+    def _class(self, name: str) -> int:
+        if name not in self._numbers:
+            known = did_you_mean(name, self.names) if len(self.names) <= 20 else f" {len(self.names)} are known."
+            raise ValueError(f"unknown label {name!r}.{known}")
+        return self._numbers[name]
 
     @cached_property
-    def _classes(self) -> SingleLabel:
-        return SingleLabel(self.name, self.names)
+    def _numbers(self) -> Mapping[str, int]:
+        return {name: number for number, name in enumerate(self.names, start=self.base)}
 
     def _number(self, cell: Any) -> int | float:
         missing = _is_missing(cell)
         if self.kind == "float32":
-            return math.nan if missing else number_cell({self.name: cell}, self.name)
+            return math.nan if missing else number_cell(self.name, cell)
         whole = isinstance(cell, float) and cell.is_integer()
         text = isinstance(cell, str) and _INTEGER.fullmatch(cell.strip())
         number = int(cell) if whole or text or isinstance(cell, int) else 2**63
@@ -99,21 +127,40 @@ class Column:
         raise ValueError(f"{self.name!r} is {cell!r:.60}; it must be an integer within int64.{given}")
 
 
+def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
+    """Their features by key."""
+    return {column.key or column.name: column.feature for column in columns}
+
+
+def values_of(
+    columns: Iterable[Column], cells: Mapping[str, Any], jpeg: Callable[[Any], bytes] = bytes
+) -> dict[str, Value]:
+    """A value for each of these features. Raises ValueError, whatever jpeg raises."""
+    return {column.key or column.name: column.value(cells, jpeg) for column in columns}
+
+
+def labels_of(columns: Iterable[Column]) -> Labels | None:
+    """Names of the label numbers: of the first class that no row may lack."""
+    labels = (column for column in columns if column.kind == "category" and column.required)
+    return next((Labels(label.key or label.name, label.base, label.names) for label in labels), None)
+
+
 def _is_missing(cell: Any) -> bool:
     return cell is None or cell != cell or (isinstance(cell, str) and cell.strip() in _NO_NUMBER)
 
 
-def in_order(names: Collection[str]) -> tuple[str, ...]:
+def _in_order(names: Collection[str]) -> tuple[str, ...]:
     """Names of classes, sorted; by number if all are integers."""
     integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
     return tuple(sorted(names, key=int) if integers else sorted(names))
 
 
 class _Seen:
-    """What the cells of a column hold. asked: its kind, if that is given."""
+    """What the cells of a column hold. asked: its kind, if that is given. separator: see Column."""
 
-    def __init__(self, asked: str | None) -> None:
-        self.asked, self.most = asked, MAX_CLASSES if asked == "category" else _FEW_VALUES
+    def __init__(self, asked: str | None, separator: str | None) -> None:
+        self.asked, self.separator = asked, separator
+        self.most = _MAX_CLASSES if asked == "category" else _FEW_VALUES
         self.kinds, self.lengths, self.values = set[str](), set[int | None](), set[str]()
         self.count, self.named = 0, ()
 
@@ -122,26 +169,34 @@ class _Seen:
         if isinstance(cell, tuple):
             self.asked, self.named = self.asked or "category", cell
             return
-        alone = not isinstance(cell, list)
+        if self.separator:
+            items: Sequence[Any] = ()
+            with contextlib.suppress(ValueError):  # the conversion reports it
+                items = class_cells("", cell, self.separator)
+        else:
+            items = cell if isinstance(cell, list) else [cell]
         if not _is_missing(cell):
-            self.lengths.add(None if alone else len(cell))
-        for item in [cell] if alone else cell:
+            self.lengths.add(len(items) if isinstance(cell, list) else None)
+        for item in items:
             self.kinds.add(_kind(item, text=text))
-            if len(self.values) <= self.most and isinstance(item, str | int) and str(item).strip():
+            if len(self.values) <= self.most and type(item) in (str, int) and str(item).strip():
                 self.values.add(str(item).strip())
                 self.count += 1
 
     def column(self, name: str) -> Column:
         """Raises OptionError if no feature can hold it, LabelError."""
         kind, lists = self.asked or self._guessed(), self.lengths - {None}
-        if kind not in KINDS or (lists and lists != self.lengths):
+        if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
             raise OptionError(
                 f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A feature holds values of "
                 f"one kind ({', '.join(_FEATURES)}), or lists of them. To leave it out: --columns {name}={SKIP}."
             )
         if kind == "category" and len(self.values) > self.most:
-            raise LabelError(f"{name!r} has over {MAX_CLASSES:,} different values. Give --columns {name}=text.")
-        names = self.named or in_order([*filter(_NAME.fullmatch, self.values)]) if kind == "category" else ()
+            raise LabelError(
+                f"{name!r} has over {_MAX_CLASSES:,} different values. Is it a class? Otherwise give --columns "
+                f"{name}=text, or --target-columns for numbers. For more classes, list them in a --label-file."
+            )
+        names = self.named or _in_order([*filter(_NAME.fullmatch, self.values)]) if kind == "category" else ()
         return Column(name, kind, (lists.pop() if len(lists) == 1 else None,) if lists else (), names)
 
     def _guessed(self) -> str:
@@ -171,11 +226,16 @@ def _kind(cell: Any, *, text: bool) -> str:
 
 
 def find_columns(
-    paths: Iterable[str], delimiter: str | None, asked: Mapping[str, str], missing: Mapping[str, str]
+    paths: Iterable[str],
+    delimiter: str | None,
+    asked: Mapping[str, str],
+    missing: Mapping[str, str] | None = None,
+    separator: str | None = None,
 ) -> tuple[Column, ...]:
     """The columns to convert, in the order in which they are found. Reads every row; the conversion reports bad ones.
 
-    asked: kinds by name; ALL is for all others. missing: see Column. Raises OptionError, LabelError."""
+    asked: kinds by name; ALL is for all others. missing, separator: see Column. Raises OptionError, LabelError."""
+    missing = missing or {}
 
     def kind_of(name: str) -> str | None:  # pandas numbers rows in columns without a name, or with such names
         return asked.get(name, SKIP if not name or name.startswith("__index_level_") else asked.get(ALL))
@@ -188,7 +248,7 @@ def find_columns(
         rows = table_rows(open_storage(path), path, delimiter, unknown)
         for name, cell in itertools.chain(examples, (cell for row in rows for cell in row.cells.items())):
             if name not in seen:
-                seen[name] = _Seen(kind_of(name))
+                seen[name] = _Seen(kind_of(name), separator)
             if seen[name].asked != SKIP:
                 seen[name].add(cell, text=not is_json(path))
     kept = [name for name, each in seen.items() if each.asked != SKIP]

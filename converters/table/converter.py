@@ -1,15 +1,14 @@
-"""Tables (csv, tsv, jsonl): the converters of texts and of image paths, and their base.
+"""Tables of images: a row names an image, and has its labels or numbers.
 
-`layouts` finds the tables, `rows` reads their rows, `targets` has the kinds of labels and numbers. A reference to a
-text points to its row in the table, which is read again to write the record: so texts are shuffled without staying in
-memory. Pure: reads raw data through a Storage, returns values."""
+A reference points to the image, so images are shuffled without being copied. `row_converter` converts all other tables.
+Pure: reads raw data through a Storage, returns values."""
 
 import itertools
 import posixpath
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,19 @@ from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bo
 from converters.images.image_records import IMAGE_FEATURES, image_features, member_error
 from converters.raw.splits import is_of
 from converters.raw.tars import Member
-from converters.table.cells import text_cell
-from converters.table.targets import Target
-from pipeline.errors import RawDataError, StorageError
+from converters.table.cells import cell_of, text_cell
+from converters.table.columns import Column, features_of, labels_of, values_of
+from pipeline.errors import StorageError
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
-from pipeline.raw.rows import TableRow, parse_row, table_rows
-from pipeline.shards.example import Value, encode_example
-from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.raw.rows import TableRow, table_rows
+from pipeline.shards.example import encode_example
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
-_BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
 _ROWS_PER_BATCH = 4096
-_TEXT = Feature("bytes", content="text", doc="UTF-8")
-_BYTES_AROUND = 8 + len("text") + _BYTES_AROUND_VALUE
+_END = b"."  # of a target: NumPy drops the zeros at the end of bytes
 # https://cloud.google.com/storage/docs/objects#naming; a bucket fails on other names, as if it could not be reached
 _OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
 _MAX_OBJECT_NAME_BYTES = 1024
@@ -41,171 +39,83 @@ _FEATURES = {key: feature for key, feature in IMAGE_FEATURES.items() if key != _
 
 
 @dataclass(frozen=True)
-class TableConverter:
-    """The base of both converters.
-
-    column: of the content. key_column: None for the default keys. delimiter: of csv, None for the default.
-    validation_fraction: None if each split has its own tables."""
-
-    column: str
-    target: Target
-    key_column: str | None = None
-    delimiter: str | None = None
-    validation_fraction: float | None = None
-
-    worker_files = ()
-    _content_is_key = False  # else file and line are the key
-
-    @property
-    def labels(self) -> Labels | None:
-        return self.target.labels
-
-    def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter. Without the fraction: the rows of a split already depend on it."""
-        columns = {"column": self.column, "key_column": self.key_column, "delimiter": self.delimiter}
-        return {"converter": "table/2", **columns, **self.target.digest_fields()}
-
-    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a table."""
-        file, rows = source.file, table_rows(storage, source.uri, self.delimiter)
-        found = (self._reference(source.split, file, row) for row in rows)
-        # Choose by the complete key: a shortened one depends on the split.
-        chosen = ((line, bounded(row)) for line, row in found if self._is_of(source.split, row))
-        while batch := list(itertools.islice(chosen, _ROWS_PER_BATCH)):
-            yield References.of(self._located(storage, batch))
-
-    def _is_of(self, split: str, row: Reference) -> bool:
-        return is_of(split, row.key.removeprefix(f"{split}/"), self.validation_fraction)
-
-    def _reference(self, split: str, file: File, row: TableRow) -> tuple[int, Reference]:
-        """The line of the row, and a reference to the row itself."""
-        place, error, content = f"{file.uri.rpartition('/')[2]}:{row.line}", row.error, ""
-        numbers: Sequence[int | float] = ()
-        try:
-            if not error:
-                content, numbers = self._content(row), self.target.numbers(row.cells)
-                if self.key_column:
-                    place = text_cell(row.cells, self.key_column)
-                elif self._content_is_key:
-                    place = content
-        except ValueError as e:
-            error = str(e)
-        columns = {"target": " ".join(map(repr, numbers)).encode(), **self._columns(row, content)}
-        error = error and f"line {row.line}: {error}"
-        key = f"{split}/{place}"
-        return row.line, Reference(key=key, file=file, offset=row.offset, size=row.size, error=error, columns=columns)
-
-    def _target_bytes(self, refs: References) -> np.ndarray:
-        """int64: what the target adds to each record, accurate to a few bytes."""
-        return self.target.sizes(refs.columns["target"]) + sum(
-            len(key.encode()) + _BYTES_AROUND_VALUE for key in self.target.features
-        )
-
-    def _target(self, ref: Reference) -> Mapping[str, Value]:
-        """A value for each feature of the target."""
-        return self.target.values(ref.text("target").decode().split())
-
-    def _content(self, row: TableRow) -> str:
-        """The content of a row. Raises ValueError."""
-        return text_cell(row.cells, self.column)
-
-    def _columns(self, row: TableRow, content: str) -> dict[str, int | bytes]:
-        """Columns of the reference in addition to "target"."""
-        raise NotImplementedError
-
-    def _located(self, storage: Storage, batch: Sequence[tuple[int, Reference]]) -> Sequence[Reference]:
-        """References to what `convert` reads, from the lines of rows and references to rows."""
-        del storage
-        return [ref for _, ref in batch]
-
-
-@dataclass(frozen=True)
-class TextTableConverter(TableConverter):
-    """The column has a text. Keys are file and line, so an inserted line changes the keys of all later lines."""
-
-    name = "text_table"
-    transforms = False
-
-    @property
-    def schema(self) -> Schema:
-        return Schema("text_table", {"text": _TEXT, **self.target.features})
-
-    def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter. Accurate to a few bytes."""
-        return _BYTES_AROUND + refs.columns["text_bytes"] + self._target_bytes(refs)
-
-    def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter. data: the complete row. Raises RawDataError if its text changed since the scan."""
-        try:
-            text = self._text(ref, data)
-        except (ValueError, IndexError):  # not a row any more
-            text = None
-        if text is None or zlib.crc32(text) != ref.columns["crc32"]:
-            raise RawDataError(
-                f"{ref.file.uri} changed during the conversion. Restore it, or run the same command again to scan the "
-                "new version."
-            )
-        return Converted({"text": text, **self._target(ref)})
-
-    def _text(self, ref: Reference, data: bytes) -> bytes:
-        cells = parse_row(ref.file.uri, data, self.delimiter)
-        cells = cells if isinstance(cells, dict) else {self.column: cells[ref.number("column_at")]}
-        return text_cell(cells, self.column).encode()
-
-    def _columns(self, row: TableRow, content: str) -> dict[str, int | bytes]:
-        """crc32: so that a text changed in place on a disk, which has no checksums, changes the plan."""
-        names = list(row.cells)
-        text = content.encode()
-        return {
-            "column_at": names.index(self.column) if self.column in names else 0,
-            "text_bytes": len(text),
-            "crc32": zlib.crc32(text),
-        }
-
-
-@dataclass(frozen=True)
-class ImageTableConverter(TableConverter):
-    """The column has paths of images, absolute, relative to the table, or on gs://.
+class ImageTableConverter:
+    """The converter of paths of images, absolute, relative to the table, or on gs://.
 
     Keys are the paths as written in the table, so they depend neither on the order of rows and tables nor on where the
     data is stored. An image listed twice is a duplicate, because it may have two labels; if that is intended, use
-    another key_column."""
+    another key_column.
 
+    column: of the paths. target: the columns of labels or numbers. delimiter: of csv, None for the default.
+    validation_fraction: None if each split has its own tables."""
+
+    column: str
+    target: tuple[Column, ...] = ()
+    key_column: str | None = None
+    delimiter: str | None = None
+    validation_fraction: float | None = None
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
 
     name = "image_table"
     transforms = True
-    _content_is_key = True
+    worker_files = ()
 
     @property
     def schema(self) -> Schema:
-        return Schema("image_table", {**_FEATURES, **self.target.features})
+        return Schema("image_table", _FEATURES | features_of(self.target))
+
+    @cached_property
+    def _target(self) -> Schema:
+        return Schema("target", features_of(self.target))
+
+    @property
+    def labels(self) -> Labels | None:
+        return labels_of(self.target)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {**super().digest_fields(), **asdict(self.to_jpeg)}
+        """See Converter. Without the fraction: the rows of a split already depend on it."""
+        return {"converter": "table/3", **asdict(replace(self, validation_fraction=None))}
 
-    def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter. Accurate to a few bytes for images that stay as they are; for others, uses the size before."""
-        name = np.char.str_len(np.char.rpartition(refs.columns["image"], b"/")[:, 2])
-        return _BYTES_AROUND_IMAGE + refs.size + name + self._target_bytes(refs)
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        """See Converter. A source is a table. On gs:// this makes one request per image, 32 at once."""
+        found = (self._reference(source, row) for row in table_rows(storage, source.uri, self.delimiter))
+        # Choose by the complete key: a shortened one depends on the split.
+        mine = (
+            (place, bounded(ref))
+            for place, ref in found
+            if is_of(source.split, ref.key.removeprefix(f"{source.split}/"), self.validation_fraction)
+        )
+        while batch := list(itertools.islice(mine, _ROWS_PER_BATCH)):
+            yield References.of(in_parallel(lambda each: _at_image(storage, *each), batch))
 
-    def convert(self, ref: Reference, data: bytes) -> Converted:
-        image = self.to_jpeg(data)
-        return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups, image.notes)
+    def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
+        """The place of the row, and a reference to it."""
+        key, error, image, target = f"{source.uri.rpartition('/')[2]}:{row.line}", row.error, "", b""
+        try:
+            if not error:
+                image = self._image(row)
+                target = encode_example(self._target, values_of(self.target, row.cells)) + _END
+                key = text_cell(self.key_column, cell_of(row.cells, self.key_column)) if self.key_column else image
+        except ValueError as e:
+            error = str(e)
+        key, error = f"{source.split}/{key}", error and f"{row.place}: {error}"
+        columns = {"image": image.encode(), "target": target}
+        return row.place, Reference(key, source.file, row.offset, row.size, error, columns)
 
-    def _content(self, row: TableRow) -> str:
-        name = text_cell(row.cells, self.column)
+    def _image(self, row: TableRow) -> str:
+        name = text_cell(self.column, cell_of(row.cells, self.column))
         if len(name.encode()) > MAX_NAME_BYTES:  # for example an image in base64
             raise ValueError(f"{self.column!r} has {len(name):,} characters; it must be the path of an image")
         return name
 
-    def _columns(self, row: TableRow, content: str) -> dict[str, int | bytes]:
-        del row
-        return {"image": content.encode()}
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter. Accurate to a few bytes for images that stay as they are; for others, uses the size before."""
+        name = np.char.str_len(np.char.rpartition(refs.columns["image"], b"/")[:, 2])
+        return _BYTES_AROUND_IMAGE + refs.size + name + np.char.str_len(refs.columns["target"])
 
-    def _located(self, storage: Storage, batch: Sequence[tuple[int, Reference]]) -> Sequence[Reference]:
-        """References to the images. On gs:// this makes one request per image, 32 at once."""
-        return in_parallel(lambda found: _at_image(storage, *found), batch)
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        image, target = self.to_jpeg(data), decode_example(ref.text("target").removesuffix(_END))
+        return Converted({**_image_features(image, ref.file.uri), **target}, image.fixups, image.notes)
 
 
 def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:
@@ -215,12 +125,12 @@ def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:
 _BYTES_AROUND_IMAGE = len(encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), "")))
 
 
-def _at_image(storage: Storage, line: int, ref: Reference) -> Reference:
+def _at_image(storage: Storage, place: str, ref: Reference) -> Reference:
     if ref.error:
         return ref
     file = find_image(storage, ref.file.uri, ref.text("image").decode())
     if isinstance(file, str):
-        return replace(ref, error=f"line {line}: {file}")
+        return replace(ref, error=f"{place}: {file}")
     return replace(ref, file=file, offset=0, size=file.stat.bytes)
 
 

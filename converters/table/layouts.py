@@ -1,9 +1,8 @@
-"""Finds the tables, their columns, and the classes in a column. Hints at tables where other data is expected.
+"""Finds the tables and their columns. Hints at tables where other data is expected.
 
 tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several per split: train-00.csv, train_1.csv
 one set of tables   *.csv, ...; a fraction of the rows is for validation"""
 
-import contextlib
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +11,7 @@ from dataclasses import dataclass
 from beam_jobs.converter import Source
 from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
-from converters.table.cells import class_cells
-from converters.table.columns import MAX_CLASSES, in_order
-from pipeline.errors import LabelError, OptionError, RawDataError, StorageError, did_you_mean
+from pipeline.errors import OptionError, RawDataError, StorageError, did_you_mean
 from pipeline.raw.rows import ARROW_SUFFIXES, TABLE_SUFFIXES, column_names, table_rows
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
@@ -68,25 +65,6 @@ def check_delimiter(delimiter: str | None) -> None:
     """Raises OptionError unless it is one character, or None."""
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '\r\n"'):
         raise OptionError(f"--delimiter={delimiter!r}: it must be one character other than a quote.")
-
-
-def find_classes(paths: Iterable[str], column: str, separator: str | None, delimiter: str | None) -> tuple[str, ...]:
-    """All classes in a column of the tables, sorted; by number if all are integers. Raises LabelError.
-
-    Reads every row of every table, and ignores bad rows: the conversion reports them."""
-    names: set[str] = set()
-    for path in paths:
-        for row in table_rows(open_storage(path), path, delimiter):
-            with contextlib.suppress(ValueError):
-                names.update(class_cells(row.cells, column, separator))
-            if len(names) > MAX_CLASSES:
-                raise LabelError(
-                    f"{path}: column {column!r} has over {MAX_CLASSES:,} different values by line {row.line}. Is it "
-                    "a label? For numbers use --target-columns; otherwise list the classes in a --label-file."
-                )
-    if not names:
-        raise LabelError(f"no table has a label in column {column!r}.")
-    return in_order(names)
 
 
 def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> str:

@@ -15,14 +15,13 @@ from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
 from converters.raw.batches import batches
 from converters.raw.splits import is_of
-from converters.table.cells import text_cell
-from converters.table.columns import MISSING, Column
+from converters.table.cells import cell_of, text_cell
+from converters.table.columns import Column, features_of, labels_of, values_of
 from converters.table.converter import find_image
 from pipeline.errors import SchemaError
 from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.rows import ARROW_SUFFIXES, TableRow, table_rows
-from pipeline.shards.example import Value, encode_example
-from pipeline.shards.example_decoding import decode_example
+from pipeline.raw.rows import TableRow, table_rows
+from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
@@ -34,16 +33,15 @@ _WINDOW_BYTES = 16 * 10**6
 class RowConverter:
     """The converter of rows. See Packer. Keys are file and line, unless there is a key_column.
 
-    label: the column whose classes the manifest names. The others are as of TableConverter."""
+    The other fields are as of ImageTableConverter."""
 
     columns: tuple[Column, ...]
-    label: str | None = None
     key_column: str | None = None
     delimiter: str | None = None
     validation_fraction: float | None = None
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
+    name: str = "table"
 
-    name = "table"
     transforms = False
     worker_files = ()
 
@@ -53,58 +51,53 @@ class RowConverter:
 
     @cached_property
     def _schema(self) -> Schema:
-        return Schema("table", {column.name: column.feature for column in self.columns})
+        return Schema(self.name, features_of(self.columns))
 
     @property
     def labels(self) -> Labels | None:
-        named = (column.names for column in self.columns if column.name == self.label)
-        return next((Labels(self.label or "", 0, names) for names in named if names), None)
+        return labels_of(self.columns)
 
     @cached_property
     def class_names(self) -> Mapping[str, Sequence[str]]:
         """Of each category."""
-        return {column.name: column.names for column in self.columns if column.kind == "category"}
+        return {column.key or column.name: column.names for column in self.columns if column.kind == "category"}
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {"converter": "rows/1", **asdict(self)}
+        return {"converter": "rows/2", **asdict(self)}
 
     def files(self) -> Mapping[str, bytes]:
         return {}
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
-        names = [column.name for column in self.columns] + [self.key_column or self.columns[0].name]
-        rows = (self._keyed(source, row) for row in table_rows(storage, source.uri, self.delimiter, names))
-        mine = (each for each in rows if is_of(source.split, each[0], self.validation_fraction))
+        names = [name for column in self.columns for name in column.parts or [column.name]]
+        rows = table_rows(storage, source.uri, self.delimiter, [*names, self.key_column or names[0]])
+        keyed = (self._keyed(source, row) for row in rows)
+        mine = (each for each in keyed if is_of(source.split, each[0], self.validation_fraction))
         return batches(mine, lambda each: each[1].size, _WINDOW_BYTES)
 
     def _keyed(self, source: Source, row: TableRow) -> tuple[str, TableRow]:
         place = f"{source.uri.rpartition('/')[2]}:{row.line}"
+        if not self.key_column or row.error:
+            return place, row
         try:
-            return text_cell(row.cells, self.key_column) if self.key_column and not row.error else place, row
+            return text_cell(self.key_column, cell_of(row.cells, self.key_column)), row
         except ValueError as error:
             return place, row._replace(error=str(error))
 
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
-        unit = "row" if source.uri.endswith(ARROW_SUFFIXES) else "line"
+        jpeg = partial(self._jpeg, source.uri)
         good, unusable = list[tuple[str, bytes]](), list[Unusable]()
         for place, row in window:
             key, error = f"{source.split}/{place}", row.error
             try:
                 if not error:
-                    good.append((key, encode_example(self.schema, self._values(source.uri, row))))
+                    good.append((key, encode_example(self.schema, values_of(self.columns, row.cells, jpeg))))
             except (ValueError, Reject, SchemaError) as found:
                 error = str(found)
             if error:
-                unusable.append(Unusable(key, source.file, row.offset, f"{unit} {row.line}: {error}"))
+                unusable.append(Unusable(key, source.file, row.offset, f"{row.place}: {error}"))
         return Pack([key for key, _ in good], [payload for _, payload in good], {}, unusable)
-
-    def _values(self, table: str, row: TableRow) -> Mapping[str, Value]:
-        jpeg = partial(self._jpeg, table)
-        values = {column.name: column.value(row.cells.get(column.name), jpeg) for column in self.columns}
-        if self.label and values[self.label] == MISSING:
-            raise ValueError(f"{self.label!r} is missing, which is the label")
-        return values
 
     def _jpeg(self, table: str, cell: Any) -> bytes:
         """The image in a cell, or in the file that it names. Raises ValueError, Reject."""
@@ -126,7 +119,4 @@ class RowConverter:
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter. data: the record. Raises RawDataError if it is damaged."""
         check_record(ref, data)
-        values = decode_example(data)
-        classes = {name: values.pop(name) for name in self.class_names}
-        numbers = {name: each for name, each in values.items() if self.schema.features[name].dtype != "bytes"}
-        return Converted(data, numbers=numbers, classes=classes)
+        return Converted(data)

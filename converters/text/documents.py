@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
-from converters.table.cells import document_cell
+from converters.table.cells import cell_of, document_cell
 from pipeline.errors import RawDataError
 from pipeline.raw.compressed import uncompressed
 from pipeline.raw.rows import BOM, TABLE_SUFFIXES, is_json, rows_of
@@ -100,7 +100,8 @@ def _of_table(file: BinaryIO, name: str, reading: DocumentFormat, begin: int, en
             yield Document(row.offset, row.error.encode(), row.error)
             continue
         try:
-            yield _document(row.offset, document_cell(row.cells, reading.column), reading.max_bytes)
+            text = document_cell(reading.column, cell_of(row.cells, reading.column))
+            yield _document(row.offset, text, reading.max_bytes)
         except ValueError as e:
             yield Document(row.offset, str(e).encode(), str(e))
 

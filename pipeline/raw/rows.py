@@ -32,6 +32,12 @@ class TableRow(NamedTuple):
     size: int  # bytes, including the line break
     cells: Mapping[str, Any]
     error: str = ""
+    unit: str = "line"
+
+    @property
+    def place(self) -> str:
+        """Such as "line 3"."""
+        return f"{self.unit} {self.line}"
 
 
 class _RowError(ValueError):
@@ -65,7 +71,7 @@ def table_rows(
     Raises RawDataError for a csv file without a header, and a Parquet or Arrow file that cannot be read."""
     if uri.endswith(ARROW_SUFFIXES):
         rows = enumerate(arrow(uri).arrow_rows(storage, uri, columns), start=1)
-        yield from (TableRow(number, number, size, cells) for number, (cells, size) in rows)
+        yield from (TableRow(number, number, size, cells, unit="row") for number, (cells, size) in rows)
         return
     with storage.open(uri) as file:
         yield from rows_of(file, uri, delimiter)
@@ -94,12 +100,6 @@ def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[
             return _header(rows, uri)
         first = itertools.takewhile(lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS))
         return list(dict.fromkeys(name for row in first for name in row.cells))
-
-
-def parse_row(uri: str, data: bytes, delimiter: str | None) -> Any:
-    """The cells of one row from its bytes: a list in the order of the columns, or the object of a JSON line."""
-    lines = iter([data])
-    return _parse_json(lines) if is_json(uri) else list(_parse_csv(lines, _delimiter(uri, delimiter)).values())
 
 
 def _delimiter(uri: str, delimiter: str | None) -> str:

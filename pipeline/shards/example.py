@@ -23,7 +23,7 @@ LIST_TAG: Mapping[Dtype, bytes] = {"bytes": b"\x0a", "float32": b"\x12", "int64"
 _SCALARS, _BOOLS = (bytes, int, float), (bool, np.bool_)
 _UINT64_MAX = 2**64 - 1
 _SMALL_BYTES, _LARGE_BYTES = 64, 4096
-_FLOAT32_END = 3.4028235677973366e38  # half a step above the largest float32: from here on, nothing rounds to it
+FLOAT32_END = 3.4028235677973366e38  # half a step above the largest float32: from here on, nothing rounds to it
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _VARINT_BITS = 7  # per byte of a varint
 _MOST_BYTES = 4  # of a varint in a column; larger numbers would need more columns for all
@@ -125,7 +125,7 @@ def _fits(feature: Feature, item: Any) -> bool:
     if feature.dtype == "int64":
         return isinstance(item, int) and _INT64_MIN <= item <= _INT64_MAX
     # struct raises an error of its own for finite values beyond the largest float32.
-    return isinstance(item, float | int) and not _FLOAT32_END <= abs(item) < math.inf
+    return isinstance(item, float | int) and not FLOAT32_END <= abs(item) < math.inf
 
 
 @functools.lru_cache(4096)  # ~50 calls per record, almost all with numbers that are small or repeat

@@ -143,7 +143,7 @@ def test_only_the_columns_asked_for_are_read(raw, raw_tables, tmp_path, monkeypa
 def test_classes_of_all_files_are_found(raw):
     for number, names in enumerate((["a", "a"], ["b", "b"])):
         parquet.write_table(pa.table({"s": names * 2}), raw / f"train-{number}.parquet")
-    (column,) = find_columns(sorted(map(str, raw.iterdir())), None, {}, {})
+    (column,) = find_columns(sorted(map(str, raw.iterdir())), None, {})
     assert (column.kind, column.names) == ("category", ("a", "b"))
 
 

@@ -7,9 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from beam_jobs.column_sums import ColumnSums
 from pipeline import describe
 from pipeline.errors import SchemaError
-from pipeline.shards.column_statistics import ColumnSums, read_statistics
+from pipeline.shards.column_statistics import read_statistics
 from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
@@ -19,17 +20,12 @@ pytestmark = pytest.mark.usefixtures("without_beam")
     "scale", [1e-45, 1.0, 1e30, 10.0 ** np.linspace(-40, 30, 1000)], ids=["tiny", "one", "huge", "mixed"]
 )
 def test_sums_are_exact_and_do_not_depend_on_the_order(scale):
-    values = (np.random.default_rng(0).normal(size=1000) * scale).astype(np.float32).tolist()
-    parts = [ColumnSums() for _ in range(3)]
-    for number, value in enumerate(values):
-        parts[number % 3].add_numbers([value])
+    array = (np.random.default_rng(0).normal(size=1000) * scale).astype(np.float32)
     whole = ColumnSums()
-    for part in reversed(parts):
-        whole.add(part)
-    alone = ColumnSums()
-    alone.add_numbers(values[::-1])
-    assert whole == alone
-    found = whole.statistics()
+    for part in range(3):
+        whole.add(ColumnSums.of(array[part::3], classes=False))
+    assert whole == ColumnSums.of(array[::-1], classes=False)
+    found, values = whole.statistics(), array.tolist()
     assert found.mean == float(sum(map(Fraction, values)) / len(values))
     assert found.deviation == pytest.approx(statistics.pstdev(map(Fraction, values)), rel=1e-12)
     assert (found.count, found.missing, found.min, found.max) == (1000, 0, min(values), max(values))

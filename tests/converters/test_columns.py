@@ -85,7 +85,7 @@ def test_a_label_is_named_in_the_manifest_and_never_missing(table, raw_tables, t
     raw_tables.convert(tmp_path / "out", "--label-column=kind", "--max-bad-records=1", "--columns=color=category")
     labels = read_manifest(str(tmp_path / "out")).labels
     assert (labels.key, labels.base, labels.names) == ("kind", 0, ("a", "b"))
-    assert ledger_of(tmp_path / "out") == ["line 4: 'kind' is missing, which is the label"]
+    assert ledger_of(tmp_path / "out") == ["line 4: 'kind' is ''; a label is a text of one line, or an integer"]
     assert sorted((r["x"][0], r["kind"][0], r["color"][0]) for r in records_of(tmp_path / "out")) == [
         (1, 1, 0),
         (2, 0, -1),
@@ -106,7 +106,7 @@ def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
     assert jpegs < images
     assert len(images) == len(raw_tables.images)
     assert sorted(error.partition(": ")[2][:50] for error in ledger_of(tmp_path / "out")) == [
-        "'city' is missing, which is the label",
+        "'city' is ''; a label is a text of one line, or an",
         "'rooms' is 'x'; it must be an integer within int64",
         "4 cells; the header has 5",
         "no file 'none.jpg' can be found",
@@ -138,7 +138,7 @@ def test_what_no_feature_can_hold_is_one_clear_error(table, raw_tables, tmp_path
 
 def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
     table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in range(100_001)))
-    with pytest.raises(LabelError, match="'id' has over 100,000 different values. Give --columns id=text"):
+    with pytest.raises(LabelError, match="'id' has over 100,000 different values.* give --columns id=text"):
         raw_tables.convert(tmp_path / "out", "--columns=id=category")
 
 
@@ -160,7 +160,7 @@ def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
 )
 def test_a_column_names_the_value_that_it_cannot_hold(column, cell, message):
     with pytest.raises(ValueError, match=message):
-        column.value(cell, bytes)
+        column.value({"a": cell}, bytes)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_column_names_the_value_that_it_cannot_hold(column, cell, message):
         (Column("a", "int64"), 3.0, 3),
         (Column("a", "int64"), True, 1),
         (Column("a", "int64", missing="0"), "", 0),
-        (Column("a", "float32"), "1e-3", 0.0010000000474974513),
+        (Column("a", "float32"), "1e-3", 0.001),
         (Column("a", "float32", missing="-1"), math.nan, -1.0),
         (Column("a", "category", names=("x", "y")), " y", 1),
         (Column("a", "category", names=("x", "y")), None, -1),
@@ -181,4 +181,4 @@ def test_a_column_names_the_value_that_it_cannot_hold(column, cell, message):
     ],
 )
 def test_cells_of_each_kind_become_these_values(column, cell, value):
-    assert column.value(cell, bytes) == value
+    assert column.value({"a": cell}, bytes) == value

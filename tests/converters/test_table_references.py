@@ -1,13 +1,13 @@
 """Rows of tables as references: their keys, places and sizes, and what they are when they are read again."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from converters.table.converter import ImageTableConverter, TextTableConverter
+from converters.table.columns import CLASS_NAME, Column
+from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
-from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
-from pipeline.errors import RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.storage.schemes import open_storage
 
@@ -19,7 +19,7 @@ def test_paths_that_no_object_of_a_bucket_can_have_are_listed(bucket, gcs_server
     rows = "".join(json.dumps({"f": name}) + "\n" for name in [*names, "two\nlines"])
     gcs_server.write(bucket.removeprefix("gs://"), "raw/train.jsonl", rows.encode())
     (source,) = find_tables(f"{bucket}/raw", [], None).sources
-    (refs,) = ImageTableConverter("f", Unlabelled()).scan(open_storage(bucket), source)
+    (refs,) = ImageTableConverter("f").scan(open_storage(bucket), source)
     errors = [row.error for row in refs]
     assert errors.pop(6) == r"line 7: no file 'x\ty' can be found"
     assert all(error.endswith(" cannot be the name of a file in a bucket") for error in errors)
@@ -30,7 +30,7 @@ def test_a_cell_too_long_for_a_path_is_listed_and_makes_no_other_row_wide(table,
     table("train.csv", f"file,id\n{row}{long},k2\n{row}img/0.jpg,{long}\n")
     (source,) = find_tables(str(raw_tables.directory), [], None).sources
     for key_column in (None, "id"):
-        converter = ImageTableConverter("file", Unlabelled(), key_column)
+        converter = ImageTableConverter("file", (), key_column)
         (refs,) = converter.scan(open_storage("/"), source)
         _, second, _, fourth = refs
         assert (second.key, second.error) == (
@@ -43,44 +43,25 @@ def test_a_cell_too_long_for_a_path_is_listed_and_makes_no_other_row_wide(table,
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 0.99])
 def test_rows_with_long_keys_are_each_assigned_to_exactly_one_split(table, raw_tables, fraction):
-    table("all.csv", "text,id\n" + "".join(f"a,{i}{'x' * 5000}\n" for i in range(20)))
+    raw_tables.write_images()
+    table("all.csv", "file,id\n" + "".join(f"img/0.jpg,{i}{'x' * 5000}\n" for i in range(20)))
     sources = find_tables(str(raw_tables.directory), [], fraction).sources
-    converter = TextTableConverter("text", Unlabelled(), "id", validation_fraction=fraction)
+    converter = ImageTableConverter("file", (), "id", validation_fraction=fraction)
     found = [row for source in sources for refs in converter.scan(open_storage("/"), source) for row in refs]
-    assert sorted(row.offset for row in found) == [8 + i * 5004 + max(0, i - 10) for i in range(20)]
-
-
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
-        ("train.csv", ['x,"other text"\n', 'x,"some text\n', "x\n", "\n\n\n", '"', "\udcff"]),
-        ("train.jsonl", ['{"text": "other"}\n', '{"t": "some text"}\n', "{\n", "3", "\udcff"]),
-    ],
-)
-def test_a_row_that_changes_between_scan_and_reading_ends_the_conversion(table, raw_tables, name, changed):
-    """As a bad record it would be lost without a word where --max-bad-records allows some."""
-    row = '{"id": 0, "text": "some text"}\n' if name.endswith("jsonl") else 'x,"some text"\n'
-    table(name, row if name.endswith("jsonl") else f"id,text\n{row}")
-    converter = TextTableConverter("text", Unlabelled())
-    (source,) = find_tables(str(raw_tables.directory), [], None).sources
-    ((ref,),) = converter.scan(open_storage("/"), source)
-    assert converter.convert(ref, row.encode()).features == {"text": b"some text"}
-    for other in changed:
-        with pytest.raises(RawDataError, match=f"{name} changed during the conversion. Restore it"):
-            converter.convert(ref, other.encode("utf-8", "surrogateescape"))
+    assert len({row.key.partition("/")[2] for row in found}) == len(found) == 20
 
 
 FRUITS = ("apple", "a fruit with a long name")
+LABEL = Column("fruit", "category", names=FRUITS, key="image/class/label", base=1, required=True)
 TARGETS = [
-    Unlabelled(),
-    SingleLabel("fruit", FRUITS),
-    SingleLabel("fruit", FRUITS, "image/class/label", 1, "image/class/text"),
-    MultiLabel("fruits", tuple(map(str, range(128)))),
-    Numbers(tuple(f"n{i}" for i in range(100))),
+    (),
+    (LABEL, replace(LABEL, kind=CLASS_NAME, key="image/class/text")),
+    (Column("fruits", "category", (None,), tuple(map(str, range(128))), separator="|"),),
+    (Column("n", "float32", (100,), parts=tuple(f"n{i}" for i in range(100))),),
 ]
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize("target", TARGETS, ids=["none", "label", "labels", "numbers"])
 def test_sizes_of_table_records_are_predicted_within_a_few_bytes_for_any_target(table, raw_tables, target):
     """What is encoded as it stands is not sampled: shards are as large as this says."""
     numbers = {f"n{i}": i / 7 for i in range(100)}
@@ -91,11 +72,11 @@ def test_sizes_of_table_records_are_predicted_within_a_few_bytes_for_any_target(
     table("train.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, {"text": "bad"}]))
     raw_tables.write_images()
     storage, (source,) = open_storage("/"), find_tables(str(raw_tables.directory), [], None).sources
-    for converter in (TextTableConverter("text", target), ImageTableConverter("file", target)):
-        (refs,) = converter.scan(storage, source)
-        refs = refs.take(refs.good)
-        for ref, predicted in zip(refs, converter.record_bytes(refs).tolist(), strict=True):
-            (data,) = storage.read_ranges([(ref.file.uri, ref.offset, ref.size)])
-            converted = converter.convert(ref, data)
-            if not converted.fixups and not isinstance(converted.features, bytes):
-                assert abs(len(encode_example(converter.schema, converted.features)) - predicted) <= 12
+    converter = ImageTableConverter("file", target)
+    (refs,) = converter.scan(storage, source)
+    refs = refs.take(refs.good)
+    for ref, predicted in zip(refs, converter.record_bytes(refs).tolist(), strict=True):
+        (data,) = storage.read_ranges([(ref.file.uri, ref.offset, ref.size)])
+        converted = converter.convert(ref, data)
+        if not converted.fixups and not isinstance(converted.features, bytes):
+            assert abs(len(encode_example(converter.schema, converted.features)) - predicted) <= 12

@@ -11,7 +11,6 @@ from PIL import Image
 from converters.raw.splits import is_validation
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
-from converters.table.targets import Unlabelled
 from pipeline.errors import ConversionError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import read_frames
@@ -102,7 +101,7 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
     gcs_server.write(bucket.removeprefix("gs://"), "raw/train.csv", "\n".join(["f", *names]).encode())
     (source,) = find_tables(f"{bucket}/raw", [], None).sources
     storage = open_storage(bucket)
-    rows = [row for refs in ImageTableConverter("f", Unlabelled()).scan(storage, source) for row in refs]
+    rows = [row for refs in ImageTableConverter("f").scan(storage, source) for row in refs]
     assert [(row.file.uri, row.size) for row in rows[:4]] == [(f"{bucket}/raw/a.jpg", 5)] * 4
     elsewhere = "is not in the storage that its table is in. Copy the table to the images."
     assert [row.error for row in rows] == [

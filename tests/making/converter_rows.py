@@ -4,7 +4,7 @@ A new converter is a new row here, with its raw data under the same name in RAW_
 
 import gzip
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from converters.imagenet.layouts import find_raw, read_synsets
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
-from converters.table.columns import Column, find_columns
-from converters.table.converter import ImageTableConverter, TextTableConverter
-from converters.table.layouts import find_classes, find_tables
+from converters.table.columns import CLASS_NAME, Column, find_columns
+from converters.table.converter import ImageTableConverter
+from converters.table.layouts import find_tables
 from converters.table.row_converter import RowConverter
-from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from converters.text.converter import TextConverter
 from converters.text.documents import DocumentFormat, find_texts
 from converters.tfds_to_gcs import DatasetName, find_tfds
@@ -102,21 +101,23 @@ def intact_payloads(directory):
 
 def find_image_tables(directory):
     tables = find_tables(directory, [], None)
-    classes = find_classes(tables.paths, "animal", None, None)
-    target = SingleLabel("animal", classes, "image/class/label", 1, "image/class/text")
-    return ImageTableConverter("file", target), tables.sources
+    (found,) = find_columns(tables.paths, None, {"animal": "category", "*": "skip"})
+    label = replace(found, key="image/class/label", base=1, required=True)
+    return ImageTableConverter("file", (label, replace(label, kind=CLASS_NAME, key="image/class/text"))), tables.sources
 
 
 def find_text_tables(directory):
     tables = find_tables(directory, [], 0.3)
-    target = MultiLabel("about", find_classes(tables.paths, "about", "|", None))
-    return TextTableConverter("text", target, validation_fraction=0.3), tables.sources
+    (found,) = find_columns(tables.paths, None, {"about": "category", "*": "skip"}, separator="|")
+    about = replace(found, shape=(None,), key="labels", separator="|", required=True)
+    return RowConverter((Column("text", "text", required=True), about), validation_fraction=0.3), tables.sources
 
 
 def find_rows(directory):
     tables = find_tables(directory, [], 0.3)
-    columns = find_columns(tables.paths, None, {"city": "category", "rooms": "int64"}, {})
-    return RowConverter(columns, "city", validation_fraction=0.3), tables.sources
+    columns = find_columns(tables.paths, None, {"city": "category", "rooms": "int64"})
+    columns = tuple(replace(column, required=column.name == "city") for column in columns)
+    return RowConverter(columns, validation_fraction=0.3), tables.sources
 
 
 def find_texts_to_pack(directory):
@@ -131,11 +132,11 @@ IMAGE_FOLDER = (
 )
 IDX = ({"names": ("0", "one")}, {"transpose": True})
 IMAGE_TABLES = (
-    *({"target": SingleLabel(*animal)} for animal in (("kind", ("cat", "dog")), ("animal", ("cat",)))),
-    *({"target": target} for target in (Numbers(("weight",)), Unlabelled())),
+    *({"target": (Column(name, "category", names=names),)} for name, names in (("kind", "ab"), ("animal", ("cat",)))),
+    *({"target": target} for target in ((Column("weight", "float32", (1,), parts=("weight",)),), ())),
     *({"column": "note"}, {"key_column": "note"}, {"delimiter": ";"}),
 )
-TEXT_TABLES = tuple({"target": MultiLabel(*about)} for about in (("kind", ("x",)), ("about", ("x", "y", "z"), ",")))
+TEXT_TABLES = tuple({"columns": (Column("about", "category", names=("x",), separator=each),)} for each in "|,")
 PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
     {"info": TextInfo(ByteTokenizer(), 65, "concat", 0.3)},
     {"info": TextInfo(ByteTokenizer(), 64, "documents", 0.3)},
@@ -150,7 +151,7 @@ PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
 ROWS = (
     *({"columns": (Column("price", kind),)} for kind in ("float32", "text")),
     *({"columns": (column,)} for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))),
-    *({"label": None}, {"key_column": "note"}, {"delimiter": ";"}, {"validation_fraction": 0.1}),
+    *({"name": "x"}, {"key_column": "note"}, {"delimiter": ";"}, {"validation_fraction": 0.1}),
     *IMAGE_FOLDER[1:],
 )
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})

@@ -19,9 +19,10 @@ from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw, rea
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
-from converters.table.converter import ImageTableConverter, TextTableConverter
-from converters.table.layouts import find_classes, find_tables
-from converters.table.targets import MultiLabel, SingleLabel
+from converters.table.columns import find_columns
+from converters.table.converter import ImageTableConverter
+from converters.table.layouts import find_tables
+from converters.table.row_converter import RowConverter
 from converters.tfrecord import layouts
 from converters.tfrecord.converter import TfrecordConverter
 from pipeline.storage.schemes import open_storage
@@ -65,15 +66,14 @@ def find_tfrecords(raw: str, out: str):
 
 def find_image_tables(raw: str, out: str):
     tables = find_tables(raw, [], None)
-    classes = find_classes(tables.paths, "animal", None, None)
-    target = SingleLabel("animal", classes, "image/class/label", 1, "image/class/text")
+    target = find_columns(tables.paths, None, {"animal": "category", "*": "skip"})
     return ImageTableConverter("file", target), tables.sources
 
 
 def find_text_tables(raw: str, out: str):
     tables = find_tables(raw, [], 0.3)
-    target = MultiLabel("about", find_classes(tables.paths, "about", "|", None))
-    return TextTableConverter("text", target, validation_fraction=0.3), tables.sources
+    columns = find_columns(tables.paths, None, {"text": "text", "about": "category", "*": "skip"})
+    return RowConverter(columns, validation_fraction=0.3), tables.sources
 
 
 def in_records(files: Files) -> int:

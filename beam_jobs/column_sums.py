@@ -1,0 +1,98 @@
+"""Exact sums over the columns of a table: made of the records of a shard, kept in its receipt, added up by the commit.
+
+They do not depend on the order of the records, so every runner writes the same statistics."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from pipeline.decoding.columns import Ragged
+from pipeline.decoding.examples import ExampleParser
+from pipeline.shards.column_statistics import ColumnStatistics
+from pipeline.shards.typed_json import Count
+
+_BITS = 149  # the least float32 is 2**-149
+_BATCH_BYTES = 1 << 20  # of records that are parsed together
+
+
+@dataclass
+class ColumnSums:
+    """total * 2**_BITS and squares * 4**_BITS are integers. classes: the count of each number, instead of the sums."""
+
+    count: Count = 0
+    missing: Count = 0
+    total: int = 0
+    squares: int = 0
+    min: float | None = None
+    max: float | None = None
+    classes: Mapping[str, Count] = field(default_factory=dict)
+
+    @staticmethod
+    def of(values: np.ndarray, *, classes: bool) -> "ColumnSums":
+        """values: float32, in which NaN is missing; integers; or numbers of classes, which are missing below 0."""
+        found = values[values >= 0 if classes else ~np.isnan(values)]
+        counts = len(found), values.size - len(found)
+        if classes:
+            numbers, times = np.unique(found, return_counts=True)
+            return ColumnSums(*counts, classes=dict(zip(map(str, numbers.tolist()), times.tolist(), strict=True)))
+        if not len(found):
+            return ColumnSums(*counts)
+        if found.dtype == np.float32:
+            bits, whole = 0, [int(value) for value in np.ldexp(found.astype(np.float64), _BITS).tolist()]
+        else:
+            bits, whole = _BITS, found.tolist()
+        total, squares = sum(whole) << bits, sum(value * value for value in whole) << 2 * bits
+        return ColumnSums(*counts, total, squares, found.min().item(), found.max().item())
+
+    def add(self, other: "ColumnSums") -> None:
+        """Adds the sums of other values."""
+        for name in ("count", "missing", "total", "squares"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.min = min((each for each in (self.min, other.min) if each is not None), default=None)
+        self.max = max((each for each in (self.max, other.max) if each is not None), default=None)
+        self.classes = dict(Counter(self.classes) + Counter(other.classes))
+
+    def statistics(self, names: Sequence[str] = ()) -> ColumnStatistics:
+        """names: of the classes, if it has classes."""
+        if names:
+            classes = {name: self.classes.get(str(number), 0) for number, name in enumerate(names)}
+            return ColumnStatistics(self.count, self.missing, categories=classes)
+        if not self.count:
+            return ColumnStatistics(0, self.missing)
+        mean = Fraction(self.total, self.count << _BITS)
+        variance = Fraction(self.squares, self.count << 2 * _BITS) - mean**2
+        return ColumnStatistics(self.count, self.missing, float(mean), math.sqrt(variance), self.min, self.max)
+
+
+class RecordSums:
+    """Sums over the numbers in records, of a converter that has class_names."""
+
+    def __init__(self, converter: Any) -> None:
+        self._classes: Mapping[str, Sequence[str]] | None = getattr(converter, "class_names", None)
+        features = converter.schema.features if self._classes is not None else {}
+        numbers = {key: feature for key, feature in features.items() if feature.dtype != "bytes"}
+        self._parse = ExampleParser(numbers) if numbers else None
+        self._records, self._bytes = list[bytes](), 0
+        self._columns = defaultdict[str, ColumnSums](ColumnSums)
+
+    def add(self, payload: Sequence[bytes]) -> None:
+        """payload: of a record, in pieces."""
+        if self._parse:
+            self._records.append(b"".join(payload))
+            self._bytes += len(self._records[-1])
+            if self._bytes >= _BATCH_BYTES:
+                self.columns()
+
+    def columns(self) -> dict[str, ColumnSums]:
+        """Those of all records."""
+        if self._parse and self._records:
+            for key, found in self._parse(self._records).items():
+                values = found.values if isinstance(found, Ragged) else found.ravel()
+                self._columns[key].add(ColumnSums.of(values, classes=key in (self._classes or {})))
+            self._records, self._bytes = [], 0
+        return dict(self._columns)
