@@ -40,14 +40,10 @@ class ColumnSums:
         if classes:
             numbers, times = np.unique(found, return_counts=True)
             return ColumnSums(*counts, classes=dict(zip(map(str, numbers.tolist()), times.tolist(), strict=True)))
-        if not len(found):
-            return ColumnSums(*counts)
-        if found.dtype == np.float32:
-            bits, whole = 0, [int(value) for value in np.ldexp(found.astype(np.float64), _BITS).tolist()]
-        else:
-            bits, whole = _BITS, found.tolist()
-        total, squares = sum(whole) << bits, sum(value * value for value in whole) << 2 * bits
-        return ColumnSums(*counts, total, squares, found.min().item(), found.max().item())
+        # Integers above 2**53 are rounded.
+        whole = [int(value) for value in np.ldexp(found.astype(np.float64), _BITS).tolist()]
+        ends = (found.min().item(), found.max().item()) if whole else ()
+        return ColumnSums(*counts, sum(whole), sum(value * value for value in whole), *ends)
 
     def add(self, other: "ColumnSums") -> None:
         """Adds the sums of other values."""

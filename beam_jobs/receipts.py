@@ -70,10 +70,7 @@ class Receipt:
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the receipt. The shard must exist already."""
         path = join(output_dir, receipt_file(self.split, self.shard, self.num_shards))
-        fields = dataclasses.asdict(self)
-        if not self.columns:  # as receipts were before there were columns
-            del fields["columns"]
-        write_file(storage, path, sealed_line(fields))
+        write_file(storage, path, sealed_line(dataclasses.asdict(self)))
 
     @property
     def stat(self) -> Stat:

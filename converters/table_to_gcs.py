@@ -85,21 +85,13 @@ def _not_converted(path: str) -> str:
 
 def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     """The columns by option. Raises OptionError for contradictory options."""
-    one = {"--image-column": args.image_column, "--text-column": args.text_column}
-    if sum(map(bool, one.values())) > 1:
-        raise OptionError("give either --image-column or --text-column, or neither: then each column is a feature.")
-    of_rows = {"--columns": args.columns, "--missing": args.missing}
-    of_content = {"--labels-column": args.labels_column, "--target-columns": args.target_columns}
-    for option, value in (of_rows if any(one.values()) else of_content).items():
-        if value:
+    of_content = bool(args.image_column or args.text_column)
+    for name in ("columns", "missing") if of_content else ("labels_column", "target_columns"):
+        if value := getattr(args, name):
             raise OptionError(
-                f"{option}={value}: not with{'out' * (option in of_content)} --image-column or --text-column. Without "
+                f"{_option(name)}={value}: not with{'out' * (not of_content)} --image-column or --text-column. Without "
                 "either, each column becomes a feature, and --columns says what it holds."
             )
-    targets = {"--label-column": args.label_column, "--labels-column": args.labels_column}
-    targets["--target-columns"] = args.target_columns
-    if sum(map(bool, targets.values())) > 1:
-        raise OptionError("give one of --label-column, --labels-column and --target-columns, or none.")
     if args.label_file and not (args.label_column or args.labels_column):
         raise OptionError("--label-file names the classes of --label-column or --labels-column: give one of them.")
     check_delimiter(args.delimiter)
@@ -108,9 +100,13 @@ def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     numbers = _target_columns(args)
     if len(set(numbers)) < len(numbers) or "" in numbers:
         raise OptionError(f"--target-columns={args.target_columns}: a column is empty, or is listed twice.")
-    single = {**one, "--key-column": args.key_column, **targets}
-    del single["--target-columns"]
-    return {**{option: [name] for option, name in single.items() if name}, "--target-columns": numbers}
+    single = ("image_column", "text_column", "key_column", "label_column", "labels_column")
+    given = {_option(name): [getattr(args, name)] for name in single if getattr(args, name)}
+    return {**given, "--target-columns": numbers}
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
@@ -150,19 +146,20 @@ def _parser() -> argparse.ArgumentParser:
     columns.add_argument("--missing", metavar="COLUMN=VALUE,...", help=absent)
     told = "In place of all columns, give either --image-column or --text-column."
     content = parser.add_argument_group("content of a record", told)
+    content.add_argument("--key-column", help="column of keys (default: the path of the image; else file and line)")
+    content = content.add_mutually_exclusive_group()
     content.add_argument("--image-column", help="column of image paths: relative to the table, absolute, or gs://")
     content.add_argument("--text-column", help="column of texts")
-    content.add_argument("--key-column", help="column of keys (default: the path of the image; else file and line)")
-    target = parser.add_argument_group("labels or numbers", "Give at most one of the three column options.")
+    targets = parser.add_argument_group("labels or numbers", "Give at most one of the three column options.")
+    target = targets.add_mutually_exclusive_group()
     target.add_argument("--label-column", help="column of class names, one per row")
     target.add_argument(
         "--labels-column", help="column of any number of class names per row: a list in JSON, else a|b|c"
     )
     target.add_argument("--target-columns", help="comma-separated columns of numbers")
-    target.add_argument("--label-separator", default="|", help="separates the names in --labels-column (default: |)")
-    target.add_argument(
-        "--label-file", help="all classes in order, one per line (default: those in the tables, sorted)"
-    )
+    targets.add_argument("--label-separator", default="|", help="separates the names in --labels-column (default: |)")
+    classes = "all classes in order, one per line (default: those in the tables, sorted)"
+    targets.add_argument("--label-file", help=classes)
     add_image_options(parser)
     return parser
 

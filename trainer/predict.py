@@ -1,9 +1,9 @@
 """python -m trainer.predict WORKDIR FILES...: predicts photographs, or rows of tables, that were never converted.
 
 The recipe that trained in WORKDIR reads them as its evaluation reads converted records; it needs no data. FILES are
-images, tables (csv, tsv, jsonl) or folders of them; they and WORKDIR may be on a disk or gs://. A file that cannot be
-read is left out, which is said at the end, with exit code 1. A recipe that is not infeed's has to be given as --recipe:
-what a work directory names may be anyone's code."""
+images, tables (csv, tsv, jsonl, Parquet, Arrow) or folders of them; they and WORKDIR may be on a disk or gs://. A file
+that cannot be read is left out, which is said at the end, with exit code 1. A recipe that is not infeed's has to be
+given as --recipe: what a work directory names may be anyone's code."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once

@@ -240,7 +240,7 @@ class DataRecipe(Recipe):
         cannot be read. Default: OptionError, as only the recipe knows what its inputs read."""
         raise OptionError(
             f"the recipe {type(self).__qualname__} reads no files: it has no method file_record(self, data, *, "
-            "upright). Give tables (csv, tsv, jsonl), whose columns have the names of its features."
+            "upright). Give tables (csv, tsv, jsonl, Parquet, Arrow), whose columns have the names of its features."
         )
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":

@@ -14,7 +14,7 @@ from typing import Any
 from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.table.cells import cell_of, class_cells, document_cell, number_cell, text_cell
 from pipeline.errors import LabelError, OptionError, did_you_mean
-from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_json, table_rows
+from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_json, is_missing, table_rows
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Content, Dtype, Feature, Labels
 from pipeline.shards.typed_json import JsonFile
@@ -32,7 +32,6 @@ CLASS_NAME, SKIP, ALL = "class name", "skip", "*"
 KINDS = (*_FEATURES, SKIP)
 MISSING = -1  # the class of an empty cell
 _MAX_CLASSES = 100_000
-_NO_NUMBER = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
 _FEW_VALUES = 1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
@@ -79,15 +78,18 @@ class Column:
             return [self._class(name) for name in class_cells(self.name, cell, self.separator)]
         if not self.shape:
             return self._item(cell, jpeg)
-        items = cell if isinstance(cell, list) else [] if _is_missing(cell) else [cell]
+        items = cell if isinstance(cell, list) else [] if is_missing(cell) else [cell]
         return [self._item(item, jpeg) for item in items]
 
     def _item(self, cell: Any, jpeg: Callable[[Any], bytes]) -> Any:
         if self.kind == "image":
             return jpeg(cell)
+        if self.required and self.kind == "text":
+            return text_cell(self.name, cell).encode()
         if self.kind in ("text", "bytes"):
-            return self._bytes(cell)
-        if self.missing is not None and _is_missing(cell):
+            same = b"" if cell is None else cell if self.kind == "bytes" else None
+            return same if isinstance(same, bytes) else document_cell(self.name, cell)
+        if self.missing is not None and is_missing(cell):
             cell = self.missing
         if self.kind in ("float32", "int64"):
             return self._number(int(cell) if isinstance(cell, bool) else cell)
@@ -97,13 +99,6 @@ class Column:
         number = self._class(name)
         return name.encode() if self.kind == CLASS_NAME else number
 
-    def _bytes(self, cell: Any) -> bytes:
-        if self.required:
-            return text_cell(self.name, cell).encode()
-        if self.kind == "bytes" and isinstance(cell, bytes):
-            return cell
-        return b"" if cell is None else document_cell(self.name, cell)
-
     def _class(self, name: str) -> int:
         if name not in self._numbers:
             known = did_you_mean(name, self.names) if len(self.names) <= 20 else f" {len(self.names)} are known."
@@ -112,10 +107,10 @@ class Column:
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
-        return {name: number for number, name in enumerate(self.names, start=self.base)}
+        return dict(zip(self.names, itertools.count(self.base)))
 
     def _number(self, cell: Any) -> int | float:
-        missing = _is_missing(cell)
+        missing = is_missing(cell)
         if self.kind == "float32":
             return math.nan if missing else number_cell(self.name, cell)
         whole = isinstance(cell, float) and cell.is_integer()
@@ -145,10 +140,6 @@ def labels_of(columns: Iterable[Column]) -> Labels | None:
     return next((Labels(label.key or label.name, label.base, label.names) for label in labels), None)
 
 
-def _is_missing(cell: Any) -> bool:
-    return cell is None or cell != cell or (isinstance(cell, str) and cell.strip() in _NO_NUMBER)
-
-
 def _in_order(names: Collection[str]) -> tuple[str, ...]:
     """Names of classes, sorted; by number if all are integers."""
     integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
@@ -175,7 +166,7 @@ class _Seen:
                 items = class_cells("", cell, self.separator)
         else:
             items = cell if isinstance(cell, list) else [cell]
-        if not _is_missing(cell):
+        if not is_missing(cell):
             self.lengths.add(len(items) if isinstance(cell, list) else None)
         for item in items:
             self.kinds.add(_kind(item, text=text))
@@ -214,7 +205,7 @@ class _Seen:
 
 def _kind(cell: Any, *, text: bool) -> str:
     """One of KINDS, "" for an empty cell, or what no feature can hold."""
-    if _is_missing(cell):
+    if is_missing(cell):
         return ""
     if isinstance(cell, str):
         if text and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", cell.strip()):

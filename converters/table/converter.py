@@ -23,7 +23,7 @@ from converters.table.columns import Column, features_of, labels_of, values_of
 from pipeline.errors import StorageError
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
-from pipeline.raw.rows import TableRow, table_rows
+from pipeline.raw.rows import TableRow, place_of, table_rows
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Labels, Schema
@@ -98,9 +98,9 @@ class ImageTableConverter:
                 key = text_cell(self.key_column, cell_of(row.cells, self.key_column)) if self.key_column else image
         except ValueError as e:
             error = str(e)
-        key, error = f"{source.split}/{key}", error and f"{row.place}: {error}"
-        columns = {"image": image.encode(), "target": target}
-        return row.place, Reference(key, source.file, row.offset, row.size, error, columns)
+        columns, place = {"image": image.encode(), "target": target}, place_of(source.uri, row)
+        error = error and f"{place}: {error}"
+        return place, Reference(f"{source.split}/{key}", source.file, row.offset, row.size, error, columns)
 
     def _image(self, row: TableRow) -> str:
         name = text_cell(self.column, cell_of(row.cells, self.column))

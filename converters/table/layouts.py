@@ -12,7 +12,7 @@ from beam_jobs.converter import Source
 from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from pipeline.errors import OptionError, RawDataError, StorageError, did_you_mean
-from pipeline.raw.rows import ARROW_SUFFIXES, TABLE_SUFFIXES, column_names, table_rows
+from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, column_names, table_rows
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
@@ -35,10 +35,9 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
     files, _ = storage.entries(raw_data_dir)
-    suffixes = (*TABLE_SUFFIXES, *ARROW_SUFFIXES)
-    names = [name for name in files if name.endswith(suffixes) and not name.startswith(".")]
+    names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
     if not names:
-        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(suffixes)}). It has: {first_few(files)}.")
+        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: {first_few(files)}.")
     wanted = "table of a split, like train.csv or validation-1.jsonl"
     tables = by_split(raw_data_dir, names, validation_fraction, name=_NAME, wanted=wanted)
     sources = [
@@ -69,7 +68,7 @@ def check_delimiter(delimiter: str | None) -> None:
 
 def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> str:
     """A sentence about the first table among the files in a directory of images; "" without tables."""
-    tables = [name for name in files if name.endswith(TABLE_SUFFIXES)]
+    tables = [name for name in files if name.endswith(TEXT_TABLE_SUFFIXES)]
     if not tables:
         return ""
     image, label = _guessed_columns(storage, join(directory, tables[0]))

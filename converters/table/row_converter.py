@@ -20,7 +20,7 @@ from converters.table.columns import Column, features_of, labels_of, values_of
 from converters.table.converter import find_image
 from pipeline.errors import SchemaError
 from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.rows import TableRow, table_rows
+from pipeline.raw.rows import TableRow, place_of, table_rows
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.schemes import open_storage
@@ -96,7 +96,7 @@ class RowConverter:
             except (ValueError, Reject, SchemaError) as found:
                 error = str(found)
             if error:
-                unusable.append(Unusable(key, source.file, row.offset, f"{row.place}: {error}"))
+                unusable.append(Unusable(key, source.file, row.offset, f"{place_of(source.uri, row)}: {error}"))
         return Pack([key for key, _ in good], [payload for _, payload in good], {}, unusable)
 
     def _jpeg(self, table: str, cell: Any) -> bytes:

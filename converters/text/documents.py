@@ -20,7 +20,7 @@ from converters.raw.splits import by_split, chosen, first_few, open_raw_data
 from converters.table.cells import cell_of, document_cell
 from pipeline.errors import RawDataError
 from pipeline.raw.compressed import uncompressed
-from pipeline.raw.rows import BOM, TABLE_SUFFIXES, is_json, rows_of
+from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, join
 
@@ -28,7 +28,7 @@ TEXT_SUFFIX, GZIP = ".txt", ".gz"
 _PIECE_BYTES = 1 << 20
 SLICE_BYTES = 16 * 10**6  # of raw data; packing takes about twenty times as much memory
 _MOST_PATHS = 100  # to one directory
-SUFFIXES = (TEXT_SUFFIX, *TABLE_SUFFIXES)
+SUFFIXES = (TEXT_SUFFIX, *TEXT_TABLE_SUFFIXES)
 _SPLIT = re.compile(r"(train|validation|val|test)[-_./].*", re.DOTALL)
 
 
@@ -69,7 +69,7 @@ def documents(
     """The documents that begin in bytes begin..end of a file; end: None for all. Raises RawDataError, StorageError."""
     with uncompressed(storage, uri) as file:
         name = bare_name(uri)
-        if name.endswith(TABLE_SUFFIXES):
+        if name.endswith(TEXT_TABLE_SUFFIXES):
             yield from _of_table(file, name, reading, begin, end)
         elif reading.unit == "block":
             yield from _blocks(file, reading.max_bytes, begin, end)
@@ -210,7 +210,7 @@ def find_texts(
         for split in chosen(raw_data_dir, splits, names)
         for source in _sources(split, raw_data_dir, {name: texts[name] for name in names[split]}, reading)
     )
-    tables = (join(raw_data_dir, name) for name in sorted(read) if bare_name(name).endswith(TABLE_SUFFIXES))
+    tables = (join(raw_data_dir, name) for name in sorted(read) if bare_name(name).endswith(TEXT_TABLE_SUFFIXES))
     return RawTexts(tuple(sources), tuple(tables), tuple(name for name in files if name not in read))
 
 

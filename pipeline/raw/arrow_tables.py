@@ -12,6 +12,7 @@ import pyarrow
 from pyarrow import ipc, parquet, types
 
 from pipeline.errors import RawDataError, StorageError
+from pipeline.raw.rows import unique
 from pipeline.sizes import MiB, format_bytes
 from pipeline.storage.storage import Storage
 
@@ -41,50 +42,54 @@ def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
     Raises RawDataError."""
     with _opened(storage, uri) as file:
         schema = parquet.read_schema(file) if uri.endswith(".parquet") else _stream(file)[0]
-    named = {name: [names] for name, names in _class_names(schema).items()}
-    return {field.name: named.get(field.name) or [*_examples(_plain(field.type))] for field in schema}
+    named, kinds = _class_names(schema), dict(zip(unique(schema.names, uri), schema.types, strict=True))
+    return {name: [named[name]] if name in named else _examples(_plain(kind)) for name, kind in kinds.items()}
 
 
 def arrow_rows(storage: Storage, uri: str, columns: Collection[str] | None = None) -> Iterator[tuple[Row, int]]:
     """The cells of each row by column, and their size in bytes. columns: those to read. Raises RawDataError."""
     with _opened(storage, uri) as file:
         for batch in (_parquet_batches if uri.endswith(".parquet") else _arrow_batches)(file, uri, columns):
-            names = [name for name in batch.schema.names if columns is None or name in columns]
             named = _class_names(batch.schema)
-            for cells in zip(*(_cells(batch.column(name), named.get(name)) for name in names), strict=True):
-                yield dict(zip(names, cells, strict=True)), sum(map(_size, cells))
+            lists = [_cells(batch.column(name), named.get(name)) for name in batch.schema.names]
+            for cells in zip(*lists, strict=True):
+                yield dict(zip(batch.schema.names, cells, strict=True)), sum(map(_size, cells))
 
 
 def _parquet_batches(file: BinaryIO, uri: str, columns: Collection[str] | None) -> Iterator[Any]:
     """Page by page, and repeated texts as dictionaries: a small file may repeat a long text a billion times."""
     paged: dict[str, Any] = {"pre_buffer": False, "buffer_size": MiB}
     first = parquet.ParquetFile(file, **paged)
-    wanted = [name for name in first.schema_arrow.names if columns is None or name in columns]
+    wanted = _wanted(first.schema_arrow, columns)
     for number in range(first.num_row_groups):
         group = first.metadata.row_group(number)
-        rows, texts = _rows_at_once(group, wanted, uri), [*_repeated(group)]
-        reader = parquet.ParquetFile(file, metadata=first.metadata, read_dictionary=texts, **paged)
-        yield from reader.iter_batches(rows, row_groups=[number], columns=wanted)
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in wanted]
+        rows = group.num_rows * _USUAL_BATCH_BYTES // max(1, sum(_chunk_bytes(chunk, group, uri) for chunk in chunks))
+        repeated = [chunk.path_in_schema for chunk in chunks if _is_repeated(chunk)]
+        reader = parquet.ParquetFile(file, metadata=first.metadata, read_dictionary=repeated, **paged)
+        yield from reader.iter_batches(max(1, min(group.num_rows, rows)), row_groups=[number], columns=[*wanted])
 
 
-def _repeated(group: Any) -> Iterator[str]:
-    """The columns that are all or mostly dictionaries, which pyarrow would keep in memory as a whole."""
-    for chunk in map(group.column, range(group.num_columns)):
-        is_small = chunk.total_uncompressed_size <= MAX_BATCH_BYTES // 2
-        if is_small and chunk.physical_type == "BYTE_ARRAY" and not any("DELTA" in each for each in chunk.encodings):
-            yield chunk.path_in_schema
+def _wanted(schema: Any, columns: Collection[str] | None) -> dict[str, None]:
+    """The names of those columns, in the order of the file."""
+    asked = None if columns is None else {*columns}
+    return dict.fromkeys(name for name in schema.names if asked is None or name in asked)
 
 
-def _rows_at_once(group: Any, wanted: Collection[str], uri: str) -> int:
-    """How many rows of a row group to read at once. Raises RawDataError where one row would be too large."""
-    total = 0
-    for chunk in map(group.column, range(group.num_columns)):
-        size = max(chunk.total_uncompressed_size, chunk.num_values * _VALUE_BYTES)
-        is_bomb = chunk.total_uncompressed_size > max(_BOMB_BYTES, _BOMB_RATIO * chunk.total_compressed_size)
-        if (name := chunk.path_in_schema.partition(".")[0]) in wanted:
-            _check_size(uri, name, size if is_bomb else size // max(1, group.num_rows))
-            total += size
-    return max(1, min(group.num_rows, _USUAL_BATCH_BYTES * group.num_rows // max(1, total)))
+def _is_repeated(chunk: Any) -> bool:
+    """Whether all or most of it is a dictionary, which pyarrow would keep in memory as a whole."""
+    is_small = chunk.total_uncompressed_size <= MAX_BATCH_BYTES // 2
+    return is_small and chunk.physical_type == "BYTE_ARRAY" and not any("DELTA" in each for each in chunk.encodings)
+
+
+def _chunk_bytes(chunk: Any, group: Any, uri: str) -> int:
+    """The size of a column in a row group. Raises RawDataError where one row, or what has to be read at once, is too
+    large."""
+    size = max(chunk.total_uncompressed_size, chunk.num_values * _VALUE_BYTES)
+    is_bomb = chunk.total_uncompressed_size > max(_BOMB_BYTES, _BOMB_RATIO * chunk.total_compressed_size)
+    _check_size(uri, chunk.path_in_schema.partition(".")[0], size if is_bomb else size // max(1, group.num_rows))
+    return size
 
 
 def _check_size(uri: str, column: str, size: int) -> None:
@@ -107,8 +112,9 @@ def _stream(file: BinaryIO) -> tuple[Any, Iterator[Any]]:
 
 
 def _arrow_batches(file: BinaryIO, uri: str, columns: Collection[str] | None) -> Iterator[Any]:
-    for batch in _stream(file)[1]:
-        for name in (name for name in batch.schema.names if columns is None or name in columns):
+    schema, batches = _stream(file)
+    for batch in (batch.select([*_wanted(schema, columns)]) for batch in batches):
+        for name in batch.schema.names:
             _check_size(uri, name, batch.column(name).nbytes)
         yield from (batch.slice(begin, _FEW_ROWS) for begin in range(0, batch.num_rows, _FEW_ROWS))
 
@@ -134,19 +140,18 @@ def _plain(kind: Any) -> Any:
     return pyarrow.list_(_plain(kind.value_type)) if types.is_list(kind) or types.is_large_list(kind) else kind
 
 
-def _examples(kind: Any) -> Iterator[Any]:
-    if types.is_list(kind) or types.is_fixed_size_list(kind):
-        for size in [kind.list_size] if types.is_fixed_size_list(kind) else [1, 2]:
-            yield from ([item] * size for item in _examples(kind.value_type))
-    elif types.is_struct(kind):
-        yield {field.name: None for field in kind}
-    elif "binary" in str(kind):
-        yield b""
-    elif types.is_primitive(kind):
-        yield 0.5 if types.is_floating(kind) else 0
-    else:  # like a struct, what no feature can hold
-        is_text = types.is_dictionary(kind) or str(kind) in ("string", "large_string", "string_view", "null")
-        yield None if is_text else {str(kind): None}
+def _examples(kind: Any) -> list[Any]:
+    if types.is_fixed_size_list(kind) or types.is_list(kind):
+        sizes = [kind.list_size] if types.is_fixed_size_list(kind) else [1, 2]
+        return [[item] * size for size in sizes for item in _examples(kind.value_type)]
+    if types.is_struct(kind):
+        return [{field.name: None for field in kind}]
+    if types.is_primitive(kind):
+        return [0.5 if types.is_floating(kind) else 0]
+    if "binary" in str(kind):
+        return [b""]
+    is_text = types.is_dictionary(kind) or str(kind) in ("string", "large_string", "string_view", "null")
+    return [None if is_text else {str(kind): None}]  # like a struct, what no feature can hold
 
 
 def _cells(array: Any, names: Sequence[str] | None) -> list[Any]:

@@ -17,7 +17,9 @@ from pipeline.storage.storage import Storage
 
 MAX_ROW_BYTES = 16 * 1024**2
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+TEXT_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
+_NO_VALUE = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
 
@@ -32,12 +34,6 @@ class TableRow(NamedTuple):
     size: int  # bytes, including the line break
     cells: Mapping[str, Any]
     error: str = ""
-    unit: str = "line"
-
-    @property
-    def place(self) -> str:
-        """Such as "line 3"."""
-        return f"{self.unit} {self.line}"
 
 
 class _RowError(ValueError):
@@ -48,9 +44,19 @@ class _TooLongError(_RowError):
     """A row exceeds the limit."""
 
 
+def is_missing(cell: Any) -> bool:
+    """Whether a cell that should be a number or a class is empty, NaN, or a word for that."""
+    return cell is None or cell != cell or (isinstance(cell, str) and cell.strip() in _NO_VALUE)
+
+
 def is_json(uri: str) -> bool:
     """Whether a table has one JSON object per line."""
     return uri.endswith((".jsonl", ".ndjson"))
+
+
+def place_of(uri: str, row: TableRow) -> str:
+    """Such as "line 3"."""
+    return f"{'row' if uri.endswith(ARROW_SUFFIXES) else 'line'} {row.line}"
 
 
 def arrow(uri: str) -> Any:
@@ -71,7 +77,7 @@ def table_rows(
     Raises RawDataError for a csv file without a header, and a Parquet or Arrow file that cannot be read."""
     if uri.endswith(ARROW_SUFFIXES):
         rows = enumerate(arrow(uri).arrow_rows(storage, uri, columns), start=1)
-        yield from (TableRow(number, number, size, cells, unit="row") for number, (cells, size) in rows)
+        yield from (TableRow(number, number, size, cells) for number, (cells, size) in rows)
         return
     with storage.open(uri) as file:
         yield from rows_of(file, uri, delimiter)
@@ -118,7 +124,11 @@ def _header(rows: Iterator[TableRow], uri: str) -> Sequence[str]:
     if header is None or header.error:
         what = header.error if header else "it is empty"
         raise RawDataError(f"{uri} has no header with the names of its columns: {what}.")
-    names = list(header.cells.values())
+    return unique(list(header.cells.values()), uri)
+
+
+def unique(names: Sequence[str], uri: str) -> Sequence[str]:
+    """The names of columns. Raises RawDataError if one is there twice."""
     repeated = [a for a, b in itertools.pairwise(sorted(names)) if a == b]
     if repeated:
         raise RawDataError(f"{uri} has two columns {repeated[0]!r}. Rename one of them.")

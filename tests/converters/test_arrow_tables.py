@@ -5,12 +5,14 @@ import decimal
 import io
 import json
 import math
+import time
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
 from pyarrow import feather, ipc, parquet
+from sweep import SWEEP
 
 from converters.table.columns import find_columns
 from pipeline.errors import InfeedError, OptionError, RawDataError
@@ -138,6 +140,35 @@ def test_only_the_columns_asked_for_are_read(raw, raw_tables, tmp_path, monkeypa
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", spy)
     raw_tables.convert(tmp_path / "out", "--columns=b=text,c=skip", "--key-column=b", "--dry-run")
     assert read == [[], ["a", "b"]]  # texts are looked at only where they may be classes
+
+
+def test_texts_and_images_with_labels_come_from_parquet_as_from_csv(raw, raw_tables, tmp_path):
+    raw_tables.write_images()
+    rows = {"file": [f"img/{i}.jpg" for i in range(4)], "note": ["a", "b", "", "d"], "tag": ["x", "y", "x", "x"]}
+    parquet.write_table(pa.table(rows), raw / "train.parquet")
+    raw_tables.convert(tmp_path / "texts", "--text-column=note", "--label-column=tag", "--max-bad-records=1")
+    texts = {record["text"][0]: record["label"] for record in records_of(tmp_path / "texts")}
+    assert texts == {b"a": [0], b"b": [1], b"d": [0]}
+    assert "row 3: 'note' is ''; it must be text" in (tmp_path / "texts/_rejects/train.jsonl").read_text()
+    raw_tables.convert(tmp_path / "images", "--image-column=file", "--label-column=tag")
+    images = {record["image/encoded"][0]: record["image/class/label"] for record in records_of(tmp_path / "images")}
+    assert images == {raw_tables.images[f"img/{i}.jpg"]: [1 + (i == 1)] for i in range(4)}
+
+
+def test_two_columns_of_one_name_are_refused(raw, raw_tables, tmp_path):
+    parquet.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), raw / "train.parquet")
+    with pytest.raises(RawDataError, match=r"train.parquet has two columns 'a'\. Rename one of them"):
+        raw_tables.convert(tmp_path / "out")
+
+
+def test_the_time_for_a_table_of_many_columns_is_bounded(raw, raw_tables, tmp_path, capsys):
+    names = [f"c{i}" for i in range(100_000 if SWEEP else 20_000)]
+    parquet.write_table(pa.table([pa.array([1.5])] * len(names), names), raw / "train.parquet")
+    begin = time.process_time()
+    raw_tables.convert(tmp_path / "out", "--dry-run")
+    spent, printed = time.process_time() - begin, capsys.readouterr().out
+    assert spent < len(names) / 2000  # 10 s for 20,000 columns, where 2 s are usual
+    assert printed.startswith("note: columns: c0 float32, ")
 
 
 def test_classes_of_all_files_are_found(raw):

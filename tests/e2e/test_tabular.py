@@ -4,7 +4,9 @@ import csv
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from converters import table_to_gcs
 
@@ -42,8 +44,11 @@ def houses(tmp_path_factory):
         table_to_gcs.main([f"--raw-data-dir={directory}/raw", f"--output={directory}/shards"])
     with (directory / "new.csv").open("w") as file:
         csv.writer(file).writerows(
-            [["city", "area", "note"], ["Oslo", 0.5, "x"], ["Rome", -0.5, ""], ["Paris", "", ""]]
+            [["city", "area", "note"], ["Oslo", 0.5, "x"], ["Rome", -0.5, ""], ["Paris", "NA", ""]]
         )
+    parquet.write_table(
+        pa.table({"city": ["Oslo", "Rome", None], "area": [0.5, -0.5, None]}), directory / "new.parquet"
+    )
     return directory
 
 
@@ -54,9 +59,9 @@ def trained(run_forked, houses, workdir, *flags):
     return json.loads((workdir / "eval_result.json").read_bytes())
 
 
-def predicted(run_forked, houses, workdir):
-    output = workdir / "new.jsonl"
-    command = ["-m", "trainer.predict", str(workdir), f"{houses}/new.csv", f"--output={output}"]
+def predicted(run_forked, houses, workdir, name="new.csv"):
+    output = workdir / f"{name}.jsonl"
+    command = ["-m", "trainer.predict", str(workdir), f"{houses}/{name}", f"--output={output}"]
     code, printed = run_forked(command, timeout=200)
     assert code == 0, printed
     return [json.loads(line) for line in output.read_text().splitlines()]
@@ -70,6 +75,8 @@ def test_a_number_is_predicted_from_a_csv_that_was_never_converted(run_forked, h
     assert first["prediction"] == pytest.approx(106.5, abs=2)
     assert second["prediction"] == pytest.approx(93.5, abs=2)
     assert np.isfinite(third["prediction"])
+    from_parquet = predicted(run_forked, houses, tmp_path, "new.parquet")
+    assert [each["prediction"] for each in from_parquet[:2]] == [first["prediction"], second["prediction"]]
 
 
 def test_a_class_is_predicted_by_name(run_forked, houses, tmp_path):

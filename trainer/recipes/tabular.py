@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError, did_you_mean
+from pipeline.raw.rows import is_missing
 from pipeline.shards.column_statistics import COLUMNS_FILE, ColumnStatistics, Statistics, read_statistics
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.schemes import open_storage
@@ -119,7 +120,7 @@ class Config(DataRecipe):
         classes = list(self.statistics[name].categories)
         if classes:
             return classes.index(str(cell).strip()) if str(cell).strip() in classes else -1
-        return math.nan if cell is None or cell == "" else cell
+        return math.nan if is_missing(cell) else cell
 
     def tiny_records(self, split: str) -> "ExampleRecords":
         """130 houses, whose price depends on their area and city."""
@@ -166,22 +167,20 @@ class Config(DataRecipe):
         target, own = self.predicted, self.statistics[self.predicted]
         mean, deviation = own.mean or 0.0, own.deviation or 1.0
 
-        def of_class(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
-            logits = model(batch)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, batch[target]), logits
-
-        def of_number(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
-            outputs = model(batch)[:, 0]
-            wanted = (batch[target].astype(jnp.float32) - mean) / deviation
-            return (outputs - wanted) ** 2 / 2, outputs * deviation + mean
+        def loss(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
+            outputs, wanted = model(batch), batch[target]
+            if self._classes:
+                return optax.softmax_cross_entropy_with_integer_labels(outputs, wanted), outputs
+            errors = outputs[:, 0] - (wanted.astype(jnp.float32) - mean) / deviation
+            return errors**2 / 2, outputs[:, 0] * deviation + mean
 
         def predict(model: Any, batch: "Batch") -> dict[str, "jax.Array"]:
             outputs, label = model(batch), {"label": batch[target]} if target in batch else {}
             if not self._classes:
                 return {"prediction": outputs[:, 0] * deviation + mean, **label}
-            probabilities = jax.nn.softmax(outputs)
-            return {"class": jnp.argmax(outputs, axis=-1), "probability": probabilities.max(axis=-1), **label}
+            probability = jax.nn.softmax(outputs).max(axis=-1)
+            return {"class": jnp.argmax(outputs, axis=-1), "probability": probability, **label}
 
         metrics = {"accuracy": Accuracy(target)} if self._classes else {"regression": Regression(target)}
-        loss, optimizer = of_class if self._classes else of_number, make_optimizer(self.optimizer, self.run)
+        optimizer = make_optimizer(self.optimizer, self.run)
         return nnx_task(self.model, loss, optimizer, metrics, predict, precision=self.trainer.precision)
