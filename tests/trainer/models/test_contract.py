@@ -13,8 +13,10 @@ import optax
 import pytest
 from flax import nnx
 
+from pipeline.shards.column_statistics import ColumnStatistics
 from trainer.models.cnn import SmallCnn
 from trainer.models.resnet import RESNETS, ResNet
+from trainer.models.tabular import TabularMlp
 from trainer.nnx_task import nnx_task
 
 NUM_CLASSES, ROWS = 3, 8
@@ -37,7 +39,22 @@ def narrow(name, image, **settings):
     return Row(lambda rngs: ResNet(shape, NUM_CLASSES, rngs, **settings), image)
 
 
+class PixelTable(nnx.Module):
+    """TabularMlp; a pixel is a number, and another a class."""
+
+    def __init__(self, rngs):
+        statistics = {
+            "number": ColumnStatistics(ROWS, 0, 128.0, 70.0, 0.0, 255.0),
+            "class": ColumnStatistics(ROWS, 0, categories={"a": 4, "b": 4}),
+        }
+        self.model = TabularMlp(statistics, dict.fromkeys(statistics, 1), NUM_CLASSES, rngs, widths=(8,), dropout=0.0)
+
+    def __call__(self, images, mask):
+        return self.model({"number": images[:, 0, 0, 0], "class": images[:, 1, 0, 0].astype(jnp.int32) % 3 - 1})
+
+
 MODELS = {
+    "tabular": Row(PixelTable, (8, 8, 1)),
     "cnn": Row(lambda rngs: SmallCnn(NUM_CLASSES, (8, 8, 1), rngs, (4, 6)), (8, 8, 1)),
     "resnet50": narrow("resnet50", (16, 16, 1)),  # grey images, for all of them
     "resnet20": narrow("resnet20", (8, 8, 3)),
@@ -107,7 +124,7 @@ def test_rows_of_padding_change_nothing(name, train):
     jax.tree.map(np.testing.assert_array_equal, (grads, extra), (same_grads, same_extra))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "cnn"])
+@pytest.mark.parametrize("name", [name for name in MODELS if "resnet" in name])
 def test_training_uses_the_statistics_of_the_batch_and_evaluation_the_running_ones(name):
     _, trained, after = stepped(name)
     _, evaluated, kept = stepped(name, train=False)
