@@ -25,6 +25,7 @@ _UINT64_MAX = 2**64 - 1
 _SMALL_BYTES, _LARGE_BYTES = 64, 4096
 FLOAT32_END = 3.4028235677973366e38  # half a step above the largest float32: from here on, nothing rounds to it
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_ONE_FLOAT = struct.Struct("<BBf")  # tag and size of a packed list of one number
 _VARINT_BITS = 7  # per byte of a varint
 _MOST_BYTES = 4  # of a varint in a column; larger numbers would need more columns for all
 
@@ -50,6 +51,8 @@ def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
             value = values[key]
             if _is_small(value, feature):
                 entries.append(_small_entry(encoded_key, feature.dtype, value))
+            elif type(value) is float and feature.dtype == "float32" and feature.num_values == 1 and _fits(feature, value):
+                entries.append(_entry_head(encoded_key, "float32", 6) + _ONE_FLOAT.pack(10, 4, value))
             else:
                 entries += _entry(encoded_key, feature.dtype, _items(key, feature, value))
         elif not feature.optional:
@@ -84,6 +87,7 @@ def _entry(key: bytes, dtype: Dtype, items: Sequence[Any]) -> list[bytes]:
     return [_entry_head(key, dtype, sum(map(len, body))), *body]
 
 
+@functools.lru_cache(4096)  # sizes repeat from record to record
 def _entry_head(key: bytes, dtype: Dtype, size: int) -> bytes:
     """What precedes the list of a feature, which has this number of bytes, in the feature map."""
     tagged = LIST_TAG[dtype] + varint(size)
