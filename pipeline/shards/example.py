@@ -51,7 +51,7 @@ def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
             value = values[key]
             if _is_small(value, feature):
                 entries.append(_small_entry(encoded_key, feature.dtype, value))
-            elif type(value) is float and feature.dtype == "float32" and feature.num_values == 1 and _fits(feature, value):
+            elif type(value) is float and feature.num_values == 1 and _fits(feature, value):
                 entries.append(_entry_head(encoded_key, "float32", 6) + _ONE_FLOAT.pack(10, 4, value))
             else:
                 entries += _entry(encoded_key, feature.dtype, _items(key, feature, value))

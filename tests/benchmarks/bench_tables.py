@@ -4,9 +4,16 @@ Needs packages beyond constraints.txt: pip install pandas polars duckdb datasets
 
     python tests/benchmarks/bench_tables.py values           # converts each file and compares every value
     python tests/benchmarks/bench_tables.py memory 3 6       # GB of Parquet; prints the largest resident size
+    python tests/benchmarks/bench_tables.py throughput 100000 7 PYTHON_WITH_TFDS_AND_DATASETS PYTHON_WITH_LITDATA
+
+throughput: so many rows of 14 columns; each round converts them once by each contender, in a process of its own. Prints
+medians, and the median and the quartiles of the ratios within rounds: the others' time over ours.
 """
 
 import multiprocessing
+import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -144,5 +151,58 @@ def memory(sizes):
             print(f"{size:.2f} GB: {spent}", flush=True)
 
 
+def write_mixed(path, rows):
+    """Eight floats, four integers, a class and a text."""
+    rng = np.random.default_rng(0)
+    table = {f"x{i}": rng.normal(size=rows).astype(np.float32) for i in range(8)}
+    table |= {f"n{i}": rng.integers(0, 1000, rows) for i in range(4)}
+    table |= {"city": rng.choice(["Rome", "Oslo", "Paris"], rows), "note": [f"row {i} of many" for i in range(rows)]}
+    parquet.write_table(pa.table(table), path, row_group_size=10_000)
+
+
+def took(command):
+    """Seconds of the clock and of the CPU, of the process and of those that it started and waited for."""
+    os.sync()
+    begun, before = time.perf_counter(), os.times()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wall, after = time.perf_counter() - begun, os.times()
+    assert done.returncode == 0, done.stderr[-3000:]
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return (wall, cpu), done.stdout
+
+
+def throughput(rows, rounds, tfds_python, litdata_python):
+    with tempfile.TemporaryDirectory() as scratch:
+        raw, out = Path(scratch, "raw"), Path(scratch, "out")
+        raw.mkdir()
+        write_mixed(raw / "train.parquet", rows)
+        others = {"tfds": tfds_python, "litdata": litdata_python}
+        program = str(Path(__file__).with_name("table_contenders.py"))
+        ours = ["-m", "converters.table_to_gcs", f"--raw-data-dir={raw}", f"--output={out}", "--columns=note=text"]
+        commands = {"infeed": [sys.executable, *ours]}
+        commands |= {name: [python, program, name, f"{raw}/train.parquet", out] for name, python in others.items()}
+        found = {name: [] for name in commands}
+        for number in range(rounds):
+            for name in sorted(commands, key=lambda name: (list(commands).index(name) + number) % len(commands)):
+                seconds, printed = took(commands[name])
+                assert f"{rows:,} records" in printed or printed.split()[-1] == str(rows), printed
+                found[name].append(seconds)
+                shutil.rmtree(out)
+        print(f"{rows:,} rows, {rounds} rounds\n\n| | wall s | CPU s | wall over ours | CPU over ours |")
+        print("| --- | --- | --- | --- | --- |")
+        for name, runs in found.items():
+            cells = [f"{statistics.median(each):.1f}" for each in zip(*runs, strict=True)]
+            for i in range(2):
+                ratios = [run[i] / mine[i] for run, mine in zip(runs, found["infeed"], strict=True)]
+                low, middle, high = statistics.quantiles(ratios, n=4)
+                cells.append(f"{middle:.2f} ({low:.2f}, {high:.2f})")
+            print(f"| {name} | {' | '.join(cells)} |")
+
+
 if __name__ == "__main__":
-    values() if sys.argv[1] == "values" else memory(map(float, sys.argv[2:]))
+    if sys.argv[1] == "values":
+        values()
+    elif sys.argv[1] == "memory":
+        memory(map(float, sys.argv[2:]))
+    else:
+        throughput(int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
