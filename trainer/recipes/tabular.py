@@ -47,9 +47,9 @@ class Config(DataRecipe):
     """The columns to predict from. Default: all numbers and categories, except lists of any length."""
     widths: tuple[int, ...] = (128, 128)
     """Widths of the dense layers."""
-    dropout: float = 0.1
+    dropout: float = 0.2
     """Share of the outputs of each layer that a training step leaves out."""
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=3e-3, weight_decay=1e-3)
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=3e-3, weight_decay=1.0)
     trainer: TrainerConfig = settings(eval_batch_size=512, iterations_per_loop=50, max_steps=2000)
 
     @cached_property
@@ -75,22 +75,22 @@ class Config(DataRecipe):
     @cached_property
     def inputs(self) -> Mapping[str, int]:
         """The columns to predict from, and how many values each has."""
-        features = getattr(self.eval_records.info.layout, "features", {})
-        sizes = {name: features[name].num_values for name in self.statistics if name in features}
-        chosen = [self._column("columns", name) for name in self.columns] or [name for name in sizes if sizes[name]]
-        found = {name: sizes[name] or 0 for name in chosen if name != self.predicted}
-        if not found or not all(found.values()):
-            raise OptionError(
-                f"columns={', '.join(chosen) or 'none'}: a model needs at least one column besides the target "
-                f"{self.predicted!r}, and each must have the same number of values in every row."
-            )
-        return found
+        chosen = {self._column("columns", name) for name in self.columns or self._sizes} - {self.predicted}
+        if not chosen:
+            raise OptionError(f"a model needs at least one column besides the target {self.predicted!r}.")
+        return {name: size for name, size in self._sizes.items() if name in chosen}
 
     def _column(self, option: str, name: str) -> str:
-        if name not in self.statistics:
-            hint = did_you_mean(name, self.statistics)
-            raise OptionError(f"{option}={name!r}: not a column of numbers or classes.{hint}")
+        if name not in self._sizes:
+            hint = did_you_mean(name, self._sizes)
+            raise OptionError(f"{option}={name!r}: not a column of numbers or classes, as many in every row.{hint}")
         return name
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, int]:
+        features = getattr(self.eval_records.info.layout, "features", {})
+        sizes = {name: features[name].num_values or 0 for name in self.statistics if name in features}
+        return {name: size for name, size in sizes.items() if size}
 
     @property
     def _classes(self) -> Mapping[str, int]:
@@ -103,8 +103,8 @@ class Config(DataRecipe):
 
     def kept_files(self) -> Mapping[str, bytes]:
         """As DataRecipe.kept_files, and the statistics."""
-        path = COLUMNS_FILE if self.data_dir is None else join(self.data_dir, COLUMNS_FILE)
-        return {**super().kept_files(), **({} if self.tiny else {COLUMNS_FILE: open_storage(path).read(path)})}
+        path = self.data_dir and join(self.data_dir, COLUMNS_FILE)
+        return {**super().kept_files(), **({COLUMNS_FILE: open_storage(path).read(path)} if path else {})}
 
     def class_names(self) -> Mapping[str, Labels]:
         """Of the predicted class."""
@@ -112,13 +112,12 @@ class Config(DataRecipe):
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
         """As DataRecipe.row_record; classes by name. What a row lacks is missing."""
-        known = {name: self._value(name, cells[name]) for name in self.inputs if name in cells}
-        singles = (name for name, size in self.inputs.items() if size == 1 and name not in cells)
-        return {**{name: self._value(name, None) for name in singles}, **super().row_record(known or cells)}
+        names = [name for name, size in self.inputs.items() if size == 1 or name in cells]
+        values = {name: self._value(name, cells.get(name)) for name in names}
+        return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
 
     def _value(self, name: str, cell: Any) -> Any:
-        classes = list(self.statistics[name].categories)
-        if classes:
+        if classes := list(self.statistics[name].categories):
             return classes.index(str(cell).strip()) if str(cell).strip() in classes else -1
         return math.nan if is_missing(cell) else cell
 
