@@ -58,9 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
     """Each becomes a feature."""
-    label = args.label_column
-    asked = ({label: "category"} if label else {}) | given_values("--columns", args.columns, KINDS)
-    columns = find_columns(paths, args.delimiter, asked, given_values("--missing", args.missing))
+    label, missing = args.label_column, given_values("--missing", args.missing)
+    given = given_values("--columns", args.columns, KINDS)
+    asked = {**dict.fromkeys(missing, given.get(ALL)), **({label: "category"} if label else {}), **given}
+    found = find_columns(paths, args.delimiter, asked)
+    columns = [replace(column, missing=missing.get(column.name)) for column in found]
     headers = [path for path in paths if not is_json(path)]
     check_columns(headers, {"--columns": [column.name for column in columns]}, args.delimiter)
     return tuple(_as_label(args, column) if column.name == label else column for column in columns)
@@ -119,7 +121,7 @@ def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...
     separator = args.label_separator if args.labels_column else None
     column = Column(name, "category", separator=separator)
     if not args.label_file:
-        (found,) = find_columns(paths, args.delimiter, {name: "category", ALL: SKIP}, separator=separator)
+        (found,) = find_columns(paths, args.delimiter, {name: "category", ALL: SKIP}, separator)
         column = replace(column, names=found.names)
     if separator:
         return (replace(_as_label(args, column), shape=(None,), key=f"{prefix}labels"),)

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -134,6 +134,11 @@ def values_of(
     return {column.key or column.name: column.value(cells, jpeg) for column in columns}
 
 
+def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:
+    """The columns of a table that have to be read for these features. others: more of them, if any."""
+    return {name for column in columns for name in column.parts or [column.name]} | {*filter(None, others)}
+
+
 def labels_of(columns: Iterable[Column]) -> Labels | None:
     """Names of the label numbers: of the first class that no row may lack."""
     labels = (column for column in columns if column.kind == "category" and column.required)
@@ -217,16 +222,11 @@ def _kind(cell: Any, *, text: bool) -> str:
 
 
 def find_columns(
-    paths: Iterable[str],
-    delimiter: str | None,
-    asked: Mapping[str, str],
-    missing: Mapping[str, str] | None = None,
-    separator: str | None = None,
+    paths: Iterable[str], delimiter: str | None, asked: Mapping[str, str | None], separator: str | None = None
 ) -> tuple[Column, ...]:
     """The columns to convert, in the order in which they are found. Reads every row; the conversion reports bad ones.
 
-    asked: kinds by name; ALL is for all others. missing, separator: see Column. Raises OptionError, LabelError."""
-    missing = missing or {}
+    asked: kinds by name, or None; ALL is for all others. separator: see Column. Raises OptionError, LabelError."""
 
     def kind_of(name: str) -> str | None:  # pandas numbers rows in columns without a name, or with such names
         return asked.get(name, SKIP if not name or name.startswith("__index_level_") else asked.get(ALL))
@@ -234,7 +234,7 @@ def find_columns(
     seen = dict[str, _Seen]()
     for path in paths:
         known = arrow(path).arrow_cells(open_storage(path), path) if path.endswith(ARROW_SUFFIXES) else {}
-        unknown = [n for n in known if kind_of(n) == "category" or (known[n] == [None] and kind_of(n) is None)]
+        unknown = {n for n in known if kind_of(n) == "category" or (known[n] == [None] and kind_of(n) is None)}
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
         rows = table_rows(open_storage(path), path, delimiter, unknown)
         for name, cell in itertools.chain(examples, (cell for row in rows for cell in row.cells.items())):
@@ -243,11 +243,11 @@ def find_columns(
             if seen[name].asked != SKIP:
                 seen[name].add(cell, text=not is_json(path))
     kept = [name for name, each in seen.items() if each.asked != SKIP]
-    for name in (name for name in (*asked, *missing) if name not in (*seen, ALL)):
+    for name in sorted(asked.keys() - seen.keys() - {ALL}):
         raise OptionError(f"the tables have no column {name!r}, which an option names.{did_you_mean(name, kept)}")
     if not kept:
         raise OptionError(f"no column is left to convert. The tables have: {', '.join(seen) or 'no rows'}.")
-    return tuple(replace(seen[name].column(name), missing=missing.get(name)) for name in kept)
+    return tuple(seen[name].column(name) for name in kept)
 
 
 def given_values(option: str, given: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:

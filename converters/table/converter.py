@@ -19,7 +19,7 @@ from converters.images.image_records import IMAGE_FEATURES, image_features, memb
 from converters.raw.splits import is_of
 from converters.raw.tars import Member
 from converters.table.cells import cell_of, text_cell
-from converters.table.columns import Column, features_of, labels_of, values_of
+from converters.table.columns import Column, features_of, labels_of, names_of, values_of
 from pipeline.errors import StorageError
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
@@ -78,7 +78,8 @@ class ImageTableConverter:
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at once."""
-        found = (self._reference(source, row) for row in table_rows(storage, source.uri, self.delimiter))
+        names = names_of(self.target, self.column, self.key_column)
+        found = (self._reference(source, row) for row in table_rows(storage, source.uri, self.delimiter, names))
         # Choose by the complete key: a shortened one depends on the split.
         mine = (
             (place, bounded(ref))

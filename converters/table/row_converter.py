@@ -16,7 +16,7 @@ from beam_jobs.references import Reference, References
 from converters.raw.batches import batches
 from converters.raw.splits import is_of
 from converters.table.cells import cell_of, text_cell
-from converters.table.columns import Column, features_of, labels_of, values_of
+from converters.table.columns import Column, features_of, labels_of, names_of, values_of
 from converters.table.converter import find_image
 from pipeline.errors import SchemaError
 from pipeline.raw.image_files import ToJpeg
@@ -69,8 +69,7 @@ class RowConverter:
         return {}
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
-        names = [name for column in self.columns for name in column.parts or [column.name]]
-        rows = table_rows(storage, source.uri, self.delimiter, [*names, self.key_column or names[0]])
+        rows = table_rows(storage, source.uri, self.delimiter, names_of(self.columns, self.key_column))
         keyed = (self._keyed(source, row) for row in rows)
         mine = (each for each in keyed if is_of(source.split, each[0], self.validation_fraction))
         return batches(mine, lambda each: each[1].size, _WINDOW_BYTES)

@@ -5,7 +5,7 @@ cells are part of plan digests."""
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, BinaryIO
 
 import pyarrow
@@ -46,7 +46,7 @@ def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
     return {name: [named[name]] if name in named else _examples(_plain(kind)) for name, kind in kinds.items()}
 
 
-def arrow_rows(storage: Storage, uri: str, columns: Collection[str] | None = None) -> Iterator[tuple[Row, int]]:
+def arrow_rows(storage: Storage, uri: str, columns: Set[str] | None = None) -> Iterator[tuple[Row, int]]:
     """The cells of each row by column, and their size in bytes. columns: those to read. Raises RawDataError."""
     with _opened(storage, uri) as file:
         for batch in (_parquet_batches if uri.endswith(".parquet") else _arrow_batches)(file, uri, columns):
@@ -56,7 +56,7 @@ def arrow_rows(storage: Storage, uri: str, columns: Collection[str] | None = Non
                 yield dict(zip(batch.schema.names, cells, strict=True)), sum(map(_size, cells))
 
 
-def _parquet_batches(file: BinaryIO, uri: str, columns: Collection[str] | None) -> Iterator[Any]:
+def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
     """Page by page, and repeated texts as dictionaries: a small file may repeat a long text a billion times."""
     paged: dict[str, Any] = {"pre_buffer": False, "buffer_size": MiB}
     first = parquet.ParquetFile(file, **paged)
@@ -71,10 +71,9 @@ def _parquet_batches(file: BinaryIO, uri: str, columns: Collection[str] | None) 
         yield from reader.iter_batches(max(1, min(group.num_rows, rows)), row_groups=[number], columns=[*wanted])
 
 
-def _wanted(schema: Any, columns: Collection[str] | None) -> dict[str, None]:
+def _wanted(schema: Any, columns: Set[str] | None) -> dict[str, None]:
     """The names of those columns, in the order of the file."""
-    asked = None if columns is None else {*columns}
-    return dict.fromkeys(name for name in schema.names if asked is None or name in asked)
+    return dict.fromkeys(name for name in schema.names if columns is None or name in columns)
 
 
 def _is_repeated(chunk: Any) -> bool:
@@ -111,7 +110,7 @@ def _stream(file: BinaryIO) -> tuple[Any, Iterator[Any]]:
         return stream.schema, iter(stream)
 
 
-def _arrow_batches(file: BinaryIO, uri: str, columns: Collection[str] | None) -> Iterator[Any]:
+def _arrow_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
     schema, batches = _stream(file)
     for batch in (batch.select([*_wanted(schema, columns)]) for batch in batches):
         for name in batch.schema.names:

@@ -8,7 +8,7 @@ closed costs one line, not the rest of the file. Texts of row errors are part of
 import csv
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, BinaryIO, NamedTuple
 
 from pipeline.errors import InfeedError, RawDataError, how_to_install
@@ -69,7 +69,7 @@ def arrow(uri: str) -> Any:
 
 
 def table_rows(
-    storage: Storage, uri: str, delimiter: str | None, columns: Collection[str] | None = None
+    storage: Storage, uri: str, delimiter: str | None, columns: Set[str] | None = None
 ) -> Iterator[TableRow]:
     """All rows except empty lines and the header. delimiter: of csv; None for the default of the file's suffix.
 
@@ -108,14 +108,11 @@ def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[
         return list(dict.fromkeys(name for row in first for name in row.cells))
 
 
-def _delimiter(uri: str, delimiter: str | None) -> str:
-    return delimiter or ("\t" if uri.endswith(".tsv") else ",")
-
-
 def _all_rows(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[TableRow]:
     if is_json(uri):
         return _rows(_Lines(file, offset), _parse_json)
-    return _rows(_Lines(file), lambda taken: _parse_csv(taken, _delimiter(uri, delimiter)))
+    delimiter = delimiter or ("\t" if uri.endswith(".tsv") else ",")
+    return _rows(_Lines(file), lambda taken: _parse_csv(taken, delimiter))
 
 
 def _header(rows: Iterator[TableRow], uri: str) -> Sequence[str]:

@@ -108,7 +108,7 @@ def find_image_tables(directory):
 
 def find_text_tables(directory):
     tables = find_tables(directory, [], 0.3)
-    (found,) = find_columns(tables.paths, None, {"about": "category", "*": "skip"}, separator="|")
+    (found,) = find_columns(tables.paths, None, {"about": "category", "*": "skip"}, "|")
     about = replace(found, shape=(None,), key="labels", separator="|", required=True)
     return RowConverter((Column("text", "text", required=True), about), validation_fraction=0.3), tables.sources
 
