@@ -14,7 +14,7 @@ from typing import Any
 from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.table.cells import cell_of, class_cells, document_cell, number_cell, text_cell
 from pipeline.errors import LabelError, OptionError, did_you_mean
-from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_json, is_missing, table_rows
+from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_missing, table_rows
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Content, Dtype, Feature, Labels
 from pipeline.shards.typed_json import JsonFile
@@ -241,7 +241,7 @@ def find_columns(
             if name not in seen:
                 seen[name] = _Seen(kind_of(name), separator)
             if seen[name].asked != SKIP:
-                seen[name].add(cell, text=not is_json(path))
+                seen[name].add(cell, text=path.endswith((".csv", ".tsv")))
     kept = [name for name, each in seen.items() if each.asked != SKIP]
     for name in sorted(asked.keys() - seen.keys() - {ALL}):
         raise OptionError(f"the tables have no column {name!r}, which an option names.{did_you_mean(name, kept)}")

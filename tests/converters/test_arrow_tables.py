@@ -155,6 +155,14 @@ def test_texts_and_images_with_labels_come_from_parquet_as_from_csv(raw, raw_tab
     assert images == {raw_tables.images[f"img/{i}.jpg"]: [1 + (i == 1)] for i in range(4)}
 
 
+def test_texts_of_digits_stay_texts(raw, raw_tables, tmp_path):
+    rows = {"zip": ["0123", "0124", "0123", "0124"], "id": ["01", "02", "03", "04"]}
+    parquet.write_table(pa.table(rows), raw / "train.parquet")
+    raw_tables.convert(tmp_path / "out")
+    found = {record["id"][0]: record["zip"] for record in records_of(tmp_path / "out")}
+    assert found == {b"01": [0], b"02": [1], b"03": [0], b"04": [1]}
+
+
 def test_two_columns_of_one_name_are_refused(raw, raw_tables, tmp_path):
     parquet.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), raw / "train.parquet")
     with pytest.raises(RawDataError, match=r"train.parquet has two columns 'a'\. Rename one of them"):
