@@ -15,14 +15,14 @@ CONVERT = "import sitecustomize; from converters.table_to_gcs import main; "
 CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 KILLS = (  # see sitecustomize
     "half:train.*-0",
-    "after:columns.json",
+    "after:train-00001-of-*.json",
     "after:train.*-0",
     "created:train.plan.json",
     "half:train-00001-of-*3@2000",
     "after:train-00000-of-*3",
     "half:train-00002-of-*.json",
-    "after:train-00002-of-*.json",
     "before:columns.json",
+    "after:columns.json",
     "half:manifest.json",
 )
 
