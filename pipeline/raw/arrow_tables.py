@@ -32,7 +32,7 @@ def _opened(storage: Storage, uri: str) -> Iterator[BinaryIO]:
             yield file
     except StorageError:
         raise
-    except (pyarrow.ArrowException, OSError) as e:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as e:
         raise RawDataError(f"{uri} cannot be read: {str(e).splitlines()[0][:200]} Write it again.") from e
 
 

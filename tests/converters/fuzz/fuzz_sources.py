@@ -76,6 +76,11 @@ def find_text_tables(raw: str, out: str):
     return RowConverter(columns, validation_fraction=0.3), tables.sources
 
 
+def find_rows(raw: str, out: str):
+    tables = find_tables(raw, [], 0.3)
+    return RowConverter(find_columns(tables.paths, None, {}), validation_fraction=0.3), tables.sources
+
+
 def in_records(files: Files) -> int:
     """Frames up to the first whose length has another checksum, of files that are not compressed."""
     found = 0
@@ -148,4 +153,5 @@ SOURCES: Mapping[str, Source] = {
     ),
     "csv tables": Source("csv of images", find_image_tables, "*.csv", in_lines, mutations.BYTES, 4, None),
     "jsonl tables": Source("jsonl of texts", find_text_tables, "*.jsonl", in_lines, mutations.BYTES, 4, None),
+    "parquet tables": Source("rows of parquet", find_rows, "*.parquet", lambda files: 0, mutations.BYTES, 20, None),
 }

@@ -16,6 +16,8 @@ from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import SourceSummary, check_scanned
 from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.packed_files import raw_storage
+from beam_jobs.packed_files import scanned as scanned_of
 from beam_jobs.references import concat
 from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.write import write_shard
@@ -50,7 +52,7 @@ def convert_in_process(job: ConversionJob) -> int:
     for split in job.splits:
         pieces, summaries = defaultdict(list), []
         for number, source in ((n, s) for n, s in enumerate(job.sources) if s.split == split):
-            batches = list(job.converter.scan(open_storage(source.uri), source))
+            batches = list(scanned_of(job, source))
             keys = sum(key_digest(refs.key.tolist()) for refs in batches)
             summaries.append(SourceSummary(number, sum(map(len, batches)), keys))
             for bucket, refs in itertools.chain.from_iterable(by_bucket(job, split, refs) for refs in batches):
@@ -65,7 +67,8 @@ def convert_in_process(job: ConversionJob) -> int:
             for shard, refs in plan.assign(bucket, rows):
                 by_shard[shard].append(refs)
         receipts = [
-            write_shard(storage, storage, plan, shard, concat(by_shard[shard])) for shard in range(plan.num_shards)
+            write_shard(raw_storage(job, split), storage, plan, shard, concat(by_shard[shard]))
+            for shard in range(plan.num_shards)
         ]
         commit_split(storage, plan, summaries, receipts)
     return scanned
