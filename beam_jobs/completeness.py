@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from beam_jobs.column_sums import ColumnSums
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.receipts import Findings, Receipt, read_receipts, receipts_of
 from beam_jobs.shard_plan import SplitPlan
