@@ -80,10 +80,10 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
         return
     if not job.overwrite:
         change = _changed_source(there, mine) or first_change(storage, plan, there.plan, there.num_shards, there.seed)
+        change = f"In the raw data, {change}" if change else "Raw data, label files, options or infeed's version differ"
         raise ConversionError(
-            f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. "
-            f"{f'In the raw data, {change}' if change else 'Raw data, label files or options differ'}. Replace the "
-            "split with --overwrite, give another directory, or repeat the options and data of the old plan."
+            f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. {change}. "
+            "Replace the split with --overwrite, give another directory, or repeat the old plan's options and data."
         )
     _remove_split(storage, job.output_dir, plan.split, there)
     _publish(storage, path, mine)

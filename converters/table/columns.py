@@ -61,11 +61,17 @@ class Column:
         return f"{self.name} {self.kind}{classes}{f' {[*self.shape]}' * bool(self.shape)}".replace("None", "any number")
 
     @property
+    def feature_key(self) -> str:
+        """The key of the feature."""
+        return self.key or self.name
+
+    @property
     def feature(self) -> Feature:
         """What a record has."""
         dtype, content = _FEATURES["text" if self.kind == CLASS_NAME else self.kind]
         missing = f"; {MISSING} if missing" * (not self.required)
-        classes = f"{self.base}..{self.base + len(self.names) - 1}, a class{missing}"
+        many = "any number of classes" if self.separator else f"a class{missing}"
+        classes = f"{self.base}..{self.base + len(self.names) - 1}, {many}"
         docs = {"category": classes, CLASS_NAME: "name of the class", "text": "UTF-8"}
         return Feature(dtype, self.shape, content=content, doc=", ".join(self.parts) or docs.get(self.kind, ""))
 
@@ -124,14 +130,14 @@ class Column:
 
 def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
     """Their features by key."""
-    return {column.key or column.name: column.feature for column in columns}
+    return {column.feature_key: column.feature for column in columns}
 
 
 def values_of(
     columns: Iterable[Column], cells: Mapping[str, Any], jpeg: Callable[[Any], bytes] = bytes
 ) -> dict[str, Value]:
     """A value for each of these features. Raises ValueError, whatever jpeg raises."""
-    return {column.key or column.name: column.value(cells, jpeg) for column in columns}
+    return {column.feature_key: column.value(cells, jpeg) for column in columns}
 
 
 def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:
@@ -142,7 +148,7 @@ def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:
 def labels_of(columns: Iterable[Column]) -> Labels | None:
     """Names of the label numbers: of the first class that no row may lack."""
     labels = (column for column in columns if column.kind == "category" and column.required)
-    return next((Labels(label.key or label.name, label.base, label.names) for label in labels), None)
+    return next((Labels(label.feature_key, label.base, label.names) for label in labels), None)
 
 
 def _in_order(names: Collection[str]) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ Pure: reads raw data through a Storage, returns values."""
 import itertools
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,21 +15,21 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bounded
 from converters.images.image_records import IMAGE_FEATURES, image_features, member_error
+from converters.raw.class_names import names_digest
 from converters.raw.splits import is_of
 from converters.raw.tars import Member
 from converters.table.cells import cell_of, text_cell
-from converters.table.columns import Column, features_of, labels_of, names_of, values_of
+from converters.table.columns import Column, features_of, labels_of, names_of
 from pipeline.errors import StorageError
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
-from pipeline.raw.rows import TableRow, place_of, table_rows
-from pipeline.shards.example import encode_example
-from pipeline.shards.example_decoding import decode_example
+from pipeline.raw.rows import TableRow, table_rows
+from pipeline.shards.example import Value, encode_example
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 _ROWS_PER_BATCH = 4096
-_END = b"."  # of a target: NumPy drops the zeros at the end of bytes
+_BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
 # https://cloud.google.com/storage/docs/objects#naming; a bucket fails on other names, as if it could not be reached
 _OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
 _MAX_OBJECT_NAME_BYTES = 1024
@@ -64,17 +63,14 @@ class ImageTableConverter:
     def schema(self) -> Schema:
         return Schema("image_table", _FEATURES | features_of(self.target))
 
-    @cached_property
-    def _target(self) -> Schema:
-        return Schema("target", features_of(self.target))
-
     @property
     def labels(self) -> Labels | None:
         return labels_of(self.target)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter. Without the fraction: the rows of a split already depend on it."""
-        return {"converter": "table/3", **asdict(replace(self, validation_fraction=None))}
+        """See Converter. As in infeed 0.2, whose conversions go on. Without the fraction, on which rows depend."""
+        columns = {"column": self.column, "key_column": self.key_column, "delimiter": self.delimiter}
+        return {"converter": "table/2", **columns, **_target_fields(self.target), **asdict(self.to_jpeg)}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at once."""
@@ -91,17 +87,34 @@ class ImageTableConverter:
 
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
         """The place of the row, and a reference to it."""
-        key, error, image, target = f"{source.uri.rpartition('/')[2]}:{row.line}", row.error, "", b""
+        key, error, image, target = f"{source.uri.rpartition('/')[2]}:{row.line}", row.error, "", ""
         try:
             if not error:
                 image = self._image(row)
-                target = encode_example(self._target, values_of(self.target, row.cells)) + _END
+                target = " ".join(map(repr, self._numbers(row)))
                 key = text_cell(self.key_column, cell_of(row.cells, self.key_column)) if self.key_column else image
         except ValueError as e:
             error = str(e)
-        columns, place = {"image": image.encode(), "target": target}, place_of(source.uri, row)
-        error = error and f"{place}: {error}"
+        columns, place = {"target": target.encode(), "image": image.encode()}, f"line {row.line}"
+        error = error and f"{place}: {error}"  # part of plan digests
         return place, Reference(f"{source.split}/{key}", source.file, row.offset, row.size, error, columns)
+
+    def _numbers(self, row: TableRow) -> Sequence[int | float]:
+        if not self.target:
+            return []
+        value: Any = self.target[0].value(row.cells, bytes)
+        if self.target[0].parts:
+            return np.array(value, np.float32).tolist()
+        return value if isinstance(value, list) else [value]
+
+    def _values(self, numbers: Sequence[bytes]) -> dict[str, Value]:
+        """The features of the target."""
+        if not self.target:
+            return {}
+        first, *names = self.target
+        values = [*map(float if first.parts else int, numbers)]
+        named = {column.feature_key: column.names[int(values[0]) - column.base].encode() for column in names}
+        return {first.feature_key: values if first.shape else values[0], **named}
 
     def _image(self, row: TableRow) -> str:
         name = text_cell(self.column, cell_of(row.cells, self.column))
@@ -112,11 +125,35 @@ class ImageTableConverter:
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Accurate to a few bytes for images that stay as they are; for others, uses the size before."""
         name = np.char.str_len(np.char.rpartition(refs.columns["image"], b"/")[:, 2])
-        return _BYTES_AROUND_IMAGE + refs.size + name + np.char.str_len(refs.columns["target"])
+        target = sum(len(column.feature_key.encode()) + _BYTES_AROUND_VALUE for column in self.target)
+        return _BYTES_AROUND_IMAGE + refs.size + name + target + self._value_bytes(refs.columns["target"])
+
+    def _value_bytes(self, numbers: np.ndarray) -> np.ndarray | int:
+        """Shards begin and end where these sizes say, so that they stay as they are."""
+        first = self.target[0] if self.target else None
+        if first is None or first.parts:
+            return 4 * len(first.parts) if first else 0
+        if first.separator:
+            varint_bytes = max(1, -(-(len(first.names) - 1).bit_length() // 7))  # of the largest label
+            return (np.char.count(numbers, b" ") + (numbers != b"")) * varint_bytes
+        names = np.array([len(name.encode()) for name in first.names], np.int64)
+        return names[np.where(numbers == b"", str(first.base).encode(), numbers).astype(np.int64) - first.base]
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        image, target = self.to_jpeg(data), decode_example(ref.text("target").removesuffix(_END))
+        image, target = self.to_jpeg(data), self._values(ref.text("target").split())
         return Converted({**_image_features(image, ref.file.uri), **target}, image.fixups, image.notes)
+
+
+def _target_fields(target: Sequence[Column]) -> Mapping[str, Any]:
+    if not target:
+        return {}
+    column = target[0]
+    if column.parts:
+        return {"target_columns": list(column.parts)}
+    classes = {"classes": names_digest(column.names)}
+    if column.separator:
+        return {"labels_column": column.name, "separator": column.separator, **classes}
+    return {"label_column": column.name, **classes}
 
 
 def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:

@@ -60,7 +60,7 @@ class RowConverter:
     @cached_property
     def class_names(self) -> Mapping[str, Sequence[str]]:
         """Of each category."""
-        return {column.key or column.name: column.names for column in self.columns if column.kind == "category"}
+        return {column.feature_key: column.names for column in self.columns if column.kind == "category"}
 
     def digest_fields(self) -> Mapping[str, Any]:
         return {"converter": "rows/2", **asdict(self)}

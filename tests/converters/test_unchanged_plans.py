@@ -64,6 +64,19 @@ def a_table(raw):
     return table_to_gcs.main, ["--image-column=file", "--label-column=animal", "--max-bad-records=2"]
 
 
+def a_table_of_several_labels(raw):
+    rows = "".join(f"{name},{('a', 'a|bb', 'bb')[i % 3]}\n" for i, name in enumerate(FILES))
+    write(raw, {**FILES, "train.csv": f"file,tags\n{rows}".encode()})
+    flags = ["--image-column=file", "--labels-column=tags", "--label-separator=|", "--num-train-shards=3"]
+    return table_to_gcs.main, [*flags, "--max-bad-records=2"]
+
+
+def a_table_of_numbers(raw):
+    rows = "".join(f"{name},{i / 3},{i}\n" for i, name in enumerate(FILES))
+    write(raw, {**FILES, "train.csv": f"file,x,y\n{rows}".encode()})
+    return table_to_gcs.main, ["--image-column=file", "--target-columns=x,y", "--max-bad-records=2"]
+
+
 def imagenet(raw):
     classes = {f"n0000000{i}.tar": tar_of({f"n0000000{i}_{j}.JPEG": JPEG + bytes(j) for j in range(3)}) for i in (1, 2)}
     write(raw, {"ILSVRC2012_img_train.tar": tar_of(classes), "synsets.txt": b"n00000001\nn00000002\n"})
@@ -89,6 +102,14 @@ UNCHANGED = {
     a_table: (
         {"train": "8b4bc4e9f0995e56f60906b4a4aead3f"},
         "2322ea5dfad7ac4924a0df24664bd4cac826fe21c089b5d6f1dcd1ba5a242248",
+    ),
+    a_table_of_several_labels: (
+        {"train": "cdbb68878ad8da21d64425c919f81fc7"},
+        "716171106c65e38db46e835eb4fa5cf755366d36e2473ba95594883f3b79847c",
+    ),
+    a_table_of_numbers: (
+        {"train": "9fd624c470a39b914b7379d0cad8751b"},
+        "1c7b5add184a55d9258c653fac20d9ee58e2c8e2beb3f83d9a883afc825b8a89",
     ),
     imagenet: (
         {"train": "08cb4c6492b2db349ba98f17b117e3c3"},
