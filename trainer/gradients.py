@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
@@ -159,22 +160,25 @@ def first_bad(loss: jax.Array, gradient_squares: Sequence[jax.Array], after: Var
 
 
 def finder_of_broken(placement: Placement) -> Callable[[TrainState], Callable[[], str]]:
-    """Starts to look for non-finite arrays in a state; the result returns the name of the first, "" if there is none,
+    """Begins to look for non-finite arrays in a state; the result returns the name of the first, "" if there is none,
     in any thread and even if the state has been donated since."""
+    return _begin_on_host if placement.on_cpu and jax.process_count() == 1 else _beginning_on_devices(placement)
 
-    def look(leaves: Sequence[jax.Array]) -> jax.Array:
-        # On a CPU the sum of squares takes a quarter of the time of the other.
-        sound = jnp.isfinite(_with_itself(leaves))
-        return jax.lax.cond(sound, lambda: jnp.int32(-1), lambda: _first(~_finite(leaves)))
 
-    first = jax.jit(look, out_shardings=placement.replicated)
+def _begin_on_host(state: TrainState) -> Callable[[], str]:
+    held = {name: np.asarray(leaf) for name, leaf in _inexact(state)}  # views; a program would take a second to compile
+    return lambda: next((name for name, numbers in held.items() if not np.isfinite(numbers).all()), "")
 
-    def find(state: TrainState) -> Callable[[], str]:
+
+def _beginning_on_devices(placement: Placement) -> Callable[[TrainState], Callable[[], str]]:
+    first = jax.jit(lambda leaves: _first(~_finite(leaves)), out_shardings=placement.replicated)
+
+    def begin(state: TrainState) -> Callable[[], str]:
         found = dict(_inexact(state))
         names, number = [*found, ""], first([*found.values()])
         return lambda: names[int(jax.device_get(number))]
 
-    return find
+    return begin
 
 
 def _inexact(tree: Any) -> list[tuple[str, Any]]:

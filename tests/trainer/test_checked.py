@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trainer.gradients import finder_of_broken, squares
+from trainer.gradients import _beginning_on_devices, finder_of_broken, squares
 from trainer.mesh import Placement
 
 
@@ -43,8 +43,10 @@ def test_the_norm_of_no_arrays_is_zero():
         ({"count": np.int32(3)}, ""),
         ({"a": np.full(4, 3e38, np.float32), "b": np.ones(2, np.float32)}, ""),
         ({"a": np.full(4, 3e38, np.float32), "b": np.float32([1, np.nan])}, "b"),
+        ({"a": jnp.ones(3, jnp.bfloat16), "b": jnp.array([1, jnp.inf], jnp.bfloat16)}, "b"),
     ],
-    ids=["no numbers with a fraction", "squares that overflow", "a NaN beside them"],
+    ids=["no numbers with a fraction", "squares that overflow", "a NaN beside them", "16 bits"],
 )
-def test_what_is_saved_is_broken_only_if_a_number_is_not_finite(state, found):
-    assert finder_of_broken(Placement.of(jax.devices()[:1]))(state)() == found
+@pytest.mark.parametrize("begins", [finder_of_broken, _beginning_on_devices], ids=["on a CPU", "elsewhere"])
+def test_what_is_saved_is_broken_only_if_a_number_is_not_finite(begins, state, found):
+    assert begins(Placement.of(jax.devices()[:1]))(state)() == found
