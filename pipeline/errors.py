@@ -215,7 +215,7 @@ class ExportError(InfeedError):
 def check_at_least(least: int, values: Mapping[str, float | None], more: str = "") -> None:
     """Raises OptionError for the first of the values, by the names of their arguments or flags, that is too small.
 
-    None is no value. more: what the message adds."""
+    None: not given. more: ends the message."""
     for name, value in values.items():
         if value is not None and value < least:
             raise OptionError(f"{name}={value}{':' * name.startswith('--')} must be at least {least}{more}.")

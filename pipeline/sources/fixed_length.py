@@ -72,7 +72,7 @@ class _FixedLengthReading(IndexedReading):
     header_bytes = 0
 
     def crc_of(self, payload: bytes, due: int) -> int:
-        """See IndexedReading. What is due is not known for these files."""
+        """See IndexedReading. These files do not say what is due."""
         return crc32c(payload)
 
 

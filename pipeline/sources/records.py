@@ -154,7 +154,7 @@ class Records(Protocol):
 
 
 class ReadDirectly:
-    """The base of Records of which any can be read directly, with lengths that are known before."""
+    """The base of Records that can be read in any order, because all lengths are known."""
 
     info: RecordsInfo
 

@@ -1,5 +1,6 @@
 """Reads and verifies the values of an array in a checkpoint, for tools. Needs no jax."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls,
 from trainer.workdir import STATE
 
 PLACE, MIX, SHIFTS = 0x9E3779B1, 0x85EBCA6B, (15, 13)  # as in common integer hashes
+MOST_PARTS = 2**20
 AT_ONCE = 2**16  # words, which stay in a core's cache
 
 
@@ -49,7 +51,15 @@ def array_sum(numbers: np.ndarray, cut: Sequence[int] | None = None) -> int:
     return summed(np.ascontiguousarray(numbers).reshape(-1).view(f"<u{wide}").astype(np.uint32, copy=False))
 
 
+def _fits(cut: Any, shape: Sequence[int]) -> bool:
+    """Whether an array of this shape can be cut so, into no more parts than there are devices anywhere."""
+    whole = isinstance(cut, list) and len(cut) == len(shape) and all(type(count) is int and count > 0 for count in cut)
+    return whole and math.prod(cut) <= MOST_PARTS and not any(np.remainder(shape, cut))
+
+
 def _sum_of_crcs(numbers: np.ndarray, cut: Sequence[int]) -> int:
+    if not _fits(cut, numbers.shape):
+        return -1  # of no array: the file states it
     parts, total = [size // count for size, count in zip(numbers.shape, cut, strict=True)], 0
     for number, cell in enumerate(np.ndindex(*cut)) if numbers.size else ():
         part = numbers[tuple(slice(i * size, (i + 1) * size) for i, size in zip(cell, parts, strict=True))]

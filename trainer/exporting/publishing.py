@@ -254,8 +254,8 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class ExportOrigin:
-    """The model that is exported. step, workdir: of which checkpoint of which training. metrics: of its evaluation, if
-    they are known. model: which of its parameters. fingerprint: of the data that it was verified on."""
+    """The model that is exported. step, workdir: of its checkpoint. metrics: of its evaluation, if they are known.
+    model: which of its parameters. fingerprint: of the data that it was verified on."""
 
     step: int
     workdir: str
