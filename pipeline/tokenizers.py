@@ -59,8 +59,8 @@ class TextInfo:
     packing: Packing
     validation_fraction: float | None = None
 
-    def files(self) -> dict[str, bytes]:
-        """Name -> content of the files to write next to the shards: text.json, and tokenizer.json if there is one."""
+    def fields(self) -> dict[str, Any]:
+        """The content of text.json, as plain JSON types."""
         fields = {
             "tokenizer": dict(self.tokenizer.settings()),
             "sequence_length": self.sequence_length,
@@ -68,10 +68,15 @@ class TextInfo:
         }
         if self.validation_fraction is not None:
             fields["validation_fraction"] = self.validation_fraction
-        files = {TEXT_FILE: sealed_line(fields)}
-        if isinstance(self.tokenizer, HuggingFaceTokenizer):
-            files[TOKENIZER_FILE] = self.tokenizer.content()
-        return files
+        return fields
+
+    def tokenizer_file(self) -> dict[str, bytes]:
+        """Name -> content of tokenizer.json; empty for a tokenizer that has no file."""
+        return {TOKENIZER_FILE: self.tokenizer.content()} if isinstance(self.tokenizer, HuggingFaceTokenizer) else {}
+
+    def files(self) -> dict[str, bytes]:
+        """Name -> content of the files to write next to the shards: text.json, and tokenizer.json if there is one."""
+        return {TEXT_FILE: sealed_line(self.fields()), **self.tokenizer_file()}
 
 
 @dataclass(frozen=True)
@@ -86,13 +91,18 @@ class _Settings:
 
 
 @dataclass(frozen=True)
-class _Fields:
+class TextFields:
     """text.json, key by key."""
 
     tokenizer: _Settings
     sequence_length: Number
     packing: Packing
     validation_fraction: float | None = None
+
+    def info(self, file: JsonFile, directory: str) -> TextInfo:
+        """What they say. file: that has them. directory: of its tokenizer.json. Raises file.error."""
+        tokenizer = _tokenizer(file, directory, self.tokenizer)
+        return TextInfo(tokenizer, self.sequence_length, self.packing, self.validation_fraction)
 
 
 def read_text_info(directory: str) -> TextInfo:
@@ -105,9 +115,7 @@ def read_text_info(directory: str) -> TextInfo:
         )
     file = JsonFile(path, OptionError, _MEND)
     fields, _ = unsealed(file, storage.read(path))
-    read = file.typed(fields, _Fields)
-    tokenizer = _tokenizer(file, directory, read.tokenizer)
-    return TextInfo(tokenizer, read.sequence_length, read.packing, read.validation_fraction)
+    return file.typed(fields, TextFields).info(file, directory)
 
 
 def _tokenizer(file: JsonFile, directory: str, settings: _Settings) -> Tokenizer:

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import EvaluationError
+from pipeline.logs import logger
 from trainer.inputs import INDEX, MASK, Input
 from trainer.loop.dispatching import DispatchResult
 from trainer.metrics.tally import LOSSES
 from trainer.results import EvaluatedRecords
-from trainer.step_functions import BAD_ROWS, CRC_SUM, PREDICTIONS, PROOF_SUMS, RECORDS, ROWS
+from trainer.step_functions import BAD_ROWS, CRC_SUM, PREDICTIONS, PROOF_SUMS, RECORDS, ROWS, UNSEEN
+
+log = logger("trainer")
 
 OnRecords = Callable[[EvaluatedRecords], None]
 OnCounted = Callable[[int], None]
@@ -21,10 +24,11 @@ OnCounted = Callable[[int], None]
 
 
 class ExactEpoch:
-    """records: rows that counted. crc: the sum of their crcs mod 2**32, plus the expected crcs of masked records."""
+    """records: rows that counted. crc: the sum of their crcs mod 2**32, plus the expected crcs of masked records.
+    unseen: values of categories that the model has never seen."""
 
     def __init__(self, source: Input) -> None:
-        self.records = self.crc = self._bad = 0
+        self.records = self.crc = self.unseen = self._bad = 0
         self._source = source
 
     @property
@@ -36,6 +40,7 @@ class ExactEpoch:
         """Adds `_records`, `_bad_rows` and `_crc_sum` of one step or several, as integers, so exactly."""
         self.records += int(sums[RECORDS].sum(dtype=np.int64))
         self._bad += int(sums[BAD_ROWS].sum(dtype=np.int64))
+        self.unseen += int(sums[UNSEEN].sum(dtype=np.int64))
         self.crc = (self.crc + int(sums[CRC_SUM].sum(dtype=np.uint64))) % 2**32
 
     def check(self, call: str, so: str) -> None:
@@ -52,6 +57,10 @@ class ExactEpoch:
                 f"the {call} counted {self.records} records{left_out} as due, but their crcs add up to "
                 f"{self.crc:08x} and not to the index's {expected_crc:08x}. Some record was delivered in place of "
                 f"another; {so}. {self._next_step}"
+            )
+        if self.unseen:
+            log.warning(
+                "%s: %d values are categories that the model has never seen; they count as missing", call, self.unseen
             )
         if self.records == 0:
             raise EvaluationError(

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import jax
 import numpy as np
 
+from pipeline.description import Description, renumberings
 from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.inputs.input_info import InputInfo
@@ -31,6 +32,7 @@ __all__ = [
     "TfDataset",
     "as_function",
     "as_input",
+    "described_as",
 ]
 
 MASK = "_mask"
@@ -106,6 +108,10 @@ MakeInput = Callable[[InputContext], Input | TfDataset | Iterable[Mapping[str, A
 InputFn = MakeInput | Input | TfDataset
 """What a Trainer takes as input: a function of the context, called on every host. On a single host, what it would
 return may be given in its place, except for a plain iterable, which can be read only once."""
+
+
+Describe = Callable[[Description], Description | None]
+"""From the description of some data to that of the model to which they are given; None if it has none."""
 
 
 class IterableInput:
@@ -196,6 +202,26 @@ def as_input(source: object, host_batch: int) -> Input:
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
         "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of NumPy arrays."
     )
+
+
+def described_as(source: Input, model: Description | None, target: str | None, *, strict: bool) -> Input:
+    """The input with the numbers of the model's description: see DatasetInput.described_as.
+
+    InputError for an input of another kind that would need other numbers; OptionError for what has no such number."""
+    own = source.info.description
+    if own is None or model is None:
+        return source
+    if hasattr(
+        type(source), "described_as"
+    ):  # ask the class: a wrapper that forwards attributes may change the batches
+        return cast(Any, source).described_as(model, target, strict=strict)
+    found = renumberings(model, own, source.info.fingerprint, own.schema.features, target, strict=strict)
+    for key in (key for key, each in found.items() if each.changes):
+        raise InputError(
+            f"the data number the classes of {key!r} unlike the model, and a {type(source).__name__} cannot map them. "
+            "Give what eval_dataset returns, or convert the data as those of the training were."
+        )
+    return source
 
 
 def _completed(batch: Mapping[str, Any], host_batch: int) -> dict[str, Any]:

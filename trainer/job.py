@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import jax
 
+from pipeline.description import Description
 from pipeline.errors import InfeedError, InputError, OptionError, did_you_mean
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
@@ -15,7 +16,18 @@ from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
 from trainer.exits import Check
 from trainer.history.segments import Command
-from trainer.inputs import MASK, FirstBatches, Input, InputContext, InputFn, IterableInput, as_function, as_input
+from trainer.inputs import (
+    MASK,
+    Describe,
+    FirstBatches,
+    Input,
+    InputContext,
+    InputFn,
+    IterableInput,
+    as_function,
+    as_input,
+    described_as,
+)
 from trainer.loop.dispatching import steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
@@ -29,13 +41,16 @@ Mode = Literal["train", "eval", "predict"]
 
 @dataclass(frozen=True)
 class OpenedInput:
-    """An input, the spec of its host batches as jax sees it, the size of a global batch, and what made the input."""
+    """An input, the spec of its host batches as jax sees it, the size of a global batch, and what made the input.
+
+    description: of the model to which it is given, whose numbers it has."""
 
     mode: Mode
     source: Input
     struct: dict[str, Any]
     global_batch: int
     input_fn: InputFn
+    description: Description | None
 
     @property
     def resumable(self) -> bool:
@@ -52,6 +67,11 @@ class Job:
     placement: Placement
     callbacks: Sequence[Callback] = ()
     command: Command | None = None
+
+    @property
+    def target(self) -> str | None:
+        """The feature that the model predicts, if the task states it."""
+        return self.task.target and self.task.target.key
 
     @property
     def traced_task(self) -> Task:
@@ -93,8 +113,12 @@ class Job:
                 f"{self.config.global_batch_size}). Allowed: {fitting}."
             )
 
-    def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> OpenedInput:
-        """Calls input_fn and checks its spec against the batch size."""
+    def open(
+        self, mode: Mode, input_fn: InputFn, start_step: int = 0, describe: Describe = lambda data: data
+    ) -> OpenedInput:
+        """Calls input_fn and checks its spec against the batch size, and its description against the model's.
+
+        describe: what describes the model. Default: the data."""
         config = self.config
         sizes = {"eval": config.resolved_eval_batch_size, "predict": config.resolved_predict_batch_size}
         batch = sizes.get(mode, config.global_batch_size)
@@ -103,9 +127,11 @@ class Job:
         context = self.context(mode, batch, hosts, 0 if cut else start_step)
         made, host_batch = as_function(input_fn)(context), context.per_host_batch_size
         source = as_input(made, host_batch)
+        description = source.info.description and describe(source.info.description)
+        source = described_as(source, description, self.target, strict=mode != "predict")
         if cut:
             source = FirstBatches(source, cut, repeat=mode == "train")
-        opened = self._checked(mode, source, batch, host_batch, input_fn)
+        opened = self._checked(mode, source, batch, host_batch, input_fn, description)
         if mode == "eval" and opened.source.info.num_records is None and not config.fast_dev_run:
             log.warning(
                 "the input does not state how many records it has, so one that it left out would not be missed. For a "
@@ -139,7 +165,9 @@ class Job:
             workers=config.input_workers,
         )
 
-    def _checked(self, mode: Mode, source: Input, batch: int, host_batch: int, input_fn: InputFn) -> OpenedInput:
+    def _checked(
+        self, mode: Mode, source: Input, batch: int, host_batch: int, input_fn: InputFn, model: Description | None
+    ) -> OpenedInput:
         if (given := source.info.global_batch) not in (None, batch):
             raise InputError(
                 f"the input has global_batch={given}, the trainer {batch} ({mode}). Give both in an input_fn: "
@@ -155,7 +183,7 @@ class Job:
         if mode == "train":  # the batches of an evaluation may have fewer arrays
             self.placement.axes.check_names(struct)
         self.placement.axes.check_rows(struct, host_batch)
-        return OpenedInput(mode, source, struct, batch, input_fn)
+        return OpenedInput(mode, source, struct, batch, input_fn, model)
 
     def abstract_state(self, opened: OpenedInput) -> TrainState:
         """Shapes and shardings of the task's state for this input."""

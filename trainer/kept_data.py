@@ -1,55 +1,120 @@
-"""What a training keeps of its data's description in <workdir>/data.json: with it, the model can be used without them.
+"""What a run keeps of its data in <workdir>/description.json: with it, the model's numbers keep their meaning.
 
-Only features and class names; no record. NumPy only."""
+Training writes it before the first step. Evaluation, prediction, sampling, export and `load` use it, whatever data they
+read, or none. No record is kept. NumPy only."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pipeline.description import Description
 from pipeline.errors import CheckpointError, Reject
+from pipeline.shards.column_statistics import Statistics
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.typed_json import JsonFile, sealed, unsealed
+from pipeline.shards.typed_json import JsonFile, read_sealed, sealed
 from pipeline.sources.in_memory import ExampleRecords
-from pipeline.sources.records import Records
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer.workdir import DATA
+from pipeline.tokenizers import TextFields
+from trainer.inputs import Describe
+from trainer.warm_start.config import WarmStart
+from trainer.warm_start.finding import find_checkpoint
+from trainer.workdir import CHECKPOINTS, DESCRIPTION
 
 MOST_VALUES = 2**24  # of a feature of one record: the file may state any number
 BLANK: Mapping[str, Value] = {"bytes": b"", "int64": 0, "float32": 0.0}
 
 
 @dataclass(frozen=True)
-class KeptData:
-    """The features of the records of a training, and their class names, if there are any."""
+class _File:
+    """description.json, key by key. The tokenizer's own file, if it has one, is tokenizer.json."""
 
     schema: Schema
-    labels: Labels | None = None
+    labels: Labels | None
+    columns: Statistics
+    text: TextFields | None
 
-    @staticmethod
-    def of(records: Records) -> "KeptData | None":
-        """Of the records of a dataset; None for arrays and for records whose features are unknown."""
-        layout = records.info.layout
-        if not isinstance(layout, Schema) or layout.opaque:
-            return None
-        return KeptData(layout, records.info.labels)
 
-    def to_json(self) -> bytes:
-        """The content of the file."""
-        page = {"schema": self.schema.to_json(), "labels": self.labels and asdict(self.labels)}
-        return json.dumps(sealed(page), indent=1).encode() + b"\n"
+def keep(workdir: str, description: Description | None) -> None:
+    """Writes the description of a run that begins; None replaces that of an earlier one by one without features."""
+    if description is None:
+        if kept(workdir) is None:
+            return
+        description = Description(Schema("unknown", {}))
+    text, columns = description.text, {name: asdict(each) for name, each in description.columns.items()}
+    labels = description.labels and asdict(description.labels)
+    page = {
+        "schema": description.schema.to_json(),
+        "labels": labels,
+        "columns": columns,
+        "text": text and text.fields(),
+    }
+    files = {
+        **(text.tokenizer_file() if text else {}),
+        DESCRIPTION: json.dumps(sealed(page), indent=1).encode() + b"\n",
+    }
+    for name, content in files.items():
+        with open_storage(workdir).publish(join(workdir, name)) as sink:
+            sink.write(content)
 
-    def records(
-        self, name: str, examples: Iterable[Mapping[str, Value]] = ({},), places: Sequence[str] = ()
-    ) -> ExampleRecords:
-        """Examples in memory as such records: features that one lacks are blank. Default: one blank record.
 
-        places: what messages call each of them."""
-        blank = {key: _blank(feature) for key, feature in self.schema.features.items()}
-        filled = ({**blank, **example} for example in examples)
-        return ExampleRecords(name, self.schema, filled, self.labels, places=places)
+def kept(workdir: str) -> Description | None:
+    """That of the run in a work directory; None if its data had none. CheckpointError if it is damaged."""
+    storage, path = open_storage(workdir), join(workdir, DESCRIPTION)
+    if not storage.exists(path):
+        return None
+    file = JsonFile(path, CheckpointError, "Copy it again from where the model was trained.")
+    found = read_sealed(file, storage.read(path), _File)
+    for name, feature in found.schema.features.items():
+        if (feature.num_values or 0) > MOST_VALUES:
+            raise file.misfit(f"a record has {feature.num_values:,} values of {name!r}; allowed are {MOST_VALUES:,}.")
+    text = found.text.info(file, workdir) if found.text else None
+    return None if found.schema.opaque else Description(found.schema, found.labels, found.columns, text)
+
+
+def describer(workdir: str, step: int, warm_start: WarmStart, target: str | None) -> Describe:
+    """What describes the model of a run that starts after this step. target: the feature that it predicts.
+
+    A resumed run keeps its description. A new one has that of its data; with a warm start from a run of infeed, that of
+    the other model, but for the classes of the target."""
+    if step:
+        own = kept(workdir)
+        return lambda data: own or data
+    before = kept_before(warm_start)
+    return lambda data: before.continued_with(data, target) if before else data
+
+
+def has_new_head(warm_start: WarmStart, description: Description | None, target: str | None) -> bool:
+    """Whether the classes of a run are not those of the run whose checkpoint its warm start begins with."""
+    before = kept_before(warm_start)
+    if before is None or description is None:
+        return False
+    ours, theirs = (each.names(target) for each in (description, before))
+    return (ours and ours.names) != (theirs and theirs.names)
+
+
+def kept_before(warm_start: WarmStart) -> Description | None:
+    """The description of the run whose checkpoint a warm start begins with; None if it has none."""
+    found = find_checkpoint(warm_start.init_from) if warm_start.init_from else None
+    workdir, checkpoints, _ = found.path.rpartition(f"/{CHECKPOINTS}/") if found else ("", "", "")
+    return kept(workdir) if checkpoints else None
+
+
+def records_like(
+    description: Description,
+    name: str,
+    examples: Iterable[Mapping[str, Value]] = ({},),
+    places: Sequence[str] = (),
+) -> ExampleRecords:
+    """Examples in memory as records of a run: features that one lacks are blank. Default: one blank record.
+
+    places: what messages call each of them."""
+    blank = {key: _blank(feature) for key, feature in description.schema.features.items()}
+    filled = ({**blank, **example} for example in examples)
+    options: Any = {"places": places, "description": description}
+    return ExampleRecords(name, description.schema, filled, description.labels, **options)
 
 
 def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dict[str, Value]:
@@ -69,16 +134,3 @@ def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dic
 
 def _blank(feature: Feature) -> Any:
     return [] if feature.num_values is None else [BLANK[feature.dtype]] * feature.num_values
-
-
-def kept_data(workdir: str) -> KeptData | None:
-    """Of the training in this work directory; None where an earlier version trained. CheckpointError if damaged."""
-    storage, path = open_storage(workdir), join(workdir, DATA)
-    if not storage.exists(path):
-        return None
-    file = JsonFile(path, CheckpointError, "Copy it again, or remove it and give the data.")
-    kept = file.typed(unsealed(file, storage.read(path))[0], KeptData)
-    for name, feature in kept.schema.features.items():
-        if (feature.num_values or 0) > MOST_VALUES:
-            raise file.misfit(f"a record has {feature.num_values:,} values of {name!r}; allowed are {MOST_VALUES:,}.")
-    return kept

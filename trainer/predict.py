@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipeline.description import Description
 from pipeline.errors import EvaluationError, OptionError, RawDataError, Reject, SchemaError, StorageError, printable
 from pipeline.logs import errors_only
 from pipeline.raw.image_files import orientation
@@ -32,7 +33,7 @@ from pipeline.tools.command import Console, Parser, exit_with, say, table
 from trainer.checkpointing.listing import check_checkpoint
 from trainer.command.names import is_ours
 from trainer.events.progress import RecordsLine
-from trainer.kept_data import KeptData
+from trainer.kept_data import records_like
 from trainer.recipe import DataRecipe
 from trainer.workdir import PREDICTIONS
 
@@ -74,11 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.output is not None:
         _check_output(args.output, args.workdir)
     paths = [path for given in args.files for path in _files(given)]
-    recipe, kept = _recipe(args.workdir, args.recipe)
-    raw = list(_read(recipe, kept, paths, upright=args.apply_orientation))
+    recipe, description = _recipe(args.workdir, args.recipe)
+    raw = list(_read(recipe, description, paths, upright=args.apply_orientation))
     bad, good = [each for each in raw if each.error], [each for each in raw if not each.error]
     with errors_only():  # what they say of records, the end says of files
-        lines = [*_predicted(recipe, kept, good, step, bad)] if good else []
+        lines = [*_predicted(recipe, description, good, step, bad)] if good else []
     _show(lines, args.output, as_json=args.json)
     if rotated := sum(each.rotated for each in good):
         print(
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _told(bad, len(raw))
 
 
-def _recipe(workdir: str, name: str | None) -> tuple[Any, KeptData]:
+def _recipe(workdir: str, name: str | None) -> tuple[Any, Description]:
     """The recipe of the training, and the features of the records that it reads."""
     from trainer.command.loading import recipe_class
     from trainer.command.recorded import recipe_without_data
@@ -99,10 +100,10 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, KeptData]:
         sys.path.append(str(Path.cwd()))  # last, so that it replaces no package
     given = recipe_class(name) if name else None
     recipe = recipe_without_data(workdir, given, model_parallelism=1, mesh=None, fast_dev_run=None)
-    kept = KeptData.of(recipe.eval_records) if isinstance(recipe, DataRecipe) else None
-    if kept is None:
+    description = recipe.description if isinstance(recipe, DataRecipe) else None
+    if description is None:
         raise OptionError(f"the recipe of {workdir} reads no records with named features, so it cannot read files.")
-    return recipe, kept
+    return recipe, description
 
 
 def _check_output(path: str, workdir: str) -> None:
@@ -137,11 +138,13 @@ def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
             yield from _found(storage, join(path, name), seen)
 
 
-def _read(recipe: Any, kept: KeptData, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
+def _read(recipe: Any, description: Description, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
     """The records of files, in order. Raises OptionError for more bytes than are kept in memory."""
     total = 0
     for first in range(0, len(paths), AT_ONCE):
-        for found in in_parallel(lambda path: [*_records(recipe, kept, path, upright)], paths[first : first + AT_ONCE]):
+        for found in in_parallel(
+            lambda path: [*_records(recipe, description, path, upright)], paths[first : first + AT_ONCE]
+        ):
             total += sum(len(value) for each in found for value in each.features.values() if isinstance(value, bytes))
             if total > MOST_BYTES:
                 raise OptionError(
@@ -151,7 +154,7 @@ def _read(recipe: Any, kept: KeptData, paths: Sequence[str], *, upright: bool) -
             yield from found
 
 
-def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[Raw]:
+def _records(recipe: Any, description: Description, path: str, upright: bool) -> Iterator[Raw]:
     storage = open_storage(path)
     try:
         if storage.stat(path).bytes > MOST_OF_FILE:
@@ -159,7 +162,9 @@ def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[
         elif not path.endswith(TABLE_SUFFIXES):
             data = storage.read(path)
             rotated = not upright and orientation(data) != 1
-            yield _record(kept, path, lambda: recipe.file_record(data, upright=upright))._replace(rotated=rotated)
+            yield _record(description, path, lambda: recipe.file_record(data, upright=upright))._replace(
+                rotated=rotated
+            )
         else:
             for count, row in enumerate(table_rows(storage, path, None)):
                 if count == MOST_ROWS:
@@ -167,21 +172,23 @@ def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[
                         f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give a part."
                     )
                 name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
-                yield Raw(name, {}, row.error) if row.error else _record(kept, name, read)
+                yield Raw(name, {}, row.error) if row.error else _record(description, name, read)
     except (RawDataError, StorageError) as error:
         yield Raw(path, {}, str(error))
 
 
-def _record(kept: KeptData, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
+def _record(description: Description, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
     try:
         features = read()
-        kept.records(name, [features])  # SchemaError unless they are a record
+        records_like(description, name, [features])  # SchemaError unless they are a record
         return Raw(name, features)
     except (Reject, SchemaError) as error:
         return Raw(name, {}, str(error))
 
 
-def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any, bad: list[Raw]) -> Iterator[Mapping[str, Any]]:
+def _predicted(
+    recipe: Any, description: Description, raw: Sequence[Raw], step: Any, bad: list[Raw]
+) -> Iterator[Mapping[str, Any]]:
     """The predictions of these records, in order. Those that the recipe's evaluation cannot read are added to bad."""
     import jax
 
@@ -189,7 +196,7 @@ def _predicted(recipe: Any, kept: Any, raw: Sequence[Raw], step: Any, bad: list[
     from trainer.trainer import Trainer
 
     names, classes = [each.name for each in raw], recipe.class_names()
-    recipe = recipe.on(kept.records("the files", [each.features for each in raw], names))
+    recipe = recipe.on(records_like(description, "the files", [each.features for each in raw], names))
     # A few files need no full batch, and rows are cut over the devices as --mode predict cuts them.
     batch, devices = min(len(raw), recipe.trainer.resolved_predict_batch_size), jax.local_device_count()
     # The work directory of the model is only read: it may be someone else's.

@@ -17,6 +17,7 @@ from trainer.settings import Export, Pages, settings
 from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
+    from pipeline.description import Description
     from pipeline.shards.example import Value
     from pipeline.shards.schema import Labels
     from pipeline.sources.dataset import Dataset
@@ -216,6 +217,33 @@ class DataRecipe(Recipe):
         """The records of eval_split. Raises like open_dataset."""
         return self._opened(self.eval_split)
 
+    @cached_property
+    def description(self) -> "Description | None":
+        """What gives the numbers of the model their meaning: features, class names, statistics, the tokenizer.
+
+        That of the run in the work directory or at checkpoint_path; of a run that begins, that of train_records, or
+        with a warm start what describer of trainer.kept_data says. None for data whose features are not known. The
+        inputs get these numbers, whatever data they read."""
+        from trainer.checkpointing.listing import finished_steps
+        from trainer.kept_data import describer, kept
+
+        begins = self.mode in ("train", "look") or self.trainer.fast_dev_run
+        if not begins and (found := kept(self.trained_in)):
+            return found
+        trains = self.mode in ("train", "look", "evaluate-continuously")
+        own = (self.train_records if trains else self.eval_records).info.description
+        if own is None or self.mode != "train" or self.trainer.fast_dev_run:
+            return own
+        workdir = self.trainer.workdir
+        step = max(finished_steps(workdir), default=0)
+        return describer(workdir, step, self.warm_start, self.target_key)(own)
+
+    @property
+    def target_key(self) -> str | None:
+        """The feature that the task predicts. Default: that of the class names."""
+        labels = self.train_records.info.labels
+        return labels and labels.key
+
     @property
     def run(self) -> Run | None:
         """As Recipe.run; knows how many records an epoch has. With --tiny, a hundred epochs fit into the training, as
@@ -249,16 +277,7 @@ class DataRecipe(Recipe):
         another kind."""
         from trainer.kept_data import row_values
 
-        return row_values(getattr(self.eval_records.info.layout, "features", {}), cells)
-
-    def kept_files(self) -> Mapping[str, bytes]:
-        """Name -> content of what a training writes into its work directory, so that `load` and `infeed predict` need
-        no data. Default: data.json, which describes the records of eval_split, if their features are known."""
-        from trainer.kept_data import KeptData
-        from trainer.workdir import DATA
-
-        kept = KeptData.of(self.eval_records)
-        return {DATA: kept.to_json()} if kept else {}
+        return row_values(self.description.schema.features if self.description else {}, cells)
 
     def tiny_records(self, split: str) -> "Data":
         """The records that --tiny uses in place of this split: what open_dataset accepts, such as a dict of arrays.

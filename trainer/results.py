@@ -32,7 +32,8 @@ class EvalResult:
 
     step: of the checkpoint. seconds: that the epoch took, without compilation.
     arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
-    counted. masked: bad records that the input left out, over all hosts; the log of each host names its own.
+    counted. masked: bad records that the input left out, over all hosts; the log of each host names its own. unseen:
+    values of categories that the model has never seen, which count as missing.
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
     delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
     that metrics added up, such as num_bytes; those that the dataset states are equal."""
@@ -48,6 +49,7 @@ class EvalResult:
     arrays: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
     name: str | None = None
     totals: dict[str, int] = field(default_factory=dict)
+    unseen: int = 0
 
     @property
     def proven(self) -> bool:

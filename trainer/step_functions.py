@@ -17,8 +17,8 @@ from trainer.metrics import tally
 from trainer.state import TrainState, averaged
 from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
 
-BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
-PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
+BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM, UNSEEN = "_bad_leaf", "_records", "_bad_rows", "_crc_sum", "_unseen"
+PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM, UNSEEN)
 PROOF, ROWS = "_proof", "_rows"  # what a step returns besides metrics, whose names do not start with _
 PREDICTIONS = "_predictions"  # in the rows of an evaluation step
 
@@ -192,4 +192,7 @@ def _check_rows(made: Any, batch_rows: int, function: str) -> None:
 
 
 def _proof(batch: Batch) -> dict[str, jax.Array]:
-    return {RECORDS: tally.records(batch), BAD_ROWS: tally.bad_rows(batch), CRC_SUM: tally.due_crc(batch)}
+    unseen = jnp.sum(batch[UNSEEN], dtype=jnp.int32) if UNSEEN in batch else jnp.int32(0)  # 0 on padding
+    return {
+        RECORDS: tally.records(batch), BAD_ROWS: tally.bad_rows(batch), CRC_SUM: tally.due_crc(batch), UNSEEN: unseen
+    }  # fmt: skip

@@ -36,7 +36,18 @@ __all__ = [
 
 Batch = Mapping[str, Any]
 """An array, or a tree of them, per key; [b, ...] with a row per record."""
-_OF_RESULTS = ("records", "masked", "num_records", "crc", "expected_crc", "seconds", "name", "proven", "split")
+_OF_RESULTS = (
+    "records",
+    "masked",
+    "unseen",
+    "num_records",
+    "crc",
+    "expected_crc",
+    "seconds",
+    "name",
+    "proven",
+    "split",
+)
 RESERVED = ("loss", "grad_norm", "step", "time", *_OF_RESULTS, "checkpoint_path")  # of our JSON files
 
 
@@ -117,6 +128,15 @@ def copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
 
 
 @dataclass(frozen=True)
+class Target:
+    """What a task predicts."""
+
+    key: str
+    classes: int | None = None
+    base: int = 0
+
+
+@dataclass(frozen=True)
 class Task:
     """A model, its loss and its optimizer.
 
@@ -155,6 +175,7 @@ class Task:
     flops: float | None = None
     independent_rows: bool = False
     module: Callable[[Variables], Any] | None = None
+    target: Target | None = None
 
     def __post_init__(self) -> None:
         if self.flops is not None and not self.flops > 0:

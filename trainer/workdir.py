@@ -29,9 +29,9 @@ BEGAN = "began.json"
 """When training first began."""
 EVALUATIONS = "evaluations.json"
 """The metrics of evaluated checkpoints, for keep_best."""
-CLASSES, EVAL_RESULT, TRAIN_RESULT = "classes.json", "eval_result.json", "train_result.json"
-DATA = "data.json"
-"""What the records of the training contain; see kept_data.py."""
+EVAL_RESULT, TRAIN_RESULT = "eval_result.json", "train_result.json"
+DESCRIPTION, TOKENIZER = "description.json", "tokenizer.json"
+"""What gives the numbers in the data of the run their meaning; see kept_data.py."""
 PREDICTIONS = "predictions.jsonl"
 
 TRAIN, _EVAL = "train", "eval"
@@ -42,7 +42,9 @@ _EVENTS = "events.out.tfevents."
 _number, _TOKEN = itertools.count(), secrets.token_hex(4)
 
 _REPLACED = re.compile(
-    "|".join((CLASSES, DATA, EVALUATIONS, EVAL_RESULT, PREDICTIONS, SEGMENTS, TRAIN_RESULT)).replace(".", r"\.")
+    "|".join((DESCRIPTION, EVALUATIONS, EVAL_RESULT, PREDICTIONS, SEGMENTS, TOKENIZER, TRAIN_RESULT)).replace(
+        ".", r"\."
+    )
     + rf"|({TRAIN}|{_EVAL}|{_EVAL}_.+)/{METRICS}(\.\d+)?"
 )
 

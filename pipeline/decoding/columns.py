@@ -1,9 +1,11 @@
 """The values of one feature of many records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from pipeline.description import MISSING, Renumbering
 
 
 class Ragged(NamedTuple):
@@ -26,6 +28,30 @@ def objects(values: Sequence[bytes]) -> np.ndarray:
     made = np.empty(len(values), object)
     made[:] = values
     return made
+
+
+def renumbered(columns: Mapping[str, Column], by: Mapping[str, Renumbering]) -> tuple[Columns, np.ndarray | None]:
+    """The columns in `by` with other numbers; and int32 [n], how many values of a record became missing by that.
+
+    None instead if none can. Raises SchemaError for a number that is no class."""
+    numbers, hidden = Columns(), None
+    for key, renumber in by.items():
+        column = columns[key]
+        values = column.values if isinstance(column, Ragged) else column
+        made = renumber(values)
+        numbers[key] = Ragged(made, column.lengths) if isinstance(column, Ragged) else made
+        if renumber.hides:
+            gone = _per_record(column, (made == MISSING) & (values != MISSING))
+            hidden = gone if hidden is None else hidden + gone
+    return numbers, hidden
+
+
+def _per_record(column: Column, flags: np.ndarray) -> np.ndarray:
+    """int32 [n]: how many of each record's values have a flag."""
+    if not isinstance(column, Ragged):
+        return flags.reshape(len(column), -1).sum(axis=1, dtype=np.int32)
+    records = len(column.lengths)
+    return np.bincount(np.repeat(np.arange(records), column.lengths), flags, records).astype(np.int32)
 
 
 def merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:

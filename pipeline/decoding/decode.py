@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,10 @@ from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.padding import PadTo, padded_specs
 from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.rows import RowDecoder
+from pipeline.description import Renumbering
 from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.logs import log
-from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
+from pipeline.spec import BYTES, RESERVED, SEED, UNSEEN, ArraySpec, Layout, delivered, feature_specs, holds
 
 
 class Decoder:
@@ -49,13 +51,26 @@ class Decoder:
                 "start with _: %s. Add an op that makes arrays of a fixed shape, or give their length in pad_to.",
                 ", ".join(RESERVED), ", ".join(sorted(plan.specs)),
             )  # fmt: skip
-        self._planned, self._decoder = (layout, plan, pads), RowDecoder(layout, plan, pads, taken)
+        self._planned, self._decoder = (layout, plan, pads), RowDecoder(layout, plan, pads, taken, {})
         self._rows = _row_specs(plan.specs, taken, pad_values or {})
-        self._nest = nested_tree if nested else dict[str, Any]
-        rows = self._rows | RESERVED | (SEED if seeded else {})
-        self.spec: Mapping[str, Any] = self._nest(
-            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in rows.items()}
-        )
+        self._nest, self._host_batch = nested_tree if nested else dict[str, Any], host_batch
+        self.spec = self._batches_of(self._rows | RESERVED | (SEED if seeded else {}))
+
+    @property
+    def stored(self) -> Sequence[str]:
+        """The features of a record that are read."""
+        return self._decoder.stored
+
+    def renumbered(self, by: Mapping[str, Renumbering]) -> "Decoder":
+        """The same, with other numbers in these stored features. Where that hides categories, rows have `_unseen`."""
+        other = copy(self)
+        other._decoder = RowDecoder(*self._planned, self._decoder.keys, by)
+        if any(each.hides for each in by.values()):
+            other._rows, other.spec = self._rows | UNSEEN, self.spec | self._batches_of(UNSEEN)
+        return other
+
+    def _batches_of(self, rows: Mapping[str, ArraySpec]) -> dict[str, Any]:
+        return self._nest({key: replace(row, shape=(self._host_batch, *row.shape)) for key, row in rows.items()})
 
     def __call__(
         self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray, until: float = math.inf
@@ -70,7 +85,7 @@ class Decoder:
 
     def rows_of(self, keys: Sequence[str]) -> RowDecoder:
         """Decodes any number of rows to these features of the batch alone, by their flat keys."""
-        return RowDecoder(*self._planned, keys, only_needed=True)
+        return RowDecoder(*self._planned, keys, self._decoder.renumbered, only_needed=True)
 
     def _padded(self, rows: Features, real: np.ndarray) -> Features:
         padded = {}

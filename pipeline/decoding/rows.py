@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.decoding.columns import Column, Columns, Ragged, objects
+from pipeline.decoding.columns import Column, Columns, Ragged, objects, renumbered
 from pipeline.decoding.examples import ExampleParser
 from pipeline.decoding.op import Features
 from pipeline.decoding.padding import PadTo, pad_rows
 from pipeline.decoding.planning import Plan, Step
 from pipeline.decoding.rng import rngs_of
+from pipeline.description import Renumbering
 from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.shards.schema import Schema
-from pipeline.spec import BYTES, Layout, delivered, feature_specs
+from pipeline.spec import BYTES, UNSEEN, Layout, delivered, feature_specs
 
 _FIRST, _PART = 4, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores
@@ -34,8 +35,9 @@ class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in s
 class RowDecoder:
     """Makes the features `keys` of a plan's output, each an array [n, *shape].
 
-    steps: the ops by their place in the list. stored: the features of a record from which it makes them. only_needed:
-    leaves out ops that none of the keys depends on, and so what only they read."""
+    steps: the ops by their place in the list. stored: the features of a record from which it makes them. renumbered:
+    those of them that get other numbers before the ops. only_needed: leaves out ops that none of the keys depends on,
+    and so what only they read."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class RowDecoder:
         plan: Plan,
         pad_to: Mapping[str, PadTo],
         keys: Sequence[str],
+        renumbered: Mapping[str, Renumbering],
         *,
         only_needed: bool = False,
     ) -> None:
@@ -51,17 +54,21 @@ class RowDecoder:
         self.steps, read = (_needed if only_needed else _all)(plan, keys)
         counted = {pad.length_into: key for key, pad in pad_to.items()}
         self.stored = sorted({counted.get(key, key) for key in read})
+        self.renumbered = {key: each for key, each in renumbered.items() if key in self.stored}
         self._made = [key for key in self.keys if any(key in step.sets for step in self.steps.values())]
         self._parse, self._threads = parser_of(layout, self.stored, narrow=not self.steps), _RowThreads()
 
     def decode(self, payloads: Sequence[bytes], seeds: np.ndarray, until: float = math.inf) -> Features:
         """The features of these records. seeds: int32 [n, ops, 2]. Raises SchemaError, which does not name a record;
         TooSlow if the ops are not done `until` that time.monotonic()."""
-        columns = pad_rows(self._parse(payloads), self.pad_to)
+        parsed = self._parse(payloads)
+        numbers, hidden = renumbered(parsed, self.renumbered)
+        columns = pad_rows({**parsed, **numbers}, self.pad_to)
         features: Features = dict(columns)
         if self.steps:
             features |= self._apply_ops(columns, seeds, until)
-        return {key: narrowed(key, features[key]) for key in self.keys}
+        made = {key: narrowed(key, features[key]) for key in self.keys}
+        return made if hidden is None else made | dict.fromkeys(UNSEEN, hidden)
 
     def _apply_ops(self, features: Mapping[str, Column], seeds: np.ndarray, until: float) -> Features:
         """The features among `keys` that ops set."""

@@ -4,6 +4,8 @@ The trainer and all other consumers use only this. Below it, batches reads in on
 
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from pipeline.background import checked_stall_seconds
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.rows import num_cores
+from pipeline.description import Description, renumberings
 from pipeline.errors import BatchSizeError, FingerprintError, check_at_least
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
@@ -76,6 +79,7 @@ class DatasetInput(OldAttributes):
             verify_command=source.verify_command,
             totals=source.totals,
             provenance=provenance_of(records, order, quarantine.on_error) if trains else None,
+            description=source.description,
         )
         check_at_least(0, {"workers": workers}, "; 0 makes the batches in this process")
         host_rows = sum(map(len, rows))
@@ -84,7 +88,7 @@ class DatasetInput(OldAttributes):
         row_bytes = sum(spec.num_bytes for _, spec in leaves(decoder.spec)) / host_rows
         row_bytes = max(row_bytes, source.num_bytes / source.num_records)
         self._together = batches_together(-(-host_rows // max(1, workers)), row_bytes, read_ahead_bytes)
-        self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
+        self._decode, self._renumbered = BatchDecoder(records, decoder, quarantine, host_rows), (None, self)
         if workers:
             pickled(self._work(self.info.start))  # raises its errors before any record is read
         ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
@@ -171,6 +175,22 @@ class DatasetInput(OldAttributes):
         ids[: len(record_ids)], given[: len(epochs)] = record_ids, epochs
         drawn = Rows(ids, given, int(self._order.settings.get("seed", 0)))
         return next(self._decode(Delivery(drawn, fetch(self._records, ids[ids >= 0]))))
+
+    def described_as(self, model: Description, target: str | None, *, strict: bool) -> "DatasetInput":
+        """These batches with the numbers of a model's description, to which classes and categories are mapped by name.
+
+        Categories of inputs that the model has never seen are missing; `_unseen`, int32 [b], then has how many there
+        are in a row. target, strict: as for renumberings, which says what this raises. Equal calls return one object.
+        """
+        own, asked = self.info.description, (model, target, strict)
+        if own is not None and self._renumbered[0] != asked:
+            other, keys = copy(self), self._decoder.stored
+            by = renumberings(model, own, self._records.info.name, keys, target, strict=strict)
+            other._decoder = self._decoder.renumbered(by)
+            other._decode = BatchDecoder(self._records, other._decoder, self._quarantine, self.spec["_mask"].shape[0])
+            other.info = replace(self.info, spec=other._decoder.spec, description=model)
+            self._renumbered = asked, other
+        return self._renumbered[1]
 
     def serving(self, keys: Sequence[str]) -> Serving:
         """What an exported model needs to decode records to these features of the batch, by their flat keys."""

@@ -39,6 +39,11 @@ class DecodedInput(DatasetInput):
         self._kept: Sequence[Batch] = ()
         self._recording: weakref.ref[_Recording] | None = None
 
+    def __copy__(self) -> "DecodedInput":  # whose batches may have other numbers
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _kept=(), _recording=None)
+        return other
+
     def batches(self, position: Position | None = None) -> Batches:
         first = (self.start if position is None else position).records
         step, within = divmod(first, self.advance(self.start, 1).records)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.description import Description
+
 
 @dataclass(frozen=True, eq=False)
 class InputInfo:
@@ -24,7 +26,8 @@ class InputInfo:
     quarantine: the bad records that this host has met so far, a sequence that grows. verify_command: the command that
     lists damaged records; None if there is none. totals: sums over all records due that the dataset states, such as
     num_bytes of text; an evaluation compares what metrics add up under these names. provenance: how the batches came
-    about, as JSON, from which `python -m trainer.seen` names the records of any step; None if that is not known."""
+    about, as JSON, from which `python -m trainer.seen` names the records of any step; None if that is not known.
+    description: what gives the numbers in the batches their meaning; None if that is not known."""
 
     spec: Mapping[str, Any]
     fingerprint: str
@@ -40,3 +43,4 @@ class InputInfo:
     verify_command: str | None = None
     totals: Mapping[str, int] = field(default_factory=dict)
     provenance: Mapping[str, Any] | None = None
+    description: Description | None = None

@@ -4,12 +4,15 @@ open_dataset concatenates what it is given. All reading goes through the sources
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from pipeline.errors import EmptySplitError, SchemaError
+from pipeline.description import Description, renumberings
+from pipeline.errors import EmptySplitError, OptionError, SchemaError
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import merged_feature
 from pipeline.sources.records import Group, Reading, Record, Records, RecordsInfo
@@ -64,6 +67,7 @@ class Concatenated:
             whole_files=min((p.info.whole_files for p in parts if p.info.whole_files is not None), default=None),
             verify_command=" and ".join(command for command in commands if command) or None,
             totals=_summed([part.info.totals if part.is_whole else {} for part in parts]),
+            describe=partial(_described, [part.info for part in parts]),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -170,6 +174,24 @@ def _common(sources: Sequence[RecordsInfo]) -> Layout:
                 f"{other.layout}. Concatenate datasets that share a feature."
             )
     return layout
+
+
+def _described(sources: Sequence[RecordsInfo]) -> Description | None:
+    """The description of the first source, with the features that all share; None unless all have one.
+
+    Raises OptionError if a class or category has another number in another source."""
+    first, *others = sources
+    if first.description is None or not isinstance(layout := _common(sources), Schema):
+        return None
+    for other in others:
+        if other.description is None:
+            return None
+        if renumbered := renumberings(first.description, other.description, other.name, layout.features, None):
+            raise OptionError(
+                f"{other.name} and {first.name} number the classes of {next(iter(renumbered))!r} differently. Convert "
+                "them together, or read each on its own."
+            )
+    return replace(first.description, schema=layout)
 
 
 def _shared(one: Schema, other: Schema) -> Schema | None:

@@ -6,11 +6,14 @@ open_dataset makes these Records from a mapping. Arrays are not copied, so a mem
 each row is checked against its checksum on delivery, in case it has changed since. NumPy only."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from pipeline.description import Description
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.record import crc32c
@@ -129,8 +132,9 @@ class ExampleRecords(ReadDirectly):
     """Example i as record i, encoded with this schema as a conversion would: see Records.
 
     For data that a program generates: there is no file to check, so checksums only prove that each record was delivered
-    once. places: what messages call each of them; default: their numbers. Raises EmptySplitError without examples, and
-    SchemaError for one that does not match the schema."""
+    once. places: what messages call each of them; default: their numbers. description: what their numbers mean;
+    default: the schema and the labels. Raises EmptySplitError without examples, and SchemaError for one that does not
+    match the schema."""
 
     def __init__(
         self,
@@ -140,6 +144,7 @@ class ExampleRecords(ReadDirectly):
         labels: Labels | None = None,
         totals: Mapping[str, int] | None = None,
         places: Sequence[str] = (),
+        description: Description | None = None,
     ) -> None:
         self._places = places
         self._payloads = [encode_example(schema, example) for example in examples]
@@ -157,6 +162,7 @@ class ExampleRecords(ReadDirectly):
             crcs=self._crcs,
             lengths=lengths,
             totals=totals or {},
+            describe=None if description is None else partial(replace, description),
         )
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:

@@ -7,10 +7,12 @@ until used. Frames are not checked: damage to a frame alone changes no record, a
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pipeline.description import description_of
 from pipeline.errors import CorruptRecordError, InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest
@@ -182,18 +184,20 @@ class IndexedRecords(ReadDirectly):
         self._check_shards()
         self.index = load_index(storage, manifest.directory, split, self.entry)
         directory = shlex.quote(manifest.directory)
+        labels = manifest.labels or tfds_classes(manifest.schema.tfds)
         self.info = RecordsInfo(
             name=f"{manifest.directory}, split {split!r}",
             fingerprint=self.entry.fingerprint,
             num_records=self.entry.num_records,
             num_bytes=self.entry.num_bytes,
             layout=manifest.schema,
-            labels=manifest.labels or tfds_classes(manifest.schema.tfds),
+            labels=labels,
             crcs=self.index.crcs,
             lengths=self.index.lengths,
             remote=storage.remote,
             verify_command=f"python -m pipeline.verify {directory} --split {split} --decode",
             totals=self.entry.totals,
+            describe=partial(description_of, manifest, split, labels, storage),
         )
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> IndexedReading:

@@ -4,13 +4,15 @@ A DatasetInput reads through it; concatenated, sliced and cached records impleme
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from pipeline.description import Description
 from pipeline.errors import CorruptRecordError
 from pipeline.old_attributes import described
-from pipeline.shards.schema import Labels
+from pipeline.shards.schema import Labels, Schema
 from pipeline.spec import Layout
 
 __all__ = [
@@ -103,7 +105,8 @@ class RecordsInfo:
     files, if each must be read from its front; None if any record can be read directly. Such records are cheap only in
     long runs, so each host reads its own files and needs at least one.
     verify_command: the command, with all its arguments, that lists damaged records; None if there is none. totals: sums
-    over all records that the manifest states, such as num_bytes of packed text."""
+    over all records that the manifest states, such as num_bytes of packed text. describe: finds the description, when
+    it is needed; None: the features and class names are all there is."""
 
     name: str
     fingerprint: str
@@ -118,10 +121,21 @@ class RecordsInfo:
     whole_files: int | None = None
     verify_command: str | None = None
     totals: Mapping[str, int] = field(default_factory=dict)
+    describe: Callable[[], Description | None] | None = None
 
     def __post_init__(self) -> None:
         if self.source_starts is None:
             object.__setattr__(self, "source_starts", np.array([0, self.num_records]))
+
+    @cached_property
+    def description(self) -> Description | None:
+        """What gives the numbers in the records their meaning; None if their features are not known.
+
+        Raises OptionError or SchemaError for files that are damaged, or sources that contradict each other."""
+        if self.describe is not None:
+            return self.describe()
+        schema = self.layout
+        return Description(schema, self.labels) if isinstance(schema, Schema) and not schema.opaque else None
 
 
 @runtime_checkable

@@ -51,12 +51,12 @@ class CheckpointManager:
         self, config: TrainerConfig, fence: Callable[[], None] = lambda: None, activity: Activity | None = None
     ) -> None:
         self._activity = activity or Activity()
-        self._config, self._workdir, self._fence = config, str(config.workdir), fence
+        self._config, self.workdir, self._fence = config, str(config.workdir), fence
         self._explaining = partial(orbax_paths.as_checkpoint_error, save_seconds=config.save_seconds)
-        self._path = orbax_paths.orbax_path(listing.checkpoints_directory(self._workdir))
+        self._path = orbax_paths.orbax_path(listing.checkpoints_directory(self.workdir))
         self.directory = str(self._path)
-        self._storage = open_storage(self._workdir)
-        self._evaluations = listing.Evaluations(self._workdir)
+        self._storage = open_storage(self.workdir)
+        self._evaluations = listing.Evaluations(self.workdir)
         self._manager: ocp.CheckpointManager | None = None
         self._superseded: list[int] = []
         self._unfinished: int | None = None
@@ -68,7 +68,7 @@ class CheckpointManager:
         """Orbax's manager. The first save creates it: it makes the directory and removes unfinished checkpoints."""
         if self._manager is None:
             if jax.process_index() == 0:
-                orbax_paths.remove_unfinished(self._workdir)
+                orbax_paths.remove_unfinished(self.workdir)
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=listing.KeepPolicy(
                     self._config.keep_max, self._config.keep_every_steps, self.best, self._is_link
@@ -76,7 +76,7 @@ class CheckpointManager:
                 enable_async_checkpointing=True,
                 create=True,
                 cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
-                temporary_path_class=orbax_paths.fenced_path(self._workdir, self._fence),
+                temporary_path_class=orbax_paths.fenced_path(self.workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(
                     timeout_secs=math.ceil(self._config.save_seconds),
                     barrier_sync_fn=orbax_paths.barrier_of(self._config),
@@ -92,7 +92,7 @@ class CheckpointManager:
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
         with self._explaining("list", self.directory):
-            return listing.finished_steps(self._workdir)
+            return listing.finished_steps(self.workdir)
 
     def require(self, step: WhichStep | None) -> int:
         """Returns `step`, default the newest. Raises CheckpointError, which lists the existing steps, if missing."""

@@ -18,7 +18,7 @@ from trainer.cluster.distributed import Devices
 from trainer.command.loading import HELP, parsed, recipe_class
 from trainer.command.names import is_ours
 from trainer.history.segments import Command, read_history
-from trainer.kept_data import kept_data
+from trainer.kept_data import kept, records_like
 from trainer.recipe import DataRecipe, Recipe
 
 log = logger("trainer")
@@ -111,8 +111,8 @@ def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None
         recipe, _ = recorded_recipe(command, kind, "predict", workdir=workdir, **settings)
         if isinstance(recipe, DataRecipe):
             recipe = replace(recipe, trust_features=())
-    if isinstance(recipe, DataRecipe) and not recipe.tiny and (kept := kept_data(workdir)):
-        recipe = replace(recipe, data_dir=workdir).on(kept.records(workdir))
+    if isinstance(recipe, DataRecipe) and not recipe.tiny and (description := kept(workdir)):
+        recipe = replace(recipe, data_dir=workdir).on(records_like(description, workdir))
     return recipe
 
 

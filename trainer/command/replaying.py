@@ -70,8 +70,7 @@ def replayed_losses(
     trainer = Trainer(recipe.task(), recipe.trainer, warm_start=recipe.warm_start)
 
     def input_fn(ctx: "InputContext") -> Any:
-        # At step 0, a recipe may write to the work directory, which is not this process's.
-        source = recipe.train_input(replace(ctx, start_step=max(1, ctx.start_step)))
+        source = recipe.train_input(ctx)
         _check_data(source, start)
         return source
 

@@ -17,7 +17,6 @@ from trainer.callbacks import Callback
 from trainer.command.page_writing import PageInput, write_look, write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
-from trainer.inputs import InputContext, MakeInput
 from trainer.optimizers.build import ParameterGroup, groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
@@ -56,7 +55,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     elif recipe.mode == "export":
         _export(trainer, recipe)
     else:
-        trained = trainer.train(_keeping(recipe)) if recipe.mode == "train" else None
+        trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
         _evaluate(trainer, recipe, command)
         if trained and trained.speed and jax.process_index() == 0:
             measured, goodput = {"step": trained.step} | asdict(trained.speed), trained.goodput
@@ -64,18 +63,6 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
             _publish(recipe.trainer.workdir, TRAIN_RESULT, measured)
         if trained and recipe.export.export_path:
             _export(trainer, recipe)
-
-
-def _keeping(recipe: Recipe) -> MakeInput:
-    """The recipe's train_input. A run that begins keeps the description of its data, once it owns the directory."""
-
-    def train_input(ctx: InputContext) -> Any:
-        if isinstance(recipe, DataRecipe) and ctx.start_step == ctx.hosts.index == 0:
-            for name, content in recipe.kept_files().items():
-                _publish(recipe.trainer.workdir, name, content)
-        return recipe.train_input(ctx)
-
-    return train_input
 
 
 class _ExportsAtEnd(Callback):
@@ -212,10 +199,10 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     )
 
 
-def _publish(workdir: str, name: str, report: dict[str, Any] | bytes) -> str:
+def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
     path = join(workdir, name)
     with open_storage(workdir).publish(path) as sink:
-        sink.write(report if isinstance(report, bytes) else json.dumps(report, indent=2).encode() + b"\n")
+        sink.write(json.dumps(report, indent=2).encode() + b"\n")
     return path
 
 

@@ -113,6 +113,7 @@ class Evaluation:
             crc=epoch.crc,
             expected_crc=opened.source.info.expected_crc,
             seconds=time.perf_counter() - started,
+            unseen=epoch.unseen,
             totals={name: total for each in totals.values() for name, total in each.items()},
         )
 

@@ -78,6 +78,7 @@ def export(
         spec = job.spec(opened)
         jax.eval_shape(predict_step(job.traced_task, options.keys), variables, spec)  # checks what predict_fn returns
         served = serve(job.task, variables, spec, options.keys)
+    _check_numbers(opened.source, served)
     labels = _checked_labels(options.labels or {}, served)
     predicted, variables = _predicted(session, opened, variables, served)
     continue_with(with_model(state, model, variables))
@@ -89,6 +90,16 @@ def export(
         return make_export(options, served, labels, facts, arrays, predicted, examples, session.check)
 
     return _on_host_0(session, make, arrays)
+
+
+def _check_numbers(source: Any, served: ServedModel) -> None:
+    """ExportError for records with other numbers than the model's, which an export takes."""
+    serving = source.serving(list(served.arrays)) if hasattr(type(source), "serving") else None
+    for key in serving.rows.renumbered if serving else ():
+        raise ExportError(
+            "an export is verified with records that have the model's numbers, and the evaluation split numbers the "
+            f"categories of {key!r} differently. Give records that were converted with those of the training."
+        )
 
 
 def _predicted(

@@ -19,8 +19,9 @@ from trainer.checkpointing.orbax_paths import check_directory, remove_unfinished
 from trainer.cluster.exchange import Exchange, Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.exits import Check, ending
-from trainer.inputs import Input, InputFn
+from trainer.inputs import Describe, Input, InputFn
 from trainer.job import Job, Mode, OpenedInput
+from trainer.kept_data import describer, has_new_head
 from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
@@ -36,9 +37,11 @@ ORDER_SETTINGS = ("global_batch_size", "seed")  # they determine the order of a 
 OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
 
 
-@dataclass(frozen=True)
+@dataclass
 class Session:
-    """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted."""
+    """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted.
+
+    describe: what describes the model, once that is known."""
 
     job: Job
     watchdog: HostWatchdog
@@ -46,6 +49,7 @@ class Session:
     decisions: SharedDecisions
     checkpoints: CheckpointManager
     ownership: Ownership
+    describe: Describe = lambda data: data
 
     @property
     def activity(self) -> Activity:
@@ -61,7 +65,7 @@ class Session:
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> OpenedInput:
         """See Job.open."""
         with self.activity.doing(f"opening the input ({mode})", "callback_seconds"):
-            return self.job.open(mode, input_fn, start_step)
+            return self.job.open(mode, input_fn, start_step, self.describe)
 
     @property
     def exchange(self) -> Exchange:
@@ -207,7 +211,8 @@ def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStar
     """Of a new model if `step` is 0, else of the checkpoint of that step."""
     job = session.job
     if step == 0:
-        plan = plan_loading(warm_start, job.abstract_state(opened)) if warm_start.init_from else None
+        new_head = has_new_head(warm_start, opened.description, job.target)
+        plan = plan_loading(warm_start, job.abstract_state(opened), new_head) if warm_start.init_from else None
         state = job.fresh_state(opened, session.check)
         return Begun(0, plan.into(state, job.task, job.placement) if plan else state, opened.source.info.start)
     saved, config = session.checkpoints.restore(step, job.abstract_state(opened)), job.config.to_json()
@@ -261,6 +266,8 @@ def restore(
     job = session.job
     with session.preemption.leavable():
         checkpoints, step = session.checkpoints_of(step, checkpoint_path)
+        if not job.config.fast_dev_run:
+            session.describe = describer(checkpoints.workdir, step, WarmStart(), None)
         opened = session.open(mode, input_fn)
     session.agree_on([opened], step, step, checkpoint_path=checkpoint_path, **arguments)
     with session.preemption.leavable():

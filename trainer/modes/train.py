@@ -24,6 +24,7 @@ from trainer.exits import ending
 from trainer.history.segments import Start, read_history, segment_of_all
 from trainer.inputs import INDEX, MASK, InputFn
 from trainer.job import Job, OpenedInput
+from trainer.kept_data import describer, keep
 from trainer.loop.dispatching import Marks, Steps, run
 from trainer.loop.feed import Feeder
 from trainer.loop.program import Program, peak_tflops
@@ -70,17 +71,24 @@ def train(
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
             end = config.fast_dev_run or goal(start)
+            session.describe = describer(config.workdir, start, warm_start, job.target)
             opened = session.open("train", input_fn, start) if end is None or start < end else None
             if opened and opened.source.info.endless and end is None:
                 raise OptionError(
                     "no end is given, and the input never ends. Give steps or max_steps to train, or max_steps in the "
                     "TrainerConfig."
                 )
+            if opened:
+                description = opened.description
+                session.describe = lambda _: description
             evaluations = PeriodicEvaluations(session, eval_inputs, eval_every_steps) if eval_inputs else None
             evaluated = [*evaluations.opened.values()] if evaluations else []
             check_exports(session, evaluated)
         inputs = [*([opened] if opened else []), *evaluated]
         session.agree_on(inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start))
+        if opened and not start and not config.fast_dev_run and jax.process_index() == 0:
+            session.ownership.fence()
+            keep(config.workdir, opened.description)
         if evaluations and start:
             evaluations.make_up(start, end)
         if opened:
@@ -226,6 +234,7 @@ def replay(job: Job, input_fn: InputFn, steps: range, warm_start: WarmStart) -> 
     with open_session(job) as session:
         step = _first_step(session.checkpoints, steps, start, job.config.checkpoint_every_steps)
         log.info("replaying from %s", f"the checkpoint of step {step}" if step else "the new model")
+        session.describe = describer(workdir, steps.stop, warm_start, job.target)  # the run has kept it
         opened = session.open("train", input_fn, step)
         if not opened.resumable:
             raise OptionError("a plain iterable has no positions, so its batches cannot be read again.")

@@ -15,15 +15,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
+from pipeline.shards.schema import Labels, Schema
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
-from trainer.recipes.image_data import FileNames, ImageData, image_data, trained_classes
+from trainer.recipes.image_data import FileNames, ImageData, file_name_key, image_data
 from trainer.recipes.labelled_images import IMAGE, fitting_span, raw_image
 from trainer.recipes.tiny_images import tiny_images
-from trainer.workdir import CLASSES
 
 if TYPE_CHECKING:
     from pipeline.shards.example import Value
-    from pipeline.shards.schema import Labels
     from pipeline.sources.records import Records
     from trainer.inputs import InputContext
     from trainer.models.cnn import SmallCnn
@@ -116,13 +115,7 @@ class Config(DataRecipe):
     @cached_property
     def image_data(self) -> ImageData:
         """From the flags, or else from the description of the data."""
-        workdir = self.trained_in
-        trains = self.mode in ("train", "look") or self.trainer.fast_dev_run
-        trained = None if trains else trained_classes(workdir)
-        found = image_data(self, self.eval_records.info.layout, self.eval_records.info.labels, trained)
-        if trained and self.mode != "predict":
-            found.check_labels(self.data_name, workdir)
-        return found
+        return image_data(self, self.description)
 
     def tiny_records(self, split: str) -> "Records":
         """Color images of 80x96 pixels in ten classes, or num_classes. See tiny_images."""
@@ -134,7 +127,7 @@ class Config(DataRecipe):
 
         data = self.image_data
         options: Any = {"top5": data.num_classes > 5, "augment": self._on_device()}
-        return classifier_task(self, self.network, data.label, data.base, data.classes.base, **options)
+        return classifier_task(self, self.network, data.label, data.base, **options)
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet":
         """The model that --model names."""
@@ -193,30 +186,22 @@ class Config(DataRecipe):
         """See raw_image."""
         return raw_image(self.eval_records.info.layout, self.image_data.image, data, upright=upright)
 
-    def kept_files(self) -> Mapping[str, bytes]:
-        """As DataRecipe.kept_files, and the classes."""
-        return {**super().kept_files(), CLASSES: self.image_data.classes.to_json()}
-
     def class_names(self) -> "Mapping[str, Labels]":
-        """Of the predicted class, as the model was trained."""
-        from pipeline.shards.schema import Labels
-
-        classes = self.image_data.classes
-        return {"class": Labels("class", classes.base, classes.names)}
+        """Of the predicted class."""
+        return {"class": self.image_data.labels}
 
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
         """Adds the names of classes, and of the image's file, where there are names."""
-        data, index = self.image_data, values.get("index")
-        names = {"class_name": data.class_name(values["class"])}
-        if "label" in values:
-            names["label_name"] = data.name(values["label"])
+        labels, index = self.image_data.labels, values.get("index")
+        names = {f"{key}_name": labels.name_of(values[key]) for key in ("class", "label") if key in values}
         if self._file_names and index is not None:
             names["file"] = self._file_names[index]
         return {**values, **{key: name for key, name in names.items() if name is not None}}
 
     @cached_property
     def _file_names(self) -> FileNames | None:
-        key, records = self.image_data.file_name, self.eval_records
+        records = self.eval_records
+        key = file_name_key(records.info.layout) if isinstance(records.info.layout, Schema) else None
         return FileNames(records, key) if key and records.info.whole_files is None else None
 
     def central_crop(self) -> Any:

@@ -62,8 +62,8 @@ class LabelledImages(DataRecipe):
                     f"{self.data_name} has no feature {key!r}, which this recipe reads. Its features are: "
                     f"{', '.join(sorted(features)) or 'unknown'}. {OTHER_IMAGES}"
                 )
-        labels = self.eval_records.info.labels
-        if labels and labels.key == LABEL and (labels.base, labels.count) != (self.label_base, self.num_classes):
+        labels = self._labels
+        if labels and (labels.base, labels.count) != (self.label_base, self.num_classes):
             raise OptionError(
                 f"{self.data_name} has {labels.count} classes, numbered from {labels.base}; this recipe is for "
                 f"{self.num_classes} classes, numbered from {self.label_base}. {OTHER_IMAGES}"
@@ -71,8 +71,11 @@ class LabelledImages(DataRecipe):
 
     def class_names(self) -> "Mapping[str, Labels]":
         """Of the predicted class, if they are stored with the data."""
-        labels = self.eval_records.info.labels
-        return {"class": labels} if labels and labels.key == LABEL else {}
+        return {"class": self._labels} if self._labels else {}
+
+    @property
+    def _labels(self) -> "Labels | None":
+        return self.description and self.description.names(LABEL)
 
     def file_record(self, data: bytes, *, upright: bool = False) -> "Mapping[str, Value]":
         """See raw_image."""
@@ -109,7 +112,7 @@ class LabelledImages(DataRecipe):
         Predicts class and label, both as the data number them, and the probability of the class."""
         from trainer.recipes.tasks import classifier_task
 
-        return classifier_task(self, self.model, LABEL, self.label_base, self.label_base)
+        return classifier_task(self, self.model, LABEL, self.label_base)
 
 
 def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[str, Value]":

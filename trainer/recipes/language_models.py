@@ -79,16 +79,12 @@ class PackedText(DataRecipe):
 
     @cached_property
     def text_info(self) -> "TextInfo":
-        """The tokenizer and the length of rows. Raises OptionError for a data_dir without packed text."""
-        from pipeline.tokenizers import TextInfo, read_text_info  # loads NumPy
-
-        if self.data_dir is None:
-            return TextInfo(self.tiny_tokenizer(), TINY_LENGTH, "documents")
-        return read_text_info(self.data_dir)
-
-    def kept_files(self) -> Mapping[str, bytes]:
-        """As DataRecipe.kept_files, and the tokenizer."""
-        return {**super().kept_files(), **self.text_info.files()}
+        """The tokenizer and the length of rows. Raises OptionError for data without packed text."""
+        if self.description is None or self.description.text is None:
+            raise OptionError(
+                f"{self.data_name} has no packed text. Give the output directory of python -m converters.text_to_gcs."
+            )
+        return self.description.text
 
     def check(self) -> None:
         """As DataRecipe.check. Raises OptionError for data other than packed text, and for a prompt that is too long
@@ -154,9 +150,10 @@ class PackedText(DataRecipe):
 
     def tiny_records(self, split: str) -> "Records":
         """See tiny_text."""
+        from pipeline.tokenizers import TextInfo
         from trainer.recipes.tasks import tiny_text
 
-        return tiny_text(split, self.text_info)
+        return tiny_text(split, TextInfo(self.tiny_tokenizer(), TINY_LENGTH, "documents"))
 
     def train_input(self, ctx: "InputContext") -> Any:
         """tokens, segment_ids and positions int32 [b, sequence_length]; num_bytes int32 [b]."""

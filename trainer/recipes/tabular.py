@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.raw.rows import is_missing
-from pipeline.shards.column_statistics import COLUMNS_FILE, ColumnStatistics, Statistics, read_statistics
+from pipeline.shards.column_statistics import ColumnStatistics, Statistics
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
 
 if TYPE_CHECKING:
@@ -55,21 +53,19 @@ class Config(DataRecipe):
     @cached_property
     def statistics(self) -> Statistics:
         """Those of the training split, by column."""
-        if self.data_dir is None:
-            return TINY
-        found = read_statistics(open_storage(self.data_dir), self.data_dir)
-        split = self.train_split.partition("[")[0]
-        if split not in found:
-            raise OptionError(
-                f"{join(self.data_dir, COLUMNS_FILE)} has no statistics of the split {split!r}. Convert a table with: "
-                "infeed convert table."
-            )
-        return found[split]
+        if self.description is None or not self.description.columns:
+            raise OptionError(f"{self.data_name} has no statistics of columns. Convert a table: infeed convert table.")
+        return self.description.columns
+
+    @property
+    def target_key(self) -> str | None:
+        """See DataRecipe."""
+        return self.target or super().target_key
 
     @cached_property
     def predicted(self) -> str:
         """The target."""
-        labels = self.eval_records.info.labels
+        labels = self.description and self.description.labels
         return self._column("target", self.target or (labels.key if labels else ""))
 
     @cached_property
@@ -88,7 +84,7 @@ class Config(DataRecipe):
 
     @cached_property
     def _sizes(self) -> Mapping[str, int]:
-        features = getattr(self.eval_records.info.layout, "features", {})
+        features = self.description.schema.features if self.description else {}
         sizes = {name: features[name].num_values or 0 for name in self.statistics if name in features}
         return {name: size for name, size in sizes.items() if size}
 
@@ -100,11 +96,6 @@ class Config(DataRecipe):
         """As DataRecipe.check. Raises OptionError for columns that the table does not have."""
         super().check()
         _ = self.inputs
-
-    def kept_files(self) -> Mapping[str, bytes]:
-        """As DataRecipe.kept_files, and the statistics."""
-        path = self.data_dir and join(self.data_dir, COLUMNS_FILE)
-        return {**super().kept_files(), **({COLUMNS_FILE: open_storage(path).read(path)} if path else {})}
 
     def class_names(self) -> Mapping[str, Labels]:
         """Of the predicted class."""
@@ -123,11 +114,14 @@ class Config(DataRecipe):
 
     def tiny_records(self, split: str) -> "ExampleRecords":
         """130 houses, whose price depends on their area and city."""
+        from pipeline.description import Description
         from pipeline.sources.in_memory import ExampleRecords
 
         schema = Schema("tiny", {"area": Feature("float32"), "city": Feature("int64"), "price": Feature("float32")})
         rows = ({"area": float(i), "city": i % 2, "price": float(i * (1 + i % 2))} for i in range(130))
-        return ExampleRecords(f"{split} (--tiny)", schema, rows, Labels("city", 0, ("Oslo", "Rome")))
+        labels = Labels("city", 0, ("Oslo", "Rome"))
+        description = Description(schema, labels, TINY)
+        return ExampleRecords(f"{split} (--tiny)", schema, rows, labels, description=description)
 
     def train_input(self, ctx: "InputContext") -> Any:
         """The inputs and the target."""

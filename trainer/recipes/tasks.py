@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from pipeline.description import Description
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.tokenizers import TextInfo
@@ -35,20 +36,19 @@ def classifier_task(
     config: Any,
     make_model: Callable[[Any], Any],
     label: str,
-    label_base: int,
-    class_base: int,
+    base: int,
     *,
     top5: bool = False,
     augment: Augment | None = None,
 ) -> Task:
     """Cross entropy and accuracy of a model that is called with (images, mask), on the features "image" and `label`.
 
-    config: a recipe of images; its optimizer and precision count. Labels are numbered from label_base. In training,
-    SOFT_LABELS, shares of the classes, take their place if `augment` makes them. Predicts the class, numbered from
-    class_base, and its probability; also the label, as the data number it, where the batch has one."""
+    config: a recipe of images; its optimizer and precision count. Labels are numbered from `base`. In training,
+    SOFT_LABELS, shares of the classes, take their place if `augment` makes them. Predicts the class and its
+    probability; also the label, where the batch has one."""
 
     def labels(_: Any, batch: Batch) -> jax.Array:
-        return batch[label] - label_base
+        return batch[label] - base
 
     def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         logits = model(batch[IMAGE], batch[MASK])
@@ -58,7 +58,7 @@ def classifier_task(
 
     def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
         probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
-        best = jnp.argmax(probabilities, axis=-1) + class_base
+        best = jnp.argmax(probabilities, axis=-1) + base
         given = {"label": batch[label]} if label in batch else {}
         return {"class": best, **given, "probability": probabilities.max(axis=-1)}
 
@@ -191,7 +191,8 @@ def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
         "num_bytes": sum(fields["num_bytes"] for fields, _ in rows),
         "num_tokens": sum(count for _, count in rows),
     }
-    return ExampleRecords(f"{split} (--tiny)", schema, (fields for fields, _ in rows), totals=totals)
+    options: Any = {"totals": totals, "description": Description(schema, text=info)}
+    return ExampleRecords(f"{split} (--tiny)", schema, (fields for fields, _ in rows), **options)
 
 
 def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]:

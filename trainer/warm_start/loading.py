@@ -4,6 +4,7 @@ Whatever wrote it, infeed, Orbax, safetensors or TensorFlow: its arrays have nam
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from trainer.warm_start import finding
 from trainer.warm_start.config import WarmStart
 
 TOPS = ("variables/params", "variables/extra", "ema")  # of a checkpoint of infeed
+HEAD = "head/"  # how the names of the arrays begin that know classes, in infeed's models
 OF_NNX = "/value"  # ends the name of each array in a saved nnx.State
 # The format's names: https://github.com/huggingface/safetensors#format. Others are kept as they are.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"} | {
@@ -214,14 +216,18 @@ class Loading(NamedTuple):
         return state._replace(variables=variables, optimizer=begin(variables.params), ema=new(state.ema))
 
 
-def plan_loading(config: WarmStart, like: TrainState) -> Loading:
+def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) -> Loading:
     """What to load into a state like this. Reads no array yet; logs the arrays that are not loaded.
 
+    new_head: leave out the arrays head/*, as the classes are others.
     Raises OptionError for a path or pattern without a match, CheckpointError for arrays that do not fit."""
     assert config.init_from is not None
     weights = open_weights(config.init_from, config.init_ema)
     leaves = finding.model_names(named_leaves(like.variables.params), named_leaves(like.variables.extra))
     model = {name: finding.Array(leaf.shape, str(leaf.dtype)) for name, leaf in leaves.items()}
+    if new_head and any(name.startswith(HEAD) for name in model):
+        log.info("init_from %s: the classes are others than there, so the head is new", weights.path)
+        config = replace(config, init_exclude=(*config.init_exclude, f"{HEAD}*"))
     rows = finding.match(model, weights.arrays, config)
     finding.check_rows(weights.path, rows, config)
     for line in finding.described_rows(rows):

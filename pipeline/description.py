@@ -1,0 +1,167 @@
+"""What gives the numbers in records their meaning: features, class names, vocabularies, statistics and the tokenizer.
+
+open_dataset finds it, a training run keeps it with its model, and the records of other data get the model's numbers by
+name, or are refused. NumPy only."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipeline.errors import OptionError, SchemaError
+from pipeline.shards.column_statistics import ColumnStatistics, Statistics, read_statistics
+from pipeline.shards.manifest import Manifest
+from pipeline.shards.schema import Labels, Schema
+from pipeline.storage.storage import Storage, join
+from pipeline.tokenizers import PACKED_TEXT, TEXT_FILE, TextInfo, read_text_info
+
+__all__ = ["MISSING", "Description", "Renumbering", "renumberings"]
+
+MISSING = -1
+"""The number of a class or category that a record does not have."""
+_SHOWN = 60  # characters of a tokenizer's setting
+
+
+@dataclass(frozen=True)
+class Description:
+    """schema: the features of the records. labels: the names of the classes. columns: statistics of a table's columns
+    in the split that was opened, with the names of categories. text: how text became tokens."""
+
+    schema: Schema
+    labels: Labels | None = None
+    columns: Statistics = field(default_factory=dict[str, ColumnStatistics])
+    text: TextInfo | None = None
+
+    def names(self, key: str | None) -> Labels | None:
+        """The names of the numbers of a feature; None if they have none."""
+        if self.labels is not None and self.labels.key == key:
+            return self.labels if self.labels.names else None
+        column = self.columns.get(key or "")
+        return Labels(key or "", 0, tuple(column.categories)) if column and column.categories else None
+
+    def continued_with(self, data: "Description", target: str | None) -> "Description":
+        """That of a run on `data` whose model begins with one that has this description: everything stays as it is, but
+        the classes of the target are those of the data."""
+        columns = {**data.columns, **self.columns}
+        if target is not None and data.names(target) and target in data.columns:
+            columns[target] = data.columns[target]
+        schema = replace(data.schema, features={**data.schema.features, **self.schema.features})
+        labels = data.labels if data.labels and data.labels.key == target else self.labels or data.labels
+        return Description(schema, labels, columns, self.text or data.text)
+
+
+def description_of(manifest: Manifest, split: str, labels: Labels | None, storage: Storage) -> Description | None:
+    """That of a converted split; None if its records are opaque. SchemaError or OptionError for damaged files."""
+    schema, directory = manifest.schema, manifest.directory
+    if schema.opaque:
+        return None
+    columns = read_statistics(storage, directory).get(split, {}) if "table" in schema.name else {}
+    is_text = schema.name == PACKED_TEXT and storage.exists(join(directory, TEXT_FILE))
+    return Description(schema, labels, columns, read_text_info(directory) if is_text else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Renumbering:
+    """The model's numbers of a feature's classes in other data.
+
+    labels: the classes of the data. numbers: int64 [classes]; MISSING where the model has no such class."""
+
+    labels: Labels
+    numbers: np.ndarray
+    is_target: bool
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """int64, as the model numbers them. Raises SchemaError for a number that is no class, and not MISSING."""
+        place = values.astype(np.int64) - self.labels.base
+        known = (place >= 0) & (place < len(self.numbers))
+        outside = values[~known & (values != MISSING)]
+        if outside.size:
+            first, count = self.labels.base, len(self.numbers)
+            raise SchemaError(
+                f"{self.labels.key!r} is {outside[0]}, which is not one of its {count} classes, {first}.."
+                f"{first + count - 1}, or {MISSING} for none. Convert the data again, or leave the record out."
+            )
+        return np.where(known, self.numbers[np.where(known, place, 0)], MISSING)
+
+    @property
+    def changes(self) -> bool:
+        """Whether any number differs."""
+        return not np.array_equal(self.numbers, self.labels.base + np.arange(len(self.numbers)))
+
+    @property
+    def hides(self) -> bool:
+        """Whether it makes categories of an input missing that the model has never seen."""
+        return not self.is_target and bool((self.numbers == MISSING).any())
+
+
+def renumberings(
+    model: Description, data: Description, name: str, keys: Collection[str], target: str | None, *, strict: bool = True
+) -> dict[str, Renumbering]:
+    """How records of `data` get the numbers of the model: by feature, where they differ; of the target always.
+
+    name: of the data, for messages. keys: the features that are read. target: the one that the model predicts; a class
+    of it that the model lacks is refused, or missing unless `strict`. Raises OptionError with the first difference that
+    no renumbering can bridge."""
+    _check_text(model, data, name)
+    found = dict[str, Renumbering]()
+    for key in sorted(keys):
+        _check_feature(model, data, name, key)
+        ours, theirs = model.names(key), data.names(key)
+        if ours is None or theirs is None:
+            if ours is not theirs and key != target:
+                kinds = "categories", "numbers"
+                there, here = kinds if theirs else kinds[::-1]
+                raise OptionError(f"{name}: {key!r} has {there}, and {here} in the data of the model. {_REMEDY}")
+            continue
+        made = Renumbering(theirs, _numbers(ours, theirs, name), is_target=key == target)
+        unknown = [each for each, number in zip(theirs.names, made.numbers, strict=True) if number == MISSING]
+        if made.is_target and unknown and strict:
+            raise OptionError(
+                f"{name}: {key!r} has the class {unknown[0]!r}{f' and {len(unknown) - 1} more' * (len(unknown) > 1)}, "
+                f"which the model does not have. Its {ours.count} classes are {_some(ours)}. Leave these records out "
+                "in a conversion of their own, or use --mode predict."
+            )
+        if made.is_target or made.changes:
+            found[key] = made
+    return found
+
+
+_REMEDY = "Convert these data as those of the training were."
+
+
+def _numbers(ours: Labels, theirs: Labels, name: str) -> np.ndarray:
+    if ours.names == theirs.names:
+        return ours.base + np.arange(ours.count)
+    for labels in (ours, theirs):
+        if len(set(labels.names)) < labels.count:
+            raise OptionError(
+                f"{name}: the classes of {ours.key!r} are not the model's, and have equal names. {_REMEDY}"
+            )
+    numbers = {each: number for number, each in enumerate(ours.names, ours.base)}
+    return np.array([numbers.get(each, MISSING) for each in theirs.names], np.int64)
+
+
+def _check_feature(model: Description, data: Description, name: str, key: str) -> None:
+    ours, theirs = model.schema.features.get(key), data.schema.features.get(key)
+    if ours and theirs and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+        raise OptionError(
+            f"{name}: {key!r} is {theirs.dtype} {[*theirs.shape]}, and {ours.dtype} {[*ours.shape]} in the data of the "
+            f"model. {_REMEDY}"
+        )
+
+
+def _check_text(model: Description, data: Description, name: str) -> None:
+    if model.text is None or data.text is None:
+        return
+    ours, theirs = model.text.tokenizer.settings(), data.text.tokenizer.settings()
+    for setting in {**ours, **theirs}:
+        if ours.get(setting) != theirs.get(setting):
+            there, here = (repr(each.get(setting))[:_SHOWN] for each in (theirs, ours))
+            raise OptionError(
+                f"{name}: its tokenizer has {setting} {there}, and that of the model {here}, so its tokens mean "
+                "something else. Convert the texts with the model's tokenizer."
+            )
+
+
+def _some(labels: Labels) -> str:
+    return f"{', '.join(labels.names[:5])}{', ...' if labels.count > 5 else ''}"
