@@ -3,7 +3,7 @@
 open_dataset finds it, a training run keeps it with its model, and the records of other data get the model's numbers by
 name, or are refused. NumPy only."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage, join
 from pipeline.tokenizers import PACKED_TEXT, TEXT_FILE, TextInfo, read_text_info
 
-__all__ = ["MISSING", "Description", "Renumbering", "renumberings"]
+__all__ = ["MISSING", "Describe", "Description", "Renumbering", "renumberings"]
 
 MISSING = -1
 """The number of a class or category that a record does not have."""
@@ -42,12 +42,16 @@ class Description:
     def continued_with(self, data: "Description", target: str | None) -> "Description":
         """That of a run on `data` whose model begins with one that has this description: everything stays as it is, but
         the classes of the target are those of the data."""
-        columns = {**data.columns, **self.columns}
+        columns, features = dict(self.columns or data.columns), data.schema.features
         if target is not None and data.names(target) and target in data.columns:
             columns[target] = data.columns[target]
-        schema = replace(data.schema, features={**data.schema.features, **self.schema.features})
+        schema = replace(data.schema, features={k: self.schema.features.get(k, each) for k, each in features.items()})
         labels = data.labels if data.labels and data.labels.key == target else self.labels or data.labels
         return Description(schema, labels, columns, self.text or data.text)
+
+
+Describe = Callable[[Description], Description | None]
+"""From the description of some data to that of the model to which they are given; None if it has none."""
 
 
 def description_of(manifest: Manifest, split: str, labels: Labels | None, storage: Storage) -> Description | None:
@@ -64,18 +68,20 @@ def description_of(manifest: Manifest, split: str, labels: Labels | None, storag
 class Renumbering:
     """The model's numbers of a feature's classes in other data.
 
-    labels: the classes of the data. numbers: int64 [classes]; MISSING where the model has no such class."""
+    labels: the classes of the data. numbers: int64 [classes]; MISSING where the model has no such class. is_target:
+    whether the model predicts the feature. strict: whether a number that is no class is an error, or missing."""
 
     labels: Labels
     numbers: np.ndarray
     is_target: bool
+    strict: bool
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """int64, as the model numbers them. Raises SchemaError for a number that is no class, and not MISSING."""
+        """int64, as the model numbers them. Raises SchemaError for a number that is no class, nor MISSING, if strict."""
         place = values.astype(np.int64) - self.labels.base
         known = (place >= 0) & (place < len(self.numbers))
         outside = values[~known & (values != MISSING)]
-        if outside.size:
+        if outside.size and self.strict:
             first, count = self.labels.base, len(self.numbers)
             raise SchemaError(
                 f"{self.labels.key!r} is {outside[0]}, which is not one of its {count} classes, {first}.."
@@ -95,26 +101,32 @@ class Renumbering:
 
 
 def renumberings(
-    model: Description, data: Description, name: str, keys: Collection[str], target: str | None, *, strict: bool = True
+    model: Description,
+    data: Description,
+    name: str,
+    keys: Collection[str],
+    target: Mapping[str, int],
+    *,
+    strict: bool = True,
 ) -> dict[str, Renumbering]:
     """How records of `data` get the numbers of the model: by feature, where they differ; of the target always.
 
-    name: of the data, for messages. keys: the features that are read. target: the one that the model predicts; a class
-    of it that the model lacks is refused, or missing unless `strict`. Raises OptionError with the first difference that
-    no renumbering can bridge."""
+    name: of the data, for messages. keys: the features that are read. target: the number of classes by the one that the
+    model predicts, if any; a class that the model lacks is refused, or missing unless `strict`. Raises OptionError with
+    the first difference that no renumbering can bridge."""
     _check_text(model, data, name)
     found = dict[str, Renumbering]()
     for key in sorted(keys):
         _check_feature(model, data, name, key)
         ours, theirs = model.names(key), data.names(key)
         if ours is None or theirs is None:
-            if ours is not theirs and key != target:
+            if ours is not theirs and key not in target:
                 kinds = "categories", "numbers"
                 there, here = kinds if theirs else kinds[::-1]
                 raise OptionError(f"{name}: {key!r} has {there}, and {here} in the data of the model. {_REMEDY}")
             continue
-        made = Renumbering(theirs, _numbers(ours, theirs, name), is_target=key == target)
-        unknown = [each for each, number in zip(theirs.names, made.numbers, strict=True) if number == MISSING]
+        made = Renumbering(theirs, _numbers(ours, theirs, name, target.get(key, 0)), key in target, strict)
+        unknown = [each for each, number in zip(theirs.names, made.numbers, strict=False) if number == MISSING]
         if made.is_target and unknown and strict:
             raise OptionError(
                 f"{name}: {key!r} has the class {unknown[0]!r}{f' and {len(unknown) - 1} more' * (len(unknown) > 1)}, "
@@ -129,9 +141,9 @@ def renumberings(
 _REMEDY = "Convert these data as those of the training were."
 
 
-def _numbers(ours: Labels, theirs: Labels, name: str) -> np.ndarray:
+def _numbers(ours: Labels, theirs: Labels, name: str, classes: int) -> np.ndarray:
     if ours.names == theirs.names:
-        return ours.base + np.arange(ours.count)
+        return ours.base + np.arange(max(ours.count, classes))  # the last ones may have no name
     for labels in (ours, theirs):
         if len(set(labels.names)) < labels.count:
             raise OptionError(

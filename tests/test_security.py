@@ -265,7 +265,7 @@ def test_a_prediction_runs_nothing_that_the_options_in_the_history_name(theirs, 
     theirs.marks()
     evil = ["--data-dir=tfds/evil/1.0.0", "--eval-split=train", "--trust-features=evilmod", "--workdir=other"]
     work = theirs.history_of("of_features", "digits", [*DIGITS, *evil])
-    (theirs.directory / work / "data.json").unlink()  # whoever makes a work directory can also leave it out
+    (theirs.directory / work / "description.json").unlink()  # whoever makes a work directory can also leave it out
     found = forked([["predict", work, "photo.jpg"]])
     assert found.codes == [2]
     assert "names the class 'evilmod.X'. TFDS would import evilmod" in found.printed

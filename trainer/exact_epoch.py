@@ -40,7 +40,7 @@ class ExactEpoch:
         """Adds `_records`, `_bad_rows` and `_crc_sum` of one step or several, as integers, so exactly."""
         self.records += int(sums[RECORDS].sum(dtype=np.int64))
         self._bad += int(sums[BAD_ROWS].sum(dtype=np.int64))
-        self.unseen += int(sums[UNSEEN].sum(dtype=np.int64))
+        self.unseen += int(np.sum(sums.get(UNSEEN, 0), dtype=np.int64))
         self.crc = (self.crc + int(sums[CRC_SUM].sum(dtype=np.uint64))) % 2**32
 
     def check(self, call: str, so: str) -> None:

@@ -110,10 +110,6 @@ InputFn = MakeInput | Input | TfDataset
 return may be given in its place, except for a plain iterable, which can be read only once."""
 
 
-Describe = Callable[[Description], Description | None]
-"""From the description of some data to that of the model to which they are given; None if it has none."""
-
-
 class IterableInput:
     """An iterable of dicts of NumPy arrays (or trees of them) as an Input that can be neither resumed nor proven.
 
@@ -204,7 +200,7 @@ def as_input(source: object, host_batch: int) -> Input:
     )
 
 
-def described_as(source: Input, model: Description | None, target: str | None, *, strict: bool) -> Input:
+def described_as(source: Input, model: Description | None, target: Mapping[str, int], *, strict: bool) -> Input:
     """The input with the numbers of the model's description: see DatasetInput.described_as.
 
     InputError for an input of another kind that would need other numbers; OptionError for what has no such number."""

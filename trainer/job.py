@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import jax
 
-from pipeline.description import Description
+from pipeline.description import Describe, Description
 from pipeline.errors import InfeedError, InputError, OptionError, did_you_mean
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
@@ -18,7 +18,6 @@ from trainer.exits import Check
 from trainer.history.segments import Command
 from trainer.inputs import (
     MASK,
-    Describe,
     FirstBatches,
     Input,
     InputContext,
@@ -127,8 +126,9 @@ class Job:
         context = self.context(mode, batch, hosts, 0 if cut else start_step)
         made, host_batch = as_function(input_fn)(context), context.per_host_batch_size
         source = as_input(made, host_batch)
+        target = {self.target: self.task.target.classes or 0} if self.task.target and self.target else {}
         description = source.info.description and describe(source.info.description)
-        source = described_as(source, description, self.target, strict=mode != "predict")
+        source = described_as(source, description, target, strict=mode != "predict")
         if cut:
             source = FirstBatches(source, cut, repeat=mode == "train")
         opened = self._checked(mode, source, batch, host_batch, input_fn, description)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.description import Description
+from pipeline.description import Describe, Description
 from pipeline.errors import CheckpointError, Reject
 from pipeline.shards.column_statistics import Statistics
 from pipeline.shards.example import Value
@@ -18,7 +18,6 @@ from pipeline.sources.in_memory import ExampleRecords
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tokenizers import TextFields
-from trainer.inputs import Describe
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.finding import find_checkpoint
 from trainer.workdir import CHECKPOINTS, DESCRIPTION

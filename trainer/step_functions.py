@@ -192,7 +192,5 @@ def _check_rows(made: Any, batch_rows: int, function: str) -> None:
 
 
 def _proof(batch: Batch) -> dict[str, jax.Array]:
-    unseen = jnp.sum(batch[UNSEEN], dtype=jnp.int32) if UNSEEN in batch else jnp.int32(0)  # 0 on padding
-    return {
-        RECORDS: tally.records(batch), BAD_ROWS: tally.bad_rows(batch), CRC_SUM: tally.due_crc(batch), UNSEEN: unseen
-    }  # fmt: skip
+    sums = {RECORDS: tally.records(batch), BAD_ROWS: tally.bad_rows(batch), CRC_SUM: tally.due_crc(batch)}
+    return sums | ({UNSEEN: jnp.sum(batch[UNSEEN], dtype=jnp.int32)} if UNSEEN in batch else {})  # 0 on padding

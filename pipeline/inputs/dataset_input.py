@@ -176,7 +176,7 @@ class DatasetInput(OldAttributes):
         drawn = Rows(ids, given, int(self._order.settings.get("seed", 0)))
         return next(self._decode(Delivery(drawn, fetch(self._records, ids[ids >= 0]))))
 
-    def described_as(self, model: Description, target: str | None, *, strict: bool) -> "DatasetInput":
+    def described_as(self, model: Description, target: Mapping[str, int], *, strict: bool) -> "DatasetInput":
         """These batches with the numbers of a model's description, to which classes and categories are mapped by name.
 
         Categories of inputs that the model has never seen are missing; `_unseen`, int32 [b], then has how many there

@@ -186,7 +186,7 @@ def _described(sources: Sequence[RecordsInfo]) -> Description | None:
     for other in others:
         if other.description is None:
             return None
-        if renumbered := renumberings(first.description, other.description, other.name, layout.features, None):
+        if renumbered := renumberings(first.description, other.description, other.name, layout.features, {}):
             raise OptionError(
                 f"{other.name} and {first.name} number the classes of {next(iter(renumbered))!r} differently. Convert "
                 "them together, or read each on its own."

@@ -100,18 +100,20 @@ def test_new_images_are_predicted_with_the_classes_of_the_training_and_not_evalu
     new = shutil.copytree(digits[1], tmp_path / "new")
 
     def unnamed(manifest):
-        return replace(manifest, labels=replace(manifest.labels, names=("new",)))
+        return replace(manifest, labels=replace(manifest.labels, names=("new", *manifest.labels.names[1:])))
 
     update_manifest(open_storage(str(new)), str(new), unnamed)
     other = replace(trained, data_dir=str(new), eval_split="train[:40]", mode="predict")
     run(other)
     path = Path(trained.trainer.workdir, "predictions.jsonl")
-    names = json.loads(Path(trained.trainer.workdir, "classes.json").read_text())["names"]
-    for line in map(json.loads, path.read_text().splitlines()):
+    names = json.loads(Path(trained.trainer.workdir, "description.json").read_text())["labels"]["names"]
+    lines = [*map(json.loads, path.read_text().splitlines())]
+    assert {line["label"] for line in lines} == {-1, *range(2, 11)}  # the model has no class "new"
+    for line in lines:
         assert line["class_name"] == names[line["class"] - 1]
-        assert line.get("label_name") == ("new" if line["label"] == 1 else None)
-    with pytest.raises(OptionError, match="class 1 is 'new', but the model in .* was trained with '.*' in its place"):
-        replace(other, mode="evaluate").check()
+        assert line.get("label_name") == (None if line["label"] == -1 else names[line["label"] - 1])
+    with pytest.raises(OptionError, match="'image/class/label' has the class 'new', which the model does not have"):
+        run(replace(other, mode="evaluate"))
 
 
 def test_the_state_is_shown_with_its_dtypes_and_what_the_optimizer_does(trained, capsys):

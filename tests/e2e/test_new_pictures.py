@@ -23,6 +23,7 @@ from converters import cifar_to_gcs, idx_to_gcs, image_folder_to_gcs, table_to_g
 from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import CheckpointError, OptionError, Reject
 from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.typed_json import sealed
 from pipeline.sources.in_memory import ExampleRecords
 from trainer import predict
 from trainer.__main__ import main as trainer_main
@@ -328,12 +329,6 @@ def test_pictures_that_the_evaluation_refuses_are_named_and_the_others_predicted
     assert "error: left out 1 of 1, which could not be read." in err
 
 
-def test_the_model_of_an_earlier_version_is_loaded_where_its_data_are(digits_run, tmp_path):
-    shutil.copytree(digits_run, tmp_path / "old")
-    (tmp_path / "old/data.json").unlink()
-    assert load(str(tmp_path / "old")).step == 3
-
-
 def test_a_directory_without_a_checkpoint_has_no_model_to_load(tmp_path):
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         load(str(tmp_path))
@@ -464,11 +459,12 @@ def test_no_other_checkpoint_is_looked_for_because_a_history_names_it(digits_run
 
 def test_what_a_foreign_work_directory_states_costs_no_memory_and_ends_no_program(digits_run, tmp_path):
     shutil.copytree(digits_run, tmp_path / "huge")
-    page = json.loads((tmp_path / "huge/data.json").read_text())
+    page = json.loads((tmp_path / "huge/description.json").read_text())
     page["schema"]["features"]["image/height"]["shape"] = [10**12]
-    del page["checksum"]
-    (tmp_path / "huge/data.json").write_text(json.dumps(page))
-    with pytest.raises(CheckpointError, match=r"data\.json: a record has 1,000,000,000,000 values of 'image/height'"):
+    (tmp_path / "huge/description.json").write_text(json.dumps(sealed(page)))
+    with pytest.raises(
+        CheckpointError, match=r"description\.json: a record has 1,000,000,000,000 values of 'image/height'"
+    ):
         load(str(tmp_path / "huge"))
     shutil.copytree(digits_run, tmp_path / "helping")
     (tmp_path / "helping/segments.jsonl").unlink()

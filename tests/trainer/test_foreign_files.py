@@ -39,7 +39,7 @@ IN_A_WORKDIR = [
     "eval_result.json",
     "train_result.json",
     "predictions.jsonl",
-    "classes.json",
+    "description.json",
     "evaluations.json",
     "segments.jsonl",
     "began.json",
@@ -91,7 +91,7 @@ def test_no_run_changes_what_others_put_into_its_work_directory(
 
 
 @pytest.mark.parametrize(
-    "file", ["eval_result.json", "predictions.jsonl", "classes.json", "segments.jsonl", "train/metrics.jsonl"]
+    "file", ["eval_result.json", "predictions.jsonl", "description.json", "segments.jsonl", "train/metrics.jsonl"]
 )
 @pytest.mark.parametrize("call", ["train", "evaluate"])
 def test_a_directory_with_a_file_that_runs_replace_is_no_work_directory(

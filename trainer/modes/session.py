@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.description import Describe
 from pipeline.errors import CheckpointError, FingerprintError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
@@ -19,7 +20,7 @@ from trainer.checkpointing.orbax_paths import check_directory, remove_unfinished
 from trainer.cluster.exchange import Exchange, Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.exits import Check, ending
-from trainer.inputs import Describe, Input, InputFn
+from trainer.inputs import Input, InputFn
 from trainer.job import Job, Mode, OpenedInput
 from trainer.kept_data import describer, has_new_head
 from trainer.loop.dispatching import Steps

@@ -1,14 +1,14 @@
 """What the images recipe takes for the image, the label and the classes, and asks for where that is unclear."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
-from pipeline.errors import CheckpointError, OptionError
+from pipeline.description import Description
+from pipeline.errors import OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.config import TrainerConfig
-from trainer.recipes.image_data import TrainedClasses, image_data, trained_classes
+from trainer.recipes.image_data import image_data
 from trainer.recipes.images import Config
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
@@ -20,13 +20,13 @@ def flags(**given):
 
 
 def found(features, labels=NAMES, **given):
-    return image_data(flags(**given), Schema("pictures", features), labels)
+    return image_data(flags(**given), Description(Schema("pictures", features), labels))
 
 
 def test_the_only_image_and_the_label_with_class_names_are_chosen():
     data = found({"picture": IMAGE, "text": Feature("bytes"), "label": LABEL, "height": NUMBER})
     assert (data.image, data.label, data.base, data.num_classes, data.channels) == ("picture", "label", 1, 2, 3)
-    assert [data.name(label) for label in (0, 1, 2, 3)] == [None, "cat", "dog", None]
+    assert [data.labels.name_of(label) for label in (0, 1, 2, 3)] == [None, "cat", "dog", None]
 
 
 def test_without_names_the_only_integer_is_the_label_and_the_classes_are_counted_by_a_flag():
@@ -42,40 +42,9 @@ def test_fewer_classes_than_the_data_have_are_refused_before_a_label_is_out_of_r
     assert found({"picture": IMAGE, "label": LABEL}, num_classes=9).num_classes == 9
 
 
-def test_one_class_is_too_few_to_train_on_but_the_classes_of_a_training_are_enough():
-    features = {"picture": IMAGE, "label": LABEL}
+def test_one_class_is_too_few_to_train_on():
     with pytest.raises(OptionError, match="data has only the class 'new' for 'label'. Give --num-classes"):
-        found(features, Labels("label", 1, ("new",)))
-    trained = TrainedClasses(0, 2, ("cat", "dog"))
-    data = image_data(flags(), Schema("pictures", features), Labels("label", 1, ("new",)), trained)
-    assert (data.base, data.num_classes, data.name(1), data.class_name(1)) == (1, 2, "new", "dog")
-
-
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        (("dog", "cat"), "data: class 1 is 'dog', but the model in w was trained with 'cat' in its place, so an eval"),
-        (("cat", "dog", "eel"), "data has 3 classes, but the model in w was trained with 2. Convert"),
-        (("cat",), None),
-        (("cat", "dog"), None),
-    ],
-)
-def test_an_evaluation_is_refused_if_the_classes_differ_from_those_of_the_model(names, text):
-    schema = Schema("pictures", {"picture": IMAGE, "label": LABEL})
-    data = image_data(flags(), schema, Labels("label", 1, names), TrainedClasses(1, 2, ("cat", "dog")))
-    with pytest.raises(OptionError, match=text) if text else nullcontext():
-        data.check_labels("data", "w")
-
-
-def test_the_classes_of_a_training_are_saved_in_its_work_directory(tmp_path):
-    first, second = TrainedClasses(1, 2, ("cat", "Hündin")), TrainedClasses(0, 7, ())
-    assert trained_classes(str(tmp_path)) is None
-    for classes in (first, second):
-        (tmp_path / "classes.json").write_bytes(classes.to_json())
-        assert trained_classes(str(tmp_path)) == classes
-    (tmp_path / "classes.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"classes\.json: .* Remove it: then the classes of the data count"):
-        trained_classes(str(tmp_path))
+        found({"picture": IMAGE, "label": LABEL}, Labels("label", 1, ("new",)))
 
 
 def test_flags_choose_image_and_label_and_must_name_existing_features():
