@@ -7,7 +7,9 @@
 The random numbers of a record depend only on its `_seed`, a hash of seed, epoch and record: not on devices, hosts or
 resumes. mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019) mix pairs of records. The partner of row i of a global
 batch of B is row (i + B // 2) mod B, from another part of the data: independent of hosts, devices and order of
-arithmetic, and devices exchange contiguous parts of the batch, once. Rows that do not count are not mixed."""
+arithmetic, and devices exchange contiguous parts of the batch, once. Rows that do not count are not mixed. Where the
+task has a Target and a record of the batch has no label, all mixed labels are NaN, so the step ends with a NanError:
+leave such records out of the training data, or do not mix."""
 
 import functools
 import math
@@ -23,6 +25,7 @@ from scipy.special import betaincinv
 
 from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.inputs import MASK, SEED
+from trainer.metrics.labels import unlabelled
 from trainer.task import Batch
 
 __all__ = ["color_jitter", "cutmix", "mixup", "normalize", "one_hot", "random_erasing"]
@@ -195,7 +198,7 @@ def mixup(
     images = _checked(batch, key, labels, alpha, "mixup").astype(jnp.float32)
     drawn = beta(uniform(batch, stream, 1)[:, 0], alpha)
     weight = jnp.where(_paired(batch), drawn, 1.0)
-    return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed(batch[labels], weight[:, None])}
+    return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed_labels(batch, labels, weight)}
 
 
 def cutmix(
@@ -215,7 +218,7 @@ def cutmix(
     left, width = _span(x, side, columns)
     weight = 1 - (height * width).astype(jnp.float32) / (rows * columns)
     pasted = jnp.where(inside(top, left, height, width, images), _partners(images), images)
-    return {**batch, key: pasted, labels: _mixed(batch[labels], weight[:, None])}
+    return {**batch, key: pasted, labels: _mixed_labels(batch, labels, weight)}
 
 
 def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
@@ -228,6 +231,10 @@ def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax
 
 def _mixed(own: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.where(weight < 1, own * weight + _partners(own) * (1 - weight), own)
+
+
+def _mixed_labels(batch: Batch, key: str, weight: jax.Array) -> jax.Array:
+    return jnp.where(jnp.any(unlabelled(batch)), jnp.nan, _mixed(batch[key], weight[:, None]))
 
 
 def _partners(values: jax.Array) -> jax.Array:

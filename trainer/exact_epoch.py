@@ -2,18 +2,20 @@
 
 NumPy only: the device computes the sums of each step."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import EvaluationError
-from trainer.inputs import INDEX, MASK, Input
+from trainer.inputs import INDEX, LABELLED, MASK, Input
 from trainer.loop.dispatching import DispatchResult
+from trainer.metrics.labels import REMEDY, taken_outside, told_outside
 from trainer.metrics.tally import LOSSES
 from trainer.results import EvaluatedRecords
-from trainer.step_functions import BAD_ROWS, CRC_SUM, PREDICTIONS, PROOF_SUMS, RECORDS, ROWS
+from trainer.step_functions import BAD_ROWS, CRC_SUM, NOT_FINITE, PREDICTIONS, PROOF_SUMS, RECORDS, ROWS
+from trainer.task import Target
 
 OnRecords = Callable[[EvaluatedRecords], None]
 OnCounted = Callable[[int], None]
@@ -21,10 +23,11 @@ OnCounted = Callable[[int], None]
 
 
 class ExactEpoch:
-    """records: rows that counted. crc: the sum of their crcs mod 2**32, plus the expected crcs of masked records."""
+    """records: rows that counted. labelled: those of them that have a label. crc: the sum of the records' crcs mod
+    2**32, plus the expected crcs of masked records."""
 
     def __init__(self, source: Input) -> None:
-        self.records = self.crc = self._bad = 0
+        self.records = self.labelled = self.crc = self._bad = 0
         self._source = source
 
     @property
@@ -33,8 +36,9 @@ class ExactEpoch:
         return self._bad if self._source.info.on_error == "mask" else 0
 
     def add(self, sums: Mapping[str, np.ndarray]) -> None:
-        """Adds `_records`, `_bad_rows` and `_crc_sum` of one step or several, as integers, so exactly."""
+        """Adds the PROOF_SUMS of one step or several, as integers, so exactly."""
         self.records += int(sums[RECORDS].sum(dtype=np.int64))
+        self.labelled += int(sums[LABELLED].sum(dtype=np.int64))
         self._bad += int(sums[BAD_ROWS].sum(dtype=np.int64))
         self.crc = (self.crc + int(sums[CRC_SUM].sum(dtype=np.uint64))) % 2**32
 
@@ -57,6 +61,14 @@ class ExactEpoch:
             raise EvaluationError(
                 f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so the {call} has "
                 f"nothing to count. {self._next_step}"
+            )
+
+    def check_labels(self, target: Target | None) -> None:
+        """EvaluationError unless some record has the label of the target. A prediction needs none."""
+        if target is not None and not self.labelled:
+            raise EvaluationError(
+                f"none of the {self.records} records of {self._source.info.name or 'the input'} has a label, "
+                f"{target.key!r}, so nothing can be evaluated. --mode predict (Trainer.predict) works without labels."
             )
 
     def check_totals(self, counted: Mapping[str, Mapping[str, int]], so: str) -> None:
@@ -94,11 +106,14 @@ class ExactEpoch:
 class EpochTotals:
     """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays exact.
 
-    on_records: gets the records of each dispatch, if its program returns them."""
+    not_finite: by name, how many records have a value that is not finite. on_records: gets the records of each
+    dispatch, if its program returns them."""
 
     def __init__(self, source: Input, on_records: OnRecords | None, on_counted: OnCounted) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
+        self.not_finite = Counter[str]()
         self._on_records, self._on_counted = on_records, on_counted
+        self._outside = defaultdict[str, list[np.ndarray]](list)
 
     def add(self, result: DispatchResult) -> None:
         """Adds those of a dispatch."""
@@ -108,14 +123,26 @@ class EpochTotals:
         rows = result.scalars.pop(ROWS, None)
         if self._on_records and rows:
             self._on_records(_counted(rows))
+        for name, values in taken_outside(result.scalars).items():
+            self._outside[name].append(values)
         for name, values in result.scalars.items():
-            if name not in PROOF_SUMS:
+            if name.startswith(NOT_FINITE):
+                self.not_finite[name.removeprefix(NOT_FINITE)] += int(values.sum(dtype=np.int64))
+            elif name not in PROOF_SUMS:
                 self.sums[name] += float(values.sum(dtype=np.float64))
         self._on_counted(self.epoch.records - before)
 
+    def check(self, target: Target | None, so: str) -> None:
+        """EvaluationError unless everything that is due was added, with labels among the classes. `so`: the consequence
+        for the result."""
+        self.epoch.check("evaluation", so)
+        if told := told_outside({name: np.concatenate(values) for name, values in self._outside.items()}):
+            raise EvaluationError(f"the evaluation counted {told}; {so}. {REMEDY}.")
+        self.epoch.check_labels(target)
+
 
 def _counted(rows: Mapping[str, Any]) -> EvaluatedRecords:
-    """The rows [steps, b] of a dispatch that count."""
+    """The rows [steps, b] of a dispatch that count and have their label."""
     counts = rows[MASK] > 0
     index = rows.get(INDEX)
     predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}

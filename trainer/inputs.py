@@ -20,6 +20,7 @@ from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
 __all__ = [
     "CRC",
     "INDEX",
+    "LABELLED",
     "MASK",
     "SEED",
     "Input",
@@ -41,6 +42,8 @@ CRC = "_crc"
 """The key of the records' checksums: uint32 [b], 0 on padding."""
 SEED = "_seed"
 """The key of the records' seeds in training: uint32 [b, 2], 0 on padding."""
+LABELLED = "_labelled"
+"""The key that the trainer adds for a task with a Target: float32 [b], 0 on padding and where the label is missing."""
 
 
 @dataclass(frozen=True)

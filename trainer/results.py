@@ -32,14 +32,17 @@ class EvalResult:
 
     step: of the checkpoint. seconds: that the epoch took, without compilation.
     arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
-    counted. masked: bad records that the input left out, over all hosts; the log of each host names its own.
+    counted. labelled: those of them that have a label, over which the metrics are; all, without a Target. masked: bad
+    records that the input left out, over all hosts; the log of each host names its own.
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
     delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
-    that metrics added up, such as num_bytes; those that the dataset states are equal."""
+    that metrics added up, such as num_bytes; those that the dataset states are equal. not_finite: of each mean that is
+    not finite, for how many records its value is not; 0 if only their sum is not."""
 
     step: int
     metrics: dict[str, float]
     records: int
+    labelled: int
     masked: int
     num_records: int | None
     crc: int
@@ -48,6 +51,14 @@ class EvalResult:
     arrays: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
     name: str | None = None
     totals: dict[str, int] = field(default_factory=dict)
+    not_finite: dict[str, int] = field(default_factory=dict)
+
+    def why_not_finite(self, name: str) -> str:
+        """What explains a mean that is not finite, for the end of its name or value; "" for other metrics."""
+        if name not in self.not_finite:
+            return ""
+        count = self.not_finite[name]
+        return f" (not finite for {count} of {self.labelled} records)" if count else " (the sum exceeds float32)"
 
     @property
     def proven(self) -> bool:
@@ -105,14 +116,16 @@ class ExportResult:
 @dataclass(frozen=True)
 class ReplayedStep:
     """A training step, computed again. loss: what it reports. losses: float32 [b], of each row, NaN on rows that do not
-    count. record_ids: int32 [b], `_index`; None if the input does not number its records. from_step: of the checkpoint
-    that the replay began with, 0 for a new model."""
+    count or have no label. record_ids: int32 [b], `_index`; None if the input does not number its records. from_step:
+    of the checkpoint that the replay began with, 0 for a new model. counted: bool [b], the rows of which loss is the
+    mean."""
 
     step: int
     loss: float
     losses: np.ndarray
     record_ids: np.ndarray | None
     from_step: int
+    counted: np.ndarray
 
 
 @dataclass(frozen=True)

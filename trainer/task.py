@@ -28,6 +28,7 @@ __all__ = [
     "PerRecord",
     "PredictFn",
     "Step",
+    "Target",
     "Task",
     "Variables",
     "copied",
@@ -36,8 +37,8 @@ __all__ = [
 
 Batch = Mapping[str, Any]
 """An array, or a tree of them, per key; [b, ...] with a row per record."""
-_OF_RESULTS = ("records", "masked", "num_records", "crc", "expected_crc", "seconds", "name", "proven", "split")
-RESERVED = ("loss", "grad_norm", "step", "time", *_OF_RESULTS, "checkpoint_path")  # of our JSON files
+_OF_RESULTS = ("records", "labelled", "masked", "num_records", "crc", "expected_crc", "seconds", "name", "proven")
+RESERVED = ("loss", "grad_norm", "step", "time", *_OF_RESULTS, "not_finite", "split", "checkpoint_path")  # of our JSON
 
 
 class Variables(NamedTuple):
@@ -110,6 +111,41 @@ Metrics = Mapping[str, Metric | PerRecord]
 """Metrics by name, as a Task lists them."""
 
 
+@dataclass(frozen=True)
+class Target:
+    """What a task predicts: the class in batch[key], an integer [b], or with classes=None a number [b].
+
+    Labels are base..base + classes - 1. A missing label is -1, unless that is one of them; a missing number is NaN, so
+    integers are never missing. Rows without a label have no part in the loss and in the metrics, in training and
+    evaluation. There the task sees `base` in their place, and `_labelled` of the batch is 0; predictions see them as
+    stored. Any other label outside of the classes is an error."""
+
+    key: str
+    classes: int | None = None
+    base: int = 0
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and self.classes < 1:
+            raise OptionError(f"{self!r}: classes must be at least 1, or None for a number.")
+
+    @property
+    def allowed(self) -> str:
+        """The labels of the classes, such as "0..9"."""
+        return f"{self.base}..{self.base + (self.classes or 0) - 1}"
+
+    def missing(self, labels: Any) -> Any:
+        """Whether labels are missing: bool, of the shape of an array, or of one number."""
+        if self.classes is None:
+            return labels != labels  # as only NaN does
+        return (labels == -1) & (not self.base <= -1 < self.base + self.classes)
+
+    def outside(self, labels: Any) -> Any:
+        """Whether labels are neither missing nor one of the classes."""
+        if self.classes is None:
+            return False
+        return ((labels < self.base) | (labels >= self.base + self.classes)) & ~self.missing(labels)
+
+
 def copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
     """The Partition without one: a complete copy of each parameter on every device."""
     del name, shape
@@ -124,9 +160,12 @@ class Task:
     loss_fn(variables, batch, rng, train) -> losses float [b], one per record; the variables after the step, from which
     the trainer takes `extra` when training; outputs, any pytree, for the metrics. Padding rows are all zero, and their
     results are ignored; evaluate(check_padding=True) proves that they do not affect other rows.
+    target: what the loss and the metrics are about, so that rows without a label have no part in them. None: all rows
+    that count have.
     metrics: name -> function(outputs, batch) -> values [b], one per record, for which the trainer reports the masked
     mean in training and evaluation; or a Metric, in evaluation only. Both find the losses [b] in batch["_losses"].
-    trainer.metrics has the usual ones.
+    trainer.metrics has the usual ones. Either may have a method outside(outputs, batch) -> bool [b], rows whose label
+    is outside of its classes, and a str, the allowed labels: such a row ends the run with an error.
     partition(name, shape) -> the mesh axes ("data", "fsdp", "model") over which to split each dimension of the
     parameter with that path ("dense/kernel"), its average and its optimizer statistics. Default: none. Large parameters
     that do not name fsdp are split over it as well; TrainerConfig.partition overrides both. The mesh is in context when
@@ -155,6 +194,7 @@ class Task:
     flops: float | None = None
     independent_rows: bool = False
     module: Callable[[Variables], Any] | None = None
+    target: Target | None = None
 
     def __post_init__(self) -> None:
         if self.flops is not None and not self.flops > 0:

@@ -24,7 +24,8 @@ class InputInfo:
     quarantine: the bad records that this host has met so far, a sequence that grows. verify_command: the command that
     lists damaged records; None if there is none. totals: sums over all records due that the dataset states, such as
     num_bytes of text; an evaluation compares what metrics add up under these names. provenance: how the batches came
-    about, as JSON, from which `python -m trainer.seen` names the records of any step; None if that is not known."""
+    about, as JSON, from which `python -m trainer.seen` names the records of any step; None if that is not known.
+    name: of the data, for messages."""
 
     spec: Mapping[str, Any]
     fingerprint: str
@@ -40,3 +41,4 @@ class InputInfo:
     verify_command: str | None = None
     totals: Mapping[str, int] = field(default_factory=dict)
     provenance: Mapping[str, Any] | None = None
+    name: str | None = None

@@ -22,6 +22,7 @@ from trainer.optimizers.build import ParameterGroup, groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords
+from trainer.task import Target
 from trainer.trainer import Trainer
 from trainer.workdir import EVAL_RESULT, PREDICTIONS, TRAIN_RESULT
 
@@ -49,7 +50,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     elif recipe.trainer.fast_dev_run:
         _try(trainer, recipe, command, predicts=task.predict_fn is not None)
     elif recipe.mode == "predict":
-        _write_predictions(trainer, recipe)
+        _write_predictions(trainer, recipe, task.target)
     elif recipe.mode == "evaluate-continuously":
         for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
             _tell(recipe, result)
@@ -112,12 +113,12 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
         write_report(recipe, command, input_fn, result, records)
 
 
-def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
+def _write_predictions(trainer: Trainer, recipe: Recipe, target: Target | None) -> None:
     if jax.process_index() > 0:
         for _ in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
             pass
         return
-    workdir, count, agreement = trainer.config.workdir, 0, Agreement()
+    workdir, count, agreement = trainer.config.workdir, 0, Agreement(target)
     path = join(workdir, PREDICTIONS)
     with open_storage(workdir).publish(path) as sink, RecordsLine("predicted", total=None) as progress:
         for line in _lines(trainer, recipe):
@@ -131,9 +132,11 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
 class Agreement:
     """Counts the records of predictions.jsonl whose class is their label, and what the others are taken for.
 
-    Names are compared if there are names, else numbers. Leaves out records that lack one of the two."""
+    Names are compared if there are names, else numbers. Leaves out records that lack one of the two. target: of the
+    task, which tells missing labels."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target | None = None) -> None:
+        self._missing = target.missing if target else lambda _: False
         self._right, self._wrong = 0, Counter[tuple[str, str]]()
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -141,7 +144,7 @@ class Agreement:
         names = ("class_name", "label_name")
         keys = names if record.keys() >= set(names) else ("class", "label")
         predicted, label = (record.get(key) for key in keys)
-        if not all(isinstance(value, int | str) for value in (predicted, label)):
+        if not all(isinstance(value, int | str) for value in (predicted, label)) or self._missing(label):
             return
         if predicted == label:
             self._right += 1
@@ -203,13 +206,20 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     report = result.metrics | result.totals | numbers | {"proven": result.proven} | named
     path = _publish(config.workdir, EVAL_RESULT, report)
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
-    others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
+    others = {name: f"{name} {value:.4f}{result.why_not_finite(name)}" for name, value in result.metrics.items()}
     say(
         Console(),
         f"step {result.step}: {', '.join((shares | others | shares).values())} over "
-        f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}{split or 'validation'} records, "
+        f"{_over(result)} {split or 'validation'} records, "
         f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
     )
+
+
+def _over(result: EvalResult) -> str:
+    numbers = [str(result.records), *([str(result.num_records)] if result.num_records else [])]
+    if result.labelled != result.records:
+        numbers = [f"{result.labelled} labelled", *dict.fromkeys(numbers)]
+    return " of ".join(numbers)
 
 
 def _publish(workdir: str, name: str, report: dict[str, Any] | bytes) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.errors import InputError
 from trainer.batch_spec import ROWS_FIRST, BatchAxes
 from trainer.inputs import CRC, INDEX, MASK
+from trainer.metrics.labels import counting
 from trainer.task import Batch, Metric, Metrics
 
 # Values of padding rows. Tasks normally see the first; evaluate(check_padding=True) also shows them the others.
@@ -23,9 +24,9 @@ LOSSES = "_losses"
 WIDE = {"b": jnp.int32, "i": jnp.int32, "u": jnp.uint32, "f": jnp.float32, "V": jnp.float32}  # V: bfloat16
 
 
-def records(batch: Batch) -> jax.Array:
-    """Number of rows that count, int32."""
-    return jnp.sum(batch[MASK] > 0, dtype=jnp.int32)
+def num_rows(mask: jax.Array) -> jax.Array:
+    """Number of rows, int32, where `mask` is above 0."""
+    return jnp.sum(mask > 0, dtype=jnp.int32)
 
 
 def bad_rows(batch: Batch) -> jax.Array:
@@ -135,7 +136,7 @@ def empty_tallies(
 def counted(
     tallies: Mapping[str, Tally], losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics
 ) -> dict[str, Tally]:
-    """The tallies after adding this batch's rows that count."""
+    """The tallies after adding this batch's rows that count and have their label."""
     return {
         name: _merged(name, metric, tallies[name], _state(name, metric, losses, outputs, batch))
         for name, metric in mergeable(metrics).items()
@@ -183,7 +184,7 @@ def _naming(name: str) -> Iterator[None]:
 
 def _state(name: str, metric: Metric, losses: jax.Array, outputs: Any, batch: Batch) -> Any:
     with _naming(name):
-        return jax.tree.map(_wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, batch[MASK] > 0))
+        return jax.tree.map(_wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, counting(batch) > 0))
 
 
 def _wide(leaf: Any) -> jax.Array:

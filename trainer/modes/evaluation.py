@@ -81,8 +81,9 @@ class Evaluation:
         with self._session.activity.doing("evaluating", "evaluation_seconds"):
             first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
         for other in others:
-            metrics, arrays = first.metrics | _prefixed(other.metrics), first.arrays | _prefixed(other.arrays)
-            first = replace(first, metrics=metrics, arrays=arrays, seconds=first.seconds + other.seconds)
+            names = ("metrics", "arrays", "not_finite")
+            both: dict[str, Any] = {name: getattr(first, name) | _prefixed(getattr(other, name)) for name in names}
+            first = replace(first, **both, seconds=first.seconds + other.seconds)
         return first
 
     def _epoch(self, model: Model, padding: int, on_counted: OnCounted) -> EvalResult:
@@ -95,26 +96,35 @@ class Evaluation:
             carry, _ = run(carry, 0, feeder, self._program, on_result=sums.add, between=self._session)
         self.state = with_model(self.state, model, carry.variables)
         epoch = sums.epoch
-        epoch.check("evaluation", NOT_THE_SPLITS)
+        sums.check(self._job.task.target, NOT_THE_SPLITS)
         if epoch.masked:
             left_out = counted(epoch.masked, "bad record")
             log.warning("evaluation: left out %s; the means are over %d", left_out, epoch.records)
+        if unlabelled := epoch.records - epoch.labelled:
+            text = "evaluation: %d of %d records have no label; the metrics are over %d"
+            log.warning(text, unlabelled, epoch.records, epoch.labelled)
         self.padding_rows = sums.steps * opened.global_batch - epoch.records
         tallies = jax.device_get(carry.tallies)
         epoch.check_totals(totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS)
         scalars, arrays = computed(tallies, self._job.task.metrics)
-        return EvalResult(
+        means = {name: total / epoch.labelled for name, total in sums.sums.items()}
+        result = EvalResult(
             step=self._step,
-            metrics={name: total / epoch.records for name, total in sums.sums.items()} | scalars,
+            metrics=means | scalars,
             arrays=arrays,
             records=epoch.records,
+            labelled=epoch.labelled,
             masked=epoch.masked,
             num_records=opened.source.info.num_records,
             crc=epoch.crc,
             expected_crc=opened.source.info.expected_crc,
             seconds=time.perf_counter() - started,
             totals={name: total for each in totals.values() for name, total in each.items()},
+            not_finite={name: sums.not_finite[name] for name, mean in means.items() if not math.isfinite(mean)},
         )
+        for name in result.not_finite:
+            log.warning("evaluation: %s is %s%s", name, means[name], result.why_not_finite(name))
+        return result
 
     def _source(self) -> OpenedInput:
         if self._exhausted and not self._opened.resumable:  # a plain iterable: input_fn makes the next

@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.errors import InfeedError, NanError
+from pipeline.errors import InfeedError, InputError, NanError
 from pipeline.logs import logger
+from pipeline.sizes import counted
 from pipeline.storage.storage import join
 from trainer.checkpointing.contents import versions
 from trainer.cluster.exchange import Decision
@@ -32,9 +33,10 @@ from trainer.job import Job
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.mesh import Placement
+from trainer.metrics.labels import REMEDY, taken_outside, told_outside
 from trainer.modes.session import Begun, Session
 from trainer.state import TrainState
-from trainer.step_functions import BAD_LEAF
+from trainer.step_functions import BAD_LEAF, UNLABELLED
 from trainer.workdir import TRAIN
 
 MOST_REASON = 300  # characters
@@ -50,14 +52,15 @@ log = logger("trainer")
 class TrainMonitor(AbstractContextManager):
     """Monitors training from the state `begun` to step `end`, as a context manager: leaving it closes the reports.
 
-    last: every scalar of the last step. productive_seconds: up to the last result, see Goodput. hint: ends messages
-    about a step that went wrong."""
+    last: every scalar of the last step. labels: of every step. productive_seconds: up to the last result, see Goodput.
+    hint: ends messages about a step that went wrong."""
 
     def __init__(
         self, session: Session, feeder: Feeder, size: StepSize, begun: Begun, end: int | None, *, hint: Hint
     ) -> None:
         config, start = session.job.config, begun.step
         self.check = FiniteCheck(config.on_nan, begun.state, session.job.placement, hint)
+        self.labels = LabelCheck(hint)
         self.reports = Reports(config, TRAIN, start, session.ownership.fence)
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
@@ -71,8 +74,10 @@ class TrainMonitor(AbstractContextManager):
     def observe(self, result: DispatchResult) -> Speed | None:
         """Handles a dispatch result; returns the speed when a new one is logged, on host 0.
 
-        NanError for a step with non-finite values, if these end the run."""
+        NanError for a step with non-finite values, if these end the run; InputError for one with a label outside of the
+        classes."""
         bad = result.scalars.pop(BAD_LEAF, np.full(result.length, -1))
+        self.labels.observe(result)
         speed = self._write(result, self.check.reported(bad))
         self.check.observe(result, bad)
         if self._line is not None:  # one host is enough
@@ -250,6 +255,31 @@ class FiniteCheck:
         log.warning("%s: skipped the step (%d so far)%s", said, self.skipped, self._hint(step))
         if self._in_a_row > MOST_IN_A_ROW:
             raise NanError(f"{said}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not help here.")
+
+
+class LabelCheck:
+    """Checks the labels of every step. unlabelled: how many rows had none. hint: ends messages about a step."""
+
+    def __init__(self, hint: Hint) -> None:
+        self.unlabelled, self._hint = 0, hint
+
+    def observe(self, result: DispatchResult) -> None:
+        """Warns of the first dispatch in which labels are missing.
+
+        Raises InputError, which names the first step with a label outside of the classes."""
+        outside = taken_outside(result.scalars)
+        for i in range(result.length):
+            if told := told_outside({name: values[i] for name, values in outside.items()}):
+                step = result.start + i + 1
+                raise InputError(
+                    f"step {step} has {told}. No checkpoint contains it; the same command resumes from the newest "
+                    f"checkpoint. {REMEDY}{self._hint(step)}"
+                )
+        count = int(np.sum(result.scalars.pop(UNLABELLED, 0)))
+        if count and not self.unlabelled:
+            text = "training: %s of steps %d to %d had no label; such rows have no part in the loss"
+            log.warning(text, counted(count, "row"), result.start + 1, result.start + result.length)
+        self.unlabelled += count
 
 
 class LossSpikes:

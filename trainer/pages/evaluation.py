@@ -177,7 +177,8 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
 
 def _lead(result: EvalResult) -> str:
     due = f" of {result.num_records:,}" if result.num_records is not None else ""
-    return f"{result.records:,}{due} records were evaluated; {_verdict(result)}."
+    labelled = f", {result.labelled:,} of them labelled" if result.labelled != result.records else ""
+    return f"{result.records:,}{due} records were evaluated{labelled}; {_verdict(result)}."
 
 
 def _verdict(result: EvalResult) -> str:
@@ -191,7 +192,8 @@ def _verdict(result: EvalResult) -> str:
 def _metrics(result: EvalResult) -> Table:
     metrics = list(result.metrics.items())
     rows: list[list[Cell]] = [
-        [f"{name}, %", 100 * value] if "accuracy" in name else [name, value] for name, value in metrics[:MOST_METRICS]
+        [f"{name}, %", 100 * value] if "accuracy" in name else [f"{name}{result.why_not_finite(name)}", value]
+        for name, value in metrics[:MOST_METRICS]
     ]
     rows += [[name, total] for name, total in result.totals.items()]
     note = f"The first {MOST_METRICS} of {len(metrics):,}." if len(metrics) > MOST_METRICS else ""
@@ -202,6 +204,7 @@ def _proof(result: EvalResult, about: About) -> Table:
     known: dict[str, Any] = {
         "verdict": _verdict(result),
         "records that counted": f"{result.records:,}",
+        "records with a label": f"{result.labelled:,}",
         "records due": "unknown" if result.num_records is None else f"{result.num_records:,}",
         "bad records left out": f"{result.masked:,}",
         "sum of checksums": f"{result.crc:08x}",
