@@ -25,7 +25,7 @@ from scipy.special import betaincinv
 
 from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.inputs import MASK, SEED
-from trainer.metrics.labels import unlabelled
+from trainer.metrics.labels import counting
 from trainer.task import Batch
 
 __all__ = ["color_jitter", "cutmix", "mixup", "normalize", "one_hot", "random_erasing"]
@@ -195,10 +195,11 @@ def mixup(
     [b, classes], see one_hot. https://arxiv.org/abs/1710.09412
     Integer labels remain those of the record itself, even if its weight is below 0.5. Training accuracy therefore
     counts only a record's own class as right, and is lower than in an evaluation."""
-    images = _checked(batch, key, labels, alpha, "mixup").astype(jnp.float32)
+    images, soft = _checked(batch, key, labels, alpha, "mixup")
+    images = images.astype(jnp.float32)
     drawn = beta(uniform(batch, stream, 1)[:, 0], alpha)
     weight = jnp.where(_paired(batch), drawn, 1.0)
-    return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed_labels(batch, labels, weight)}
+    return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed(soft, weight[:, None])}
 
 
 def cutmix(
@@ -210,7 +211,7 @@ def cutmix(
     ratio. Its centre is uniform; parts outside of the image are cut off and do not count for the labels. key: images
     [b, h, w, c]; keeps their dtype. labels: float [b, classes], see one_hot. https://arxiv.org/abs/1905.04899
     Training accuracy: see mixup."""
-    images = _checked(batch, key, labels, alpha, "cutmix")
+    images, soft = _checked(batch, key, labels, alpha, "cutmix")
     drawn, y, x = uniform(batch, stream, 3).T
     side = jnp.where(_paired(batch), jnp.sqrt(1 - beta(drawn, alpha)), 0.0)
     rows, columns = images.shape[1:3]
@@ -218,7 +219,7 @@ def cutmix(
     left, width = _span(x, side, columns)
     weight = 1 - (height * width).astype(jnp.float32) / (rows * columns)
     pasted = jnp.where(inside(top, left, height, width, images), _partners(images), images)
-    return {**batch, key: pasted, labels: _mixed_labels(batch, labels, weight)}
+    return {**batch, key: pasted, labels: _mixed(soft, weight[:, None])}
 
 
 def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
@@ -233,10 +234,6 @@ def _mixed(own: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.where(weight < 1, own * weight + _partners(own) * (1 - weight), own)
 
 
-def _mixed_labels(batch: Batch, key: str, weight: jax.Array) -> jax.Array:
-    return jnp.where(jnp.any(unlabelled(batch)), jnp.nan, _mixed(batch[key], weight[:, None]))
-
-
 def _partners(values: jax.Array) -> jax.Array:
     return jnp.roll(values, -(values.shape[0] // 2), axis=0)
 
@@ -246,14 +243,16 @@ def _paired(batch: Batch) -> jax.Array:
     return counts & _partners(counts)
 
 
-def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> jax.Array:
+def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tuple[jax.Array, jax.Array]:
+    """The images, and the labels: NaN if a record has none."""
     if not 0 < alpha < math.inf:
         raise OptionError(f"{op}: alpha={alpha} must be above 0, and finite.")
     soft = batch.get(labels)
     if soft is None or soft.ndim != 2 or not jnp.issubdtype(soft.dtype, jnp.floating):
         found = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"
         raise InputError(f"{op} mixes {labels!r}, which is {found}; it must be float [b, classes]. Call one_hot first.")
-    return images_of(batch, key, op)
+    unlabelled = (batch[MASK] > 0) & ~(counting(batch) > 0)
+    return images_of(batch, key, op), jnp.where(jnp.any(unlabelled), jnp.nan, soft)
 
 
 def random_erasing(

@@ -2,7 +2,7 @@
 
 NumPy only: the device computes the sums of each step."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 from pipeline.errors import EvaluationError
 from trainer.inputs import INDEX, LABELLED, MASK, Input
 from trainer.loop.dispatching import DispatchResult
-from trainer.metrics.labels import REMEDY, taken_outside, told_outside
+from trainer.metrics.labels import REMEDY, told_outside
 from trainer.metrics.tally import LOSSES
 from trainer.results import EvaluatedRecords
-from trainer.step_functions import BAD_ROWS, CRC_SUM, NOT_FINITE, PREDICTIONS, PROOF_SUMS, RECORDS, ROWS
+from trainer.step_functions import BAD_ROWS, CRC_SUM, PREDICTIONS, PROOF_SUMS, RECORD_OUTSIDE, RECORDS, ROWS
 from trainer.task import Target
 
 OnRecords = Callable[[EvaluatedRecords], None]
@@ -63,14 +63,6 @@ class ExactEpoch:
                 f"nothing to count. {self._next_step}"
             )
 
-    def check_labels(self, target: Target | None) -> None:
-        """EvaluationError unless some record has the label of the target. A prediction needs none."""
-        if target is not None and not self.labelled:
-            raise EvaluationError(
-                f"none of the {self.records} records of {self._source.info.name or 'the input'} has a label, "
-                f"{target.key!r}, so nothing can be evaluated. --mode predict (Trainer.predict) works without labels."
-            )
-
     def check_totals(self, counted: Mapping[str, Mapping[str, int]], so: str) -> None:
         """EvaluationError unless each metric's totals are those that the dataset states. counted: by metric.
 
@@ -106,14 +98,12 @@ class ExactEpoch:
 class EpochTotals:
     """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays exact.
 
-    not_finite: by name, how many records have a value that is not finite. on_records: gets the records of each
-    dispatch, if its program returns them."""
+    on_records: gets the records of each dispatch, if its program returns them."""
 
     def __init__(self, source: Input, on_records: OnRecords | None, on_counted: OnCounted) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
-        self.not_finite = Counter[str]()
-        self._on_records, self._on_counted = on_records, on_counted
-        self._outside = defaultdict[str, list[np.ndarray]](list)
+        self._on_records, self._on_counted, self._outside = on_records, on_counted, -1
+        self._name = source.info.name or "the input"
 
     def add(self, result: DispatchResult) -> None:
         """Adds those of a dispatch."""
@@ -123,22 +113,24 @@ class EpochTotals:
         rows = result.scalars.pop(ROWS, None)
         if self._on_records and rows:
             self._on_records(_counted(rows))
-        for name, values in taken_outside(result.scalars).items():
-            self._outside[name].append(values)
+        self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
         for name, values in result.scalars.items():
-            if name.startswith(NOT_FINITE):
-                self.not_finite[name.removeprefix(NOT_FINITE)] += int(values.sum(dtype=np.int64))
-            elif name not in PROOF_SUMS:
+            if name not in PROOF_SUMS:
                 self.sums[name] += float(values.sum(dtype=np.float64))
         self._on_counted(self.epoch.records - before)
 
     def check(self, target: Target | None, so: str) -> None:
-        """EvaluationError unless everything that is due was added, with labels among the classes. `so`: the consequence
-        for the result."""
+        """EvaluationError unless everything that is due was added, some of it has a label, and all labels are among the
+        classes. `so`: as in ExactEpoch.check."""
         self.epoch.check("evaluation", so)
-        if told := told_outside({name: np.concatenate(values) for name, values in self._outside.items()}):
-            raise EvaluationError(f"the evaluation counted {told}; {so}. {REMEDY}.")
-        self.epoch.check_labels(target)
+        if told := told_outside(self.sums):
+            such = f", such as record {self._outside}" * (self._outside >= 0)
+            raise EvaluationError(f"the evaluation counted {told}{such}; {so}. {REMEDY}.")
+        if target and not self.epoch.labelled:
+            raise EvaluationError(
+                f"none of the {self.epoch.records} records of {self._name} has a label, {target.key!r}, so nothing can "
+                "be evaluated. --mode predict (Trainer.predict) works without labels."
+            )
 
 
 def _counted(rows: Mapping[str, Any]) -> EvaluatedRecords:

@@ -21,7 +21,7 @@ from pipeline.errors import InputError
 from trainer.batch_spec import ROWS_FIRST, BatchAxes, path_name
 from trainer.mesh import Placement
 from trainer.mesh_flags import DATA
-from trainer.metrics.labels import counting, outside_counts, outside_metrics
+from trainer.metrics.labels import OUTSIDE, counting
 from trainer.metrics.tally import check_metrics, masked_mean, masked_sum, per_record
 from trainer.state import TrainState, widened
 from trainer.task import Batch, Task, Variables, kind_of
@@ -36,7 +36,7 @@ LOSS = "the loss"
 
 class Gradients(NamedTuple):
     """of_params: of the mean loss, like the parameters. means: the loss and each metric that has a value per record;
-    also how many labels are outside of a metric's classes. extra: the model's other arrays after the batch."""
+    also how many labels are outside of classes. extra: the model's other arrays after the batch."""
 
     of_params: Any
     means: dict[str, jax.Array]
@@ -61,9 +61,11 @@ def gradients(task: Task, variables: Variables, batch: Batch, rng: jax.Array, me
         losses, after, outputs = called(task, Variables(params, variables.extra), batch, rng, True)
         values = per_record(losses, outputs, batch, task.metrics)
         check_metrics(losses, outputs, batch, task.metrics)
-        means = {name: mean(value, counting(batch)) for name, value in values.items()}
-        outside = outside_counts(outside_metrics(outputs, batch, task.metrics), batch)
-        return means["loss"], (means | outside, after.extra)
+        means = {
+            name: (masked_sum if name.startswith(OUTSIDE) else mean)(value, counting(batch))
+            for name, value in values.items()
+        }
+        return means["loss"], (means, after.extra)
 
     grads, (means, extra) = jax.grad(mean_loss, has_aux=True)(variables.params)
     return Gradients(grads, means, extra)

@@ -37,7 +37,7 @@ class EvalResult:
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
     delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
     that metrics added up, such as num_bytes; those that the dataset states are equal. not_finite: of each mean that is
-    not finite, for how many records its value is not; 0 if only their sum is not."""
+    not finite, why, such as "not finite for 3 of 80 records"."""
 
     step: int
     metrics: dict[str, float]
@@ -51,14 +51,7 @@ class EvalResult:
     arrays: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
     name: str | None = None
     totals: dict[str, int] = field(default_factory=dict)
-    not_finite: dict[str, int] = field(default_factory=dict)
-
-    def why_not_finite(self, name: str) -> str:
-        """What explains a mean that is not finite, for the end of its name or value; "" for other metrics."""
-        if name not in self.not_finite:
-            return ""
-        count = self.not_finite[name]
-        return f" (not finite for {count} of {self.labelled} records)" if count else " (the sum exceeds float32)"
+    not_finite: dict[str, str] = field(default_factory=dict)
 
     @property
     def proven(self) -> bool:

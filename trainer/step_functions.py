@@ -18,7 +18,8 @@ from trainer.state import TrainState, averaged
 from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
 
 BAD_LEAF, UNLABELLED = "_bad_leaf", "_unlabelled"
-RECORDS, BAD_ROWS, CRC_SUM, NOT_FINITE = "_records", "_bad_rows", "_crc_sum", "_not_finite "
+RECORDS, BAD_ROWS, CRC_SUM, RECORD_OUTSIDE = "_records", "_bad_rows", "_crc_sum", "_record_outside"
+NOT_FINITE = "_not_finite "  # and the name of the value
 PROOF_SUMS = (RECORDS, LABELLED, BAD_ROWS, CRC_SUM)
 PROOF, ROWS = "_proof", "_rows"  # what a step returns besides metrics, whose names do not start with _
 PREDICTIONS = "_predictions"  # in the rows of an evaluation step
@@ -43,7 +44,7 @@ def train_step(
     accumulate, unroll, apart: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        batch, outside = augmented(task, batch, axes)
+        batch = augmented(task, batch, axes)
         # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         if accumulate == 1:
@@ -58,8 +59,7 @@ def train_step(
         of_grads = squares(grads)
         scalars = means | {"grad_norm": jnp.sqrt(sum(of_grads, jnp.float32(0)))}
         if task.target is not None:
-            scalars[UNLABELLED] = tally.num_rows(labels.unlabelled(batch))
-            scalars |= labels.outside_counts(outside, batch) | labels.outside_records(outside, batch)
+            scalars[UNLABELLED] = tally.num_rows(batch[MASK]) - tally.num_rows(labels.counting(batch))
         if on_nan == "ignore":
             return after, scalars
         bad = first_bad(means["loss"], of_grads, after.variables)
@@ -76,7 +76,7 @@ def record_losses(
 ) -> tuple[jax.Array, jax.Array]:
     """float32 [b]: the loss of each record in the training step from this state; bool [b]: whether the mean that this
     step reports includes it."""
-    batch, _ = augmented(task, batch, axes)
+    batch = augmented(task, batch, axes)
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
     if accumulate == 1:
         losses, *_ = called(task, state.variables, batch, rng, True)
@@ -85,15 +85,14 @@ def record_losses(
     return losses.astype(jnp.float32), labels.counting(batch) > 0
 
 
-def augmented(task: Task, batch: Batch, axes: BatchAxes = ROWS_FIRST) -> tuple[Batch, dict[str, jax.Array]]:
-    """The batch as the loss sees it in training: with blank padding, and augmented. Also what `labelled` found to be
-    outside."""
-    batch, outside = labels.labelled(tally.blank_padding(batch, axes=axes), task.target)
+def augmented(task: Task, batch: Batch, axes: BatchAxes = ROWS_FIRST) -> Batch:
+    """The batch as the loss sees it in training: with blank padding, `labelled`, and augmented."""
+    batch = labels.labelled(tally.blank_padding(batch, axes=axes), task.target)
     if task.augment is None:
-        return batch, outside
+        return batch
     made = task.augment(batch)
     _check_rows(made, batch[MASK].shape[0], "augment")
-    return {**made, **{key: value for key, value in batch.items() if key.startswith("_")}}, outside
+    return {**made, **{key: value for key, value in batch.items() if key.startswith("_")}}
 
 
 class EvalState(NamedTuple):
@@ -115,15 +114,15 @@ def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIR
     the predictions that are one number per record, each [b]."""
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, Any]]:
-        batch, outside = labels.labelled(tally.blank_padding(batch, state.padding, axes), task.target)
+        batch = labels.labelled(tally.blank_padding(batch, state.padding, axes), task.target)
         losses, outputs = _evaluated(task, state.variables, batch)
         values = tally.per_record(losses, outputs, batch, task.metrics)
         tallies = tally.counted(state.tallies, losses, outputs, batch, task.metrics)
+        values |= {f"{NOT_FINITE}{name}": ~jnp.isfinite(value) for name, value in values.items()}
         counts = labels.counting(batch)
         sums = {name: tally.masked_sum(value, counts) for name, value in values.items()}
-        sums |= {f"{NOT_FINITE}{name}": tally.num_rows(counts * ~jnp.isfinite(value)) for name, value in values.items()}
-        outside |= labels.outside_metrics(outputs, batch, task.metrics)
-        sums |= labels.outside_counts(outside, batch) | labels.outside_records(outside, batch)
+        outside = counts * sum(value for name, value in values.items() if name.startswith(labels.OUTSIDE))
+        sums[RECORD_OUTSIDE] = jnp.max(jnp.where(outside > 0, batch.get(INDEX, -1), -1))
         rows = {ROWS: _rows(task, state.variables, batch)} if with_rows else {}
         return state._replace(tallies=tallies), sums | _proof(batch) | rows
 

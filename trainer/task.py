@@ -124,26 +124,11 @@ class Target:
     classes: int | None = None
     base: int = 0
 
-    def __post_init__(self) -> None:
-        if self.classes is not None and self.classes < 1:
-            raise OptionError(f"{self!r}: classes must be at least 1, or None for a number.")
-
-    @property
-    def allowed(self) -> str:
-        """The labels of the classes, such as "0..9"."""
-        return f"{self.base}..{self.base + (self.classes or 0) - 1}"
-
     def missing(self, labels: Any) -> Any:
         """Whether labels are missing: bool, of the shape of an array, or of one number."""
         if self.classes is None:
             return labels != labels  # as only NaN does
-        return (labels == -1) & (not self.base <= -1 < self.base + self.classes)
-
-    def outside(self, labels: Any) -> Any:
-        """Whether labels are neither missing nor one of the classes."""
-        if self.classes is None:
-            return False
-        return ((labels < self.base) | (labels >= self.base + self.classes)) & ~self.missing(labels)
+        return (labels == -1) & (-1 not in range(self.base, self.base + self.classes))
 
 
 def copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:

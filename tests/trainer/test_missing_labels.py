@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import EvaluationError, InputError, NanError, OptionError
+from pipeline.errors import EvaluationError, InputError, NanError
 from trainer.augment import cutmix, mixup, one_hot
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.config import TrainerConfig
@@ -270,10 +270,10 @@ def test_a_mean_that_is_not_finite_is_explained(evaluated, caplog):
     data["number"][4:7] = NAN
     with caplog.at_level(logging.WARNING):
         result = evaluated(linear_task("number", target=None), data)
-    assert (result.not_finite, result.labelled) == ({"loss": 3}, RECORDS)
-    assert "loss is nan (not finite for 3 of 40 records)" in caplog.text
+    assert (result.not_finite, result.labelled) == ({"loss": "not finite for 3 of 40 records"}, RECORDS)
+    assert "loss is not finite for 3 of 40 records" in caplog.text
     data["number"][:] = 1e19
-    assert evaluated(linear_task("number"), data).why_not_finite("loss") == " (the sum exceeds float32)"
+    assert evaluated(linear_task("number"), data).not_finite == {"loss": "not finite for the sum of 40 records"}
 
 
 OUTSIDE = {
@@ -319,16 +319,17 @@ def test_a_training_ends_before_it_saves_what_it_learned_from_such_a_label(
     make_input, config, name, on_nan, accumulate
 ):
     task, label, text = OUTSIDE[name]
-    such = ", such as record 30" if task.target else ""
+    sources = []
+
+    def input_fn(ctx):
+        sources.append(make_input(with_labels(0, label), ctx))
+        return sources[-1]
+
     settings = config(on_nan=on_nan, accumulate=accumulate, checkpoint_every_steps=1, iterations_per_loop=2)
-    with pytest.raises(
-        InputError, match=rf"step \d has \d records? {text}({such})?.* No checkpoint contains it; .* Correct"
-    ):
-        Trainer(task, settings).train(lambda ctx: make_input(with_labels(0, label), ctx), max_steps=6)
-    found = CheckpointManager(settings).steps()
-    # An epoch has two steps, and one of the three batches of an epoch may lack record 30.
-    assert all(step < 4 for step in found)
-    assert 6 not in found
+    with pytest.raises(InputError, match=rf"step \d has 1 record {text}\. No checkpoint contains it; .* Correct these"):
+        Trainer(task, settings).train(input_fn, max_steps=6)
+    first = next(step for step, ids in enumerate(sources[0].given, 1) if 30 in ids)
+    assert CheckpointManager(settings).steps() == list(range(1, first))
 
 
 def test_a_split_without_labels_is_predicted_but_not_evaluated(make_input, config):
@@ -336,9 +337,7 @@ def test_a_split_without_labels_is_predicted_but_not_evaluated(make_input, confi
     hide(data, slice(None))
     trainer = Trainer(linear_task("label"), config())
     trainer.train(lambda ctx: make_input(stored, ctx), max_steps=1)
-    with pytest.raises(
-        EvaluationError, match="none of the 40 records of the input has a label, 'label', .* --mode predict"
-    ):
+    with pytest.raises(EvaluationError, match="none of the 40 records .* has a label, 'label', .* --mode predict"):
         trainer.evaluate(lambda ctx: make_input(data, ctx))
     predictions = list(trainer.predict(lambda ctx: make_input(data, ctx)))
     assert [int(each["label"]) for each in predictions] == [-1] * RECORDS
@@ -368,7 +367,7 @@ def test_a_training_tells_once_that_labels_are_missing_and_at_its_end_how_many(m
         Trainer(linear_task("label"), config(iterations_per_loop=2)).train(input_fn, max_steps=6)
     first, total = [record.message for record in caplog.records if "no label" in record.message]
     missing = [int(np.sum(ids % 2 == 0)) for ids in sources[0].given[:6]]
-    assert f"{sum(missing[:2])} rows of steps 1 to 2 had no label" in first
+    assert f"{sum(missing[:2])} rows up to step 2 had no label" in first
     assert f"{sum(missing)} rows had no label" in total
 
 
@@ -378,8 +377,8 @@ def test_a_replayed_step_has_no_loss_for_a_row_without_a_label(make_input, confi
     trainer = Trainer(linear_task("label"), config())
     trainer.train(lambda ctx: make_input(data, ctx), max_steps=2)
     (step,) = trainer.replay(lambda ctx: make_input(data, ctx), step=1)
-    assert np.array_equal(np.isnan(step.losses), step.record_ids % 2 == 0)
-    assert np.array_equal(step.counted, step.record_ids % 2 == 1)
+    assert np.array_equal(np.isnan(step.losses), np.asarray(step.record_ids) % 2 == 0)
+    assert np.array_equal(step.counted, np.asarray(step.record_ids) % 2 == 1)
     assert np.nanmean(step.losses) == pytest.approx(step.loss, rel=1e-6)
 
 
@@ -408,10 +407,8 @@ def test_a_mix_with_a_record_without_a_label_ends_the_step(make_input, config, m
         Trainer(task, config("hidden")).train(lambda ctx: make_input(data, ctx), max_steps=6)
 
 
-def test_a_target_must_be_in_the_batch_and_have_a_class(evaluated):
+def test_a_target_must_be_in_the_batch_and_integers_if_it_is_a_class(evaluated):
     with pytest.raises(InputError, match="the batch has no 'lable'. Did you mean 'label'"):
         evaluated(linear_task("label", target=Target("lable", 3)), records())
     with pytest.raises(InputError, match="the labels are float32; expected integers"):
         evaluated(linear_task("label", target=Target("number", 3)), records())
-    with pytest.raises(OptionError, match="classes must be at least 1, or None for a number"):
-        Target("label", 0)

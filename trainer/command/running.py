@@ -118,12 +118,13 @@ def _write_predictions(trainer: Trainer, recipe: Recipe, target: Target | None) 
         for _ in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
             pass
         return
-    workdir, count, agreement = trainer.config.workdir, 0, Agreement(target)
+    workdir, count, agreement = trainer.config.workdir, 0, Agreement()
     path = join(workdir, PREDICTIONS)
     with open_storage(workdir).publish(path) as sink, RecordsLine("predicted", total=None) as progress:
         for line in _lines(trainer, recipe):
             sink.write(json.dumps(line).encode() + b"\n")
-            agreement.add(line)
+            if target is None or not target.missing(line.get("label")):
+                agreement.add(line)
             progress.add(1)
             count += 1
     say(Console(), f"{count} predictions written to {path}{agreement}")
@@ -132,11 +133,9 @@ def _write_predictions(trainer: Trainer, recipe: Recipe, target: Target | None) 
 class Agreement:
     """Counts the records of predictions.jsonl whose class is their label, and what the others are taken for.
 
-    Names are compared if there are names, else numbers. Leaves out records that lack one of the two. target: of the
-    task, which tells missing labels."""
+    Names are compared if there are names, else numbers. Leaves out records that lack one of the two."""
 
-    def __init__(self, target: Target | None = None) -> None:
-        self._missing = target.missing if target else lambda _: False
+    def __init__(self) -> None:
         self._right, self._wrong = 0, Counter[tuple[str, str]]()
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -144,7 +143,7 @@ class Agreement:
         names = ("class_name", "label_name")
         keys = names if record.keys() >= set(names) else ("class", "label")
         predicted, label = (record.get(key) for key in keys)
-        if not all(isinstance(value, int | str) for value in (predicted, label)) or self._missing(label):
+        if not all(isinstance(value, int | str) for value in (predicted, label)):
             return
         if predicted == label:
             self._right += 1
@@ -202,24 +201,20 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     if jax.process_index() > 0:
         return
     numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays", "totals")}
+    unlabelled = result.labelled < result.records
+    due = result.records if unlabelled else result.num_records
     named = {key: name for key, name in (("split", split), ("checkpoint_path", recipe.checkpoint_path)) if name}
     report = result.metrics | result.totals | numbers | {"proven": result.proven} | named
     path = _publish(config.workdir, EVAL_RESULT, report)
-    shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
-    others = {name: f"{name} {value:.4f}{result.why_not_finite(name)}" for name, value in result.metrics.items()}
+    metrics = sorted(result.metrics.items(), key=lambda item: "accuracy" not in item[0])
+    told = [f"{name} {value:{'.2%' if 'accuracy' in name else '.4f'}}" for name, value in metrics]
+    reasons = [f"; {name} is {why}" for name, why in result.not_finite.items()]
     say(
         Console(),
-        f"step {result.step}: {', '.join((shares | others | shares).values())} over "
-        f"{_over(result)} {split or 'validation'} records, "
-        f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
+        f"step {result.step}: {', '.join(told)} over "
+        f"{result.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}{split or 'validation'} records, "
+        f"{'proven exact' if result.proven else 'not proven'}{''.join(reasons)}; written to {path}",
     )
-
-
-def _over(result: EvalResult) -> str:
-    numbers = [str(result.records), *([str(result.num_records)] if result.num_records else [])]
-    if result.labelled != result.records:
-        numbers = [f"{result.labelled} labelled", *dict.fromkeys(numbers)]
-    return " of ".join(numbers)
 
 
 def _publish(workdir: str, name: str, report: dict[str, Any] | bytes) -> str:

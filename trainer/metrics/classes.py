@@ -1,7 +1,7 @@
 """Metrics of models that choose one of several classes."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,14 @@ class _OfLogits:
     labels: FromBatch
     logits: FromOutputs
 
+    def _found(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        return class_labels(self.labels, outputs, batch), class_logits(self.logits, outputs, batch)
+
     def outside(self, outputs: Any, batch: Batch) -> tuple[jax.Array, str]:
         """See Task."""
-        own = class_labels(self.labels, outputs, batch)
-        classes = class_logits(self.logits, outputs, batch).shape[1]
-        return (own < 0) | (own >= classes), f"0..{classes - 1}"
+        labels, scores = self._found(outputs, batch)
+        classes = scores.shape[1]
+        return (labels < 0) | (labels >= classes), f"0..{classes - 1}"
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,8 @@ class TopK(_OfLogits):
 
     def __call__(self, outputs: Any, batch: Batch) -> jax.Array:
         """bool [b]."""
-        scores = class_logits(self.logits, outputs, batch)
-        own = class_labels(self.labels, outputs, batch)[:, None]
-        classes = scores.shape[1]
+        labels, scores = self._found(outputs, batch)
+        own, classes = labels[:, None], scores.shape[1]
         if self.k > classes:
             raise InputError(f"k={self.k} exceeds the number of classes in the logits, {classes}.")
         its = jnp.take_along_axis(scores, own, axis=1)
@@ -79,9 +81,10 @@ class ConfusionMatrix(_OfLogits, Metric):
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
         """counts int32 [classes, classes]."""
-        rows = _Rows.of(self.labels, self.logits, outputs, batch, mask)
-        none = jnp.zeros((rows.classes, rows.classes), jnp.int32)
-        return {"counts": none.at[rows.labels, rows.predicted].add(rows.counts)}
+        labels, scores = self._found(outputs, batch)
+        # A row that does not count may have any label: 0 is added there, or nothing.
+        none = jnp.zeros(scores.shape[1:] * 2, jnp.int32)
+        return {"counts": none.at[labels, jnp.argmax(scores, axis=1)].add(mask.astype(jnp.int32))}
 
     def compute(self, state: Any) -> Computed:
         """The matrix."""
@@ -101,12 +104,16 @@ class PerClass(_OfLogits, Metric):
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
         """support, predicted, right int32 [classes]."""
-        rows = _Rows.of(self.labels, self.logits, outputs, batch, mask)
-        none = jnp.zeros(rows.classes, jnp.int32)
+        labels, scores = self._found(outputs, batch)
+        none, predicted, counts = (
+            jnp.zeros(scores.shape[1], jnp.int32),
+            jnp.argmax(scores, axis=1),
+            mask.astype(jnp.int32),
+        )
         return {
-            "support": none.at[rows.labels].add(rows.counts),
-            "predicted": none.at[rows.predicted].add(rows.counts),
-            "right": none.at[rows.labels].add(jnp.where(rows.labels == rows.predicted, rows.counts, 0)),
+            "support": none.at[labels].add(counts),
+            "predicted": none.at[predicted].add(counts),
+            "right": none.at[labels].add(counts * (labels == predicted)),
         }
 
     def compute(self, state: Any) -> Computed:
@@ -129,19 +136,3 @@ def share(part: Any, whole: Any) -> np.ndarray:
 def _mean(values: np.ndarray) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
-
-
-class _Rows(NamedTuple):
-    """Per row label, predicted class and 1 if it counts, else 0, int32 [b]; the number of classes.
-
-    A row that does not count may have any label: 0 is added there, or nothing."""
-
-    labels: jax.Array
-    predicted: jax.Array
-    counts: jax.Array
-    classes: int
-
-    @classmethod
-    def of(cls, labels: FromBatch, logits: FromOutputs, outputs: Any, batch: Batch, mask: jax.Array) -> "_Rows":
-        scores, own = class_logits(logits, outputs, batch), class_labels(labels, outputs, batch)
-        return cls(own, jnp.argmax(scores, axis=1), mask.astype(jnp.int32), scores.shape[1])

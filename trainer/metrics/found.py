@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pipeline.errors import InputError, did_you_mean
 from trainer.inputs import MASK
@@ -57,8 +56,6 @@ def class_labels(where: FromBatch, outputs: Any, batch: Batch) -> jax.Array:
     labels = rows("labels", found(where, outputs, batch), batch)
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise InputError(f"the labels are {labels.dtype}; expected integers, class numbers from 0.")
-    if labels.dtype == jnp.uint32:
-        labels = jnp.minimum(labels, np.uint32(2**31 - 1))  # or it would become negative
     return labels.astype(jnp.int32)
 
 

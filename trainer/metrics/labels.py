@@ -1,22 +1,19 @@
 """Rows without a label have no part in the loss and in the metrics; a label outside of the classes is an error.
 
-The device marks rows and counts; the host puts the counts into words. `_mask` never changes: it is the proof that every
-record was delivered, with or without a label."""
+`_mask` never changes: it is the proof that every record was delivered, with or without a label."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pipeline.sizes import counted
-from trainer.inputs import INDEX, LABELLED, MASK
+from trainer.inputs import LABELLED, MASK
 from trainer.metrics.found import class_labels, found, rows
 from trainer.task import Batch, Metrics, Target
 
-# What is counted follows in words, such as "with a label 'city' outside of 0..1".
-OUTSIDE, OUTSIDE_RECORD = "_outside ", "_outside_record "
+OUTSIDE = "_outside"  # begins the names of rows with such labels, bool [b], and of their counts; what is wrong follows
 REMEDY = (
     "Correct these labels or the number of classes. Classes that are not numbered from 0 need Target(base=...), or a "
     "function as the metric's labels. -1 is a missing label only if the task has a Target, and it is no class"
@@ -28,68 +25,34 @@ def counting(batch: Batch) -> jax.Array:
     return batch.get(LABELLED, batch[MASK])
 
 
-def unlabelled(batch: Batch) -> jax.Array:
-    """bool [b]: rows that count, but have no label."""
-    return (batch[MASK] > 0) & ~(counting(batch) > 0)
+def labelled(batch: Batch, target: Target | None) -> dict[str, Any]:
+    """The batch with `_labelled`, and the rows with a label outside of the target's classes.
 
-
-def labelled(batch: Batch, target: Target | None) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """The batch with `_labelled`; and in words, bool [b]: rows whose label is outside of the target's classes.
-
-    In rows that count, `base` takes the place of what is missing or outside: a NaN there would reach gradients even
-    through `where`. Without a target, there is nothing to add."""
+    In rows that count, `base` takes the place of a label that is missing or outside: a NaN there would reach gradients
+    even through `where`. Without a target, this is the batch."""
     if target is None:
-        return dict(batch), {}
-    stored = rows("labels", found(target.key, None, batch), batch)
-    labels = stored if target.classes is None else class_labels(target.key, None, batch)
-    missing, outside, counts = target.missing(labels), target.outside(labels), batch[MASK] > 0
-    known = jnp.where(counts & (missing | outside), target.base, stored)
-    named = {} if target.classes is None else {f"with a label {target.key!r} outside of {target.allowed}": outside}
-    return {**batch, target.key: known, LABELLED: (counts & ~missing).astype(jnp.float32)}, named
+        return dict(batch)
+    labels, counts, named = rows("labels", found(target.key, None, batch), batch), batch[MASK] > 0, {}
+    unusable = missing = target.missing(labels)
+    if target.classes is not None:
+        labels, last = class_labels(target.key, None, batch), target.base + target.classes - 1
+        unusable = (labels < target.base) | (labels > last)
+        named[f"{OUTSIDE} with a label {target.key!r} outside of {target.base}..{last}"] = unusable & ~missing
+    known = jnp.where(counts & unusable, target.base, batch[target.key])
+    return {**batch, **named, target.key: known, LABELLED: (counts & ~missing).astype(jnp.float32)}
 
 
-@runtime_checkable
-class OfClasses(Protocol):
-    """A metric that knows its classes."""
-
-    def outside(self, outputs: Any, batch: Batch) -> tuple[jax.Array, str]:
-        """Rows whose label is outside of them, bool [b]; and what is allowed, such as "0..9"."""
-        ...
-
-
-def outside_metrics(outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
-    """In words, bool [b]: rows whose label is outside of the classes of a metric that knows them."""
-    rows = {}
+def outside_rows(outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
+    """The rows, bool [b], whose label is outside of the target's or of a metric's classes."""
+    outside = {name: rows for name, rows in batch.items() if name.startswith(OUTSIDE)}
     for name, metric in metrics.items():
-        if isinstance(metric, OfClasses):
-            outside, allowed = metric.outside(outputs, batch)
-            rows[f"with a label outside of {allowed} in the metric {name!r}"] = outside
-    return rows
+        if of_metric := getattr(metric, "outside", None):
+            rows, allowed = of_metric(outputs, batch)
+            outside[f"{OUTSIDE} with a label outside of {allowed} in the metric {name!r}"] = rows
+    return outside
 
 
-def outside_counts(outside: Mapping[str, jax.Array], batch: Batch) -> dict[str, jax.Array]:
-    """How many of these rows have part in the loss, int32."""
-    counts = counting(batch) > 0
-    return {f"{OUTSIDE}{what}": jnp.sum(each & counts, dtype=jnp.int32) for what, each in outside.items()}
-
-
-def outside_records(outside: Mapping[str, jax.Array], batch: Batch) -> dict[str, jax.Array]:
-    """One record among these rows, int32; -1 if there is none, or records have no numbers."""
-    index = jnp.where(counting(batch) > 0, batch.get(INDEX, -1), -1)
-    return {f"{OUTSIDE_RECORD}{what}": jnp.max(jnp.where(each, index, -1)) for what, each in outside.items()}
-
-
-def taken_outside(scalars: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Removes what outside_counts and outside_records returned from the scalars of some steps, and returns it."""
-    return {name: scalars.pop(name) for name in [*scalars] if name.startswith((OUTSIDE, OUTSIDE_RECORD))}
-
-
-def told_outside(taken: Mapping[str, np.ndarray]) -> str:
-    """What these steps found, such as "2 records with a label 'city' outside of 0..1, such as record 17"; or ""."""
-    told = []
-    for name, counts in taken.items():
-        what = name.removeprefix(OUTSIDE)
-        if name.startswith(OUTSIDE) and (count := int(np.sum(counts))):
-            record = int(np.max(taken.get(OUTSIDE_RECORD + what, -1)))
-            told.append(f"{counted(count, 'record')} {what}" + f", such as record {record}" * (record >= 0))
-    return "; ".join(told)
+def told_outside(counts: Mapping[str, float]) -> str:
+    """The numbers of outside_rows in words, such as "2 records with a label 'city' outside of 0..1"; or ""."""
+    outside = {name.removeprefix(OUTSIDE): int(count) for name, count in counts.items() if name.startswith(OUTSIDE)}
+    return "; ".join(f"{counted(count, 'record')}{what}" for what, count in outside.items() if count)

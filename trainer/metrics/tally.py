@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.errors import InputError
 from trainer.batch_spec import ROWS_FIRST, BatchAxes
 from trainer.inputs import CRC, INDEX, MASK
-from trainer.metrics.labels import counting
+from trainer.metrics.labels import counting, outside_rows
 from trainer.task import Batch, Metric, Metrics
 
 # Values of padding rows. Tasks normally see the first; evaluate(check_padding=True) also shows them the others.
@@ -92,12 +92,13 @@ def mergeable(metrics: Metrics) -> dict[str, Metric]:
 
 
 def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
-    """The loss and the values of every function as arrays [b]. Raises InputError for another shape."""
+    """The loss, the values of every function and outside_rows as arrays [b]. Raises InputError for another shape."""
     values, seen = {"loss": losses}, {**batch, LOSSES: losses}
     for name, metric in metrics.items():
         if not isinstance(metric, Metric):
             with _naming(name):
                 values[name] = metric(outputs, seen)
+    values |= outside_rows(outputs, batch, metrics)
     for name, value in values.items():
         if jnp.shape(value) != batch[MASK].shape:
             named = name if name == "loss" else f"the metric {name!r}"

@@ -27,7 +27,7 @@ from trainer.modes.predict import check_export
 from trainer.modes.session import Session
 from trainer.results import EvalResult, ExportResult
 from trainer.state import TrainState, model_of, with_model
-from trainer.step_functions import EvalState, eval_step, no_tallies
+from trainer.step_functions import NOT_FINITE, EvalState, eval_step, no_tallies
 from trainer.task import Variables
 from trainer.workdir import eval_directory
 
@@ -81,9 +81,9 @@ class Evaluation:
         with self._session.activity.doing("evaluating", "evaluation_seconds"):
             first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
         for other in others:
-            names = ("metrics", "arrays", "not_finite")
-            both: dict[str, Any] = {name: getattr(first, name) | _prefixed(getattr(other, name)) for name in names}
-            first = replace(first, **both, seconds=first.seconds + other.seconds)
+            metrics, arrays = first.metrics | _prefixed(other.metrics), first.arrays | _prefixed(other.arrays)
+            not_finite, seconds = first.not_finite | _prefixed(other.not_finite), first.seconds + other.seconds
+            first = replace(first, metrics=metrics, arrays=arrays, not_finite=not_finite, seconds=seconds)
         return first
 
     def _epoch(self, model: Model, padding: int, on_counted: OnCounted) -> EvalResult:
@@ -107,8 +107,8 @@ class Evaluation:
         tallies = jax.device_get(carry.tallies)
         epoch.check_totals(totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS)
         scalars, arrays = computed(tallies, self._job.task.metrics)
-        means = {name: total / epoch.labelled for name, total in sums.sums.items()}
-        result = EvalResult(
+        means = {name: total / epoch.labelled for name, total in sums.sums.items() if not name.startswith("_")}
+        return EvalResult(
             step=self._step,
             metrics=means | scalars,
             arrays=arrays,
@@ -120,11 +120,8 @@ class Evaluation:
             expected_crc=opened.source.info.expected_crc,
             seconds=time.perf_counter() - started,
             totals={name: total for each in totals.values() for name, total in each.items()},
-            not_finite={name: sums.not_finite[name] for name, mean in means.items() if not math.isfinite(mean)},
+            not_finite=_not_finite(means, sums.sums, epoch.labelled),
         )
-        for name in result.not_finite:
-            log.warning("evaluation: %s is %s%s", name, means[name], result.why_not_finite(name))
-        return result
 
     def _source(self) -> OpenedInput:
         if self._exhausted and not self._opened.resumable:  # a plain iterable: input_fn makes the next
@@ -204,6 +201,15 @@ def measured(path: str, metric: str) -> float:
         return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise ExportError(f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it.") from e
+
+
+def _not_finite(means: Mapping[str, float], sums: Mapping[str, float], records: int) -> dict[str, str]:
+    """Why these means are not finite. sums: see eval_step."""
+    counts = {name: int(sums[NOT_FINITE + name]) for name, mean in means.items() if not math.isfinite(mean)}
+    why = {name: f"not finite for {f'{n} of' if n else 'the sum of'} {records} records" for name, n in counts.items()}
+    for name, text in why.items():
+        log.warning("evaluation: %s is %s", name, text)
+    return why
 
 
 def _prefixed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ Seen = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
 def look(job: Job, input_fn: InputFn, records: int, draws: int) -> Look:
     """See Trainer.look."""
     opened, axes = job.open("train", input_fn), job.placement.axes
-    augment = jax.jit(lambda batch: augmented(job.traced_task, batch, axes)[0])
+    augment = jax.jit(lambda batch: augmented(job.traced_task, batch, axes))
     target = job.task.target
 
     def seen(batch: Mapping[str, Any]) -> Mapping[str, np.ndarray]:

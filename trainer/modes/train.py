@@ -205,7 +205,7 @@ def _say_end(loop: TrainLoop, step: int) -> None:
     config, source, stopped = loop.session.job.config, loop.opened.source, loop.stopped
     if bad := source.info.quarantine:
         log.warning("training: %s on this host (%s)", counted(len(bad), "bad record"), source.info.on_error)
-    if unlabelled := loop.monitor.labels.unlabelled:
+    if unlabelled := loop.monitor.unlabelled:
         log.warning("training: %s had no label, and no part in the loss", counted(unlabelled, "row"))
     saved = step and not config.fast_dev_run
     if stopped.stop:

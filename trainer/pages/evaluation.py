@@ -178,7 +178,8 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
 def _lead(result: EvalResult) -> str:
     due = f" of {result.num_records:,}" if result.num_records is not None else ""
     labelled = f", {result.labelled:,} of them labelled" if result.labelled != result.records else ""
-    return f"{result.records:,}{due} records were evaluated{labelled}; {_verdict(result)}."
+    reasons = "".join(f" {name} is {why}." for name, why in result.not_finite.items())
+    return f"{result.records:,}{due} records were evaluated{labelled}; {_verdict(result)}.{reasons}"
 
 
 def _verdict(result: EvalResult) -> str:
@@ -192,8 +193,7 @@ def _verdict(result: EvalResult) -> str:
 def _metrics(result: EvalResult) -> Table:
     metrics = list(result.metrics.items())
     rows: list[list[Cell]] = [
-        [f"{name}, %", 100 * value] if "accuracy" in name else [f"{name}{result.why_not_finite(name)}", value]
-        for name, value in metrics[:MOST_METRICS]
+        [f"{name}, %", 100 * value] if "accuracy" in name else [name, value] for name, value in metrics[:MOST_METRICS]
     ]
     rows += [[name, total] for name, total in result.totals.items()]
     note = f"The first {MOST_METRICS} of {len(metrics):,}." if len(metrics) > MOST_METRICS else ""

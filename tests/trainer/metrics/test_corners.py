@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InputError, OptionError
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
-from trainer.metrics.labels import labelled
 from trainer.metrics.means import Mean, Perplexity
-from trainer.task import Target
 
 NAN = float("nan")
 
@@ -72,12 +70,6 @@ def test_a_row_that_does_not_count_may_have_any_label():
     given = {"mask": [True, False, False, True], "label": [0, -1, 3, 1]}
     assert value(ConfusionMatrix("label"), np.eye(4, 3), **given).sum() == 2
     assert value(PerClass("label"), np.eye(4, 3), **given)["support"].tolist() == [1, 1, 0]
-
-
-def test_an_unsigned_label_beyond_int32_is_outside_and_not_minus_one():
-    batch = {"label": np.array([0, 2**32 - 1], np.uint32), "_mask": jnp.ones(2)}
-    assert Accuracy("label").outside(jnp.eye(2), batch)[0].tolist() == [False, True]
-    assert labelled(batch, Target("label", 2))[0]["_labelled"].tolist() == [1, 1]
 
 
 def test_a_metric_without_a_denominator_is_nan_and_excluded_from_means():

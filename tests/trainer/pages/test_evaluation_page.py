@@ -45,7 +45,7 @@ def result_of(records, **changes):
         "expected_crc": 7,
         "seconds": 1.0,
     } | changes
-    return EvalResult(step=3, metrics={"accuracy": 0.5, "loss": 0.25}, records=records, **values)
+    return EvalResult(step=3, metrics={"accuracy": 0.5, "loss": 0.25}, records=records, **values | changes)
 
 
 def blocks_of(page):
