@@ -77,7 +77,7 @@ class Renumbering:
     strict: bool
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """int64, as the model numbers them. Raises SchemaError for a number that is no class, nor MISSING, if strict."""
+        """int64, as the model numbers them. If strict, SchemaError for a number that is neither a class nor MISSING."""
         place = values.astype(np.int64) - self.labels.base
         known = (place >= 0) & (place < len(self.numbers))
         outside = values[~known & (values != MISSING)]

@@ -5,7 +5,7 @@ an op's random numbers."""
 
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng
-from pipeline.decoding.label_ops import MultiHot, OneHot
+from pipeline.decoding.label_ops import MultiHot, OneHot, RequireLabel
 from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.photo_ops import DecodeCentralCrop, DecodeRandomResizedCrop, DecodeResize
 from pipeline.decoding.pixel_ops import CentralCrop, GreyToRgb, RandomCrop, RandomFlip, RandomShift, Resize
@@ -31,6 +31,7 @@ __all__ = [
     "RandomFlip",
     "RandomShift",
     "Rename",
+    "RequireLabel",
     "Resize",
     "Rng",
     "Specs",

@@ -7,7 +7,9 @@
 The random numbers of a record depend only on its `_seed`, a hash of seed, epoch and record: not on devices, hosts or
 resumes. mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019) mix pairs of records. The partner of row i of a global
 batch of B is row (i + B // 2) mod B, from another part of the data: independent of hosts, devices and order of
-arithmetic, and devices exchange contiguous parts of the batch, once. Rows that do not count are not mixed."""
+arithmetic, and devices exchange contiguous parts of the batch, once. Rows that do not count are not mixed. Where the
+task has a Target and a record of the batch has no label, all mixed labels are NaN, so the step ends with a NanError:
+leave such records out of the training data, or do not mix."""
 
 import functools
 import math
@@ -23,6 +25,7 @@ from scipy.special import betaincinv
 
 from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.inputs import MASK, SEED
+from trainer.metrics.labels import counting
 from trainer.task import Batch
 
 __all__ = ["color_jitter", "cutmix", "mixup", "normalize", "one_hot", "random_erasing"]
@@ -192,10 +195,11 @@ def mixup(
     [b, classes], see one_hot. https://arxiv.org/abs/1710.09412
     Integer labels remain those of the record itself, even if its weight is below 0.5. Training accuracy therefore
     counts only a record's own class as right, and is lower than in an evaluation."""
-    images = _checked(batch, key, labels, alpha, "mixup").astype(jnp.float32)
+    images, soft = _checked(batch, key, labels, alpha, "mixup")
+    images = images.astype(jnp.float32)
     drawn = beta(uniform(batch, stream, 1)[:, 0], alpha)
     weight = jnp.where(_paired(batch), drawn, 1.0)
-    return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed(batch[labels], weight[:, None])}
+    return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed(soft, weight[:, None])}
 
 
 def cutmix(
@@ -207,7 +211,7 @@ def cutmix(
     ratio. Its centre is uniform; parts outside of the image are cut off and do not count for the labels. key: images
     [b, h, w, c]; keeps their dtype. labels: float [b, classes], see one_hot. https://arxiv.org/abs/1905.04899
     Training accuracy: see mixup."""
-    images = _checked(batch, key, labels, alpha, "cutmix")
+    images, soft = _checked(batch, key, labels, alpha, "cutmix")
     drawn, y, x = uniform(batch, stream, 3).T
     side = jnp.where(_paired(batch), jnp.sqrt(1 - beta(drawn, alpha)), 0.0)
     rows, columns = images.shape[1:3]
@@ -215,7 +219,7 @@ def cutmix(
     left, width = _span(x, side, columns)
     weight = 1 - (height * width).astype(jnp.float32) / (rows * columns)
     pasted = jnp.where(inside(top, left, height, width, images), _partners(images), images)
-    return {**batch, key: pasted, labels: _mixed(batch[labels], weight[:, None])}
+    return {**batch, key: pasted, labels: _mixed(soft, weight[:, None])}
 
 
 def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
@@ -239,14 +243,16 @@ def _paired(batch: Batch) -> jax.Array:
     return counts & _partners(counts)
 
 
-def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> jax.Array:
+def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tuple[jax.Array, jax.Array]:
+    """The images, and the labels: NaN if a record has none."""
     if not 0 < alpha < math.inf:
         raise OptionError(f"{op}: alpha={alpha} must be above 0, and finite.")
     soft = batch.get(labels)
     if soft is None or soft.ndim != 2 or not jnp.issubdtype(soft.dtype, jnp.floating):
         found = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"
         raise InputError(f"{op} mixes {labels!r}, which is {found}; it must be float [b, classes]. Call one_hot first.")
-    return images_of(batch, key, op)
+    unlabelled = (batch[MASK] > 0) & ~(counting(batch) > 0)
+    return images_of(batch, key, op), jnp.where(jnp.any(unlabelled), jnp.nan, soft)
 
 
 def random_erasing(

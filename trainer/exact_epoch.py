@@ -10,11 +10,13 @@ import numpy as np
 
 from pipeline.errors import EvaluationError
 from pipeline.logs import logger
-from trainer.inputs import INDEX, MASK, Input
+from trainer.inputs import INDEX, LABELLED, MASK, Input
 from trainer.loop.dispatching import DispatchResult
+from trainer.metrics.labels import REMEDY, told_outside
 from trainer.metrics.tally import LOSSES
 from trainer.results import EvaluatedRecords
-from trainer.step_functions import BAD_ROWS, CRC_SUM, PREDICTIONS, PROOF_SUMS, RECORDS, ROWS, UNSEEN
+from trainer.step_functions import BAD_ROWS, CRC_SUM, PREDICTIONS, PROOF_SUMS, RECORD_OUTSIDE, RECORDS, ROWS, UNSEEN
+from trainer.task import Target
 
 log = logger("trainer")
 
@@ -24,11 +26,11 @@ OnCounted = Callable[[int], None]
 
 
 class ExactEpoch:
-    """records: rows that counted. crc: the sum of their crcs mod 2**32, plus the expected crcs of masked records.
-    unseen: values of categories that the model has never seen."""
+    """records: rows that counted. labelled: those of them that have a label. unseen: values of categories that the
+    model has never seen. crc: the sum of the records' crcs mod 2**32, plus the expected crcs of masked records."""
 
     def __init__(self, source: Input) -> None:
-        self.records = self.crc = self.unseen = self._bad = 0
+        self.records = self.labelled = self.crc = self.unseen = self._bad = 0
         self._source = source
 
     @property
@@ -37,8 +39,9 @@ class ExactEpoch:
         return self._bad if self._source.info.on_error == "mask" else 0
 
     def add(self, sums: Mapping[str, np.ndarray]) -> None:
-        """Adds `_records`, `_bad_rows` and `_crc_sum` of one step or several, as integers, so exactly."""
+        """Adds the PROOF_SUMS of one step or several, as integers, so exactly."""
         self.records += int(sums[RECORDS].sum(dtype=np.int64))
+        self.labelled += int(sums[LABELLED].sum(dtype=np.int64))
         self._bad += int(sums[BAD_ROWS].sum(dtype=np.int64))
         self.unseen += int(np.sum(sums.get(UNSEEN, 0), dtype=np.int64))
         self.crc = (self.crc + int(sums[CRC_SUM].sum(dtype=np.uint64))) % 2**32
@@ -107,7 +110,8 @@ class EpochTotals:
 
     def __init__(self, source: Input, on_records: OnRecords | None, on_counted: OnCounted) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
-        self._on_records, self._on_counted = on_records, on_counted
+        self._on_records, self._on_counted, self._outside = on_records, on_counted, -1
+        self._name = source.info.name or "the input"
 
     def add(self, result: DispatchResult) -> None:
         """Adds those of a dispatch."""
@@ -117,14 +121,28 @@ class EpochTotals:
         rows = result.scalars.pop(ROWS, None)
         if self._on_records and rows:
             self._on_records(_counted(rows))
+        self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
         for name, values in result.scalars.items():
             if name not in PROOF_SUMS:
                 self.sums[name] += float(values.sum(dtype=np.float64))
         self._on_counted(self.epoch.records - before)
 
+    def check(self, target: Target | None, so: str) -> None:
+        """EvaluationError unless everything that is due was added, some of it has a label, and all labels are among the
+        classes. `so`: as in ExactEpoch.check."""
+        self.epoch.check("evaluation", so)
+        if told := told_outside(self.sums):
+            such = f", such as record {self._outside}" * (self._outside >= 0)
+            raise EvaluationError(f"the evaluation counted {told}{such}; {so}. {REMEDY}.")
+        if target and not self.epoch.labelled:
+            raise EvaluationError(
+                f"none of the {self.epoch.records} records of {self._name} has a label, {target.key!r}, so nothing can "
+                "be evaluated. --mode predict (Trainer.predict) works without labels."
+            )
+
 
 def _counted(rows: Mapping[str, Any]) -> EvaluatedRecords:
-    """The rows [steps, b] of a dispatch that count."""
+    """The rows [steps, b] of a dispatch that count and have their label."""
     counts = rows[MASK] > 0
     index = rows.get(INDEX)
     predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}

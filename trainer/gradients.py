@@ -19,9 +19,9 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
 from trainer.batch_spec import ROWS_FIRST, BatchAxes, path_name
-from trainer.inputs import MASK
 from trainer.mesh import Placement
 from trainer.mesh_flags import DATA
+from trainer.metrics.labels import OUTSIDE, counting
 from trainer.metrics.tally import check_metrics, masked_mean, masked_sum, per_record
 from trainer.state import TrainState, widened
 from trainer.task import Batch, Task, Variables, kind_of
@@ -35,8 +35,8 @@ LOSS = "the loss"
 
 
 class Gradients(NamedTuple):
-    """of_params: of the mean loss, like the parameters. means: the loss and each metric that has a value per record.
-    extra: the model's other arrays after the batch."""
+    """of_params: of the mean loss, like the parameters. means: the loss and each metric that has a value per record;
+    also how many labels are outside of classes. extra: the model's other arrays after the batch."""
 
     of_params: Any
     means: dict[str, jax.Array]
@@ -61,7 +61,10 @@ def gradients(task: Task, variables: Variables, batch: Batch, rng: jax.Array, me
         losses, after, outputs = called(task, Variables(params, variables.extra), batch, rng, True)
         values = per_record(losses, outputs, batch, task.metrics)
         check_metrics(losses, outputs, batch, task.metrics)
-        means = {name: mean(value, batch[MASK]) for name, value in values.items()}
+        means = {
+            name: (masked_sum if name.startswith(OUTSIDE) else mean)(value, counting(batch))
+            for name, value in values.items()
+        }
         return means["loss"], (means, after.extra)
 
     grads, (means, extra) = jax.grad(mean_loss, has_aux=True)(variables.params)
@@ -94,7 +97,7 @@ def accumulated(
 
 
 def _added(task: Task, unroll: bool, total: Any, variables: Variables, parts: Parts, rng: jax.Array) -> Gradients:
-    records = jnp.maximum(total(jnp.sum(parts[1][MASK] > 0)), 1)  # of the batch: a microbatch may have only padding
+    records = jnp.maximum(total(jnp.sum(counting(parts[1]) > 0)), 1)  # of the batch: a microbatch may have no label
 
     def part(values: jax.Array, mask: jax.Array) -> jax.Array:
         return masked_sum(values, mask) / records

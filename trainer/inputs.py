@@ -21,6 +21,7 @@ from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
 __all__ = [
     "CRC",
     "INDEX",
+    "LABELLED",
     "MASK",
     "SEED",
     "Input",
@@ -43,6 +44,8 @@ CRC = "_crc"
 """The key of the records' checksums: uint32 [b], 0 on padding."""
 SEED = "_seed"
 """The key of the records' seeds in training: uint32 [b, 2], 0 on padding."""
+LABELLED = "_labelled"
+"""The key that the trainer adds for a task with a Target: float32 [b], 0 on padding and where the label is missing."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def described_as(source: Input, model: Description | None, target: Mapping[str, 
         type(source), "described_as"
     ):  # ask the class: a wrapper that forwards attributes may change the batches
         return cast(Any, source).described_as(model, target, strict=strict)
-    found = renumberings(model, own, source.info.fingerprint, own.schema.features, target, strict=strict)
+    found = renumberings(model, own, source.info.name or "the input", own.schema.features, target, strict=strict)
     for key in (key for key, each in found.items() if each.changes):
         raise InputError(
             f"the data number the classes of {key!r} unlike the model, and a {type(source).__name__} cannot map them. "

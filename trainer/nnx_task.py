@@ -13,7 +13,7 @@ from flax import nnx
 from pipeline.errors import InputError, OptionError
 from trainer.config import PrecisionName
 from trainer.precision import Precision, precision_of
-from trainer.task import Augment, Batch, Metrics, Partition, Task, Variables, copied, kind_of
+from trainer.task import Augment, Batch, Metrics, Partition, Target, Task, Variables, copied, kind_of
 from trainer.user_code import ShortErrors
 
 __all__ = ["nnx_task"]
@@ -29,13 +29,14 @@ def nnx_task(
     partition: Partition = copied,
     precision: PrecisionName = "f32",
     independent_rows: bool = False,
+    target: Target | None = None,
 ) -> Task:
     """The Task of a module: it optimizes `nnx.Param`s and carries other variables (BatchStat) along.
 
     loss(model, batch) -> (losses [b], outputs), with the model in train() or eval() mode. Random streams in the module
     (dropout) are seeded from the step's key and not saved in checkpoints.
-    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment, partition and
-    independent_rows: see Task.
+    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment, partition,
+    independent_rows and target: see Task.
     precision: see TrainerConfig. Layers with dtype=None compute in it; what the model returns when it is called is cast
     to float32, so losses and metrics need not."""
     if isinstance(make_model, nnx.Module):
@@ -81,7 +82,7 @@ def nnx_task(
 
     predicting = None if predict is None else predict_fn
     options = {"augment": augment, "precision": precision, "module": module, "independent_rows": independent_rows}
-    return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, **options)
+    return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, target=target, **options)
 
 
 class _InPrecision:

@@ -32,15 +32,18 @@ class EvalResult:
 
     step: of the checkpoint. seconds: that the epoch took, without compilation.
     arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
-    counted. masked: bad records that the input left out, over all hosts; the log of each host names its own. unseen:
-    values of categories that the model has never seen, which count as missing.
+    counted. labelled: those of them that have a label, over which the metrics are; all, without a Target. masked: bad
+    records that the input left out, over all hosts; the log of each host names its own. unseen: values of categories
+    that the model has never seen, which count as missing.
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
     delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
-    that metrics added up, such as num_bytes; those that the dataset states are equal."""
+    that metrics added up, such as num_bytes; those that the dataset states are equal. not_finite: of each mean that is
+    not finite, why, such as "not finite for 3 of 80 records"."""
 
     step: int
     metrics: dict[str, float]
     records: int
+    labelled: int
     masked: int
     num_records: int | None
     crc: int
@@ -50,6 +53,7 @@ class EvalResult:
     name: str | None = None
     totals: dict[str, int] = field(default_factory=dict)
     unseen: int = 0
+    not_finite: dict[str, str] = field(default_factory=dict)
 
     @property
     def proven(self) -> bool:
@@ -107,14 +111,16 @@ class ExportResult:
 @dataclass(frozen=True)
 class ReplayedStep:
     """A training step, computed again. loss: what it reports. losses: float32 [b], of each row, NaN on rows that do not
-    count. record_ids: int32 [b], `_index`; None if the input does not number its records. from_step: of the checkpoint
-    that the replay began with, 0 for a new model."""
+    count or have no label. record_ids: int32 [b], `_index`; None if the input does not number its records. from_step:
+    of the checkpoint that the replay began with, 0 for a new model. counted: bool [b], the rows of which loss is the
+    mean."""
 
     step: int
     loss: float
     losses: np.ndarray
     record_ids: np.ndarray | None
     from_step: int
+    counted: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,17 @@ from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
 from trainer.config import OnNan
 from trainer.gradients import accumulated, accumulated_losses, called, first_bad, gradients, microbatches, squares
-from trainer.inputs import INDEX, MASK
+from trainer.inputs import INDEX, LABELLED, MASK
 from trainer.mesh import Placement
-from trainer.metrics import tally
+from trainer.metrics import labels, tally
 from trainer.state import TrainState, averaged
 from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
 
-BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM, UNSEEN = "_bad_leaf", "_records", "_bad_rows", "_crc_sum", "_unseen"
-PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM, UNSEEN)
+BAD_LEAF, UNLABELLED = "_bad_leaf", "_unlabelled"
+RECORDS, BAD_ROWS, CRC_SUM, UNSEEN = "_records", "_bad_rows", "_crc_sum", "_unseen"
+RECORD_OUTSIDE = "_record_outside"
+NOT_FINITE = "_not_finite "  # and the name of the value
+PROOF_SUMS = (RECORDS, LABELLED, BAD_ROWS, CRC_SUM, UNSEEN)
 PROOF, ROWS = "_proof", "_rows"  # what a step returns besides metrics, whose names do not start with _
 PREDICTIONS = "_predictions"  # in the rows of an evaluation step
 
@@ -34,8 +37,9 @@ def train_step(
     apart: Placement | None = None,
 ) -> Step:
     """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, and
-    `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are. Metric instances are
-    only checked.
+    `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are; with a target,
+    `_unlabelled`, the number of rows without a label; and what counts labels outside of the classes. Metric instances
+    are only checked.
 
     on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no `_bad_leaf`.
     accumulate, unroll, apart: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
@@ -55,6 +59,8 @@ def train_step(
         after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key, ema)
         of_grads = squares(grads)
         scalars = means | {"grad_norm": jnp.sqrt(sum(of_grads, jnp.float32(0)))}
+        if task.target is not None:
+            scalars[UNLABELLED] = tally.num_rows(batch[MASK]) - tally.num_rows(labels.counting(batch))
         if on_nan == "ignore":
             return after, scalars
         bad = first_bad(means["loss"], of_grads, after.variables)
@@ -68,19 +74,21 @@ def train_step(
 
 def record_losses(
     task: Task, state: TrainState, batch: Batch, accumulate: int = 1, axes: BatchAxes = ROWS_FIRST
-) -> jax.Array:
-    """float32 [b]: the loss of each record in the training step from this state, whose mean that step reports."""
+) -> tuple[jax.Array, jax.Array]:
+    """float32 [b]: the loss of each record in the training step from this state; bool [b]: whether the mean that this
+    step reports includes it."""
     batch = augmented(task, batch, axes)
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
     if accumulate == 1:
-        return called(task, state.variables, batch, rng, True)[0].astype(jnp.float32)
-    parts = microbatches(batch, accumulate, axes)
-    return accumulated_losses(task, state.variables, parts, rng).astype(jnp.float32)
+        losses, *_ = called(task, state.variables, batch, rng, True)
+    else:
+        losses = accumulated_losses(task, state.variables, microbatches(batch, accumulate, axes), rng)
+    return losses.astype(jnp.float32), labels.counting(batch) > 0
 
 
 def augmented(task: Task, batch: Batch, axes: BatchAxes = ROWS_FIRST) -> Batch:
-    """The batch as the loss sees it in training: with blank padding, and augmented."""
-    batch = tally.blank_padding(batch, axes=axes)
+    """The batch as the loss sees it in training: with blank padding, `labelled`, and augmented."""
+    batch = labels.labelled(tally.blank_padding(batch, axes=axes), task.target)
     if task.augment is None:
         return batch
     made = task.augment(batch)
@@ -100,20 +108,24 @@ class EvalState(NamedTuple):
 
 def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIRST) -> Step:
     """(EvalState, batch) -> the next state and masked sums: loss, every metric with a value per record, and `_records`,
-    `_bad_rows` and `_crc_sum` for the exact epoch. A donated state is not copied.
+    `_labelled`, `_bad_rows` and `_crc_sum` for the exact epoch; for each sum of floats, the number of records whose
+    value is not finite; and what counts labels outside of the classes. A donated state is not copied.
 
-    with_rows: also `_rows`: the batch's `_mask` and `_index`, the losses, and by name the predictions that are one
-    number per record, each [b]."""
+    with_rows: also `_rows`: of the batch `_mask`, without rows that lack a label, and `_index`, the losses, and by name
+    the predictions that are one number per record, each [b]."""
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, Any]]:
-        proof = _proof(batch)
-        batch = tally.blank_padding(batch, state.padding, axes)
+        batch = labels.labelled(tally.blank_padding(batch, state.padding, axes), task.target)
         losses, outputs = _evaluated(task, state.variables, batch)
         values = tally.per_record(losses, outputs, batch, task.metrics)
         tallies = tally.counted(state.tallies, losses, outputs, batch, task.metrics)
-        sums = {name: tally.masked_sum(value, batch["_mask"]) for name, value in values.items()}
+        values |= {f"{NOT_FINITE}{name}": ~jnp.isfinite(value) for name, value in values.items()}
+        counts = labels.counting(batch)
+        sums = {name: tally.masked_sum(value, counts) for name, value in values.items()}
+        outside = counts * sum(value for name, value in values.items() if name.startswith(labels.OUTSIDE))
+        sums[RECORD_OUTSIDE] = jnp.max(jnp.where(outside > 0, batch.get(INDEX, -1), -1))
         rows = {ROWS: _rows(task, state.variables, batch)} if with_rows else {}
-        return state._replace(tallies=tallies), sums | proof | rows
+        return state._replace(tallies=tallies), sums | _proof(batch) | rows
 
     return step
 
@@ -125,7 +137,7 @@ def _rows(task: Task, variables: Variables, batch: Batch) -> dict[str, Any]:
     losses, _ = _evaluated(task, variables, batch)
     predictions = {} if task.predict_fn is None else _predicted(task.predict_fn, variables, batch)
     numbers = {name: leaf for name, leaf in predictions.items() if getattr(leaf, "shape", None) == losses.shape}
-    rows = {key: batch[key] for key in (MASK, INDEX) if key in batch}
+    rows = {MASK: labels.counting(batch)} | ({INDEX: batch[INDEX]} if INDEX in batch else {})
     return rows | {tally.LOSSES: losses.astype(jnp.float32), PREDICTIONS: numbers}
 
 
@@ -192,5 +204,10 @@ def _check_rows(made: Any, batch_rows: int, function: str) -> None:
 
 
 def _proof(batch: Batch) -> dict[str, jax.Array]:
-    sums = {RECORDS: tally.records(batch), BAD_ROWS: tally.bad_rows(batch), CRC_SUM: tally.due_crc(batch)}
+    sums = {
+        RECORDS: tally.num_rows(batch[MASK]),
+        LABELLED: tally.num_rows(labels.counting(batch)),
+        BAD_ROWS: tally.bad_rows(batch),
+        CRC_SUM: tally.due_crc(batch),
+    }
     return sums | ({UNSEEN: jnp.sum(batch[UNSEEN], dtype=jnp.int32)} if UNSEEN in batch else {})  # 0 on padding

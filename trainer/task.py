@@ -28,6 +28,7 @@ __all__ = [
     "PerRecord",
     "PredictFn",
     "Step",
+    "Target",
     "Task",
     "Variables",
     "copied",
@@ -36,18 +37,8 @@ __all__ = [
 
 Batch = Mapping[str, Any]
 """An array, or a tree of them, per key; [b, ...] with a row per record."""
-_OF_RESULTS = (
-    "records",
-    "masked",
-    "unseen",
-    "num_records",
-    "crc",
-    "expected_crc",
-    "seconds",
-    "name",
-    "proven",
-    "split",
-)
+_OF_COUNTS = ("records", "labelled", "masked", "unseen", "num_records")
+_OF_RESULTS = (*_OF_COUNTS, "crc", "expected_crc", "seconds", "name", "proven", "not_finite", "split")
 RESERVED = ("loss", "grad_norm", "step", "time", *_OF_RESULTS, "checkpoint_path")  # of our JSON files
 
 
@@ -121,19 +112,30 @@ Metrics = Mapping[str, Metric | PerRecord]
 """Metrics by name, as a Task lists them."""
 
 
-def copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
-    """The Partition without one: a complete copy of each parameter on every device."""
-    del name, shape
-    return PartitionSpec()
-
-
 @dataclass(frozen=True)
 class Target:
-    """What a task predicts."""
+    """What a task predicts: the class in batch[key], an integer [b], or with classes=None a number [b].
+
+    Labels are base..base + classes - 1. A missing label is -1, unless that is one of them; a missing number is NaN, so
+    integers are never missing. Rows without a label have no part in the loss and in the metrics, in training and
+    evaluation. There the task sees `base` in their place, and `_labelled` of the batch is 0; predictions see them as
+    stored. Any other label outside of the classes is an error."""
 
     key: str
     classes: int | None = None
     base: int = 0
+
+    def missing(self, labels: Any) -> Any:
+        """Whether labels are missing: bool, of the shape of an array, or of one number."""
+        if self.classes is None:
+            return labels != labels  # as only NaN does
+        return (labels == -1) & (-1 not in range(self.base, self.base + self.classes))
+
+
+def copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
+    """The Partition without one: a complete copy of each parameter on every device."""
+    del name, shape
+    return PartitionSpec()
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,12 @@ class Task:
     loss_fn(variables, batch, rng, train) -> losses float [b], one per record; the variables after the step, from which
     the trainer takes `extra` when training; outputs, any pytree, for the metrics. Padding rows are all zero, and their
     results are ignored; evaluate(check_padding=True) proves that they do not affect other rows.
+    target: what the loss and the metrics are about, so that rows without a label have no part in them. None: all rows
+    that count have.
     metrics: name -> function(outputs, batch) -> values [b], one per record, for which the trainer reports the masked
     mean in training and evaluation; or a Metric, in evaluation only. Both find the losses [b] in batch["_losses"].
-    trainer.metrics has the usual ones.
+    trainer.metrics has the usual ones. Either may have a method outside(outputs, batch) -> bool [b], rows whose label
+    is outside of its classes, and a str, the allowed labels: such a row ends the run with an error.
     partition(name, shape) -> the mesh axes ("data", "fsdp", "model") over which to split each dimension of the
     parameter with that path ("dense/kernel"), its average and its optimizer statistics. Default: none. Large parameters
     that do not name fsdp are split over it as well; TrainerConfig.partition overrides both. The mesh is in context when

@@ -101,3 +101,23 @@ class MultiHot(_Hot):
 
     def _without_ignored(self, labels: np.ndarray) -> np.ndarray:
         return labels if self.ignore is None else labels[labels != self.ignore]
+
+
+@dataclass(frozen=True)
+class RequireLabel(OneFeatureOp):
+    """Changes nothing. A record whose label, the integer in `key`, is -1 is an error that names the record.
+
+    why: the end of its message, such as what needs the label."""
+
+    key: str
+    why: str = ""
+
+    def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
+        spec_of(self, self.key, specs)
+        return {}
+
+    def __call__(self, features: Features, rng: Rng) -> Features:
+        if features[self.key] == -1:
+            raise SchemaError(f"the record has no label: {self.key!r} is -1. {self.why}")
+        return {}

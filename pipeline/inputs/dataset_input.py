@@ -80,6 +80,7 @@ class DatasetInput(OldAttributes):
             totals=source.totals,
             provenance=provenance_of(records, order, quarantine.on_error) if trains else None,
             description=source.description,
+            name=source.name,
         )
         check_at_least(0, {"workers": workers}, "; 0 makes the batches in this process")
         host_rows = sum(map(len, rows))

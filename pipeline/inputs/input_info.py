@@ -27,7 +27,8 @@ class InputInfo:
     lists damaged records; None if there is none. totals: sums over all records due that the dataset states, such as
     num_bytes of text; an evaluation compares what metrics add up under these names. provenance: how the batches came
     about, as JSON, from which `python -m trainer.seen` names the records of any step; None if that is not known.
-    description: what gives the numbers in the batches their meaning; None if that is not known."""
+    name: of the data, for messages. description: what gives the numbers in the batches their meaning; None if that is
+    not known."""
 
     spec: Mapping[str, Any]
     fingerprint: str
@@ -44,3 +45,4 @@ class InputInfo:
     totals: Mapping[str, int] = field(default_factory=dict)
     provenance: Mapping[str, Any] | None = None
     description: Description | None = None
+    name: str | None = None

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from host_axes import batch_axes
+from host_labels import missing_labels
 from host_meshes import meshes
 from host_placement import placed
 from host_predictions import predictions
@@ -46,7 +47,18 @@ from trainer.warm_start.config import WarmStart
 AGREED = "now all agree"
 ELSEWHERE = {
     each.__name__: each
-    for each in (batch_axes, meshes, predictions, preempted, goes_on, programs, stuck, unhurried, interrupted_consumer)
+    for each in (
+        batch_axes,
+        meshes,
+        missing_labels,
+        predictions,
+        preempted,
+        goes_on,
+        programs,
+        stuck,
+        unhurried,
+        interrupted_consumer,
+    )
 }
 
 

@@ -65,7 +65,7 @@ def evaluation(directory, data):
     probability = rng.random(8).astype(np.float32)
     predictions = {"class": predicted, "label": label, "probability": probability}
     evaluated = EvaluatedRecords(np.arange(8), rng.exponential(size=8).astype(np.float32), predictions)
-    result = EvalResult(3, {MARKUP: 0.5, "loss": 0.25}, 8, 0, 8, 7, 7, 1.0)
+    result = EvalResult(3, {MARKUP: 0.5, "loss": 0.25}, 8, 8, 0, 8, 7, 7, 1.0)
     about = About(MARKUP, {"data": MARKUP}, NAMES, NAMES, lambda ids: show_records(records, ids), MARKUP)
     write_page(f"{directory}/page.html", evaluation_page(result, evaluated, about))
 

@@ -9,7 +9,7 @@ from trainer.events.progress import Speed
 from trainer.results import EvalResult
 from trainer.task import Task
 
-RESULT = EvalResult(1, {}, 2, 0, 2, 3, 3, 1.0)
+RESULT = EvalResult(1, {}, 2, 2, 0, 2, 3, 3, 1.0)
 IN_A_LINE = {"step", "loss", "grad_norm", *Speed(1.0, 2.0, 0.0, 0.5).scalars()}
 IN_A_RESULT = {*asdict(RESULT), "proven", "split", "checkpoint_path"} - {"metrics", "arrays", "totals"}
 

@@ -37,7 +37,8 @@ photographs of 224 pixels was up to 0.026 apart after 20 steps."""
 
 @dataclass(frozen=True)
 class Replayed:
-    """losses: float32 [rows] of a step's records. verdict: how their mean compares with the run's, in a clause."""
+    """losses: float32 [rows] of a step's records, masked where their mean leaves them out. verdict: how their mean
+    compares with the run's, in a clause."""
 
     losses: np.ndarray
     verdict: str
@@ -77,7 +78,10 @@ def replayed_losses(
     made = trainer.replay(input_fn, step=steps[0], to=steps[-1])
     for step, seen in zip(made, seen_batches(history, steps, workdir), strict=True):
         _check_records(step, seen)
-        yield step.step, Replayed(step.losses, verdict(step.loss, reported.get(step.step), engine))
+        yield (
+            step.step,
+            Replayed(np.ma.array(step.losses, mask=~step.counted), verdict(step.loss, reported.get(step.step), engine)),
+        )
 
 
 def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) -> Recipe:

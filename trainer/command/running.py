@@ -21,6 +21,7 @@ from trainer.optimizers.build import ParameterGroup, groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords
+from trainer.task import Target
 from trainer.trainer import Trainer
 from trainer.workdir import EVAL_RESULT, PREDICTIONS, TRAIN_RESULT
 
@@ -48,7 +49,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     elif recipe.trainer.fast_dev_run:
         _try(trainer, recipe, command, predicts=task.predict_fn is not None)
     elif recipe.mode == "predict":
-        _write_predictions(trainer, recipe)
+        _write_predictions(trainer, recipe, task.target)
     elif recipe.mode == "evaluate-continuously":
         for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
             _tell(recipe, result)
@@ -99,7 +100,7 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
         write_report(recipe, command, input_fn, result, records)
 
 
-def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
+def _write_predictions(trainer: Trainer, recipe: Recipe, target: Target | None) -> None:
     if jax.process_index() > 0:
         for _ in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
             pass
@@ -109,7 +110,8 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
     with open_storage(workdir).publish(path) as sink, RecordsLine("predicted", total=None) as progress:
         for line in _lines(trainer, recipe):
             sink.write(json.dumps(line).encode() + b"\n")
-            agreement.add(line)
+            if target is None or not target.missing(line.get("label")):
+                agreement.add(line)
             progress.add(1)
             count += 1
     say(Console(), f"{count} predictions written to {path}{agreement}")
@@ -186,16 +188,19 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     if jax.process_index() > 0:
         return
     numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays", "totals")}
+    unlabelled = result.labelled < result.records
+    due = result.records if unlabelled else result.num_records
     named = {key: name for key, name in (("split", split), ("checkpoint_path", recipe.checkpoint_path)) if name}
     report = result.metrics | result.totals | numbers | {"proven": result.proven} | named
     path = _publish(config.workdir, EVAL_RESULT, report)
-    shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
-    others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
+    metrics = sorted(result.metrics.items(), key=lambda item: "accuracy" not in item[0])
+    told = [f"{name} {value:{'.2%' if 'accuracy' in name else '.4f'}}" for name, value in metrics]
+    reasons = [f"; {name} is {why}" for name, why in result.not_finite.items()]
     say(
         Console(),
-        f"step {result.step}: {', '.join((shares | others | shares).values())} over "
-        f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}{split or 'validation'} records, "
-        f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
+        f"step {result.step}: {', '.join(told)} over "
+        f"{result.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}{split or 'validation'} records, "
+        f"{'proven exact' if result.proven else 'not proven'}{''.join(reasons)}; written to {path}",
     )
 
 

@@ -269,8 +269,9 @@ def seen_steps(
     losses: Mapping[int, np.ndarray] | None = None,
     most: int | None = None,
 ) -> Iterator[SeenStep]:
-    """The records of these steps. data_dir: where the data are now, if they were moved. losses: step -> float [rows].
-    most: how many records of each step to return; None: all. Their payloads are read for keys and labels.
+    """The records of these steps. data_dir: where the data are now, if they were moved. losses: step -> float [rows],
+    masked where a row has none. most: how many records of each step to return; None: all. Their payloads are read for
+    keys and labels.
 
     Raises what `seen_batches` raises."""
     places: dict[int, RecordPlaces] = {}
@@ -283,8 +284,9 @@ def seen_steps(
 def step_of(
     batch: SeenBatch, places: RecordPlaces, losses: np.ndarray | None = None, most: int | None = None
 ) -> SeenStep:
-    """The records of one batch. losses: float [rows]. most: see `seen_steps`."""
-    rows = np.arange(len(batch.record_ids)) if losses is None else _worst_first(losses, batch.masked)
+    """The records of one batch. losses, most: see `seen_steps`."""
+    unknown = batch.masked if losses is None else batch.masked | np.ma.getmaskarray(losses)
+    rows = np.arange(len(batch.record_ids)) if losses is None else _worst_first(np.asarray(losses), unknown)
     rows = rows[:most]
     records = [
         SeenRecord(
@@ -293,7 +295,7 @@ def step_of(
             index=int(batch.record_ids[row]),
             epoch=int(batch.epochs[row]),
             place=place,
-            loss=None if losses is None or batch.masked[row] else float(losses[row]),
+            loss=None if losses is None or unknown[row] else float(losses[row]),
             replaces=int(batch.replaced[row]) if batch.replaced[row] >= 0 else None,
             masked=bool(batch.masked[row]),
         )
@@ -302,6 +304,6 @@ def step_of(
     return SeenStep(batch.step, len(batch.record_ids), records, places)
 
 
-def _worst_first(losses: np.ndarray, masked: np.ndarray) -> np.ndarray:
-    """Rows by loss: those that are not finite, which explain a NaN, then the largest; those left out last."""
-    return np.lexsort((-np.nan_to_num(losses, nan=np.inf, neginf=np.inf), masked))
+def _worst_first(losses: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+    """Rows by loss: those that are not finite, which explain a NaN, then the largest; those without one last."""
+    return np.lexsort((-np.nan_to_num(losses, nan=np.inf, neginf=np.inf), unknown))

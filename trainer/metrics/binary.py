@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.errors import EvaluationError, InputError, OptionError
+from pipeline.errors import InputError, OptionError
 from trainer.config import check_positive_int
 from trainer.metrics.classes import share
 from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows
@@ -19,34 +19,42 @@ __all__ = ["AUC", "PrecisionRecall"]
 MOST_BINS = 2**24
 
 
+class _Binary:
+    labels: FromBatch
+
+    def outside(self, outputs: Any, batch: Batch) -> tuple[jax.Array, str]:
+        """See Task."""
+        own = rows("labels", found(self.labels, outputs, batch), batch)
+        return (own != 0) & (own != 1), "0..1"
+
+
 @dataclass(frozen=True)
-class PrecisionRecall(Metric):
+class PrecisionRecall(_Binary, Metric):
     """precision, recall and f1, where records with scores of at least the threshold are predicted positive.
 
     nan if undefined: recall without positive records, precision without positive predictions, all of them if a score is
-    NaN. labels: [b] of 0 and 1 or booleans, a key of the batch or a function(outputs, batch); other values are an
-    EvaluationError. scores: [b], a key of the outputs, a function(outputs, batch), or None: the outputs themselves."""
+    NaN. labels: [b] of 0 and 1 or booleans, a key of the batch or a function(outputs, batch). scores: [b], a key of the
+    outputs, a function(outputs, batch), or None: the outputs themselves."""
 
     labels: FromBatch
     scores: FromOutputs = None
     threshold: float = 0.5
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
-        """Counts, int32 []: yes, predicted, right, unscored, strays."""
+        """Counts, int32 []: yes, predicted, right, unscored."""
         scores, yes, no, state = _scored(self.labels, self.scores, outputs, batch, mask)
         above = scores >= self.threshold
         return state | {"yes": _count(yes), "predicted": _count((yes | no) & above), "right": _count(yes & above)}
 
     def compute(self, state: Any) -> Computed:
         """All values by name."""
-        _check_strays(state)
         yes, predicted, right = (float(state[name]) for name in ("yes", "predicted", "right"))
         values = {"precision": (right, predicted), "recall": (right, yes), "f1": (2 * right, yes + predicted)}
         return {name: math.nan if state["unscored"] else float(share(*value)) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
-class AUC(Metric):
+class AUC(_Binary, Metric):
     """roc, the area under the ROC curve, and average_precision, the area under the stepwise precision-recall curve.
 
     Scores are counted in `bins` equal parts of low..high, a resolution of (high - low) / bins; scores outside go to the
@@ -70,7 +78,7 @@ class AUC(Metric):
             raise OptionError(f"bins={self.bins} must be at most {MOST_BINS}: float32 distinguishes no more.")
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
-        """yes, no int32 [bins]; unscored, strays int32 []."""
+        """yes, no int32 [bins]; unscored int32 []."""
         scores, yes, no, state = _scored(self.labels, self.scores, outputs, batch, mask)
         place = jnp.floor((scores - self.low) * (self.bins / (self.high - self.low)))
         # Clip as float: conversion to int32 is undefined outside its range and for NaN.
@@ -80,7 +88,6 @@ class AUC(Metric):
 
     def compute(self, state: Any) -> Computed:
         """All values by name."""
-        _check_strays(state)
         # From the highest score down, in integers: only the final divisions round.
         yes, no = state["yes"][::-1], state["no"][::-1]
         all_yes, all_no = np.cumsum(yes), np.cumsum(no)
@@ -104,20 +111,11 @@ def _count(which: jax.Array) -> jax.Array:
 def _scored(
     labels: FromBatch, scores: FromOutputs, outputs: Any, batch: Batch, mask: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
-    """Scores float32 [b]; the positive and the negative rows, bool [b]; counts of rows that are neither, by reason."""
+    """Scores float32 [b]; the positive and the negative rows, bool [b]; the number of rows with a NaN."""
     values = rows("scores", found_in_outputs(scores, outputs, batch), batch)
     if not jnp.issubdtype(values.dtype, jnp.floating):
         raise InputError(f"the scores are {values.dtype}; expected floats.")
     own = rows("labels", found(labels, outputs, batch), batch)
-    number, known = ~jnp.isnan(values), (own == 0) | (own == 1)
-    usable = mask & number & known
-    state = {"unscored": _count(mask & ~number), "strays": _count(mask & ~known)}
-    return values.astype(jnp.float32), usable & (own == 1), usable & (own == 0), state
-
-
-def _check_strays(state: Any) -> None:
-    if state["strays"]:
-        raise EvaluationError(
-            f"{state['strays']} records have a label that is neither 0 nor 1. Mask records without a label, or give "
-            "a function(outputs, batch) as labels that selects the positive ones, such as batch['label'] == 3."
-        )
+    number = ~jnp.isnan(values)
+    usable = mask & number
+    return values.astype(jnp.float32), usable & (own == 1), usable & (own == 0), {"unscored": _count(mask & ~number)}

@@ -1,13 +1,13 @@
 """Metrics of models that choose one of several classes."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.errors import EvaluationError, InputError
+from pipeline.errors import InputError
 from trainer.config import check_positive_int
 from trainer.metrics.found import FromBatch, FromOutputs, class_labels, class_logits
 from trainer.task import Batch, Computed, Metric
@@ -15,12 +15,26 @@ from trainer.task import Batch, Computed, Metric
 __all__ = ["Accuracy", "ConfusionMatrix", "PerClass", "TopK", "share"]
 
 
+class _OfLogits:
+    labels: FromBatch
+    logits: FromOutputs
+
+    def _found(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        return class_labels(self.labels, outputs, batch), class_logits(self.logits, outputs, batch)
+
+    def outside(self, outputs: Any, batch: Batch) -> tuple[jax.Array, str]:
+        """See Task."""
+        labels, scores = self._found(outputs, batch)
+        classes = scores.shape[1]
+        return (labels < 0) | (labels >= classes), f"0..{classes - 1}"
+
+
 @dataclass(frozen=True)
-class TopK:
+class TopK(_OfLogits):
     """Whether a record's class is among the k with the highest logits; the mean is the top-k accuracy.
 
-    Of equal logits, the lower class number ranks first, as in argmax and lax.top_k. A record with a NaN logit or with a
-    label outside the classes counts as wrong.
+    Of equal logits, the lower class number ranks first, as in argmax and lax.top_k. A record with a NaN logit counts as
+    wrong. A label outside the classes ends the run with an error, in training and evaluation.
     labels: int [b] from 0, a key of the batch or a function(outputs, batch). logits: [b, classes], a key of the
     outputs, a function(outputs, batch), or None: the outputs themselves."""
 
@@ -33,20 +47,18 @@ class TopK:
 
     def __call__(self, outputs: Any, batch: Batch) -> jax.Array:
         """bool [b]."""
-        scores = class_logits(self.logits, outputs, batch)
-        own = class_labels(self.labels, outputs, batch)[:, None]
-        classes = scores.shape[1]
+        labels, scores = self._found(outputs, batch)
+        own, classes = labels[:, None], scores.shape[1]
         if self.k > classes:
             raise InputError(f"k={self.k} exceeds the number of classes in the logits, {classes}.")
-        its = jnp.take_along_axis(scores, jnp.clip(own, 0, classes - 1), axis=1)
+        its = jnp.take_along_axis(scores, own, axis=1)
         # Comparisons, not a sort: one pass, and no class is gathered from the devices it is split over.
         above = (scores > its) | ((scores == its) & (jnp.arange(classes) < own))
-        usable = (own[:, 0] >= 0) & (own[:, 0] < classes) & ~jnp.any(jnp.isnan(scores), axis=1)
-        return usable & (jnp.sum(above, axis=1) < self.k)
+        return ~jnp.any(jnp.isnan(scores), axis=1) & (jnp.sum(above, axis=1) < self.k)
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(_OfLogits):
     """Whether a record's class has the highest logit: TopK(1, labels, logits)."""
 
     labels: FromBatch
@@ -58,54 +70,55 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class ConfusionMatrix(Metric):
+class ConfusionMatrix(_OfLogits, Metric):
     """Number of records per label and predicted class: int64 [classes, classes], [label, predicted].
 
     Takes an int32 array of this size on every device; for very many classes, use PerClass. Of equal logits, the lower
-    class is predicted; NaN counts as the highest logit. labels and logits: as for TopK. Labels outside the classes are
-    an EvaluationError."""
+    class is predicted; NaN counts as the highest logit. labels and logits: as for TopK."""
 
     labels: FromBatch
     logits: FromOutputs = None
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
-        """counts int32 [classes, classes]; strays int32 []."""
-        rows = _Rows.of(self.labels, self.logits, outputs, batch, mask)
-        none = jnp.zeros((rows.classes, rows.classes), jnp.int32)
-        return {"counts": none.at[rows.labels, rows.predicted].add(rows.counts), "strays": rows.strays}
+        """counts int32 [classes, classes]."""
+        labels, scores = self._found(outputs, batch)
+        # A row that does not count may have any label: 0 is added there, or nothing.
+        none = jnp.zeros(scores.shape[1:] * 2, jnp.int32)
+        return {"counts": none.at[labels, jnp.argmax(scores, axis=1)].add(mask.astype(jnp.int32))}
 
     def compute(self, state: Any) -> Computed:
         """The matrix."""
-        _check_strays(state["strays"], len(state["counts"]))
         return state["counts"]
 
 
 @dataclass(frozen=True)
-class PerClass(Metric):
+class PerClass(_OfLogits, Metric):
     """recall (the accuracy of the class), precision and f1 of every class, float64 [classes]; support, its number of
     records, int64 [classes]; and their means: macro_recall (balanced accuracy), macro_precision, macro_f1.
 
     Undefined values (the recall of a class without records) are nan and left out of the means, as in scikit-learn with
-    zero_division=nan. labels and logits: as for TopK. Labels outside the classes are an EvaluationError."""
+    zero_division=nan. labels and logits: as for TopK."""
 
     labels: FromBatch
     logits: FromOutputs = None
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
-        """support, predicted, right int32 [classes]; strays int32 []."""
-        rows = _Rows.of(self.labels, self.logits, outputs, batch, mask)
-        none = jnp.zeros(rows.classes, jnp.int32)
+        """support, predicted, right int32 [classes]."""
+        labels, scores = self._found(outputs, batch)
+        none, predicted, counts = (
+            jnp.zeros(scores.shape[1], jnp.int32),
+            jnp.argmax(scores, axis=1),
+            mask.astype(jnp.int32),
+        )
         return {
-            "support": none.at[rows.labels].add(rows.counts),
-            "predicted": none.at[rows.predicted].add(rows.counts),
-            "right": none.at[rows.labels].add(jnp.where(rows.labels == rows.predicted, rows.counts, 0)),
-            "strays": rows.strays,
+            "support": none.at[labels].add(counts),
+            "predicted": none.at[predicted].add(counts),
+            "right": none.at[labels].add(counts * (labels == predicted)),
         }
 
     def compute(self, state: Any) -> Computed:
         """All values by name."""
         support, predicted, right = state["support"], state["predicted"], state["right"]
-        _check_strays(state["strays"], len(support))
         values = {
             "recall": share(right, support),
             "precision": share(right, predicted),
@@ -123,30 +136,3 @@ def share(part: Any, whole: Any) -> np.ndarray:
 def _mean(values: np.ndarray) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
-
-
-class _Rows(NamedTuple):
-    """Per row label, predicted class and 1 if it counts, else 0, int32 [b]; number of labels outside the classes."""
-
-    labels: jax.Array
-    predicted: jax.Array
-    counts: jax.Array
-    strays: jax.Array
-    classes: int
-
-    @classmethod
-    def of(cls, labels: FromBatch, logits: FromOutputs, outputs: Any, batch: Batch, mask: jax.Array) -> "_Rows":
-        scores, own = class_logits(logits, outputs, batch), class_labels(labels, outputs, batch)
-        known = (own >= 0) & (own < scores.shape[1])
-        counts = (mask & known).astype(jnp.int32)
-        strays = jnp.sum(mask & ~known, dtype=jnp.int32)
-        # A row that does not count may have any class: 0 is added there.
-        return cls(jnp.where(known, own, 0), jnp.argmax(scores, axis=1), counts, strays, scores.shape[1])
-
-
-def _check_strays(strays: Any, classes: int) -> None:
-    if strays:
-        raise EvaluationError(
-            f"{strays} records have a label outside the logits' {classes} classes, 0..{classes - 1}. Mask records "
-            "without a label, or shift the labels with a function(outputs, batch), such as batch['label'] - 1."
-        )

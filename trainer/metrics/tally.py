@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.errors import InputError
 from trainer.batch_spec import ROWS_FIRST, BatchAxes
 from trainer.inputs import CRC, INDEX, MASK
+from trainer.metrics.labels import counting, outside_rows
 from trainer.task import Batch, Metric, Metrics
 
 # Values of padding rows. Tasks normally see the first; evaluate(check_padding=True) also shows them the others.
@@ -23,9 +24,9 @@ LOSSES = "_losses"
 WIDE = {"b": jnp.int32, "i": jnp.int32, "u": jnp.uint32, "f": jnp.float32, "V": jnp.float32}  # V: bfloat16
 
 
-def records(batch: Batch) -> jax.Array:
-    """Number of rows that count, int32."""
-    return jnp.sum(batch[MASK] > 0, dtype=jnp.int32)
+def num_rows(mask: jax.Array) -> jax.Array:
+    """Number of rows, int32, where `mask` is above 0."""
+    return jnp.sum(mask > 0, dtype=jnp.int32)
 
 
 def bad_rows(batch: Batch) -> jax.Array:
@@ -91,12 +92,13 @@ def mergeable(metrics: Metrics) -> dict[str, Metric]:
 
 
 def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
-    """The loss and the values of every function as arrays [b]. Raises InputError for another shape."""
+    """The loss, the values of every function and outside_rows as arrays [b]. Raises InputError for another shape."""
     values, seen = {"loss": losses}, {**batch, LOSSES: losses}
     for name, metric in metrics.items():
         if not isinstance(metric, Metric):
             with _naming(name):
                 values[name] = metric(outputs, seen)
+    values |= outside_rows(outputs, batch, metrics)
     for name, value in values.items():
         if jnp.shape(value) != batch[MASK].shape:
             named = name if name == "loss" else f"the metric {name!r}"
@@ -135,7 +137,7 @@ def empty_tallies(
 def counted(
     tallies: Mapping[str, Tally], losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics
 ) -> dict[str, Tally]:
-    """The tallies after adding this batch's rows that count."""
+    """The tallies after adding this batch's rows that count and have their label."""
     return {
         name: _merged(name, metric, tallies[name], _state(name, metric, losses, outputs, batch))
         for name, metric in mergeable(metrics).items()
@@ -183,7 +185,7 @@ def _naming(name: str) -> Iterator[None]:
 
 def _state(name: str, metric: Metric, losses: jax.Array, outputs: Any, batch: Batch) -> Any:
     with _naming(name):
-        return jax.tree.map(_wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, batch[MASK] > 0))
+        return jax.tree.map(_wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, counting(batch) > 0))
 
 
 def _wide(leaf: Any) -> jax.Array:

@@ -27,7 +27,7 @@ from trainer.modes.predict import check_export
 from trainer.modes.session import Session
 from trainer.results import EvalResult, ExportResult
 from trainer.state import TrainState, model_of, with_model
-from trainer.step_functions import EvalState, eval_step, no_tallies
+from trainer.step_functions import NOT_FINITE, EvalState, eval_step, no_tallies
 from trainer.task import Variables
 from trainer.workdir import eval_directory
 
@@ -82,7 +82,8 @@ class Evaluation:
             first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
         for other in others:
             metrics, arrays = first.metrics | _prefixed(other.metrics), first.arrays | _prefixed(other.arrays)
-            first = replace(first, metrics=metrics, arrays=arrays, seconds=first.seconds + other.seconds)
+            not_finite, seconds = first.not_finite | _prefixed(other.not_finite), first.seconds + other.seconds
+            first = replace(first, metrics=metrics, arrays=arrays, not_finite=not_finite, seconds=seconds)
         return first
 
     def _epoch(self, model: Model, padding: int, on_counted: OnCounted) -> EvalResult:
@@ -95,19 +96,24 @@ class Evaluation:
             carry, _ = run(carry, 0, feeder, self._program, on_result=sums.add, between=self._session)
         self.state = with_model(self.state, model, carry.variables)
         epoch = sums.epoch
-        epoch.check("evaluation", NOT_THE_SPLITS)
+        sums.check(self._job.task.target, NOT_THE_SPLITS)
         if epoch.masked:
             left_out = counted(epoch.masked, "bad record")
             log.warning("evaluation: left out %s; the means are over %d", left_out, epoch.records)
+        if unlabelled := epoch.records - epoch.labelled:
+            text = "evaluation: %d of %d records have no label; the metrics are over %d"
+            log.warning(text, unlabelled, epoch.records, epoch.labelled)
         self.padding_rows = sums.steps * opened.global_batch - epoch.records
         tallies = jax.device_get(carry.tallies)
         epoch.check_totals(totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS)
         scalars, arrays = computed(tallies, self._job.task.metrics)
+        means = {name: total / epoch.labelled for name, total in sums.sums.items() if not name.startswith("_")}
         return EvalResult(
             step=self._step,
-            metrics={name: total / epoch.records for name, total in sums.sums.items()} | scalars,
+            metrics=means | scalars,
             arrays=arrays,
             records=epoch.records,
+            labelled=epoch.labelled,
             masked=epoch.masked,
             num_records=opened.source.info.num_records,
             crc=epoch.crc,
@@ -115,6 +121,7 @@ class Evaluation:
             seconds=time.perf_counter() - started,
             unseen=epoch.unseen,
             totals={name: total for each in totals.values() for name, total in each.items()},
+            not_finite=_not_finite(means, sums.sums, epoch.labelled),
         )
 
     def _source(self) -> OpenedInput:
@@ -195,6 +202,15 @@ def measured(path: str, metric: str) -> float:
         return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise ExportError(f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it.") from e
+
+
+def _not_finite(means: Mapping[str, float], sums: Mapping[str, float], records: int) -> dict[str, str]:
+    """Why these means are not finite. sums: see eval_step."""
+    counts = {name: int(sums[NOT_FINITE + name]) for name, mean in means.items() if not math.isfinite(mean)}
+    why = {name: f"not finite for {f'{n} of' if n else 'the sum of'} {records} records" for name, n in counts.items()}
+    for name, text in why.items():
+        log.warning("evaluation: %s is %s", name, text)
+    return why
 
 
 def _prefixed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from trainer.batch_spec import named_leaves
-from trainer.inputs import INDEX, MASK, InputFn
+from trainer.inputs import INDEX, LABELLED, MASK, InputFn
 from trainer.job import Job, OpenedInput
 from trainer.results import Look
 from trainer.step_functions import augmented
@@ -19,10 +19,13 @@ def look(job: Job, input_fn: InputFn, records: int, draws: int) -> Look:
     """See Trainer.look."""
     opened, axes = job.open("train", input_fn), job.placement.axes
     augment = jax.jit(lambda batch: augmented(job.traced_task, batch, axes))
+    target = job.task.target
 
     def seen(batch: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         with job.naming_batch(opened):
             made = jax.device_get(augment(dict(batch)))
+        if target is not None:  # a missing label is shown as stored
+            made[target.key] = np.where(made[LABELLED] > 0, made[target.key], batch[target.key])
         return named_leaves(axes.map(lambda leaf, axis: np.moveaxis(leaf, axis, 0), made))
 
     # Ask the class: a wrapper that forwards attributes may change the batches.

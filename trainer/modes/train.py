@@ -22,7 +22,7 @@ from trainer.events.profile import Profile
 from trainer.events.progress import StepSize
 from trainer.exits import ending
 from trainer.history.segments import Start, read_history, segment_of_all
-from trainer.inputs import INDEX, MASK, InputFn
+from trainer.inputs import INDEX, InputFn
 from trainer.job import Job, OpenedInput
 from trainer.kept_data import describer, keep
 from trainer.loop.dispatching import Marks, Steps, run
@@ -213,6 +213,8 @@ def _say_end(loop: TrainLoop, step: int) -> None:
     config, source, stopped = loop.session.job.config, loop.opened.source, loop.stopped
     if bad := source.info.quarantine:
         log.warning("training: %s on this host (%s)", counted(len(bad), "bad record"), source.info.on_error)
+    if unlabelled := loop.monitor.unlabelled:
+        log.warning("training: %s had no label, and no part in the loss", counted(unlabelled, "row"))
     saved = step and not config.fast_dev_run
     if stopped.stop:
         how, end = "which is saved" if saved else "and nothing is saved", loop.end or "an input without a known end"
@@ -287,9 +289,9 @@ def _observed(session: Session, opened: OpenedInput, begun: Begun, steps: range)
     with session.feeding(program, opened, begun.position, planned) as feeder:
         for chunk in feeder:
             (batch,) = chunk.batches
-            losses = jax.device_get(losses_of(state, batch))  # before the step, which donates the state
-            counted = np.asarray(jax.device_get(batch[MASK])) > 0
+            losses, counted = jax.device_get(losses_of(state, batch))  # before the step, which donates the state
             record_ids = np.asarray(jax.device_get(batch[INDEX])) if INDEX in batch else None
             state, returned = program(state, chunk.batches, chunk.stacked)
             (loss,) = program.read(returned, chunk.stacked)["loss"].tolist()
-            yield ReplayedStep(chunk.start + 1, loss, np.where(counted, losses, np.nan), record_ids, begun.step)
+            losses = np.where(counted, losses, np.nan)
+            yield ReplayedStep(chunk.start + 1, loss, losses, record_ids, begun.step, counted)

@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.errors import InfeedError, NanError
+from pipeline.errors import InfeedError, InputError, NanError
 from pipeline.logs import logger
+from pipeline.sizes import counted
 from pipeline.storage.storage import join
 from trainer.checkpointing.contents import versions
 from trainer.cluster.exchange import Decision
@@ -32,9 +33,10 @@ from trainer.job import Job
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.mesh import Placement
+from trainer.metrics.labels import OUTSIDE, REMEDY, told_outside
 from trainer.modes.session import Begun, Session
 from trainer.state import TrainState
-from trainer.step_functions import BAD_LEAF
+from trainer.step_functions import BAD_LEAF, UNLABELLED
 from trainer.workdir import TRAIN
 
 MOST_REASON = 300  # characters
@@ -50,14 +52,15 @@ log = logger("trainer")
 class TrainMonitor(AbstractContextManager):
     """Monitors training from the state `begun` to step `end`, as a context manager: leaving it closes the reports.
 
-    last: every scalar of the last step. productive_seconds: up to the last result, see Goodput. hint: ends messages
-    about a step that went wrong."""
+    last: every scalar of the last step. unlabelled: rows without a label. productive_seconds: up to the last result,
+    see Goodput. hint: ends messages about a step that went wrong."""
 
     def __init__(
         self, session: Session, feeder: Feeder, size: StepSize, begun: Begun, end: int | None, *, hint: Hint
     ) -> None:
         config, start = session.job.config, begun.step
         self.check = FiniteCheck(config.on_nan, begun.state, session.job.placement, hint)
+        self.unlabelled, self._hint = 0, hint
         self.reports = Reports(config, TRAIN, start, session.ownership.fence)
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
@@ -71,8 +74,10 @@ class TrainMonitor(AbstractContextManager):
     def observe(self, result: DispatchResult) -> Speed | None:
         """Handles a dispatch result; returns the speed when a new one is logged, on host 0.
 
-        NanError for a step with non-finite values, if these end the run."""
+        NanError for a step with non-finite values, if these end the run; InputError for one with a label outside of the
+        classes."""
         bad = result.scalars.pop(BAD_LEAF, np.full(result.length, -1))
+        self._check_labels(result)
         speed = self._write(result, self.check.reported(bad))
         self.check.observe(result, bad)
         if self._line is not None:  # one host is enough
@@ -81,6 +86,21 @@ class TrainMonitor(AbstractContextManager):
         self.productive_seconds = self._seconds - self._saving
         self.last = {name: float(values[-1]) for name, values in result.scalars.items()}
         return speed
+
+    def _check_labels(self, result: DispatchResult) -> None:
+        scalars = result.scalars
+        outside = {name: scalars.pop(name).tolist() for name in [*scalars] if name.startswith(OUTSIDE)}
+        for step, counts in enumerate(zip(*outside.values(), strict=True), result.start + 1):
+            if told := told_outside(dict(zip(outside, counts, strict=True))):
+                raise InputError(
+                    f"step {step} has {told}. No checkpoint contains it; the same command resumes from the newest "
+                    f"checkpoint. {REMEDY}{self._hint(step)}"
+                )
+        missing = int(np.sum(scalars.pop(UNLABELLED, 0)))
+        if missing and not self.unlabelled:
+            text = "training: %s up to step %d had no label; such rows have no part in the loss"
+            log.warning(text, counted(missing, "row"), result.start + result.length)
+        self.unlabelled += missing
 
     def _write(self, result: DispatchResult, count: int) -> Speed | None:
         if self._line is None:

@@ -177,7 +177,9 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
 
 def _lead(result: EvalResult) -> str:
     due = f" of {result.num_records:,}" if result.num_records is not None else ""
-    return f"{result.records:,}{due} records were evaluated; {_verdict(result)}."
+    labelled = f", {result.labelled:,} of them labelled" if result.labelled != result.records else ""
+    reasons = "".join(f" {name} is {why}." for name, why in result.not_finite.items())
+    return f"{result.records:,}{due} records were evaluated{labelled}; {_verdict(result)}.{reasons}"
 
 
 def _verdict(result: EvalResult) -> str:
@@ -202,6 +204,7 @@ def _proof(result: EvalResult, about: About) -> Table:
     known: dict[str, Any] = {
         "verdict": _verdict(result),
         "records that counted": f"{result.records:,}",
+        "records with a label": f"{result.labelled:,}",
         "records due": "unknown" if result.num_records is None else f"{result.num_records:,}",
         "bad records left out": f"{result.masked:,}",
         "sum of checksums": f"{result.crc:08x}",

@@ -21,6 +21,11 @@ from trainer.recipes.image_data import FileNames, ImageData, file_name_key, imag
 from trainer.recipes.labelled_images import IMAGE, fitting_span, raw_image
 from trainer.recipes.tiny_images import tiny_images
 
+MIXING = (
+    "--mixup and --cutmix mix the labels of two records, so each must have one. Leave both out, or train on records "
+    "with a label only."
+)
+
 if TYPE_CHECKING:
     from pipeline.shards.example import Value
     from pipeline.sources.records import Records
@@ -124,10 +129,12 @@ class Config(DataRecipe):
     def task(self) -> "Task":
         """See classifier_task."""
         from trainer.recipes.tasks import classifier_task
+        from trainer.task import Target
 
         data = self.image_data
+        target = Target(data.label, data.num_classes, data.base)
         options: Any = {"top5": data.num_classes > 5, "augment": self._on_device()}
-        return classifier_task(self, self.network, data.label, data.base, **options)
+        return classifier_task(self, self.network, target, **options)
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet":
         """The model that --model names."""
@@ -166,13 +173,14 @@ class Config(DataRecipe):
     def train_input(self, ctx: "InputContext") -> Any:
         """Augmented images: image uint8 [b, size, size, channels], and the label int32 [b]."""
         from pipeline.datasets import train_dataset
-        from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
+        from pipeline.ops import DecodeRandomResizedCrop, RequireLabel, TrivialAugmentWide
 
         crop = DecodeRandomResizedCrop(
             self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self.decoded()
         )
         ops = {"none": [self.central_crop()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
-        options = {"ops": ops[self.augmentation], "keys": (IMAGE, self.image_data.label), "seed": ctx.seed}
+        mixes = [RequireLabel(self.image_data.label, MIXING)] if self.mixup or self.cutmix else []
+        options = {"ops": [*mixes, *ops[self.augmentation]], "keys": (IMAGE, self.image_data.label), "seed": ctx.seed}
         return train_dataset(self.train_records, epochs="span", **options, **batch_options(ctx))
 
     def eval_input(self, ctx: "InputContext") -> Any:

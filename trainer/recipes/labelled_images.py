@@ -111,8 +111,9 @@ class LabelledImages(DataRecipe):
 
         Predicts class and label, both as the data number them, and the probability of the class."""
         from trainer.recipes.tasks import classifier_task
+        from trainer.task import Target
 
-        return classifier_task(self, self.model, LABEL, self.label_base)
+        return classifier_task(self, self.model, Target(LABEL, self.num_classes, self.label_base))
 
 
 def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[str, Value]":

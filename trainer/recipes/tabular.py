@@ -156,6 +156,7 @@ class Config(DataRecipe):
         from trainer.metrics.regression import Regression
         from trainer.nnx_task import nnx_task
         from trainer.optimizers.build import make_optimizer
+        from trainer.task import Target
 
         target, own = self.predicted, self.statistics[self.predicted]
         mean, deviation = own.mean or 0.0, own.deviation or 1.0
@@ -176,4 +177,5 @@ class Config(DataRecipe):
 
         metrics = {"accuracy": Accuracy(target)} if self._classes else {"regression": Regression(target)}
         optimizer = make_optimizer(self.optimizer, self.run)
-        return nnx_task(self.model, loss, optimizer, metrics, predict, precision=self.trainer.precision)
+        options: Any = {"precision": self.trainer.precision, "target": Target(target, len(self._classes) or None)}
+        return nnx_task(self.model, loss, optimizer, metrics, predict, **options)

@@ -24,7 +24,7 @@ from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
 from trainer.nnx_task import nnx_task
 from trainer.optimizers.build import make_optimizer
 from trainer.recipes.labelled_images import IMAGE
-from trainer.task import Augment, Batch, Task
+from trainer.task import Augment, Batch, Target, Task
 
 RECORDS = 130  # as tiny_images
 SUBJECTS = ("the shard", "a record", "the host", "one device", "the batch", "an epoch")
@@ -35,20 +35,19 @@ SOFT_LABELS = "labels"
 def classifier_task(
     config: Any,
     make_model: Callable[[Any], Any],
-    label: str,
-    base: int,
+    target: Target,
     *,
     top5: bool = False,
     augment: Augment | None = None,
 ) -> Task:
-    """Cross entropy and accuracy of a model that is called with (images, mask), on the features "image" and `label`.
+    """Cross entropy and accuracy of a model that is called with (images, mask), on the feature "image" and the target.
 
-    config: a recipe of images; its optimizer and precision count. Labels are numbered from `base`. In training,
-    SOFT_LABELS, shares of the classes, take their place if `augment` makes them. Predicts the class and its
-    probability; also the label, where the batch has one."""
+    config: a recipe of images; its optimizer and precision count. In training, SOFT_LABELS, shares of the classes, take
+    the label's place if `augment` makes them. Predicts the class and its probability; also the label, where the batch
+    has one."""
 
     def labels(_: Any, batch: Batch) -> jax.Array:
-        return batch[label] - base
+        return batch[target.key] - target.base
 
     def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         logits = model(batch[IMAGE], batch[MASK])
@@ -58,13 +57,14 @@ def classifier_task(
 
     def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
         probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
-        best = jnp.argmax(probabilities, axis=-1) + base
-        given = {"label": batch[label]} if label in batch else {}
+        best = jnp.argmax(probabilities, axis=-1) + target.base
+        given = {"label": batch[target.key]} if target.key in batch else {}
         return {"class": best, **given, "probability": probabilities.max(axis=-1)}
 
     metrics = {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {})
     optimizer, precision = make_optimizer(config.optimizer, config.run), config.trainer.precision
-    return nnx_task(make_model, loss, optimizer, metrics, predict, augment=augment, precision=precision)
+    options: Any = {"augment": augment, "precision": precision, "target": target}
+    return nnx_task(make_model, loss, optimizer, metrics, predict, **options)
 
 
 class LanguageModel(Protocol):

@@ -10,7 +10,7 @@ import sklearn.metrics as sk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import EvaluationError, InputError, OptionError
+from pipeline.errors import InputError, OptionError
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity
@@ -53,18 +53,23 @@ def test_top_1_equals_accuracy_and_top_k_of_all_classes_is_always_right(logits):
     assert right(TopK(3, "label"), logits, labels) == [True] * 4
 
 
-def test_a_record_with_a_nan_or_without_a_class_is_never_right():
-    logits = [[NAN, 1, 0], [1, NAN, 0], [NAN, NAN, NAN], [1, 0, 0], [0, 0, 1], [1, 0, 0]]
+def test_a_record_with_a_nan_is_never_right():
+    logits = [[NAN, 1, 0], [1, NAN, 0], [NAN, NAN, NAN], [1, 0, 0]]
     for metric in (Accuracy("label"), TopK(3, "label")):
-        assert right(metric, logits, [0, 0, 0, -1, 3, 0]) == [False] * 5 + [True]
+        assert right(metric, logits, [0, 0, 0, 0]) == [False] * 3 + [True]
 
 
-@pytest.mark.parametrize("metric", [ConfusionMatrix("label"), PerClass("label")], ids=repr)
-def test_a_label_that_is_no_class_ends_the_evaluation_unless_it_is_masked(metric):
-    logits = np.eye(4, 3)
-    with pytest.raises(EvaluationError, match=r"2 records have a label outside the logits' 3 classes, 0\.\.2"):
-        value(metric, logits, label=[0, -1, 3, 1])
-    value(metric, logits, label=[0, -1, 3, 1], mask=[True, False, False, True])
+@pytest.mark.parametrize("metric", [Accuracy("label"), TopK(2, "label"), ConfusionMatrix("label"), PerClass("label")])
+def test_a_metric_of_classes_tells_labels_that_are_none_of_them(metric):
+    batch = {"label": jnp.array([0, -1, 3, 2]), "_mask": jnp.ones(4)}
+    outside, allowed = metric.outside(jnp.eye(4, 3), batch)
+    assert (outside.tolist(), allowed) == ([False, True, True, False], "0..2")
+
+
+def test_a_row_that_does_not_count_may_have_any_label():
+    given = {"mask": [True, False, False, True], "label": [0, -1, 3, 1]}
+    assert value(ConfusionMatrix("label"), np.eye(4, 3), **given).sum() == 2
+    assert value(PerClass("label"), np.eye(4, 3), **given)["support"].tolist() == [1, 1, 0]
 
 
 def test_a_metric_without_a_denominator_is_nan_and_excluded_from_means():
@@ -85,11 +90,11 @@ def test_a_score_equal_to_the_threshold_counts_as_positive():
 
 
 @pytest.mark.parametrize("metric", [PrecisionRecall("yes"), AUC("yes")], ids=repr)
-def test_a_score_that_is_nan_makes_nan_and_a_label_that_is_neither_0_nor_1_an_error(metric):
+def test_a_score_that_is_nan_makes_nan_and_labels_other_than_0_and_1_are_outside(metric):
     assert all(np.isnan(each) for each in value(metric, [0.1, NAN, 0.7], yes=[0, 1, 1]).values())
     assert not any(np.isnan(each) for each in value(metric, [0.1, NAN, 0.7], [1, 0, 1], yes=[0, 1, 1]).values())
-    with pytest.raises(EvaluationError, match="1 records have a label that is neither 0 nor 1"):
-        value(metric, [0.1, 0.2, 0.7], yes=[0, -1, 1])
+    outside, allowed = metric.outside(None, {"yes": jnp.array([0, -1, 1]), "_mask": jnp.ones(3)})
+    assert (outside.tolist(), allowed) == ([False, True, False], "0..1")
 
 
 @pytest.mark.parametrize("yes", [[0, 0], [1, 1]], ids=["only no", "only yes"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.metrics.tally import blank_padding, due_crc, masked_mean, masked_sum, records
+from trainer.metrics.tally import blank_padding, due_crc, masked_mean, masked_sum, num_rows
 
 MASK = jnp.array([1.0, 0.0, 1.0, 0.0])
 
@@ -72,4 +72,4 @@ def test_the_crc_sum_wraps_at_32_bits_and_skips_padding():
     batch = {"_crc": jnp.asarray(crcs), "_mask": MASK}
     assert int(due_crc(batch)) == 2
     assert int(due_crc({"_mask": MASK})) == 0
-    assert int(records(batch)) == 2
+    assert int(num_rows(batch["_mask"])) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import EvaluationError
 from trainer.exact_epoch import ExactEpoch
-from trainer.inputs import InputInfo
+from trainer.inputs import LABELLED, InputInfo
 from trainer.step_functions import BAD_ROWS, CRC_SUM, RECORDS
 
 EXPLAINED = "The proof is described in ARCHITECTURE.md, How an evaluation is proven."
@@ -28,7 +28,9 @@ def epoch_of(info):
 
 def refusal(records, crc, info):
     epoch = epoch_of(info)
-    epoch.add({RECORDS: np.array([records]), BAD_ROWS: np.array([0]), CRC_SUM: np.array([crc])})
+    epoch.add(
+        {RECORDS: np.array([records]), LABELLED: np.array([records]), BAD_ROWS: np.array([0]), CRC_SUM: np.array([crc])}
+    )
     with pytest.raises(EvaluationError) as raised:
         epoch.check("evaluation", "the metrics are not the split's")
     return str(raised.value)
@@ -67,7 +69,14 @@ def test_the_chapter_named_by_an_inexact_epoch_exists():
 def test_totals_are_not_compared_when_bad_records_were_left_out_or_none_are_stated():
     for on_error, bad, totals in (("mask", 1, {"num_bytes": 9}), ("raise", 0, {}), ("raise", 0, {"num_bytes": 8})):
         epoch = epoch_of(of(on_error=on_error, totals=totals))
-        epoch.add({RECORDS: np.array([3 - bad]), BAD_ROWS: np.array([bad]), CRC_SUM: np.array([7])})
+        epoch.add(
+            {
+                RECORDS: np.array([3 - bad]),
+                LABELLED: np.array([3 - bad]),
+                BAD_ROWS: np.array([bad]),
+                CRC_SUM: np.array([7]),
+            }
+        )
         epoch.check("evaluation", "")
         epoch.check_totals({"bits_per_byte": {"num_bytes": 8}}, "")
     epoch = epoch_of(of(totals={"num_bytes": 9}))

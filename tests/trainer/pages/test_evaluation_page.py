@@ -37,8 +37,15 @@ def images():
 
 
 def result_of(records, **changes):
-    values = {"masked": 0, "num_records": records, "crc": 7, "expected_crc": 7, "seconds": 1.0} | changes
-    return EvalResult(step=3, metrics={"accuracy": 0.5, "loss": 0.25}, records=records, **values)
+    values = {
+        "labelled": records,
+        "masked": 0,
+        "num_records": records,
+        "crc": 7,
+        "expected_crc": 7,
+        "seconds": 1.0,
+    } | changes
+    return EvalResult(step=3, metrics={"accuracy": 0.5, "loss": 0.25}, records=records, **values | changes)
 
 
 def blocks_of(page):
