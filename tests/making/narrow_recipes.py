@@ -1,0 +1,32 @@
+"""Every recipe with fields that make its model narrow, so that a test can train it in a second."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trainer.models.resnet import RESNETS
+
+_CNN: dict[str, Any] = {"widths": (8, 16), "hidden": 32}
+NARROW: Mapping[str, dict[str, Any]] = {
+    "digits": {},
+    "mnist": _CNN,
+    "fashion_mnist": _CNN,
+    "cifar10": {},
+    "images": {"size": 32, "widths": (8, 16)},
+    "imagenet_resnet50": {"size": 32},
+    "tabular": {"widths": (8,)},
+    "char_lm": {"width": 16},
+    "byte_lm": {"layers": 2, "width": 16, "heads": 2},
+}
+
+
+@contextmanager
+def narrow_resnets() -> Iterator[None]:
+    """Residual networks of one block with eight channels."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("resnet20", "resnet50"):
+            patch.setitem(RESNETS, name, replace(RESNETS[name], depths=(1,), widths=(8,)))
+        yield

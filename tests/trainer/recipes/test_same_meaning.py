@@ -1,0 +1,269 @@
+"""The numbers of other data mean to a model what they meant in its training: mapped by name, or refused by name."""
+
+from dataclasses import replace
+
+import numpy as np
+import optax
+import pytest
+from narrow_recipes import NARROW, narrow_resnets
+
+from pipeline.description import MISSING, Description
+from pipeline.errors import OptionError
+from pipeline.shards.column_statistics import ColumnStatistics
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.sources.in_memory import ExampleRecords
+from pipeline.sources.open_dataset import open_dataset
+from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer
+from trainer.batch_spec import named_leaves
+from trainer.command.loading import recipe_class
+from trainer.kept_data import kept
+from trainer.trainer import Trainer
+from trainer.warm_start.loading import open_weights
+
+TEXTS = ("char_lm", "byte_lm")
+LABEL = "image/class/label"
+TABLE = Schema("table", {"city": Feature("int64"), "kind": Feature("int64"), "area": Feature("float32")})
+CITIES, KINDS = ("Bonn", "Oslo", "Rome"), ("high", "low", "mid")
+
+
+def table(rows, cities=CITIES, kinds=KINDS, mean=0.0, deviation=1.0):
+    """Records of a table: rows of (city, kind, area) by name, in the numbers of these lists."""
+    columns = {
+        "city": ColumnStatistics(len(rows), 0, categories=dict.fromkeys(cities, 1)),
+        "kind": ColumnStatistics(len(rows), 0, categories=dict.fromkeys(kinds, 1)),
+        "area": ColumnStatistics(len(rows), 0, mean, deviation, -9.0, 9.0),
+    }
+    examples = [{"city": cities.index(c), "kind": kinds.index(k), "area": a} for c, k, a in rows]
+    return ExampleRecords("rows", TABLE, examples, description=Description(TABLE, None, columns))
+
+
+def table_rows(cities=CITIES, kinds=KINDS, count=70):
+    rng = np.random.default_rng(5)
+    return [(cities[rng.integers(len(cities))], kinds[rng.integers(len(kinds))], rng.normal()) for _ in range(count)]
+
+
+def examples_of(records):
+    """The records as dicts."""
+    return [
+        {key: value[0] if len(value) == 1 else value for key, value in decode_example(payload).items()}
+        for payload in open_dataset(records)
+    ]
+
+
+def renamed(records, names, base, wanted=None):
+    """Images with their classes in this list, numbered from `base`. wanted: leaves out images of other classes."""
+    named = [(each, records.info.labels.name_of(each[LABEL])) for each in examples_of(records)]
+    numbered = [{**each, LABEL: names.index(name) + base} for each, name in named if wanted is None or name in wanted]
+    return ExampleRecords("pictures", records.info.layout, numbered, Labels(LABEL, base, names))
+
+
+def reading(recipe, mode, records):
+    """The recipe in this mode, with these records as the split that it reads: there are no others."""
+    other = replace(recipe, mode=mode)
+    vars(other)["train_records" if mode == "train" else "eval_records"] = open_dataset(records)
+    return other
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """trained(name): the recipe after two steps on its tiny records, or on table(table_rows()), and these records."""
+    runs = {}
+
+    def run(name):
+        if name not in runs:
+            kind, directory = recipe_class(name), tmp_path_factory.mktemp(name)
+            defaults = kind.__dataclass_fields__["trainer"].default
+            sizes = {"global_batch_size": 64, "eval_batch_size": 48, "max_steps": 100}
+            settings = replace(defaults, workdir=str(directory / "run"), **sizes)
+            options = NARROW[name] | ({"target": "kind"} if name == "tabular" else {})
+            recipe = kind(data_dir=str(directory / "nowhere"), trainer=settings, **options)
+            records = table(table_rows()) if name == "tabular" else kind.tiny_records(recipe, "train")
+            training = reading(recipe, "train", records)
+            Trainer(training.task(), settings).train(training.train_input, max_steps=2)
+            runs[name] = recipe, records
+        return runs[name]
+
+    with narrow_resnets():
+        yield run
+
+
+def evaluated(recipe, records):
+    reader = reading(recipe, "evaluate", records)
+    return Trainer(reader.task(), reader.trainer).evaluate(reader.eval_input)
+
+
+def of_images(name):
+    return recipe_class(name).label_base if hasattr(recipe_class(name), "label_base") else 0
+
+
+def in_another_order(name, records):
+    if name == "tabular":
+        return table(table_rows()), table(table_rows(), CITIES[::-1], ("mid", "high", "low"))
+    names = records.info.labels.names
+    return records, renamed(records, (*names[3:], *names[:3]), of_images(name) + 1)
+
+
+def a_subset(name, records):
+    if name == "tabular":
+        rows = table_rows(CITIES[1:], KINDS[1:])
+        return table(rows), table(rows, CITIES[1:], KINDS[1:])
+    some = records.info.labels.names[4:7]
+    same = renamed(records, records.info.labels.names, of_images(name), some)
+    return same, renamed(records, some, 0, some)
+
+
+def other_statistics(_, records):
+    del records
+    return table(table_rows()), table(table_rows(), mean=40.0, deviation=7.0)
+
+
+def a_test_split_alone(_, records):
+    return records, records  # `reading` has no other split
+
+
+CLASSIFIERS = [name for name in NARROW if name not in TEXTS]
+MAPPED = [
+    *((name, case) for name in CLASSIFIERS for case in (in_another_order, a_subset)),
+    ("tabular", other_statistics),
+    *((name, a_test_split_alone) for name in NARROW),
+]
+
+
+@pytest.mark.parametrize(("name", "case"), MAPPED, ids=lambda each: getattr(each, "__name__", each))
+def test_the_same_records_in_other_numbers_have_the_same_metrics(trained, name, case):
+    recipe, records = trained(name)
+    as_in_training, otherwise = case(name, records)
+    expected, found = evaluated(recipe, as_in_training), evaluated(recipe, otherwise)
+    assert expected.metrics == found.metrics
+    assert (found.proven, found.unseen, found.labelled) == (True, 0, found.records)
+
+
+def a_new_class(name, records):
+    if name == "tabular":
+        return table(table_rows(kinds=("high", "zero")), CITIES, ("high", "zero")), "'kind' has the class 'zero', which"
+    names = (*records.info.labels.names[1:], "a new one")
+    examples = examples_of(records)
+    new = ExampleRecords("new", records.info.layout, examples, Labels(LABEL, of_images(name), names))
+    return new, "'image/class/label' has the class 'a new one', which the model does not have"
+
+
+def another_tokenizer_of_equal_size(name, records):
+    text = records.info.description.text
+    other = CharacterTokenizer(text.tokenizer.alphabet[::-1]) if name == "char_lm" else CharacterTokenizer()
+    if name == "byte_lm":
+        other = CharacterTokenizer("".join(map(chr, range(0x100, 0x100 + ByteTokenizer.vocabulary_size - 4))))
+    assert other.vocabulary_size == text.tokenizer.vocabulary_size
+    described = replace(records.info.description, text=replace(text, tokenizer=other))
+    said = "its tokenizer has alphabet" if name == "char_lm" else "its tokenizer has name 'characters', and that of"
+    return ExampleRecords("new", records.info.layout, examples_of(records), description=described), said
+
+
+def other_features(name, records):
+    key = {"tabular": "area"}.get(name, "tokens" if name in TEXTS else LABEL)
+    schema = records.info.layout
+    shape = {"tokens": (32,)}.get(key, ())
+    feature = Feature("int64" if key in ("area", "tokens") else "float32", shape)
+    schema = replace(schema, features={**schema.features, key: feature})
+    value = np.zeros(shape, np.int64 if feature.dtype == "int64" else np.float32).tolist()
+    examples = [{**each, key: value} for each in examples_of(records)]
+    described = replace(records.info.description, schema=schema)
+    return ExampleRecords("new", schema, examples, description=described), f"'{key}' is {feature.dtype}"
+
+
+def numbers_for_categories(_, records):
+    columns = {**records.info.description.columns, "city": ColumnStatistics(9, 0, 1.0, 1.0, 0.0, 2.0)}
+    described = replace(records.info.description, columns=columns)
+    said = "'city' has numbers, and categories in the data of the model"
+    return ExampleRecords("new", TABLE, examples_of(records), description=described), said
+
+
+REFUSED = [
+    *((name, a_new_class) for name in CLASSIFIERS),
+    *((name, another_tokenizer_of_equal_size) for name in TEXTS),
+    *((name, other_features) for name in NARROW),
+    ("tabular", numbers_for_categories),
+]
+
+
+@pytest.mark.parametrize(("name", "case"), REFUSED, ids=lambda each: getattr(each, "__name__", each))
+def test_what_means_something_else_is_refused_by_name(trained, name, case):
+    recipe, records = trained(name)
+    other, said = case(name, records)
+    with pytest.raises(OptionError) as refused:
+        evaluated(recipe, other)
+    assert said in str(refused.value)
+
+
+def test_every_recipe_has_a_row():
+    from trainer.command.names import RECIPES
+
+    assert NARROW.keys() == RECIPES.keys()
+
+
+def test_a_category_that_the_model_has_never_seen_counts_as_missing_and_is_counted(trained):
+    recipe, _ = trained("tabular")
+    rows = table_rows(("Oslo", "Rome", "Zug"))
+    found = evaluated(recipe, table(rows, ("Oslo", "Rome", "Zug")))
+    assert found.unseen == sum(city == "Zug" for city, _, _ in rows) > 0
+    as_missing = table(rows, ("Zug", *CITIES))  # for the model, "Zug" - 1 is -1
+    examples = [{**each, "city": each["city"] - 1} for each in examples_of(as_missing)]
+    missing = ExampleRecords("rows", TABLE, examples, description=table(table_rows()).info.description)
+    assert {each["city"] for each in examples} == {MISSING, 1, 2}
+    expected = evaluated(recipe, missing)
+    assert (expected.metrics, expected.unseen) == (found.metrics, 0)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_label_that_is_no_class_names_its_record_in_training_and_evaluation(trained, name, tmp_path):
+    recipe, records = trained(name)
+    key = "kind" if name == "tabular" else LABEL
+    examples = examples_of(records)
+    examples[7][key] = 10_000
+    bad = ExampleRecords("pictures", records.info.layout, examples, description=records.info.description)
+    said = rf"pictures, record 7: '{key}' is 10000, which is not one of its \d+ classes"
+    with pytest.raises(Exception, match=said):
+        evaluated(recipe, bad)
+    training = reading(replace(recipe, trainer=replace(recipe.trainer, workdir=str(tmp_path))), "train", bad)
+    with pytest.raises(Exception, match=said):
+        Trainer(training.task(), training.trainer).train(training.train_input)
+
+
+def warmly(recipe, records, workdir, **fields):
+    """The recipe's training on these records that begins with the model of `recipe`; its parameters after no step."""
+    settings = replace(recipe.trainer, workdir=str(workdir))
+    warm = replace(recipe.warm_start, init_from=recipe.trainer.workdir)
+    training = reading(replace(recipe, trainer=settings, warm_start=warm, **fields), "train", records)
+    still = replace(training.task(), optimizer=optax.sgd(0.0))
+    result = Trainer(still, settings, warm_start=warm).train(training.train_input, max_steps=1)
+    return named_leaves(result.state.variables.params), kept(str(workdir))
+
+
+def parameters(recipe):
+    weights = open_weights(recipe.trainer.workdir)
+    return {name: weights.read(name) for name in weights.arrays}
+
+
+@pytest.mark.parametrize("name", ["images", "tabular"])
+def test_a_warm_start_keeps_the_head_only_if_the_classes_have_equal_names(trained, name, tmp_path):
+    recipe, records = trained(name)
+    before = parameters(recipe)
+    _, same = in_another_order(name, records)
+    new = ("a", "b", "c")
+    others = table(table_rows(kinds=new), CITIES, new) if name == "tabular" else a_new_class(name, records)[0]
+    for number, (data, is_new) in enumerate(((records, False), (others, True), (same, True))):
+        after, _ = warmly(recipe, data, tmp_path / str(number))
+        for path, array in after.items():
+            new = is_new and path.startswith("head/kernel")
+            assert np.array_equal(array, before[path]) == (not new), path
+
+
+def test_a_warm_start_on_a_table_keeps_statistics_and_vocabularies_but_takes_the_new_classes(trained, tmp_path):
+    recipe, records = trained("tabular")
+    rows = table_rows(("Zug", "Rome", "Bonn"), ("a", "b"))
+    data = table(rows, ("Zug", "Rome", "Bonn"), ("a", "b"), mean=40.0)
+    _, description = warmly(recipe, data, tmp_path / "run")
+    ours, theirs = records.info.description.columns, data.info.description.columns
+    assert description.columns == {"city": ours["city"], "area": ours["area"], "kind": theirs["kind"]}
+    after = replace(recipe, trainer=replace(recipe.trainer, workdir=str(tmp_path / "run")))
+    assert evaluated(after, data).unseen == sum(city == "Zug" for city, *_ in rows)
