@@ -1,7 +1,6 @@
-"""Counts the code of the four packages, without comments, docstrings and layout: its tokens, and the lines that have any.
+"""Counts the code of the four packages, without comments, docstrings and layout: tokens, and lines that have any.
 
-python3 .ci/lines.py prints the totals and each package's share. Issues have budgets in tokens, which do not reward dense
-lines."""
+python3 .ci/lines.py prints the totals and each package's share. Budgets are in tokens, so dense lines gain nothing."""
 
 import ast
 import io

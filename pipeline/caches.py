@@ -23,7 +23,6 @@ import numpy as np
 
 from pipeline.errors import CorruptRecordError, OptionError, StorageError
 from pipeline.logs import log
-from pipeline.old_attributes import OldAttributes
 from pipeline.shards.record import frame_ends
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes, room_for_a_cache
@@ -202,7 +201,7 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
     return CachedRecords(records, DiskStore(records.info, directory, share), (where, share))
 
 
-class CachedRecords(OldAttributes):
+class CachedRecords:
     """The Records of a source, read through a store. Errors of the source are passed on, every time.
 
     info: that of the source. reopen: the arguments of `cached`. A pickled copy has its own store: the same folder, or

@@ -15,7 +15,6 @@ from pipeline.description import Description, renumberings
 from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.inputs.input_info import InputInfo
-from pipeline.old_attributes import described
 from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
 
 __all__ = [
@@ -149,23 +148,10 @@ class IterableInput:
         """None: input_fn decides where the iterable starts (InputContext.start_step)."""
 
 
-class _OldInput:
-    """An input with the attributes of version 0.2, which may change as it is read, in place of an info."""
-
-    def __init__(self, given: Any, describe: Callable[[], InputInfo]) -> None:
-        self._given, self._describe = given, describe
-
-    @property
-    def info(self) -> InputInfo:
-        return self._describe()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._given, name)
-
-
 def _is_input(given: object) -> bool:
     # Since Python 3.12, isinstance does not see what a wrapper passes on by its __getattr__.
-    return all(callable(getattr(given, name, None)) for name in ("batches", "advance", "state", "restore"))
+    methods = (getattr(given, name, None) for name in ("batches", "advance", "state", "restore"))
+    return all(map(callable, methods)) and hasattr(given, "info")
 
 
 def as_function(given: InputFn) -> MakeInput:
@@ -184,15 +170,10 @@ def as_function(given: InputFn) -> MakeInput:
 def as_input(source: object, host_batch: int) -> Input:
     """`source`, or what it carries, if that is an Input; otherwise an adaptor for the iterable.
 
-    An input with the attributes of version 0.2 in place of an info is adapted, with a warning. host_batch: rows of its
-    batches."""
+    host_batch: rows of its batches."""
     source = getattr(source, "infeed_input", source)
     if _is_input(source):
-        if describe := described(source, InputInfo):
-            adaptor = type(type(source).__name__, (_OldInput,), {})  # messages name the user's class
-            return cast(Input, adaptor(source, describe))
-        if hasattr(source, "info"):
-            return cast(Input, source)
+        return cast(Input, source)
     if isinstance(source, TfDataset):
         source = source.as_numpy_iterator()
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):

@@ -2,7 +2,6 @@
 
 The trainer and all other consumers use only this. Below it, batches reads in one thread and decodes in others."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -23,7 +22,6 @@ from pipeline.inputs.provenance import provenance_of
 from pipeline.inputs.work import Work, divided, pickled
 from pipeline.inputs.worker_pool import WorkerBatches
 from pipeline.logs import log
-from pipeline.old_attributes import OldAttributes
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
 from pipeline.sizes import format_bytes
@@ -33,7 +31,7 @@ from pipeline.spec import leaves
 Order = TrainOrder | MixOrder | EvalOrder
 
 
-class DatasetInput(OldAttributes):
+class DatasetInput:
     """One host's batches of records in an order.
 
     Each is a dict of arrays that match `spec`: the features, and `_mask` float32 [b] (0.0 on padding), `_index` int32
@@ -197,13 +195,6 @@ class DatasetInput(OldAttributes):
         """What an exported model needs to decode records to these features of the batch, by their flat keys."""
         return Serving(self._records, self._decoder.rows_of(keys))
 
-    def as_dataset(self, position: Position | None = None) -> Any:
-        """Deprecated: pipeline.tf_data.dataset_of."""
-        warnings.warn("as_dataset() will go: use pipeline.tf_data.dataset_of(input).", DeprecationWarning, stacklevel=2)
-        from pipeline.tf_data import dataset_of
-
-        return dataset_of(self, position)
-
     def _work(self, position: Position) -> Work:
         parts = divided(self._rows, self._workers)
         return Work(
@@ -216,7 +207,7 @@ class DatasetInput(OldAttributes):
             threads=max(1, num_cores() // len(parts)),
             read_ahead_bytes=self.read_ahead_bytes // len(parts),
             stall_seconds=self._stall_seconds,
-            on_error=self.info.on_error,
+            on_error=self._quarantine.on_error,
             max_bad_records=self._quarantine.max_bad_records,
         )
 

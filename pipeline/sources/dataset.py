@@ -9,7 +9,6 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 
 from pipeline.errors import OptionError, RecordNumberError
-from pipeline.old_attributes import OldAttributes
 from pipeline.shards.schema import Labels
 from pipeline.sources.concatenated import Concatenated, Part
 from pipeline.sources.records import Group, Reading, Records, fetch, intact, weighed
@@ -20,7 +19,7 @@ ITERATED_RECORDS = 64  # read together when iterating
 AHEAD_BYTES = 32 * 1024**2
 
 
-class Dataset(OldAttributes):
+class Dataset:
     """Records of one or several sources, opened: see Records. Also a sequence of their payloads, as bytes.
 
     dataset[i]: payload i, checked against the index; i may be negative. dataset[a:b]: a Dataset of these records,

@@ -11,7 +11,6 @@ import numpy as np
 
 from pipeline.description import Description
 from pipeline.errors import CorruptRecordError
-from pipeline.old_attributes import described
 from pipeline.shards.schema import Labels, Schema
 from pipeline.spec import Layout
 
@@ -206,14 +205,6 @@ def intact(record: Record) -> Proven:
 
 
 def as_records(given: Any) -> Records | None:
-    """`given`, if it is Records; a source with the attributes of version 0.2 is adapted, with a warning. Else None."""
-    if not all(callable(getattr(given, name, None)) for name in ("block_starts", "weigh", "read", "where")):
-        return None
-    describe = described(given, RecordsInfo)
-    return _OldSource(given, describe()) if describe else given if hasattr(given, "info") else None
-
-
-class _OldSource:
-    def __init__(self, given: Any, info: RecordsInfo) -> None:
-        self.info, self.block_starts, self.weigh = info, given.block_starts, given.weigh
-        self.read, self.where = given.read, given.where
+    """`given`, if it is Records; else None."""
+    methods = (getattr(given, name, None) for name in ("block_starts", "weigh", "read", "where"))
+    return given if all(map(callable, methods)) and hasattr(given, "info") else None

@@ -117,14 +117,6 @@ def test_the_help_needs_no_jax():
     assert (done.returncode, "--seconds SECONDS" in done.stdout, done.stderr) == (0, True, "")
 
 
-def test_the_old_name_warns_and_measures():
-    options = ["--only", "dispatch", "--platform", "cpu", "--json", "--seconds", "0.1"]
-    command = [sys.executable, "-m", "trainer.flops", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "DeprecationWarning: python -m trainer.flops is python -m trainer.device_speed now" in done.stderr
-    assert [each["measurement"] for each in json.loads(done.stdout)["measurements"]] == ["dispatch"]
-
-
 @pytest.mark.parametrize(("seconds", "calls"), [(0.1, 1), (5, 1), (10, 2), (35, 7)])
 def test_a_repetition_makes_the_calls_that_its_share_of_the_time_allows(monkeypatch, seconds, calls):
     now, given = [0.0], []

@@ -1,15 +1,14 @@
 """What an input_fn may return, and what is refused before the first step."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import optax
 import pytest
 
 from pipeline.errors import InputError, OptionError
-from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
-from trainer.inputs import FirstBatches, Input, InputContext, InputInfo, IterableInput, as_input
+from trainer.inputs import FirstBatches, Input, IterableInput, as_input
 from trainer.trainer import Trainer
 
 
@@ -22,58 +21,6 @@ def test_an_object_with_the_methods_of_an_input_is_an_input(vector_input, dense_
 
     Trainer(dense_task, config()).train(input_fn, steps=1)
     assert isinstance(seen[0], Input)
-
-
-class OldInput:
-    """An input as version 0.2 wanted it: `info` is in its attributes."""
-
-    def __init__(self, inner):
-        self.advance, self.state, self.restore, self.batches = inner.advance, inner.state, inner.restore, inner.batches
-        self.spec, self.fingerprint, self.start = inner.info.spec, inner.info.fingerprint, inner.info.start
-        self.num_records, self.steps_per_epoch = inner.info.num_records, inner.info.steps_per_epoch
-        self.expected_crc, self.quarantine = inner.info.expected_crc, ()
-
-
-class Wrapper:
-    """An input that passes on what it does not change."""
-
-    def __init__(self, inner, **changed):
-        self.inner = inner
-        vars(self).update(changed)
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-
-def test_an_input_with_attributes_in_place_of_an_info_is_adapted_with_a_warning(vector_input, dense_task, config):
-    inner = vector_input(InputContext("eval", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
-    old = OldInput(inner)
-    with pytest.warns(DeprecationWarning, match=r"OldInput has the attributes spec, .* self\.info = InputInfo\(spec="):
-        source = as_input(old, 16)
-    for field in fields(InputInfo):
-        assert getattr(source.info, field.name) == getattr(inner.info, field.name), field.name
-    old.quarantine = ["a bad record"]
-    assert source.info.quarantine == ["a bad record"]
-    assert as_input(source, 1) is source
-    assert type(source).__name__ == "OldInput"
-    with pytest.raises(AttributeError, match="no attribute 'shards'"):
-        getattr(source, "shards")  # noqa: B009
-    trainer = Trainer(dense_task, config())
-    with pytest.warns(DeprecationWarning, match="OldInput has"):
-        trainer.train(lambda ctx: OldInput(vector_input(ctx)), steps=2)
-    expected = trainer.evaluate(vector_input)
-    with pytest.warns(DeprecationWarning, match="OldInput has"):
-        found = trainer.evaluate(lambda ctx: OldInput(vector_input(ctx)))
-    assert (found.metrics, found.records, found.proven) == (expected.metrics, 100, True)
-
-
-def test_attributes_of_an_input_wrapper_are_merged_into_its_info_with_a_warning(vector_input):
-    inner = vector_input(InputContext("train", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
-    wrapper = Wrapper(inner)
-    assert as_input(wrapper, 16) is wrapper
-    with pytest.warns(DeprecationWarning, match=r"Wrapper has the attributes num_records, on_error\."):
-        info = as_input(Wrapper(inner, num_records=7, on_error="mask"), 16).info
-    assert (info.num_records, info.on_error, info.fingerprint) == (7, "mask", inner.info.fingerprint)
 
 
 def test_a_complete_input_is_used_without_a_wrapper():
