@@ -4,6 +4,7 @@ Used by train_dataset. An order depends neither on the host nor on where the dat
 Only the memory to read ahead may differ between hosts, because it changes no batch."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal, NamedTuple
@@ -16,7 +17,7 @@ from pipeline.logs import log
 from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import TrainOrder, default_streams
-from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
+from pipeline.orders.shuffle import LEAST_BLOCKS, Shuffle, default_block_records, default_window_records
 from pipeline.sizes import format_bytes
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Records, RecordsInfo
@@ -46,7 +47,7 @@ def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
 ) -> tuple[TrainOrder, int]:
     """The order of one source, and the bytes of all its windows over all hosts."""
-    streams = default_streams(global_batch, _most_streams(records.info)) if sizes.streams is None else sizes.streams
+    streams = _default_streams([records.info], global_batch, epochs) if sizes.streams is None else sizes.streams
     block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
     order = TrainOrder(
         records.info.num_records,
@@ -65,7 +66,7 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     """The same of a mixture. A source's windows are scaled by its share of the rows."""
     sources, streams = [part.records for part in mixed.records.parts], sizes.streams
     if streams is None:
-        streams = default_streams(global_batch, min(_most_streams(records.info) for records in sources))
+        streams = _default_streams([records.info for records in sources], global_batch)
     shuffles, settings, total = [], [], 0
     for number, (records, share) in enumerate(zip(sources, mixed.shares.tolist(), strict=True)):
         block, window, window_bytes = _windows(records.info, global_batch, streams, sizes, share)
@@ -80,8 +81,22 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     return MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest), total
 
 
-def _most_streams(source: RecordsInfo) -> int:
-    return min(source.num_records, source.whole_files or source.num_records)
+def _default_streams(sources: Sequence[RecordsInfo], global_batch: int, epochs: str = "span") -> int:
+    """One for small data, whose blocks are single records: hosts can share it without reading anything twice.
+
+    Files without an index are cheap to read only in several streams, and the sources of a mixture share theirs."""
+    small = [source.name for source in sources if source.num_records <= LEAST_BLOCKS]
+    if small and len(sources) == 1 and sources[0].whole_files is None:
+        return 1
+    streams = default_streams(global_batch, min(source.whole_files or source.num_records for source in sources))
+    if small and streams > 1 and epochs == "span":
+        log.info(
+            "%s: %d streams begin each epoch separately, so some records come more often than others. With streams=1 "
+            "on all hosts, none do.",
+            small[0],
+            streams,
+        )
+    return streams
 
 
 def _windows(
@@ -106,19 +121,20 @@ def _windows(
 MAX_WINDOW_BYTES = 3 * 1024**3
 
 
-def check_hosts(records: RecordsInfo, hosts: Hosts, streams: int) -> None:
-    """Raises OptionError if there are more hosts than front-read files. Logs it when hosts share streams."""
+def check_hosts(records: RecordsInfo, hosts: Hosts, order: TrainOrder | MixOrder) -> None:
+    """Raises OptionError if there are more hosts than front-read files. Logs it when hosts read the same blocks."""
     if records.whole_files is not None and hosts.count > records.whole_files:
         raise OptionError(
             f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
             "each host needs files of its own. An index lifts this limit: python -m pipeline.index 'DIR/PATTERN' "
             "(compressed files must be rewritten first: python -m converters.tfrecord_to_gcs)."
         )
-    if hosts.count > streams:
+    shuffles = order.shuffles if isinstance(order, MixOrder) else [order.shuffle]
+    if hosts.count > order.streams and any(len(each.block_starts) < each.num_records for each in shuffles):
         log.info(
             "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
             hosts.count,
-            streams,
+            order.streams,
             hosts.count,
         )
 
