@@ -5,9 +5,11 @@ Only features and class names; no record. NumPy only."""
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from pipeline.errors import CheckpointError, Reject
+from pipeline.raw.cells import document_cell, float_cell, integer_cell
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.typed_json import JsonFile, sealed, unsealed
@@ -54,13 +56,13 @@ class KeptData:
 
 def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dict[str, Value]:
     """The cells of a table's row whose columns have the names of features, as their values. Raises Reject."""
-    kinds: Mapping[str, Any] = {"bytes": str.encode, "int64": lambda cell: int(str(cell)), "float32": float}
+    kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer_cell, "float32": float_cell}
     found = dict[str, Any]()
     try:
         for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
-            kind = kinds[features[name].dtype]
+            kind = partial(kinds[features[name].dtype], name)
             found[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise Reject(f"a cell does not have the kind of its feature: {error}") from error
     if not found:
         raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")

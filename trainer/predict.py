@@ -13,7 +13,8 @@ if __name__ == "__main__":
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,18 +44,22 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
-MOST_BYTES, MOST_OF_FILE, MOST_ROWS, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 512 * MiB, 1_000_000, 16, 20
+MOST_BYTES, MOST_OF_FILE, MOST_ROWS, AT_ONCE = 1024 * MiB, 512 * MiB, 1_000_000, 16
+REFUSED_NAMED, UNKNOWN_NAMED = 20, 5
 EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
 
 class Raw(NamedTuple):
-    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it, which is ignored."""
+    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it, which is ignored.
+
+    unknown: columns, and their classes that the model has never seen."""
 
     name: str
     features: Mapping[str, Value]
     error: str = ""
     rotated: bool = False
+    unknown: Sequence[tuple[str, str]] = ()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "give it if the conversion had it.",
             file=sys.stderr,
         )
+    _tell_unknown(good)
     return _told(bad, len(raw))
 
 
@@ -99,10 +105,9 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, KeptData]:
         sys.path.append(str(Path.cwd()))  # last, so that it replaces no package
     given = recipe_class(name) if name else None
     recipe = recipe_without_data(workdir, given, model_parallelism=1, mesh=None, fast_dev_run=None)
-    kept = KeptData.of(recipe.eval_records) if isinstance(recipe, DataRecipe) else None
-    if kept is None:
+    if not isinstance(recipe, DataRecipe) or (kept := KeptData.of(recipe.eval_records)) is None:
         raise OptionError(f"the recipe of {workdir} reads no records with named features, so it cannot read files.")
-    return recipe, kept
+    return recipe, replace(kept, schema=recipe.row_schema(kept.schema))
 
 
 def _check_output(path: str, workdir: str) -> None:
@@ -167,7 +172,8 @@ def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[
                         f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give a part."
                     )
                 name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
-                yield Raw(name, {}, row.error) if row.error else _record(kept, name, read)
+                unknown = recipe.unknown_classes(row.cells)
+                yield Raw(name, {}, row.error) if row.error else _record(kept, name, read)._replace(unknown=unknown)
     except (RawDataError, StorageError) as error:
         yield Raw(path, {}, str(error))
 
@@ -240,6 +246,20 @@ def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bo
 
 def _cell(value: Any) -> object:
     return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def _tell_unknown(raw: Iterable[Raw]) -> None:
+    """How many classes the model has never seen, by column, with the first few."""
+    found = dict[str, Counter[str]]()
+    for column, name in (each for row in raw for each in row.unknown):
+        found.setdefault(column, Counter())[name] += 1
+    told = [
+        f"{column} {names.total():,} ({', '.join(f'{name!r:.60}' for name in [*names][:UNKNOWN_NAMED])})"
+        for column, names in found.items()
+    ]
+    if told:
+        text = f"note: classes that the model has never seen count as missing: {', '.join(told)}"
+        print(printable(text), file=sys.stderr)
 
 
 def _told(bad: Sequence[Raw], count: int) -> int:

@@ -18,7 +18,7 @@ from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
     from pipeline.shards.example import Value
-    from pipeline.shards.schema import Labels
+    from pipeline.shards.schema import Labels, Schema
     from pipeline.sources.dataset import Dataset
     from pipeline.sources.open_dataset import Data
     from pipeline.sources.records import Records
@@ -250,6 +250,16 @@ class DataRecipe(Recipe):
         from trainer.kept_data import row_values
 
         return row_values(getattr(self.eval_records.info.layout, "features", {}), cells)
+
+    def row_schema(self, schema: "Schema") -> "Schema":
+        """The schema of the records that row_record makes, from the dataset's. Default: the same."""
+        return schema
+
+    def unknown_classes(self, cells: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+        """Columns of a table's row, and their classes that the model has never seen: `infeed predict` counts them.
+
+        Default: none."""
+        return ()
 
     def kept_files(self) -> Mapping[str, bytes]:
         """Name -> content of what a training writes into its work directory, so that `load` and `infeed predict` need

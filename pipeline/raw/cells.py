@@ -1,12 +1,16 @@
-"""Checked cells of a table: texts, class names and numbers. `columns` makes features from them.
+"""Checked cells of a table: texts, class names and numbers. Conversion and `infeed predict` read them alike.
 
 Each function takes the name of the column for its ValueError. Error texts are part of plan digests."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.raw.rows import is_missing
 from pipeline.shards.example import FLOAT32_END
+
+WHOLE = re.compile(r"([+-]?[0-9]{1,19})(\.0*)?")  # pandas writes integers as 7.0 where a column has gaps
 
 
 def cell_of(cells: Mapping[str, Any], column: str) -> Any:
@@ -46,6 +50,39 @@ def number_cell(column: str, cell: Any) -> float:
     if not abs(number) < FLOAT32_END:
         raise ValueError(f"{column!r} is {cell!r:.60}; it must be a finite number within float32")
     return number
+
+
+def float_cell(column: str, cell: Any) -> float:
+    """The same; NaN for a missing one, 1 and 0 for true and false."""
+    if is_missing(cell):
+        return math.nan
+    return number_cell(column, int(cell) if isinstance(cell, bool) else cell)
+
+
+def integer_cell(column: str, cell: Any) -> int:
+    """The integer, within int64, in a cell; 1 and 0 for true and false. Raises ValueError for anything else."""
+    text = WHOLE.fullmatch(cell.strip()) if isinstance(cell, str) else None
+    whole = isinstance(cell, int) or (isinstance(cell, float) and cell.is_integer())
+    number = int(text[1] if text else cell) if text or whole else 2**63
+    if -(2**63) <= number < 2**63:
+        return number
+    given = f" Give --missing {column}=VALUE, or --columns {column}=float32" if is_missing(cell) else ""
+    raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.{given}")
+
+
+def class_number(numbers: Mapping[str, int], cell: Any) -> int | None:
+    """The number of the class in a cell; None if there is none.
+
+    Where no class has the text of the cell, 101.0 is the class 101, and JSON's true is a class True or TRUE."""
+    if not isinstance(cell, str | int | float) or cell != cell:
+        return None
+    text = str(cell).strip()
+    names = [text, text.lower(), text.upper()] if isinstance(cell, bool) else [text]
+    if isinstance(cell, float) and cell.is_integer():
+        names.append(str(int(cell)))
+    elif whole := WHOLE.fullmatch(text):
+        names.append(whole[1])
+    return next((numbers[name] for name in names if name in numbers), None)
 
 
 def _class_name(column: str, cell: Any) -> str:
