@@ -129,8 +129,7 @@ def check_hosts(records: RecordsInfo, hosts: Hosts, order: TrainOrder | MixOrder
             "each host needs files of its own. An index lifts this limit: python -m pipeline.index 'DIR/PATTERN' "
             "(compressed files must be rewritten first: python -m converters.tfrecord_to_gcs)."
         )
-    shuffles = order.shuffles if isinstance(order, MixOrder) else [order.shuffle]
-    if hosts.count > order.streams and any(len(each.block_starts) < each.num_records for each in shuffles):
+    if hosts.count > order.streams and order.settings.get("block_records") != 1:
         log.info(
             "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
             hosts.count,

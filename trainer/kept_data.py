@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.errors import CheckpointError, Reject
-from pipeline.raw.cells import document_cell, float_cell, integer_cell
+from pipeline.raw.cells import document_cell, integer_cell, number_or_nan
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.typed_json import JsonFile, sealed, unsealed
@@ -55,15 +55,18 @@ class KeptData:
 
 
 def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dict[str, Value]:
-    """The cells of a table's row whose columns have the names of features, as their values. Raises Reject."""
-    kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer_cell, "float32": float_cell}
+    """The cells of a table's row whose columns have the names of features, as their values; NaN for a missing number.
+
+    Raises Reject."""
+    integer = partial(number_or_nan, read=integer_cell)
+    kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer, "float32": number_or_nan}
     found = dict[str, Any]()
     try:
         for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
             kind = partial(kinds[features[name].dtype], name)
             found[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
     except ValueError as error:
-        raise Reject(f"a cell does not have the kind of its feature: {error}") from error
+        raise Reject(str(error)) from error
     if not found:
         raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
     return found

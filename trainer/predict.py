@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,13 +53,13 @@ WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records 
 class Raw(NamedTuple):
     """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it, which is ignored.
 
-    unknown: columns, and their classes that the model has never seen."""
+    unknown: the classes that the model has never seen, by column."""
 
     name: str
     features: Mapping[str, Value]
     error: str = ""
     rotated: bool = False
-    unknown: Sequence[tuple[str, str]] = ()
+    unknown: Mapping[str, str] = {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             "give it if the conversion had it.",
             file=sys.stderr,
         )
-    _tell_unknown(good)
+    for column in sorted({column for each in good for column in each.unknown}):
+        names = Counter(each.unknown[column] for each in good if column in each.unknown)
+        rows, few = f"{names.total():,} of {len(good):,} rows", ", ".join([*names][:UNKNOWN_NAMED])
+        text = f"note: {column} has classes that the model has never seen in {rows}, which count as missing: {few}"
+        print(printable(text), file=sys.stderr)
     return _told(bad, len(raw))
 
 
@@ -172,8 +176,8 @@ def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[
                         f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give a part."
                     )
                 name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
-                unknown = recipe.unknown_classes(row.cells)
-                yield Raw(name, {}, row.error) if row.error else _record(kept, name, read)._replace(unknown=unknown)
+                raw = Raw(name, {}, row.error) if row.error else _record(kept, name, read)
+                yield raw._replace(unknown=recipe.unknown_classes(row.cells))
     except (RawDataError, StorageError) as error:
         yield Raw(path, {}, str(error))
 
@@ -246,20 +250,6 @@ def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bo
 
 def _cell(value: Any) -> object:
     return f"{value:.4g}" if isinstance(value, float) else value
-
-
-def _tell_unknown(raw: Iterable[Raw]) -> None:
-    """How many classes the model has never seen, by column, with the first few."""
-    found = dict[str, Counter[str]]()
-    for column, name in (each for row in raw for each in row.unknown):
-        found.setdefault(column, Counter())[name] += 1
-    told = [
-        f"{column} {names.total():,} ({', '.join(f'{name!r:.60}' for name in [*names][:UNKNOWN_NAMED])})"
-        for column, names in found.items()
-    ]
-    if told:
-        text = f"note: classes that the model has never seen count as missing: {', '.join(told)}"
-        print(printable(text), file=sys.stderr)
 
 
 def _told(bad: Sequence[Raw], count: int) -> int:

@@ -255,11 +255,9 @@ class DataRecipe(Recipe):
         """The schema of the records that row_record makes, from the dataset's. Default: the same."""
         return schema
 
-    def unknown_classes(self, cells: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-        """Columns of a table's row, and their classes that the model has never seen: `infeed predict` counts them.
-
-        Default: none."""
-        return ()
+    def unknown_classes(self, cells: Mapping[str, Any]) -> Mapping[str, str]:
+        """Column -> class in a table's row that the model has never seen. Default: none."""
+        return {}
 
     def kept_files(self) -> Mapping[str, bytes]:
         """Name -> content of what a training writes into its work directory, so that `load` and `infeed predict` need

@@ -13,14 +13,14 @@ from typing import Any
 from converters.images.image_archives import IMAGE_SUFFIXES
 from pipeline.errors import LabelError, OptionError, did_you_mean
 from pipeline.raw.cells import (
-    WHOLE,
+    MISSING,
     cell_of,
     class_cells,
     class_number,
     document_cell,
-    float_cell,
     integer_cell,
     number_cell,
+    number_or_nan,
     text_cell,
 )
 from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_missing, table_rows
@@ -39,7 +39,6 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
 }
 CLASS_NAME, SKIP, ALL = "class name", "skip", "*"
 KINDS = (*_FEATURES, SKIP)
-MISSING = -1  # the class of an empty cell
 _MAX_CLASSES = 100_000
 _FEW_VALUES = 1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 _NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
@@ -106,7 +105,7 @@ class Column:
         if self.missing is not None and is_missing(cell):
             cell = self.missing
         if self.kind in ("float32", "int64"):
-            return (float_cell if self.kind == "float32" else integer_cell)(self.name, cell)
+            return (number_or_nan if self.kind == "float32" else integer_cell)(self.name, cell)
         if not self.required and (cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())):
             return MISSING
         number = self._class(cell)
@@ -114,7 +113,7 @@ class Column:
 
     def _class(self, cell: Any) -> int:
         number = class_number(self._numbers, cell)
-        if number is None:
+        if number == MISSING:
             (name,) = class_cells(self.name, cell, None)
             known = did_you_mean(name, self.names) if len(self.names) <= 20 else f" {len(self.names)} are known."
             raise ValueError(f"unknown label {name!r}.{known}")
@@ -218,8 +217,7 @@ def _kind(cell: Any, *, text: bool) -> str:
         return ""
     if isinstance(cell, str):
         if text and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", cell.strip()):
-            whole = WHOLE.fullmatch(cell.strip())
-            return "int64" if whole and not whole[2] else "float32"
+            return "int64" if re.fullmatch(r"[+-]?[0-9]{1,19}", cell.strip()) else "float32"
         return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
     if isinstance(cell, Mapping):
         return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"

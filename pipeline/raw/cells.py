@@ -4,13 +4,14 @@ Each function takes the name of the column for its ValueError. Error texts are p
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.raw.rows import is_missing
 from pipeline.shards.example import FLOAT32_END
 
-WHOLE = re.compile(r"([+-]?[0-9]{1,19})(\.0*)?")  # pandas writes integers as 7.0 where a column has gaps
+MISSING = -1  # the class of an empty cell
+_WHOLE = re.compile(r"([+-]?[0-9]{1,19})(\.0*)?")  # pandas writes integers as 7.0 where a column has gaps
 
 
 def cell_of(cells: Mapping[str, Any], column: str) -> Any:
@@ -52,37 +53,31 @@ def number_cell(column: str, cell: Any) -> float:
     return number
 
 
-def float_cell(column: str, cell: Any) -> float:
-    """The same; NaN for a missing one, 1 and 0 for true and false."""
-    if is_missing(cell):
-        return math.nan
-    return number_cell(column, int(cell) if isinstance(cell, bool) else cell)
+def number_or_nan(column: str, cell: Any, read: Callable[[str, Any], float] = number_cell) -> float:
+    """The number that `read` finds in a cell, where true is 1; NaN for a missing one."""
+    return math.nan if is_missing(cell) else read(column, int(cell) if isinstance(cell, bool) else cell)
 
 
 def integer_cell(column: str, cell: Any) -> int:
-    """The integer, within int64, in a cell; 1 and 0 for true and false. Raises ValueError for anything else."""
-    text = WHOLE.fullmatch(cell.strip()) if isinstance(cell, str) else None
-    whole = isinstance(cell, int) or (isinstance(cell, float) and cell.is_integer())
-    number = int(text[1] if text else cell) if text or whole else 2**63
-    if -(2**63) <= number < 2**63:
-        return number
+    """The integer, within int64, in a cell. Raises ValueError for anything else."""
+    whole = isinstance(cell, str) and _WHOLE.fullmatch(cell.strip())
+    number = int(whole[1]) if whole else cell
+    if isinstance(number, int | float) and number % 1 == 0 and -(2**63) <= number < 2**63:
+        return int(number)
     given = f" Give --missing {column}=VALUE, or --columns {column}=float32" if is_missing(cell) else ""
     raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.{given}")
 
 
-def class_number(numbers: Mapping[str, int], cell: Any) -> int | None:
-    """The number of the class in a cell; None if there is none.
+def class_number(numbers: Mapping[str, int], cell: Any) -> int:
+    """The number of the class in a cell, or MISSING.
 
-    Where no class has the text of the cell, 101.0 is the class 101, and JSON's true is a class True or TRUE."""
-    if not isinstance(cell, str | int | float) or cell != cell:
-        return None
+    Unless a class has the text of the cell, 101.0 is the class 101, and JSON's true is a class True, true or TRUE."""
+    if cell is None or cell != cell:
+        return MISSING
     text = str(cell).strip()
-    names = [text, text.lower(), text.upper()] if isinstance(cell, bool) else [text]
-    if isinstance(cell, float) and cell.is_integer():
-        names.append(str(int(cell)))
-    elif whole := WHOLE.fullmatch(text):
-        names.append(whole[1])
-    return next((numbers[name] for name in names if name in numbers), None)
+    whole = _WHOLE.fullmatch(text)
+    names = [text, text.lower(), text.upper()] if isinstance(cell, bool) else [text, whole[1] if whole else text]
+    return next((numbers[name] for name in names if name in numbers), MISSING)
 
 
 def _class_name(column: str, cell: Any) -> str:

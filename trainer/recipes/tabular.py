@@ -7,13 +7,13 @@ Data: any table that `infeed convert table` has converted. Inputs are normalized
 that the conversion wrote. A category is predicted with cross entropy and accuracy, a number with squared errors and
 the metrics of a regression."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import OptionError, Reject, did_you_mean
-from pipeline.raw.cells import class_number, float_cell, integer_cell
+from pipeline.errors import OptionError, did_you_mean
+from pipeline.raw.cells import MISSING, class_number
 from pipeline.raw.rows import is_missing
 from pipeline.shards.column_statistics import COLUMNS_FILE, ColumnStatistics, Statistics, read_statistics
 from pipeline.shards.schema import Feature, Labels, Schema
@@ -86,13 +86,9 @@ class Config(DataRecipe):
             raise OptionError(f"{option}={name!r}: not a column of numbers or classes, as many in every row.{hint}")
         return name
 
-    @property
-    def _features(self) -> Mapping[str, Feature]:
-        return getattr(self.eval_records.info.layout, "features", {})
-
     @cached_property
     def _sizes(self) -> Mapping[str, int]:
-        features = self._features
+        features = getattr(self.eval_records.info.layout, "features", {})
         sizes = {name: features[name].num_values or 0 for name in self.statistics if name in features}
         return {name: size for name, size in sizes.items() if size}
 
@@ -116,45 +112,26 @@ class Config(DataRecipe):
 
     @cached_property
     def _numbers(self) -> Mapping[str, Mapping[str, int]]:
-        """Class -> number, of each input."""
-        return {name: {each: i for i, each in enumerate(self.statistics[name].categories)} for name in self.inputs}
-
-    @cached_property
-    def _integers(self) -> frozenset[str]:
-        """The inputs whose numbers are integers."""
-        features = self._features
-        return frozenset(name for name in self.inputs if features[name].dtype == "int64" and not self._numbers[name])
+        """Of the classes of each input that has some."""
+        classes = {name: self.statistics[name].categories for name in self.inputs}
+        return {name: {each: i for i, each in enumerate(names)} for name, names in classes.items() if names}
 
     def row_schema(self, schema: Schema) -> Schema:
-        """Integers become float32, as in the model: an integer has no value for a missing one."""
-        floats = {name: replace(schema.features[name], dtype="float32") for name in self._integers}
-        return replace(schema, features={**schema.features, **floats})
+        """Numbers are float32, as in the model: int64 has no value for a missing one."""
+        numbers = self.inputs.keys() - self._numbers
+        floats = {name: Feature("float32", schema.features[name].shape) for name in numbers}
+        return Schema(schema.name, {**schema.features, **floats})
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
-        """As DataRecipe.row_record, of the inputs. Cells mean what they mean in a conversion; what a row lacks, and a
-        class that the model has never seen, is missing."""
-        if not cells.keys() & self.inputs.keys():
-            raise Reject(f"none of the columns {', '.join(cells)} is an input ({', '.join(self.inputs)})")
-        try:
-            return {name: [self._value(name, item) for item in items] for name, items in self._items(cells).items()}
-        except ValueError as error:
-            raise Reject(str(error)) from error
+        """As DataRecipe.row_record; classes by name. What a row lacks, and a class never seen, is missing."""
+        values = {name: cells.get(name, [None] * size) for name, size in self.inputs.items()}
+        values |= {name: class_number(numbers, cells.get(name)) for name, numbers in self._numbers.items()}
+        return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
 
-    def unknown_classes(self, cells: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    def unknown_classes(self, cells: Mapping[str, Any]) -> Mapping[str, str]:
         """As DataRecipe.unknown_classes."""
-        found = ((name, item) for name, items in self._items(cells).items() if self._numbers[name] for item in items)
-        return [(name, str(item)) for name, item in found if self._value(name, item) < 0 and not is_missing(item)]
-
-    def _items(self, cells: Mapping[str, Any]) -> Mapping[str, list[Any]]:
-        found = {name: cells.get(name) for name in self.inputs}
-        sizes = {name: size if found[name] is None else 1 for name, size in self.inputs.items()}
-        return {name: cell if isinstance(cell, list) else [cell] * sizes[name] for name, cell in found.items()}
-
-    def _value(self, name: str, cell: Any) -> float:
-        if numbers := self._numbers[name]:
-            number = class_number(numbers, cell)
-            return -1 if number is None else number
-        return integer_cell(name, cell) if name in self._integers and not is_missing(cell) else float_cell(name, cell)
+        given = {name: cells[name] for name in self._numbers if not is_missing(cells.get(name))}
+        return {name: f"{cell}" for name, cell in given.items() if class_number(self._numbers[name], cell) == MISSING}
 
     def tiny_records(self, split: str) -> "ExampleRecords":
         """130 houses, whose price depends on their area and city."""
