@@ -16,12 +16,13 @@ from pipeline.hosts import Hosts
 from pipeline.logs import log
 from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder
-from pipeline.orders.order import TrainOrder, default_streams
+from pipeline.orders.order import TrainOrder, divisors
 from pipeline.orders.shuffle import LEAST_BLOCKS, Shuffle, default_block_records, default_window_records
 from pipeline.sizes import format_bytes
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Records, RecordsInfo
 
+MAX_STREAMS = 64
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
 WHOLE_FILES_MARGIN = 1.25  # records differ in size, and one outside the read-ahead would be passed in vain
@@ -47,7 +48,7 @@ def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
 ) -> tuple[TrainOrder, int]:
     """The order of one source, and the bytes of all its windows over all hosts."""
-    streams = _default_streams([records.info], global_batch, epochs) if sizes.streams is None else sizes.streams
+    streams = default_streams([records.info], global_batch, epochs) if sizes.streams is None else sizes.streams
     block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
     order = TrainOrder(
         records.info.num_records,
@@ -66,7 +67,7 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     """The same of a mixture. A source's windows are scaled by its share of the rows."""
     sources, streams = [part.records for part in mixed.records.parts], sizes.streams
     if streams is None:
-        streams = _default_streams([records.info for records in sources], global_batch)
+        streams = default_streams([records.info for records in sources], global_batch)
     shuffles, settings, total = [], [], 0
     for number, (records, share) in enumerate(zip(sources, mixed.shares.tolist(), strict=True)):
         block, window, window_bytes = _windows(records.info, global_batch, streams, sizes, share)
@@ -81,14 +82,16 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     return MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest), total
 
 
-def _default_streams(sources: Sequence[RecordsInfo], global_batch: int, epochs: str = "span") -> int:
+def default_streams(sources: Sequence[RecordsInfo], global_batch: int, epochs: str = "span") -> int:
     """One for small data, whose blocks are single records: hosts can share it without reading anything twice.
 
-    Files without an index are cheap to read only in several streams, and the sources of a mixture share theirs."""
+    Else the largest divisor of the batch that exceeds neither 64 nor the records, or front-read files, of any source.
+    These files are cheap to read only in several streams, and the sources of a mixture share theirs."""
     small = [source.name for source in sources if source.num_records <= LEAST_BLOCKS]
-    if small and len(sources) == 1 and sources[0].whole_files is None:
+    if small and [source.whole_files for source in sources] == [None]:
         return 1
-    streams = default_streams(global_batch, min(source.whole_files or source.num_records for source in sources))
+    most = min(MAX_STREAMS, *(source.whole_files or source.num_records for source in sources))
+    streams = max(divisor for divisor in divisors(global_batch) if divisor <= most)
     if small and streams > 1 and epochs == "span":
         log.info(
             "%s: %d streams begin each epoch separately, so some records come more often than others. With streams=1 "

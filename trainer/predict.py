@@ -13,7 +13,6 @@ if __name__ == "__main__":
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,8 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.errors import EvaluationError, OptionError, RawDataError, Reject, SchemaError, StorageError, printable
 from pipeline.logs import errors_only
+from pipeline.raw.cells import MISSING, class_number
 from pipeline.raw.image_files import orientation
-from pipeline.raw.rows import TABLE_SUFFIXES, table_rows
+from pipeline.raw.rows import TABLE_SUFFIXES, is_missing, table_rows
 from pipeline.shards.example import Value
 from pipeline.sizes import MiB, format_bytes
 from pipeline.storage.schemes import open_storage
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
-MOST_BYTES, MOST_OF_FILE, MOST_ROWS, AT_ONCE = 1024 * MiB, 512 * MiB, 1_000_000, 16
-REFUSED_NAMED, UNKNOWN_NAMED = 20, 5
+MOST_BYTES, MOST_OF_FILE, MOST_ROWS, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 512 * MiB, 1_000_000, 16, 20
 EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
@@ -53,13 +52,13 @@ WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records 
 class Raw(NamedTuple):
     """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it, which is ignored.
 
-    unknown: the classes that the model has never seen, by column."""
+    cells: those that are classes."""
 
     name: str
     features: Mapping[str, Value]
     error: str = ""
     rotated: bool = False
-    unknown: Mapping[str, str] = {}
+    cells: Mapping[str, Any] = {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,11 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             "give it if the conversion had it.",
             file=sys.stderr,
         )
-    for column in sorted({column for each in good for column in each.unknown}):
-        names = Counter(each.unknown[column] for each in good if column in each.unknown)
-        rows, few = f"{names.total():,} of {len(good):,} rows", ", ".join([*names][:UNKNOWN_NAMED])
-        text = f"note: {column} has classes that the model has never seen in {rows}, which count as missing: {few}"
-        print(printable(text), file=sys.stderr)
+    for column, numbers in recipe.row_classes.items():
+        cells = [each.cells.get(column) for each in good]
+        if unknown := [f"{each}" for each in cells if class_number(numbers, each) == MISSING and not is_missing(each)]:
+            text = f"note: {len(unknown):,} rows have classes of {column} that the model has never seen, which count as"
+            print(printable(f"{text} missing: {', '.join([*dict.fromkeys(unknown)][:5])}"), file=sys.stderr)
     return _told(bad, len(raw))
 
 
@@ -177,7 +176,7 @@ def _records(recipe: Any, kept: KeptData, path: str, upright: bool) -> Iterator[
                     )
                 name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
                 raw = Raw(name, {}, row.error) if row.error else _record(kept, name, read)
-                yield raw._replace(unknown=recipe.unknown_classes(row.cells))
+                yield raw._replace(cells={column: row.cells.get(column) for column in recipe.row_classes})
     except (RawDataError, StorageError) as error:
         yield Raw(path, {}, str(error))
 

@@ -255,8 +255,9 @@ class DataRecipe(Recipe):
         """The schema of the records that row_record makes, from the dataset's. Default: the same."""
         return schema
 
-    def unknown_classes(self, cells: Mapping[str, Any]) -> Mapping[str, str]:
-        """Column -> class in a table's row that the model has never seen. Default: none."""
+    @cached_property
+    def row_classes(self) -> Mapping[str, Mapping[str, int]]:
+        """Column -> class -> number, as row_record reads them. `infeed predict` counts other classes. Default: none."""
         return {}
 
     def kept_files(self) -> Mapping[str, bytes]:

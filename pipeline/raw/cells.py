@@ -11,7 +11,7 @@ from pipeline.raw.rows import is_missing
 from pipeline.shards.example import FLOAT32_END
 
 MISSING = -1  # the class of an empty cell
-_WHOLE = re.compile(r"([+-]?[0-9]{1,19})(\.0*)?")  # pandas writes integers as 7.0 where a column has gaps
+_WHOLE = re.compile(r"\A([+-]?[0-9]{1,19})(\.0*)?\Z")  # pandas writes integers as 7.0 where a column has gaps
 
 
 def cell_of(cells: Mapping[str, Any], column: str) -> Any:
@@ -60,7 +60,7 @@ def number_or_nan(column: str, cell: Any, read: Callable[[str, Any], float] = nu
 
 def integer_cell(column: str, cell: Any) -> int:
     """The integer, within int64, in a cell. Raises ValueError for anything else."""
-    whole = isinstance(cell, str) and _WHOLE.fullmatch(cell.strip())
+    whole = isinstance(cell, str) and _WHOLE.match(cell.strip())
     number = int(whole[1]) if whole else cell
     if isinstance(number, int | float) and number % 1 == 0 and -(2**63) <= number < 2**63:
         return int(number)
@@ -75,8 +75,7 @@ def class_number(numbers: Mapping[str, int], cell: Any) -> int:
     if cell is None or cell != cell:
         return MISSING
     text = str(cell).strip()
-    whole = _WHOLE.fullmatch(text)
-    names = [text, text.lower(), text.upper()] if isinstance(cell, bool) else [text, whole[1] if whole else text]
+    names = [text, text.lower(), text.upper()] if isinstance(cell, bool) else [text, _WHOLE.sub(r"\1", text)]
     return next((numbers[name] for name in names if name in numbers), MISSING)
 
 

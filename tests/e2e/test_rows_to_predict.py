@@ -165,8 +165,8 @@ def test_classes_never_seen_are_missing_and_counted(predicted, expected):
     lines, err = predicted("new.csv", as_csv(rows), status=1)
     assert_are(lines, [(3, 0.5, "", "true"), (3, 0.5, "", ""), (3, 0.5, "", "")], expected)
     assert [line for line in err.splitlines() if "never seen" in line] == [
-        "note: code has classes that the model has never seen in 3 of 3 rows, which count as missing: 999, 101.5",
-        "note: garden has classes that the model has never seen in 1 of 3 rows, which count as missing: maybe",
+        "note: 3 rows have classes of code that the model has never seen, which count as missing: 999, 101.5",
+        "note: 1 rows have classes of garden that the model has never seen, which count as missing: maybe",
     ]
 
 

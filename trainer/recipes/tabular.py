@@ -13,8 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError, did_you_mean
-from pipeline.raw.cells import MISSING, class_number
-from pipeline.raw.rows import is_missing
+from pipeline.raw.cells import class_number
 from pipeline.shards.column_statistics import COLUMNS_FILE, ColumnStatistics, Statistics, read_statistics
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.schemes import open_storage
@@ -111,27 +110,25 @@ class Config(DataRecipe):
         return {"class": Labels(self.predicted, 0, tuple(self._classes))} if self._classes else {}
 
     @cached_property
-    def _numbers(self) -> Mapping[str, Mapping[str, int]]:
-        """Of the classes of each input that has some."""
-        classes = {name: self.statistics[name].categories for name in self.inputs}
-        return {name: {each: i for i, each in enumerate(names)} for name, names in classes.items() if names}
+    def row_classes(self) -> Mapping[str, Mapping[str, int]]:
+        """As DataRecipe.row_classes, of the inputs."""
+        return {
+            name: {each: number for number, each in enumerate(classes)}
+            for name in self.inputs
+            if (classes := self.statistics[name].categories)
+        }
 
     def row_schema(self, schema: Schema) -> Schema:
         """Numbers are float32, as in the model: int64 has no value for a missing one."""
-        numbers = self.inputs.keys() - self._numbers
+        numbers = self.inputs.keys() - self.row_classes
         floats = {name: Feature("float32", schema.features[name].shape) for name in numbers}
         return Schema(schema.name, {**schema.features, **floats})
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
         """As DataRecipe.row_record; classes by name. What a row lacks, and a class never seen, is missing."""
         values = {name: cells.get(name, [None] * size) for name, size in self.inputs.items()}
-        values |= {name: class_number(numbers, cells.get(name)) for name, numbers in self._numbers.items()}
+        values |= {name: class_number(numbers, cells.get(name)) for name, numbers in self.row_classes.items()}
         return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
-
-    def unknown_classes(self, cells: Mapping[str, Any]) -> Mapping[str, str]:
-        """As DataRecipe.unknown_classes."""
-        given = {name: cells[name] for name in self._numbers if not is_missing(cells.get(name))}
-        return {name: f"{cell}" for name, cell in given.items() if class_number(self._numbers[name], cell) == MISSING}
 
     def tiny_records(self, split: str) -> "ExampleRecords":
         """130 houses, whose price depends on their area and city."""

@@ -68,7 +68,6 @@ def test_conversion_and_prediction_read_a_cell_alike(recipe, column, cell, value
     if value is not None:
         assert of_conversion.value({column: cell}, bytes) == value
         assert reader.row_record({column: cell})[column] == value
-        assert not reader.unknown_classes({column: cell})
         return
     with pytest.raises(ValueError, match=f"'{column}' is .*; it must be a") as error:
         of_conversion.value({column: cell}, bytes)
@@ -82,7 +81,6 @@ def test_numbers_and_classes_without_a_value_are_missing(recipe, cell):
     record = recipe.row_record(dict.fromkeys(("whole", "real", "code", "flag"), cell))
     assert all(map(math.isnan, (record["whole"], record["real"])))
     assert (record["code"], record["flag"]) == (-1, -1)
-    assert not recipe.unknown_classes({"code": cell, "flag": cell})
     if cell in (None, "", " ") or cell != cell:  # the others are words, which the classes of a table may have
         assert COLUMNS[2].value({"code": cell}, bytes) == -1
 
@@ -96,11 +94,14 @@ def test_what_a_row_lacks_is_missing(recipe):
         recipe.row_record({"note": 1})
 
 
-def test_classes_that_the_model_has_never_seen_are_missing_and_named(recipe):
-    cells = {"code": 102.0, "flag": "yes", "loud": 1, "whole": 5, "kind": "c"}
-    record = recipe.row_record(cells)
+def test_classes_that_the_model_has_never_seen_are_missing(recipe):
+    record = recipe.row_record({"code": 102.0, "flag": "yes", "loud": 1, "whole": 5, "kind": "c"})
     assert [record[name] for name in ("code", "flag", "loud")] == [-1, -1, -1]
-    assert recipe.unknown_classes(cells) == {"code": "102.0", "flag": "yes", "loud": "1"}
+    assert recipe.row_classes == {
+        "code": {"7": 0, "101": 1, "8.0": 2, "8": 3},
+        "flag": {"false": 0, "true": 1},
+        "loud": {"FALSE": 0, "TRUE": 1},
+    }
 
 
 def test_integers_are_read_as_float32_which_has_a_missing_value(recipe):
