@@ -19,6 +19,7 @@ COLUMNS = (
     Column("code", "category", names=("7", "101", "8.0", "8")),
     Column("flag", "category", names=("false", "true")),
     Column("loud", "category", names=("FALSE", "TRUE")),
+    Column("odd", "category", names=("nan", "None")),
     Column("kind", "category", names=("a", "b"), required=True),
     Column("pair", "int64", (2,)),
 )
@@ -85,10 +86,16 @@ def test_numbers_and_classes_without_a_value_are_missing(recipe, cell):
         assert COLUMNS[2].value({"code": cell}, bytes) == -1
 
 
+@pytest.mark.parametrize(("cell", "number"), [("nan", 0), (math.nan, -1), ("None", 1), (None, -1)], ids=repr)
+def test_a_class_may_have_the_name_of_a_missing_value(recipe, cell, number):
+    column = next(each for each in COLUMNS if each.name == "odd")
+    assert column.value({"odd": cell}, bytes) == recipe.row_record({"odd": cell})["odd"] == number
+
+
 def test_what_a_row_lacks_is_missing(recipe):
     record = recipe.row_record({"flag": "true", "note": 1})
     assert {name: repr(values) for name, values in record.items()} == {
-        "flag": "1", "whole": "[nan]", "real": "[nan]", "code": "-1", "loud": "-1", "pair": "[nan, nan]",
+        "flag": "1", "whole": "[nan]", "real": "[nan]", "code": "-1", "loud": "-1", "odd": "-1", "pair": "[nan, nan]",
     }  # fmt: skip
     with pytest.raises(Reject, match="none of the columns note is a feature"):
         recipe.row_record({"note": 1})
@@ -101,6 +108,7 @@ def test_classes_that_the_model_has_never_seen_are_missing(recipe):
         "code": {"7": 0, "101": 1, "8.0": 2, "8": 3},
         "flag": {"false": 0, "true": 1},
         "loud": {"FALSE": 0, "TRUE": 1},
+        "odd": {"nan": 0, "None": 1},
     }
 
 
