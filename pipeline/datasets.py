@@ -81,10 +81,12 @@ def train_dataset(
     nested: batches and spec are nested dicts, with keys split at slashes.
     limit: only the first `limit` records.
     seed: of the order and the ops.
-    epochs: "drop" has N // global_batch steps per epoch and drops a different tail each time. "span": batches cross
-        epochs, and the split may be smaller than a batch. Each source of a mixture always starts over when exhausted.
-    streams: number of positions each batch is drawn from, see TrainOrder; divides the batch. None, here and for the
-        next two: chosen from the data and the batch alone.
+    epochs: "drop" has N // global_batch steps per epoch and drops a different tail each time, so no record comes twice
+        in an epoch. "span": batches cross epochs, and the split may be smaller than a batch; with one stream, every
+        record comes once before any comes again. Each source of a mixture always starts over when exhausted.
+    streams: number of positions each batch is drawn from, see TrainOrder; divides the batch. In "span" and in mixtures
+        they begin their epochs separately, and drift apart by one record per stream and epoch. None, here and for the
+        next two: chosen from the data and the batch alone; 1 for at most 16,384 indexed records of one source.
     block_records: how many neighbours are read together. Larger blocks are cheaper to read but shuffle less well.
     window_records: how many records of a stream are shuffled together. Larger windows shuffle better, but take memory
         where they are held.
@@ -114,7 +116,7 @@ def train_dataset(
     else:
         records = _limited(open_dataset(data, split), limit)
         order, window_bytes = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
-    check_hosts(records.info, hosts, order.streams)
+    check_hosts(records.info, hosts, order)
     if cache == "decoded":
         raise OptionError("cache='decoded' is for eval_dataset: training batches never repeat. Known: 'ram'.")
     if cache is not None:  # sooner or later, every host needs every record

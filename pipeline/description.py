@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipeline.errors import OptionError, SchemaError
+from pipeline.raw.cells import MISSING
 from pipeline.shards.column_statistics import ColumnStatistics, Statistics, read_statistics
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage, join
 from pipeline.tokenizers import PACKED_TEXT, TEXT_FILE, TextInfo, read_text_info
 
-__all__ = ["MISSING", "Describe", "Description", "Renumbering", "renumberings"]
+__all__ = ["Describe", "Description", "Renumbering", "renumberings"]
 
-MISSING = -1
-"""The number of a class or category that a record does not have."""
 _SHOWN = 60  # characters of a tokenizer's setting
 
 

@@ -4,6 +4,7 @@ Used by train_dataset. An order depends neither on the host nor on where the dat
 Only the memory to read ahead may differ between hosts, because it changes no batch."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal, NamedTuple
@@ -15,12 +16,13 @@ from pipeline.hosts import Hosts
 from pipeline.logs import log
 from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder
-from pipeline.orders.order import TrainOrder, default_streams
-from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
+from pipeline.orders.order import TrainOrder, divisors
+from pipeline.orders.shuffle import LEAST_BLOCKS, Shuffle, default_block_records, default_window_records
 from pipeline.sizes import format_bytes
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Records, RecordsInfo
 
+MAX_STREAMS = 64
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
 WHOLE_FILES_MARGIN = 1.25  # records differ in size, and one outside the read-ahead would be passed in vain
@@ -46,7 +48,7 @@ def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
 ) -> tuple[TrainOrder, int]:
     """The order of one source, and the bytes of all its windows over all hosts."""
-    streams = default_streams(global_batch, _most_streams(records.info)) if sizes.streams is None else sizes.streams
+    streams = default_streams([records.info], global_batch, epochs) if sizes.streams is None else sizes.streams
     block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
     order = TrainOrder(
         records.info.num_records,
@@ -65,7 +67,7 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     """The same of a mixture. A source's windows are scaled by its share of the rows."""
     sources, streams = [part.records for part in mixed.records.parts], sizes.streams
     if streams is None:
-        streams = default_streams(global_batch, min(_most_streams(records.info) for records in sources))
+        streams = default_streams([records.info for records in sources], global_batch)
     shuffles, settings, total = [], [], 0
     for number, (records, share) in enumerate(zip(sources, mixed.shares.tolist(), strict=True)):
         block, window, window_bytes = _windows(records.info, global_batch, streams, sizes, share)
@@ -80,8 +82,24 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     return MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest), total
 
 
-def _most_streams(source: RecordsInfo) -> int:
-    return min(source.num_records, source.whole_files or source.num_records)
+def default_streams(sources: Sequence[RecordsInfo], global_batch: int, epochs: str = "span") -> int:
+    """One for small data, whose blocks are single records: hosts can share it without reading anything twice.
+
+    Else the largest divisor of the batch that exceeds neither 64 nor the records, or front-read files, of any source.
+    These files are cheap to read only in several streams, and the sources of a mixture share theirs."""
+    small = [source.name for source in sources if source.num_records <= LEAST_BLOCKS]
+    if small and [source.whole_files for source in sources] == [None]:
+        return 1
+    most = min(MAX_STREAMS, *(source.whole_files or source.num_records for source in sources))
+    streams = max(divisor for divisor in divisors(global_batch) if divisor <= most)
+    if small and streams > 1 and epochs == "span":
+        log.info(
+            "%s: %d streams begin each epoch separately, so some records come more often than others. With streams=1 "
+            "on all hosts, none do.",
+            small[0],
+            streams,
+        )
+    return streams
 
 
 def _windows(
@@ -106,19 +124,19 @@ def _windows(
 MAX_WINDOW_BYTES = 3 * 1024**3
 
 
-def check_hosts(records: RecordsInfo, hosts: Hosts, streams: int) -> None:
-    """Raises OptionError if there are more hosts than front-read files. Logs it when hosts share streams."""
+def check_hosts(records: RecordsInfo, hosts: Hosts, order: TrainOrder | MixOrder) -> None:
+    """Raises OptionError if there are more hosts than front-read files. Logs it when hosts read the same blocks."""
     if records.whole_files is not None and hosts.count > records.whole_files:
         raise OptionError(
             f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
             "each host needs files of its own. An index lifts this limit: python -m pipeline.index 'DIR/PATTERN' "
             "(compressed files must be rewritten first: python -m converters.tfrecord_to_gcs)."
         )
-    if hosts.count > streams:
+    if hosts.count > order.streams and order.settings.get("block_records") != 1:
         log.info(
             "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
             hosts.count,
-            streams,
+            order.streams,
             hosts.count,
         )
 

@@ -6,10 +6,12 @@ read, or none. No record is kept. NumPy only."""
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from pipeline.description import Describe, Description
 from pipeline.errors import CheckpointError, Reject
+from pipeline.raw.cells import document_cell, integer_cell, number_or_nan
 from pipeline.shards.column_statistics import Statistics
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels, Schema
@@ -104,28 +106,31 @@ def kept_before(warm_start: WarmStart) -> Description | None:
 def records_like(
     description: Description,
     name: str,
-    examples: Iterable[Mapping[str, Value]] = ({},),
+    examples: Iterable[dict[str, Value]] = ({},),
     places: Sequence[str] = (),
+    schema: Schema | None = None,
 ) -> ExampleRecords:
     """Examples in memory as records of a run: features that one lacks are blank. Default: one blank record.
 
-    places: what messages call each of them."""
-    blank = {key: _blank(feature) for key, feature in description.schema.features.items()}
-    filled = ({**blank, **example} for example in examples)
-    options: Any = {"places": places, "description": description}
-    return ExampleRecords(name, description.schema, filled, description.labels, **options)
+    places: what messages call each of them. schema: default: that of the run."""
+    schema = schema or description.schema
+    filled = ({key: _blank(feature) for key, feature in schema.features.items()} | example for example in examples)
+    return ExampleRecords(name, schema, filled, description.labels, places=places, description=description)
 
 
 def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dict[str, Value]:
-    """The cells of a table's row whose columns have the names of features, as their values. Raises Reject."""
-    kinds: Mapping[str, Any] = {"bytes": str.encode, "int64": lambda cell: int(str(cell)), "float32": float}
+    """The cells of a table's row whose columns have the names of features, as their values; NaN for a missing number.
+
+    Raises Reject."""
+    integer = partial(number_or_nan, read=integer_cell)
+    kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer, "float32": number_or_nan}
     found = dict[str, Any]()
     try:
         for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
-            kind = kinds[features[name].dtype]
+            kind = partial(kinds[features[name].dtype], name)
             found[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
-    except (TypeError, ValueError) as error:
-        raise Reject(f"a cell does not have the kind of its feature: {error}") from error
+    except ValueError as error:
+        raise Reject(str(error)) from error
     if not found:
         raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
     return found

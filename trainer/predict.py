@@ -20,13 +20,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.description import Description
 from pipeline.errors import EvaluationError, OptionError, RawDataError, Reject, SchemaError, StorageError, printable
 from pipeline.logs import errors_only
+from pipeline.raw.cells import MISSING, class_number
 from pipeline.raw.image_files import orientation
-from pipeline.raw.rows import TABLE_SUFFIXES, table_rows
+from pipeline.raw.rows import TABLE_SUFFIXES, is_missing, table_rows
 from pipeline.shards.example import Value
 from pipeline.sizes import MiB, format_bytes
+from pipeline.sources.in_memory import ExampleRecords
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from pipeline.tools.command import Console, Parser, exit_with, say, table
@@ -49,13 +50,20 @@ EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
 
+MakeRecords = Callable[..., ExampleRecords]
+"""(name, examples, places) -> records, as records_like of trainer.kept_data."""
+
+
 class Raw(NamedTuple):
-    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it, which is ignored."""
+    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it, which is ignored.
+
+    cells: those that are classes."""
 
     name: str
     features: Mapping[str, Value]
     error: str = ""
     rotated: bool = False
+    cells: Mapping[str, Any] = {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.output is not None:
         _check_output(args.output, args.workdir)
     paths = [path for given in args.files for path in _files(given)]
-    recipe, description = _recipe(args.workdir, args.recipe)
-    raw = list(_read(recipe, description, paths, upright=args.apply_orientation))
+    recipe, records = _recipe(args.workdir, args.recipe)
+    raw = list(_read(recipe, records, paths, upright=args.apply_orientation))
     bad, good = [each for each in raw if each.error], [each for each in raw if not each.error]
     with errors_only():  # what they say of records, the end says of files
-        lines = [*_predicted(recipe, description, good, step, bad)] if good else []
+        lines = [*_predicted(recipe, records, good, step, bad)] if good else []
     _show(lines, args.output, as_json=args.json)
     if rotated := sum(each.rotated for each in good):
         print(
@@ -87,11 +95,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             "give it if the conversion had it.",
             file=sys.stderr,
         )
+    for column, numbers in recipe.row_classes.items():
+        cells = [each.cells.get(column) for each in good]
+        if unknown := [f"{each}" for each in cells if class_number(numbers, each) == MISSING and not is_missing(each)]:
+            text = f"note: {len(unknown):,} rows have classes of {column} that the model has never seen, which count as"
+            print(printable(f"{text} missing: {', '.join([*dict.fromkeys(unknown)][:5])}"), file=sys.stderr)
     return _told(bad, len(raw))
 
 
-def _recipe(workdir: str, name: str | None) -> tuple[Any, Description]:
-    """The recipe of the training, and the features of the records that it reads."""
+def _recipe(workdir: str, name: str | None) -> tuple[Any, MakeRecords]:
+    """The recipe of the training, and what makes records that it reads."""
     from trainer.command.loading import recipe_class
     from trainer.command.recorded import recipe_without_data
 
@@ -100,10 +113,9 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, Description]:
         sys.path.append(str(Path.cwd()))  # last, so that it replaces no package
     given = recipe_class(name) if name else None
     recipe = recipe_without_data(workdir, given, model_parallelism=1, mesh=None, fast_dev_run=None)
-    description = recipe.description if isinstance(recipe, DataRecipe) else None
-    if description is None:
+    if not isinstance(recipe, DataRecipe) or recipe.description is None:
         raise OptionError(f"the recipe of {workdir} reads no records with named features, so it cannot read files.")
-    return recipe, description
+    return recipe, partial(records_like, recipe.description, schema=recipe.row_schema(recipe.description.schema))
 
 
 def _check_output(path: str, workdir: str) -> None:
@@ -138,12 +150,12 @@ def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
             yield from _found(storage, join(path, name), seen)
 
 
-def _read(recipe: Any, description: Description, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
+def _read(recipe: Any, records: MakeRecords, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
     """The records of files, in order. Raises OptionError for more bytes than are kept in memory."""
     total = 0
     for first in range(0, len(paths), AT_ONCE):
         for found in in_parallel(
-            lambda path: [*_records(recipe, description, path, upright)], paths[first : first + AT_ONCE]
+            lambda path: [*_records(recipe, records, path, upright)], paths[first : first + AT_ONCE]
         ):
             total += sum(len(value) for each in found for value in each.features.values() if isinstance(value, bytes))
             if total > MOST_BYTES:
@@ -154,7 +166,7 @@ def _read(recipe: Any, description: Description, paths: Sequence[str], *, uprigh
             yield from found
 
 
-def _records(recipe: Any, description: Description, path: str, upright: bool) -> Iterator[Raw]:
+def _records(recipe: Any, records: MakeRecords, path: str, upright: bool) -> Iterator[Raw]:
     storage = open_storage(path)
     try:
         if storage.stat(path).bytes > MOST_OF_FILE:
@@ -162,9 +174,7 @@ def _records(recipe: Any, description: Description, path: str, upright: bool) ->
         elif not path.endswith(TABLE_SUFFIXES):
             data = storage.read(path)
             rotated = not upright and orientation(data) != 1
-            yield _record(description, path, lambda: recipe.file_record(data, upright=upright))._replace(
-                rotated=rotated
-            )
+            yield _record(records, path, lambda: recipe.file_record(data, upright=upright))._replace(rotated=rotated)
         else:
             for count, row in enumerate(table_rows(storage, path, None)):
                 if count == MOST_ROWS:
@@ -172,22 +182,23 @@ def _records(recipe: Any, description: Description, path: str, upright: bool) ->
                         f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give a part."
                     )
                 name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
-                yield Raw(name, {}, row.error) if row.error else _record(description, name, read)
+                raw = Raw(name, {}, row.error) if row.error else _record(records, name, read)
+                yield raw._replace(cells={column: row.cells.get(column) for column in recipe.row_classes})
     except (RawDataError, StorageError) as error:
         yield Raw(path, {}, str(error))
 
 
-def _record(description: Description, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
+def _record(records: MakeRecords, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
     try:
         features = read()
-        records_like(description, name, [features])  # SchemaError unless they are a record
+        records(name, [features])  # SchemaError unless they are a record
         return Raw(name, features)
     except (Reject, SchemaError) as error:
         return Raw(name, {}, str(error))
 
 
 def _predicted(
-    recipe: Any, description: Description, raw: Sequence[Raw], step: Any, bad: list[Raw]
+    recipe: Any, records: MakeRecords, raw: Sequence[Raw], step: Any, bad: list[Raw]
 ) -> Iterator[Mapping[str, Any]]:
     """The predictions of these records, in order. Those that the recipe's evaluation cannot read are added to bad."""
     import jax
@@ -196,7 +207,7 @@ def _predicted(
     from trainer.trainer import Trainer
 
     names, classes = [each.name for each in raw], recipe.class_names()
-    recipe = recipe.on(records_like(description, "the files", [each.features for each in raw], names))
+    recipe = recipe.on(records("the files", [each.features for each in raw], names))
     # A few files need no full batch, and rows are cut over the devices as --mode predict cuts them.
     batch, devices = min(len(raw), recipe.trainer.resolved_predict_batch_size), jax.local_device_count()
     # The work directory of the model is only read: it may be someone else's.

@@ -19,7 +19,7 @@ from trainer.warm_start.config import WarmStart
 if TYPE_CHECKING:
     from pipeline.description import Description
     from pipeline.shards.example import Value
-    from pipeline.shards.schema import Labels
+    from pipeline.shards.schema import Labels, Schema
     from pipeline.sources.dataset import Dataset
     from pipeline.sources.open_dataset import Data
     from pipeline.sources.records import Records
@@ -278,6 +278,15 @@ class DataRecipe(Recipe):
         from trainer.kept_data import row_values
 
         return row_values(self.description.schema.features if self.description else {}, cells)
+
+    def row_schema(self, schema: "Schema") -> "Schema":
+        """The schema of the records that row_record makes, from the dataset's. Default: the same."""
+        return schema
+
+    @cached_property
+    def row_classes(self) -> Mapping[str, Mapping[str, int]]:
+        """Column -> class -> number, as row_record reads them. `infeed predict` counts other classes. Default: none."""
+        return {}
 
     def tiny_records(self, split: str) -> "Data":
         """The records that --tiny uses in place of this split: what open_dataset accepts, such as a dict of arrays.

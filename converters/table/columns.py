@@ -4,7 +4,6 @@ Texts of errors about cells are part of plan digests."""
 
 import contextlib
 import itertools
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,18 @@ from functools import cached_property
 from typing import Any
 
 from converters.images.image_archives import IMAGE_SUFFIXES
-from converters.table.cells import cell_of, class_cells, document_cell, number_cell, text_cell
 from pipeline.errors import LabelError, OptionError, did_you_mean
+from pipeline.raw.cells import (
+    MISSING,
+    cell_of,
+    class_cells,
+    class_number,
+    document_cell,
+    integer_cell,
+    number_cell,
+    number_or_nan,
+    text_cell,
+)
 from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_missing, table_rows
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Content, Dtype, Feature, Labels
@@ -30,10 +39,8 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
 }
 CLASS_NAME, SKIP, ALL = "class name", "skip", "*"
 KINDS = (*_FEATURES, SKIP)
-MISSING = -1  # the class of an empty cell
 _MAX_CLASSES = 100_000
 _FEW_VALUES = 1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
 
 
@@ -98,34 +105,24 @@ class Column:
         if self.missing is not None and is_missing(cell):
             cell = self.missing
         if self.kind in ("float32", "int64"):
-            return self._number(int(cell) if isinstance(cell, bool) else cell)
-        if not self.required and (cell is None or (isinstance(cell, str) and not cell.strip())):
+            return (number_or_nan if self.kind == "float32" else integer_cell)(self.name, cell)
+        if not self.required and (cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())):
             return MISSING
-        (name,) = class_cells(self.name, cell, None)
-        number = self._class(name)
-        return name.encode() if self.kind == CLASS_NAME else number
+        number = self._class(cell)
+        return self.names[number - self.base].encode() if self.kind == CLASS_NAME else number
 
-    def _class(self, name: str) -> int:
-        if name not in self._numbers:
+    def _class(self, cell: Any) -> int:
+        number = class_number(self._numbers, cell)
+        if number == MISSING:
+            (name,) = class_cells(self.name, cell, None)
             known = did_you_mean(name, self.names) if len(self.names) <= 20 else f" {len(self.names)} are known."
             raise ValueError(f"unknown label {name!r}.{known}")
-        return self._numbers[name]
+        return number
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
-        return dict(zip(self.names, itertools.count(self.base)))
-
-    def _number(self, cell: Any) -> int | float:
-        missing = is_missing(cell)
-        if self.kind == "float32":
-            return math.nan if missing else number_cell(self.name, cell)
-        whole = isinstance(cell, float) and cell.is_integer()
-        text = isinstance(cell, str) and _INTEGER.fullmatch(cell.strip())
-        number = int(cell) if whole or text or isinstance(cell, int) else 2**63
-        if -(2**63) <= number < 2**63:
-            return number
-        given = f" Give --missing {self.name}=VALUE, or --columns {self.name}=float32" if missing else ""
-        raise ValueError(f"{self.name!r} is {cell!r:.60}; it must be an integer within int64.{given}")
+        numbers = zip(self.names, itertools.count(self.base))
+        return {name: number for name, number in numbers if _NAME.fullmatch(name)}
 
 
 def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
@@ -220,7 +217,7 @@ def _kind(cell: Any, *, text: bool) -> str:
         return ""
     if isinstance(cell, str):
         if text and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", cell.strip()):
-            return "int64" if _INTEGER.fullmatch(cell.strip()) else "float32"
+            return "int64" if re.fullmatch(r"[+-]?[0-9]{1,19}", cell.strip()) else "float32"
         return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
     if isinstance(cell, Mapping):
         return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"

@@ -18,9 +18,9 @@ from converters.images.image_records import IMAGE_FEATURES, image_features, memb
 from converters.raw.class_names import names_digest
 from converters.raw.splits import is_of
 from converters.raw.tars import Member
-from converters.table.cells import cell_of, text_cell
 from converters.table.columns import Column, features_of, labels_of, names_of
 from pipeline.errors import StorageError
+from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
 from pipeline.raw.rows import TableRow, table_rows

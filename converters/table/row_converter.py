@@ -15,10 +15,10 @@ from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
 from converters.raw.batches import batches
 from converters.raw.splits import is_of
-from converters.table.cells import cell_of, text_cell
 from converters.table.columns import Column, features_of, labels_of, names_of, values_of
 from converters.table.converter import find_image
 from pipeline.errors import SchemaError
+from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.rows import TableRow, place_of, table_rows
 from pipeline.shards.example import encode_example

@@ -17,8 +17,8 @@ from typing import BinaryIO, Literal, NamedTuple
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
-from converters.table.cells import cell_of, document_cell
 from pipeline.errors import RawDataError
+from pipeline.raw.cells import cell_of, document_cell
 from pipeline.raw.compressed import uncompressed
 from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.schemes import is_remote

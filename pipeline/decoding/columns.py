@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.description import MISSING, Renumbering
+from pipeline.description import Renumbering
+from pipeline.raw.cells import MISSING
 
 
 class Ragged(NamedTuple):

@@ -50,7 +50,8 @@ class Quarantine(Sequence[BadRecord]):
                 f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, but on_error='raise' leaves "
                 "nothing out. Give on_error='mask' or 'skip', or no file."
             )
-        self.on_error, self.max_bad_records = on_error, max_bad_records
+        self.on_error: OnError = on_error
+        self.max_bad_records = max_bad_records
         self._file = None if quarantine_file is None else _File(fspath(quarantine_file))
         self._lock = threading.Lock()
         self._met: dict[int, BadRecord] = {}

@@ -12,9 +12,8 @@ import numpy as np
 
 from pipeline.errors import BatchSizeError, EmptySplitError, OptionError, check_at_least
 from pipeline.orders.hashing import record_seeds
-from pipeline.orders.shuffle import Shuffle, default_window_records
+from pipeline.orders.shuffle import Shuffle
 
-MAX_STREAMS = 64
 MAX_RECORDS = 2**31 - 1  # `_index` is int32: JAX disables int64 by default
 
 
@@ -46,11 +45,6 @@ def divisors(n: int) -> list[int]:
     return sorted({*low, *(n // d for d in low)})
 
 
-def default_streams(global_batch: int, at_most: int) -> int:
-    """The largest divisor of the batch that exceeds neither 64 nor at_most (records, or front-read files)."""
-    return max(d for d in divisors(global_batch) if d <= max(1, min(MAX_STREAMS, at_most)))
-
-
 class TrainOrder:
     """An endless shuffled order of batches.
 
@@ -69,8 +63,8 @@ class TrainOrder:
         seed: int = 0,
         block_records: int,
         block_starts: np.ndarray | None = None,
-        streams: int | None = None,
-        window_records: int | None = None,
+        streams: int,
+        window_records: int,
         epochs: Literal["drop", "span"] = "drop",
     ) -> None:
         check_sizes(num_records, global_batch)
@@ -83,11 +77,8 @@ class TrainOrder:
             )
         check_at_least(1, {"block_records": block_records})
         self.num_records, self.global_batch, self.seed, self.epochs = num_records, global_batch, seed, epochs
-        self.streams = streams = default_streams(global_batch, num_records) if streams is None else streams
         check_streams(streams, global_batch, num_records)
-        if window_records is None:
-            window_records = default_window_records(block_records, streams, global_batch)
-        self.block_records, self.window_records = block_records, window_records
+        self.streams, self.block_records, self.window_records = streams, block_records, window_records
         starts = np.arange(0, num_records, block_records) if block_starts is None else block_starts
         self.shuffle = Shuffle(num_records, starts, seed=seed, streams=streams, window_records=window_records)
         self._stream_rows = global_batch // streams

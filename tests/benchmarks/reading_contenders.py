@@ -39,15 +39,15 @@ class Contender(NamedTuple):
 def infeed(directory: Path, ahead_bytes: int) -> Run:
     """What an Input reads, in the same two threads, without its decoding: bytes, each proven against the index."""
     from pipeline.background import Background
-    from pipeline.orders.order import TrainOrder
     from pipeline.orders.shuffle import default_block_records
     from pipeline.sources.open_dataset import open_dataset
     from pipeline.sources.records import intact, weighed
+    from tests.making.usual_order import usual_order
 
     def run() -> Iterator[int]:
         records = open_dataset(str(directory), "train")
         block = default_block_records(records.info.num_bytes / records.num_records, records.num_records)
-        order = TrainOrder(records.num_records, BATCH, block_records=block)
+        order = usual_order(records.num_records, BATCH, block_records=block)
         positions = (order.advance(order.start, step) for step in range(order.steps_per_epoch))
         groups = (order.rows(position, [range(BATCH)]).record_ids for position in positions)
         reading = records.read(weighed(records, groups), ahead_bytes)

@@ -18,9 +18,10 @@ sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from pipeline.datasets import open_dataset, train_dataset
 from pipeline.order_defaults import READ_AHEAD_BYTES
-from pipeline.orders.order import Position, TrainOrder
+from pipeline.orders.order import Position
 from pipeline.orders.shuffle import default_block_records
 from pipeline.sources.records import weighed
+from tests.making.usual_order import usual_order
 
 BATCH = 256
 
@@ -29,7 +30,7 @@ def first_read(directory: str, state: str | None) -> None:
     """The records of one batch, with the reading ahead of later ones that comes with it."""
     records = open_dataset(directory, "train")
     block = default_block_records(records.info.num_bytes / records.num_records, records.num_records)
-    order = TrainOrder(records.num_records, BATCH, block_records=block)
+    order = usual_order(records.num_records, BATCH, block_records=block)
     at = order.start if state is None else Position(*(json.loads(state)[name] for name in Position._fields))
     positions = (order.advance(at, step) for step in range(order.steps_per_epoch))
     groups = (order.rows(position, [range(BATCH)]).record_ids for position in positions)

@@ -17,8 +17,9 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
-from pipeline.orders.order import TrainOrder, default_streams
+from pipeline.orders.order import TrainOrder
 from pipeline.orders.shuffle import default_block_records
+from tests.making.usual_order import usual_order
 
 N, CLASSES, ROWS, BATCHES = 1_281_167, 1000, 1024, (256, 1024, 4096)
 LABELS = np.arange(N) * CLASSES // N
@@ -42,7 +43,7 @@ def plan_milliseconds(block_records: int, batch: int) -> float:
     took = []
     for seed in range(15):
         begun = time.thread_time()
-        order = TrainOrder(N, batch, seed=seed, block_records=block_records)
+        order = usual_order(N, batch, seed=seed, block_records=block_records)
         order.rows(order.start, [range(batch)])
         took.append(time.thread_time() - begun)
     return statistics.median(took) * 1e3
@@ -61,13 +62,7 @@ def main() -> None:
     default = default_block_records(options.record_bytes, N)
     for block, windows in (*GRID, (default, 0)):
         orders = [
-            TrainOrder(
-                N,
-                batch,
-                block_records=block,
-                window_records=windows // default_streams(batch, N) if windows else None,
-            )
-            for batch in BATCHES
+            usual_order(N, batch, streams=64, block_records=block, window_records=windows // 64) for batch in BATCHES
         ]
         held = sorted({order.streams * order.window_records for order in orders})
         cells = " | ".join(f"{share(order, rows, true_shuffle):.3f}" for order in orders)

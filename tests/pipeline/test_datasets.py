@@ -160,7 +160,7 @@ def test_augmentation_differs_between_epochs_and_seeds(images):
     ],
 )
 def test_a_saved_position_of_another_order_is_refused(images, other, text):
-    options = {"split": "train", "global_batch": 8, "seed": 1, "block_records": 7}
+    options = {"split": "train", "global_batch": 8, "seed": 1, "streams": 8, "block_records": 7}
     source = train_dataset(images, **options)
     with pytest.raises(FingerprintError, match=text):
         train_dataset(images, **(options | other)).restore(source.state(source.start))

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from usual_order import usual_order
 
-from pipeline.orders.order import TrainOrder
 from pipeline.orders.shuffle import default_block_records
 
 N, CLASSES, ROWS = 1_281_167, 1000, 1024
@@ -20,7 +20,7 @@ def mean_classes(labels: np.ndarray) -> float:
 )
 def test_the_defaults_mix_sorted_data_nearly_as_a_true_shuffle_does(batch, record_bytes):
     labels, rows = np.arange(N) * CLASSES // N, 48 * 4096
-    order = TrainOrder(N, batch, seed=1, block_records=default_block_records(record_bytes, N))
+    order = usual_order(N, batch, seed=1, block_records=default_block_records(record_bytes, N))
     steps = (order.advance(order.start, step) for step in range(rows // batch))
     ids = np.concatenate([order.rows(position, [range(batch)]).record_ids for position in steps])
     true_shuffle = mean_classes(labels[np.random.default_rng(0).permutation(N)[:rows]])

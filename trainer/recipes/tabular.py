@@ -7,14 +7,13 @@ Data: any table that `infeed convert table` has converted. Inputs are normalized
 that the conversion wrote. A category is predicted with cross entropy and accuracy, a number with squared errors and
 the metrics of a regression."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError, did_you_mean
-from pipeline.raw.rows import is_missing
+from pipeline.raw.cells import class_number
 from pipeline.shards.column_statistics import ColumnStatistics, Statistics
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
@@ -101,16 +100,26 @@ class Config(DataRecipe):
         """Of the predicted class."""
         return {"class": Labels(self.predicted, 0, tuple(self._classes))} if self._classes else {}
 
-    def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
-        """As DataRecipe.row_record; classes by name. What a row lacks is missing."""
-        names = [name for name, size in self.inputs.items() if size == 1 or name in cells]
-        values = {name: self._value(name, cells.get(name)) for name in names}
-        return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
+    @cached_property
+    def row_classes(self) -> Mapping[str, Mapping[str, int]]:
+        """As DataRecipe.row_classes, of the inputs."""
+        return {
+            name: {each: number for number, each in enumerate(classes)}
+            for name in self.inputs
+            if (classes := self.statistics[name].categories)
+        }
 
-    def _value(self, name: str, cell: Any) -> Any:
-        if classes := list(self.statistics[name].categories):
-            return classes.index(str(cell).strip()) if str(cell).strip() in classes else -1
-        return math.nan if is_missing(cell) else cell
+    def row_schema(self, schema: Schema) -> Schema:
+        """Numbers are float32, as in the model: int64 has no value for a missing one."""
+        numbers = self.inputs.keys() - self.row_classes
+        floats = {name: Feature("float32", schema.features[name].shape) for name in numbers}
+        return Schema(schema.name, {**schema.features, **floats})
+
+    def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
+        """As DataRecipe.row_record; classes by name. What a row lacks, and a class never seen, is missing."""
+        values = {name: cells.get(name, [None] * size) for name, size in self.inputs.items()}
+        values |= {name: class_number(numbers, cells.get(name)) for name, numbers in self.row_classes.items()}
+        return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
 
     def tiny_records(self, split: str) -> "ExampleRecords":
         """130 houses, whose price depends on their area and city."""

@@ -196,12 +196,12 @@ def test_contradictory_bad_record_options_are_refused(pictures, recipe, options,
     [
         (
             False,
-            {"global_batch": 8},
+            {"global_batch": 8, "streams": 8},
             [(10, 12, 1696358104, 1181650067), (4, 5, 1769529271, 3467679393), (3, 5, 1769529271, 3467679393)],
         ),
         (
             False,
-            {"global_batch": 10, "epochs": "span"},
+            {"global_batch": 10, "streams": 10, "epochs": "span"},
             [(10, 12, 1696358104, 1181650067), (10, 12, 3148999381, 1188092102), (4, 5, 1769529271, 3467679393)],
         ),
         (

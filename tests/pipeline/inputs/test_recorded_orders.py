@@ -5,6 +5,7 @@ import json
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from usual_order import usual_order
 
 from pipeline.inputs.provenance import recorded_order, restored_order, stand_ins
 from pipeline.orders.mixing import MixOrder, check_weights
@@ -56,7 +57,7 @@ def test_an_order_from_json_has_the_same_settings_positions_and_batches(order, b
 
 
 def test_a_recorded_order_is_shorter_than_300_characters():
-    order = TrainOrder(1_281_167, 1024, seed=0, block_records=79)
+    order = usual_order(1_281_167, 1024, seed=0, block_records=79)
     assert len(json.dumps(recorded_order(order))) < 300
 
 

@@ -2,13 +2,15 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from usual_order import usual_order
 
 from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
 from pipeline.hosts import Hosts
-from pipeline.orders.order import EvalOrder, Position, TrainOrder, default_streams, divisors
-from pipeline.orders.shuffle import default_block_records
+from pipeline.orders.order import EvalOrder, Position, TrainOrder
+
+ONE = {"block_records": 1, "window_records": 1}
 
 
 def batch_ids(order, position) -> list[int]:
@@ -21,7 +23,7 @@ def epoch_ids(order, epoch: int) -> list[int]:
 
 
 def test_an_epoch_that_the_batch_divides_has_every_record():
-    order = TrainOrder(120, 12, seed=3, block_records=7, window_records=5)
+    order = TrainOrder(120, 12, seed=3, streams=12, block_records=7, window_records=5)
     assert sorted(epoch_ids(order, 2)) == list(range(120))
 
 
@@ -35,7 +37,7 @@ def test_the_order_of_a_seed_never_changes():
 
 
 def test_blocks_stay_whole_and_come_in_another_order_each_epoch():
-    order = TrainOrder(95, 1, block_records=10, window_records=1)
+    order = TrainOrder(95, 1, streams=1, block_records=10, window_records=1)
     epochs = [epoch_ids(order, epoch) for epoch in range(2)]
     for ids in epochs:
         breaks = [a for a, b in itertools.pairwise(ids) if b != a + 1]
@@ -44,14 +46,14 @@ def test_blocks_stay_whole_and_come_in_another_order_each_epoch():
 
 
 def test_each_window_of_a_stream_has_its_own_permutation():
-    order = TrainOrder(1000, 1, block_records=1000, window_records=100)  # one block: the places are the ids
+    order = TrainOrder(1000, 1, streams=1, block_records=1000, window_records=100)  # one block: the places are the ids
     windows = np.reshape(epoch_ids(order, 0), (10, 100)) % 100
     assert len(np.unique(windows, axis=0)) == 10
     assert all(sorted(window) == list(range(100)) for window in windows.tolist())
 
 
 def test_epochs_and_seeds_differ_and_drop_different_tails():
-    orders = [TrainOrder(1000, 64, seed=seed, block_records=1000) for seed in (0, 1)]
+    orders = [usual_order(1000, 64, seed=seed, block_records=1000) for seed in (0, 1)]
     runs = [epoch_ids(order, epoch) for order in orders for epoch in range(3)]
     for a, b in itertools.combinations(runs, 2):
         assert a != b
@@ -73,38 +75,19 @@ def test_evaluation_has_every_record_once_in_order_and_less_than_a_batch_of_padd
 def test_a_records_seed_depends_on_seed_epoch_and_record_alone():
     seeds = {}
     for batch, streams in ((12, 4), (6, 2)):
-        order = TrainOrder(36, batch, seed=5, streams=streams, block_records=4)
+        order = usual_order(36, batch, seed=5, streams=streams, block_records=4)
         for t in range(order.steps_per_epoch):
             rows = order.rows(order.advance(Position(1, 0), t), [range(batch)])
             seeds[batch] = seeds.get(batch, {}) | dict(zip(rows.record_ids.tolist(), rows.seeds.tolist(), strict=True))
     assert seeds[12] == seeds[6]
     assert len(set(seeds[12].values())) == 36
-    other_epoch = TrainOrder(36, 12, seed=5, streams=4, block_records=4).rows(Position(2, 0), [range(12)])
+    other_epoch = usual_order(36, 12, seed=5, streams=4, block_records=4).rows(Position(2, 0), [range(12)])
     assert not set(other_epoch.seeds.tolist()) & set(seeds[12].values())
-
-
-@settings(max_examples=20)
-@given(st.integers(1, 2**20), st.integers(1, 5000))
-def test_the_default_streams_divide_the_batch_and_have_a_record_each(N, batch):
-    streams = default_streams(batch, N)
-    assert batch % streams == 0
-    assert streams <= min(64, N)
-    assert all(d <= streams or d > min(64, N) for d in divisors(batch))
-
-
-def test_default_streams_blocks_and_windows_never_change():
-    order = TrainOrder(1_281_167, 1024, block_records=default_block_records(110_000, 1_281_167))
-    assert order.settings == {
-        "seed": 0, "streams": 64, "block_records": 10, "window_records": 320, "epochs": "drop",
-    }  # fmt: skip
-    assert order.steps_per_epoch == 1251
-    assert (default_block_records(2_500_000, 10**9), default_block_records(0.5, 2 * 10**10)) == (1, 1_000_000)
-    assert (default_block_records(1_000, 1_797), default_block_records(1_000, 60_000)) == (1, 4)
 
 
 def test_consecutive_batches_reuse_the_permutations_of_their_epoch():
     # A count, not a clock: the blocks of an epoch are permuted once, and a window once for all its batches.
-    order = TrainOrder(1_281_167, 1024, block_records=10)
+    order = usual_order(1_281_167, 1024, block_records=10)
     for t in range(16):  # 16 rows a stream and batch, windows of 320
         order.rows(order.advance(order.start, t), [range(1024)])
     assert order.shuffle._blocks.cache_info().misses == 1
@@ -113,8 +96,8 @@ def test_consecutive_batches_reuse_the_permutations_of_their_epoch():
 
 def test_a_batch_larger_than_the_split_names_the_way_out():
     with pytest.raises(BatchSizeError, match=r"global_batch=64 is larger than the split's 10 .* at most 10, .*'span'"):
-        TrainOrder(10, 64, block_records=1)
-    order = TrainOrder(10, 64, block_records=1, epochs="span")
+        usual_order(10, 64, block_records=1)
+    order = usual_order(10, 64, block_records=1, epochs="span")
     assert sorted(set(batch_ids(order, order.start))) == list(range(10))
     assert order.steps_per_epoch == 1
 
@@ -131,15 +114,17 @@ def test_a_batch_larger_than_the_split_names_the_way_out():
 )
 def test_an_invalid_option_of_an_order_is_refused_with_valid_values(options, text):
     with pytest.raises(OptionError, match=text):
-        TrainOrder(30, 12, **({"block_records": 1} | options))
+        TrainOrder(30, 12, **(ONE | {"streams": 2} | options))
 
 
 def test_more_streams_than_records_are_refused():
     with pytest.raises(OptionError, match=r"streams=12 .* at most the split's 5 records. Nearest that do: 3, 4\."):
-        TrainOrder(5, 12, streams=12, block_records=1, epochs="span")
+        usual_order(5, 12, streams=12, block_records=1, epochs="span")
 
 
-@pytest.mark.parametrize("order", [EvalOrder, lambda n, b: TrainOrder(n, b, block_records=1)])
+@pytest.mark.parametrize(
+    "order", [EvalOrder, lambda n, b: TrainOrder(n, b, streams=1, block_records=1, window_records=1)]
+)
 def test_sizes_that_cannot_be_numbered_are_refused(order):
     with pytest.raises(EmptySplitError, match="0 records"):
         order(0, 4)

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
+from usual_order import usual_order
 
 from pipeline.hosts import Hosts
 from pipeline.orders.order import EvalOrder, Position, TrainOrder, divisors
@@ -18,7 +19,7 @@ def train_orders(draw: st.DrawFn, modes: st.SearchStrategy[str] = MODES) -> Trai
     batch = streams * draw(st.integers(1, 6))
     given_streams = draw(st.sampled_from([streams, None]))
     least = batch if epochs == "drop" else 1 if given_streams is None else streams
-    return TrainOrder(
+    return usual_order(
         draw(st.integers(least, least + 12) | st.integers(least, 150)),
         batch,
         seed=draw(st.integers(0, 2**70)),

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from usual_order import usual_order
 
 from pipeline.datasets import train_dataset
 from pipeline.formats import FixedLength
@@ -71,7 +72,7 @@ def test_held_bytes_are_counted_and_bounded_by_the_read_ahead(numbers_of):
 
 
 def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
-    order = TrainOrder(N, 50, block_records=5)
+    order = usual_order(N, 50, block_records=5)
 
     def endless():
         for count, ids in enumerate(itertools.cycle(batches_of(order, 4))):

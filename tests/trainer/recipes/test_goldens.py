@@ -32,15 +32,15 @@ class Golden:
 
 
 GOLDENS = {
-    "digits": Golden(1.64692),
-    "mnist": Golden(2.00788, SMALL_CNN),
-    "fashion_mnist": Golden(2.17539, SMALL_CNN),
-    "cifar10": Golden(2.30846),
-    "images": Golden(2.23481, {"size": 32, "widths": (8, 16)}),
-    "imagenet_resnet50": Golden(2.29689, {"size": 32}),
-    "tabular": Golden(0.75957, {"widths": (8,)}),
-    "char_lm": Golden(3.38352, {"width": 16}),
-    "byte_lm": Golden(4.06151, {"layers": 2, "width": 16, "heads": 2}),
+    "digits": Golden(1.59261),
+    "mnist": Golden(2.06935, SMALL_CNN),
+    "fashion_mnist": Golden(2.06454, SMALL_CNN),
+    "cifar10": Golden(2.29461),
+    "images": Golden(2.13540, {"size": 32, "widths": (8, 16)}),
+    "imagenet_resnet50": Golden(2.28743, {"size": 32}),
+    "tabular": Golden(0.99926, {"widths": (8,)}),
+    "char_lm": Golden(3.32159, {"width": 16}),
+    "byte_lm": Golden(3.99212, {"layers": 2, "width": 16, "heads": 2}),
 }
 
 

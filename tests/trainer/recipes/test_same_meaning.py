@@ -7,8 +7,9 @@ import optax
 import pytest
 from narrow_recipes import NARROW, narrow_resnets
 
-from pipeline.description import MISSING, Description
+from pipeline.description import Description
 from pipeline.errors import OptionError
+from pipeline.raw.cells import MISSING
 from pipeline.shards.column_statistics import ColumnStatistics
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Labels, Schema

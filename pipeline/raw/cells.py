@@ -1,12 +1,17 @@
-"""Checked cells of a table: texts, class names and numbers. `columns` makes features from them.
+"""Checked cells of a table: texts, class names and numbers. Conversion and `infeed predict` read them alike.
 
 Each function takes the name of the column for its ValueError. Error texts are part of plan digests."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipeline.raw.rows import is_missing
 from pipeline.shards.example import FLOAT32_END
+
+MISSING = -1  # the class of an empty cell
+_WHOLE = re.compile(r"\A([+-]?[0-9]{1,19})(\.0*)?\Z")  # pandas writes integers as 7.0 where a column has gaps
 
 
 def cell_of(cells: Mapping[str, Any], column: str) -> Any:
@@ -46,6 +51,32 @@ def number_cell(column: str, cell: Any) -> float:
     if not abs(number) < FLOAT32_END:
         raise ValueError(f"{column!r} is {cell!r:.60}; it must be a finite number within float32")
     return number
+
+
+def number_or_nan(column: str, cell: Any, read: Callable[[str, Any], float] = number_cell) -> float:
+    """The number that `read` finds in a cell, where true is 1; NaN for a missing one."""
+    return math.nan if is_missing(cell) else read(column, int(cell) if isinstance(cell, bool) else cell)
+
+
+def integer_cell(column: str, cell: Any) -> int:
+    """The integer, within int64, in a cell. Raises ValueError for anything else."""
+    whole = isinstance(cell, str) and _WHOLE.match(cell.strip())
+    number = int(whole[1]) if whole else cell
+    if isinstance(number, int | float) and number % 1 == 0 and -(2**63) <= number < 2**63:
+        return int(number)
+    given = f" Give --missing {column}=VALUE, or --columns {column}=float32" if is_missing(cell) else ""
+    raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.{given}")
+
+
+def class_number(numbers: Mapping[str, int], cell: Any) -> int:
+    """The number of the class in a cell, or MISSING.
+
+    Unless a class has the text of the cell, 101.0 is the class 101, and JSON's true is a class True, true or TRUE."""
+    if cell is None or cell != cell:
+        return MISSING
+    text = str(cell).strip()
+    names = [text, text.lower(), text.upper()] if isinstance(cell, bool) else [text, _WHOLE.sub(r"\1", text)]
+    return next((numbers[name] for name in names if name in numbers), MISSING)
 
 
 def _class_name(column: str, cell: Any) -> str:

@@ -1,0 +1,189 @@
+"""`infeed predict` of rows that never were converted: what their cells mean, computed anew from the parameters."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from infeed_door import run_infeed
+from pyarrow import parquet
+from stages import without_beam
+
+from converters import table_to_gcs
+from trainer.__main__ import main as trainer_main
+from trainer.checkpoints import get_variable_names, get_variable_value
+
+# runpy warns of modules that tests of this process have imported before.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+HEADER = ["rooms", "area", "code", "garden", "kind"]
+MISSING = float("nan")
+LARGE = [2**24 + 1, 2**25 + 3, -(2**24) - 3, 2**31 - 1, -(2**31)]  # float32 does not hold all of them
+
+
+def drawn(rows, seed, first_rooms=()):
+    """Rows of a table without gaps: the kind depends on all columns."""
+    rng = np.random.default_rng(seed)
+    for number, rooms in enumerate([*first_rooms, *rng.integers(1, 9, rows - len(first_rooms)).tolist()]):
+        area, garden = round(float(rng.normal()), 3), ["false", "true"][rng.integers(2)]
+        score = rooms / 4 + area + (garden == "true") + number % 2
+        yield [rooms, area, [101, 205][number % 2], garden, "big" if score > 2 else "low"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A directory with raw/train.csv, raw/validation.csv, and in run/ a training with its predictions."""
+    directory = tmp_path_factory.mktemp("rows")
+    (directory / "raw").mkdir()
+    for name, *options in (("train.csv", 256, 0), ("validation.csv", 40, 1, LARGE)):
+        with (directory / "raw" / name).open("w") as file:
+            csv.writer(file).writerows([HEADER, *drawn(*options)])
+    with without_beam():
+        options = [f"--raw-data-dir={directory}/raw", f"--output={directory}/shards", "--columns=code=category"]
+        table_to_gcs.main(options)
+    options = ["tabular", f"--data-dir={directory}/shards", f"--workdir={directory}/run", "--target=kind"]
+    options += ["--widths", "16", "--max-steps=60", "--iterations-per-loop=30", "--eval-batch-size=8"]
+    assert trainer_main(options) == 0
+    assert trainer_main([*options, "--mode=predict"]) == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def expected(run):
+    """expected([rooms, area, code, garden]): the probabilities of both kinds. Only NumPy and the raw csv."""
+    with (run / "raw/train.csv").open() as file:
+        table = list(csv.DictReader(file))
+    numbers = {name: np.array([float(row[name]) for row in table]) for name in ("rooms", "area")}
+    classes = {name: sorted({row[name] for row in table}) for name in ("code", "garden")}
+    weights = {name: np.asarray(get_variable_value(run / "run", name)) for name in get_variable_names(run / "run")}
+
+    def part(*words):
+        (name,) = [name for name in weights if all(word in name for word in words)]
+        return np.float64(weights[name])
+
+    def probabilities(rooms, area, *cells):
+        parts = []
+        for name, cell in (("area", area), ("rooms", rooms)):  # the model sorts them
+            normal = 0.0 if cell != cell else (cell - numbers[name].mean()) / numbers[name].std()
+            parts += [[normal], [float(cell != cell)]]
+        for name, cell in zip(classes, cells, strict=True):
+            number = classes[name].index(cell) if cell in classes[name] else -1
+            parts.append(part("embeddings", name)[number + 1])
+        hidden = np.maximum(np.concatenate(parts) @ part("layers", "kernel") + part("layers", "bias"), 0)
+        outputs = hidden @ part("head", "kernel") + part("head", "bias")
+        exponentials = np.exp(outputs - outputs.max())
+        return exponentials / exponentials.sum()
+
+    return probabilities
+
+
+@pytest.fixture
+def predicted(run, monkeypatch, capsys, tmp_path):
+    """predicted(file name, its content, status) -> the lines of JSON, and stderr."""
+
+    def predict(name, content, status=0):
+        (tmp_path / name).write_bytes(content)
+        found, out, err = run_infeed(monkeypatch, capsys, "predict", str(run / "run"), str(tmp_path / name), "--json")
+        assert found == status, err
+        return [json.loads(line) for line in out.splitlines()], err
+
+    return predict
+
+
+def as_csv(rows):
+    return "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
+
+
+def as_json(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def as_parquet(**columns):
+    parquet.write_table(pa.table(columns), sink := pa.BufferOutputStream())
+    return sink.getvalue().to_pybytes()
+
+
+def assert_are(lines, rows, expected):
+    assert len(lines) == len(rows)
+    for line, row in zip(lines, rows, strict=True):
+        probabilities = expected(*row)
+        assert line["class"] == np.argmax(probabilities)
+        assert line["class_name"] == ["big", "low"][line["class"]]
+        assert line["probability"] == pytest.approx(probabilities.max(), rel=1e-5)
+
+
+FIRST, SECOND, THIRD = (3, 0.5, "101", "true"), (7, -0.25, "205", "false"), (MISSING, MISSING, "", "")
+
+
+def test_cells_of_csv_mean_what_they_mean_in_the_conversion(predicted, expected):
+    rows = [
+        HEADER[:4],
+        (3, 0.5, 101, "true"),
+        ("3.0", "0.50", "101.0", " true "),  # as pandas writes integers with gaps
+        ("7.0", "-.25", "205.0", "false"),
+        ("", "NA", "", ""),
+    ]
+    lines, err = predicted("new.csv", as_csv(rows))
+    assert_are(lines, [FIRST, FIRST, SECOND, THIRD], expected)
+    assert "note:" not in err
+    lines, err = predicted("less.csv", as_csv([["area", "garden"], [0.5, "true"]]))
+    assert_are(lines, [(MISSING, 0.5, "", "true")], expected)
+
+
+def test_cells_of_json_mean_what_they_mean_in_the_conversion(predicted, expected):
+    rows = [
+        {"rooms": 3, "area": 0.5, "code": 101, "garden": True},
+        {"rooms": 3.0, "area": "0.5", "code": 101.0, "garden": "true"},
+        {"rooms": "7", "area": -0.25, "code": "205", "garden": False},
+        {"rooms": None, "area": None, "code": None, "garden": None},
+        {"code": 101},
+    ]
+    lines, _ = predicted("new.jsonl", as_json(rows))
+    assert_are(lines, [FIRST, FIRST, SECOND, THIRD, (MISSING, MISSING, "101", "")], expected)
+
+
+def test_cells_of_parquet_mean_what_they_mean_in_the_conversion(predicted, expected):
+    content = as_parquet(
+        rooms=pa.array([3.0, 7.0, None]), area=pa.array([0.5, -0.25, float("nan")], pa.float32()),
+        code=pa.array([101.0, 205.0, None]), garden=pa.array([True, False, None]),
+    )  # fmt: skip
+    lines, _ = predicted("new.parquet", content)
+    assert_are(lines, [FIRST, SECOND, THIRD], expected)
+    content = as_parquet(rooms=pa.array([3, None], pa.int8()), area=[0.5, None], code=[101, None], garden=["true", ""])
+    lines, _ = predicted("integers.parquet", content)
+    assert_are(lines, [FIRST, THIRD], expected)
+
+
+def test_classes_never_seen_are_missing_and_counted(predicted, expected):
+    rows = [
+        HEADER[:4],
+        (3, 0.5, 999, "true"),
+        (3, 0.5, "101.5", "maybe"),
+        (3, 0.5, 999, ""),
+        ("x", 0.5, 998, "true"),  # an error
+    ]
+    lines, err = predicted("new.csv", as_csv(rows), status=1)
+    assert_are(lines, [(3, 0.5, "", "true"), (3, 0.5, "", ""), (3, 0.5, "", "")], expected)
+    assert [line for line in err.splitlines() if "never seen" in line] == [
+        "note: 3 rows have classes of code that the model has never seen, which count as missing: 999, 101.5",
+        "note: 1 rows have classes of garden that the model has never seen, which count as missing: maybe",
+    ]
+
+
+def test_what_is_no_number_is_an_error_of_its_row(predicted, expected, tmp_path):
+    rows = [HEADER[:4], ("inf", 0.5, 101, "true"), (3, "inf", 101, "true"), (3, 0.5, 101, "true"), (3, "-", 101, "")]
+    lines, err = predicted("new.csv", as_csv(rows), status=1)
+    assert_are(lines, [FIRST], expected)
+    assert f"{tmp_path}/new.csv:2: 'rooms' is 'inf'; it must be an integer within int64.\n" in err
+    assert f"{tmp_path}/new.csv:3: 'area' is 'inf'; it must be a finite number within float32\n" in err
+    assert f"{tmp_path}/new.csv:5: 'area' is '-'; it must be a finite number within float32\n" in err
+    assert "error: left out 3 of 4, which could not be read." in err
+
+
+def test_complete_rows_have_the_bits_of_their_records(run, predicted):
+    records = [json.loads(line) for line in (run / "run/predictions.jsonl").read_text().splitlines()]
+    lines, _ = predicted("new.csv", (run / "raw/validation.csv").read_bytes())
+    assert sorted((line["class"], line["probability"]) for line in lines) == sorted(
+        (record["class"], record["probability"]) for record in records
+    )
+    assert len(lines) == 40

@@ -1,0 +1,164 @@
+"""Small data are one stream: in "span" every record comes once before any comes again, in "drop" none repeats."""
+
+import itertools
+
+import numpy as np
+import pytest
+from host_batches import joined, rows_of, taken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.datasets import mixture, open_dataset, train_dataset
+from pipeline.formats import TextLines
+from pipeline.hosts import Hosts
+from pipeline.order_defaults import Sizes, plan_records
+from pipeline.orders.order import TrainOrder
+
+NUMBERS, BATCHES = (1, 2, 7, 63, 234, 1000, 5000), (12, 24, 60, 300)
+SIZES = [(N, B, 1 + i % 4) for i, (N, B) in enumerate(itertools.product(NUMBERS, BATCHES))]
+
+
+def data(N):
+    return open_dataset({"x": np.zeros(N, np.uint8)})
+
+
+def planned(N, B, epochs, seed=0, streams=None):
+    return plan_records(data(N), B, Sizes(streams, None, None), seed=seed, epochs=epochs)[0]
+
+
+def assert_even(batches, N):
+    """After every batch, the counts of the records differ by at most one."""
+    counts = np.zeros(N, int)
+    for ids in batches:
+        counts += np.bincount(ids, minlength=N)
+        assert counts.max() - counts.min() <= 1
+
+
+def assert_no_repeats(batches, N):
+    """In epochs of N // B batches, no record comes twice."""
+    size = N // batches.shape[1]
+    for first in range(0, len(batches), size):
+        assert np.bincount(batches[first : first + size].ravel()).max() == 1
+
+
+@pytest.mark.parametrize(("N", "B", "hosts"), SIZES)
+def test_records_come_equally_often_on_any_hosts(N, B, hosts):
+    steps = 3 * N // B + 5
+    for epochs, check in [("span", assert_even), ("drop", assert_no_repeats)][: 1 + (N >= B)]:
+        options = {"global_batch": B, "epochs": epochs, "seed": N, "keys": ()}
+        inputs = [train_dataset(data(N), hosts=Hosts(host, hosts), **options) for host in range(hosts)]
+        batches = joined([taken(each, count=steps) for each in inputs])
+        check(rows_of(batches, "_index").reshape(steps, B), N)
+        (alone,) = joined([taken(train_dataset(data(N), **options), count=1)])
+        assert {key: value.tobytes() for key, value in batches[0].items()} == {k: v.tobytes() for k, v in alone.items()}
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_counts_are_even_and_hosts_agree_for_any_sizes(drawn):
+    hosts, epochs = drawn.draw(st.integers(1, 4)), drawn.draw(st.sampled_from(["span", "drop"]))
+    B = hosts * drawn.draw(st.integers(1, 100))
+    N = drawn.draw(st.integers(B if epochs == "drop" else 1, 5000))
+    order, steps = planned(N, B, epochs, drawn.draw(st.integers(0, 2**64))), min(40, 3 * N // B + 5)
+    start = order.advance(order.start, drawn.draw(st.integers(0, 10**6)) if epochs == "span" else 0)
+    batches = order.rows(start, [range(B)], steps).record_ids.reshape(steps, B)
+    if epochs == "drop":
+        assert_no_repeats(batches, N)
+    else:  # from an epoch's first record on; before it, what is left of one
+        skipped = -(start.epoch * N + start.records) % N
+        assert len(set(batches.ravel()[:skipped])) == min(skipped, batches.size)
+        assert_even(batches.ravel()[skipped:, None], N)
+    parts = [order.rows(start, Hosts(host, hosts).host_rows(B), steps).record_ids for host in range(hosts)]
+    assert np.concatenate([part.reshape(steps, -1) for part in parts], axis=1).tolist() == batches.tolist()
+
+
+def test_only_batches_that_cross_an_epoch_hold_a_record_twice():
+    order = planned(234, 64, "span")
+    batches = order.rows(order.start, [range(64)], 50).record_ids.reshape(50, 64)
+    repeat = [step for step, ids in enumerate(batches) if len(set(ids)) < 64]
+    assert repeat  # by chance: most of those that cross
+    assert all(step * 64 // 234 < (step * 64 + 63) // 234 for step in repeat)
+
+
+def passes(order, epochs=1000):
+    """The records of each epoch in their order, [epochs, N]. A batch of the order is an epoch."""
+    return order.rows(order.start, [range(order.num_records)], epochs).record_ids.reshape(epochs, -1)
+
+
+def unevenness(orders, bins=18):
+    """How many standard deviations chi-squared of (record, part of the epoch) is above its mean in a true shuffle."""
+    epochs, N = orders.shape
+    table = np.zeros((N, bins))
+    np.add.at(table, (orders.ravel(), np.tile(np.arange(N) * bins // N, epochs)), 1)
+    expected, freedom = epochs / bins, (N - 1) * (bins - 1)
+    return (((table - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5
+
+
+def successions(orders):
+    """How often a record is followed by the next one in the data, per epoch: about once in a true shuffle."""
+    return (np.diff(orders) == 1).sum() / len(orders)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_positions_over_a_thousand_epochs_are_uniform(seed):
+    orders = passes(planned(234, 234, "span", seed))
+    assert abs(unevenness(orders)) < 4
+    assert abs(successions(orders) - 1) < 0.15
+    assert len({tuple(order) for order in orders.tolist()}) == 1000
+
+
+def test_a_poor_shuffle_fails_these_tests():
+    windows = passes(TrainOrder(234, 234, streams=1, block_records=234, window_records=117))
+    blocks = passes(TrainOrder(234, 234, streams=1, block_records=2, window_records=1), epochs=50)
+    assert unevenness(windows) > 100
+    assert successions(blocks) > 100
+
+
+def test_the_order_of_small_data_never_changes():
+    # Golden: a saved position lives by it.
+    order = planned(7, 4, "span", seed=42)
+    assert order.settings == {
+        "seed": 42, "streams": 1, "block_records": 1, "window_records": 2048, "epochs": "span",
+    }  # fmt: skip
+    assert order.rows(order.start, [range(4)], 4).record_ids.tolist() == [
+        1, 3, 4, 6, 5, 2, 0, 6, 1, 5, 3, 0, 4, 2, 1, 5,
+    ]  # fmt: skip
+
+
+def test_large_data_and_given_streams_keep_their_streams():
+    assert planned(16_384, 128, "drop").streams == 1
+    assert planned(16_385, 128, "drop").streams == 64
+    assert planned(234, 64, "span", streams=16).streams == 16
+
+
+def test_consecutive_batches_of_one_stream_reuse_its_permutations():
+    # A count, not a clock, as for many streams.
+    order = planned(16_384, 1024, "drop")
+    for step in range(16):
+        order.rows(order.advance(order.start, step), [range(128, 256)])
+    assert order.shuffle._blocks.cache_info().misses == 1
+    assert order.shuffle._window.cache_info().misses == 8
+
+
+def test_small_data_that_stay_several_streams_are_named(tmp_path, caplog):
+    caplog.set_level("INFO", "pipeline")
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("one\ntwo\nthree\nfour\n")
+    lines = open_dataset(tmp_path, format=TextLines())
+    mixed = mixture([data(20), data(30)], [1, 1])
+    both = [(lines, {"epochs": "span"}, 2), (mixed, {}, 4)]
+    for source, options, streams in both:
+        caplog.clear()
+        made = train_dataset(source, global_batch=4, keys=(), **options)
+        assert made.state(made.start)["streams"] == streams
+        (line,) = [line for line in caplog.messages if "streams" in line]
+        assert line.endswith(
+            f": {streams} streams begin each epoch separately, so some records come more often than others. With "
+            "streams=1 on all hosts, none do."
+        )
+    caplog.clear()
+    for source, options, _ in both:
+        train_dataset(source, global_batch=4, keys=(), streams=1, **options)
+    train_dataset(lines, global_batch=4, keys=())  # in "drop", all streams begin an epoch together
+    train_dataset(data(20), global_batch=4, keys=(), epochs="span")
+    assert not [line for line in caplog.messages if "streams" in line]
