@@ -185,7 +185,7 @@ class LostDataError(ConversionError):
 
 
 class InputError(InfeedError):
-    """A batch has the wrong structure, shape or dtype, or the input ended early."""
+    """A batch has the wrong structure, shape or dtype, or a label outside of the classes, or the input ended early."""
 
 
 class NanError(InfeedError, ArithmeticError):
@@ -205,7 +205,8 @@ class OwnerError(InfeedError):
 
 
 class EvaluationError(InfeedError):
-    """An evaluation did not count every record exactly once, so its numbers are not those of the split."""
+    """An evaluation did not count every record exactly once, or met labels outside of the classes, so its numbers are
+    not those of the split."""
 
 
 class ExportError(InfeedError):

@@ -26,12 +26,13 @@ OnCounted = Callable[[int], None]
 
 
 class ExactEpoch:
-    """records: rows that counted. labelled: those of them that have a label. unseen: values of categories that the
-    model has never seen. crc: the sum of the records' crcs mod 2**32, plus the expected crcs of masked records."""
+    """name: of the data. records: rows that counted. labelled: those that have a label. unseen: values of categories
+    that the model has never seen. crc: the sum of the records' crcs mod 2**32, plus the expected crcs of masked
+    records."""
 
     def __init__(self, source: Input) -> None:
         self.records = self.labelled = self.crc = self.unseen = self._bad = 0
-        self._source = source
+        self._source, self.name = source, source.info.name or "the input"
 
     @property
     def masked(self) -> int:
@@ -111,7 +112,6 @@ class EpochTotals:
     def __init__(self, source: Input, on_records: OnRecords | None, on_counted: OnCounted) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
         self._on_records, self._on_counted, self._outside = on_records, on_counted, -1
-        self._name = source.info.name or "the input"
 
     def add(self, result: DispatchResult) -> None:
         """Adds those of a dispatch."""
@@ -136,8 +136,8 @@ class EpochTotals:
             raise EvaluationError(f"the evaluation counted {told}{such}; {so}. {REMEDY}.")
         if target and not self.epoch.labelled:
             raise EvaluationError(
-                f"none of the {self.epoch.records} records of {self._name} has a label, {target.key!r}, so nothing can "
-                "be evaluated. --mode predict (Trainer.predict) works without labels."
+                f"none of the {self.epoch.records} records of {self.epoch.name} has a label, {target.key!r}: there is "
+                "nothing to evaluate. --mode predict (Trainer.predict) works without labels."
             )
 
 

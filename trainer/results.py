@@ -66,7 +66,7 @@ class EvalResult:
 
 @dataclass(frozen=True)
 class EvaluatedRecords:
-    """Records that an evaluation counted, of all hosts, without padding and bad records.
+    """Records with a label that an evaluation counted, of all hosts, without padding and bad records.
 
     index: int32 [n], their numbers in the dataset; None if the input does not number them. loss: float32 [n].
     predictions: by name, those of the task's predict_fn that are one number per record, each [n]; {} if the task cannot

@@ -137,7 +137,7 @@ def _rows(task: Task, variables: Variables, batch: Batch) -> dict[str, Any]:
     losses, _ = _evaluated(task, variables, batch)
     predictions = {} if task.predict_fn is None else _predicted(task.predict_fn, variables, batch)
     numbers = {name: leaf for name, leaf in predictions.items() if getattr(leaf, "shape", None) == losses.shape}
-    rows = {MASK: labels.counting(batch)} | ({INDEX: batch[INDEX]} if INDEX in batch else {})
+    rows = {key: batch[key] for key in (MASK, INDEX) if key in batch} | {MASK: labels.counting(batch)}
     return rows | {tally.LOSSES: losses.astype(jnp.float32), PREDICTIONS: numbers}
 
 

@@ -82,8 +82,9 @@ class Trainer:
         With neither, it trains until the input ends, on all hosts after the last batch that each of them has.
         A stopped run resumes with the state, random keys and input position of its newest checkpoint, so the result is
         that of an uninterrupted run. Raises NanError, which names the step, before a broken state is saved; InputError
-        for an input that ends early or changes its shapes; OwnerError, before anything is written, if another training
-        run owns the work directory."""
+        for a label outside of the classes, before a state that learned from it is saved, and for an input that ends
+        early or changes its shapes; OwnerError, before anything is written, if another training run owns the work
+        directory."""
         with ShortErrors():
             return train(self._job, input_fn, goal_of(steps, max_steps, self.config), self._warm_start)
 
@@ -137,7 +138,8 @@ class Trainer:
         check_padding: repeat the epoch with NaN and with the largest values in the rows that pad the last batch, where
         the task otherwise sees zeros. Raises EvaluationError if any metric is not bit-identical.
         Raises EvaluationError unless every expected record counted exactly once (an input that does not know what to
-        expect leads to proven=False); CheckpointError if there is no checkpoint."""
+        expect leads to proven=False), for labels outside of the classes, and if no record has a label; CheckpointError
+        if there is no checkpoint."""
         check_name(name)
         with ShortErrors():
             return evaluate(self._job, input_fn, name, step, checkpoint_path, check_padding, on_records)

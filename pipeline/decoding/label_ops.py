@@ -114,7 +114,9 @@ class RequireLabel(OneFeatureOp):
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
-        spec_of(self, self.key, specs)
+        spec = spec_of(self, self.key, specs)
+        if spec.dtype.kind not in "iu" or spec.shape:
+            raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be a single integer.")
         return {}
 
     def __call__(self, features: Features, rng: Rng) -> Features:

@@ -33,6 +33,7 @@ from pipeline.ops import (
     RandomFlip,
     RandomShift,
     Rename,
+    RequireLabel,
     Resize,
     Specs,
     TrivialAugmentWide,
@@ -81,10 +82,11 @@ OPS = [
     OneHot("label", 4),
     MultiHot("label", 4),
     MultiHot("labels", 3, base=1, into="hot", ignore=-1),
+    RequireLabel("label", "Why."),
 ]
 SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (20 if SWEEP else 2, 2)).astype(np.int32)
 OF_ANY_KIND = (Cast, Drop, Keep, Rename)
-SET_NOTHING = (Drop, Keep)
+SET_NOTHING = (Drop, Keep, RequireLabel)
 contract = pytest.mark.parametrize("op", OPS, ids=repr)
 contract_of_outputs = pytest.mark.parametrize("op", [op for op in OPS if not isinstance(op, SET_NOTHING)], ids=repr)
 

@@ -247,6 +247,14 @@ def test_a_nan_is_a_missing_number_and_minus_one_is_not(evaluated):
     np.testing.assert_allclose(result.metrics["loss"], losses_and_gradient("number", rows, START)[0].mean(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32])
+def test_labels_may_be_integers_of_any_size(evaluated, dtype):
+    data = records()
+    result = evaluated(linear_task("label"), {**data, "label": data["label"].astype(dtype)})
+    assert result.labelled == RECORDS
+    np.testing.assert_allclose(result.metrics["loss"], losses_and_gradient("label", data, START)[0].mean(), rtol=1e-5)
+
+
 def test_minus_one_is_a_label_if_it_is_one_of_the_classes(evaluated):
     shifted = linear_task("label").loss_fn
     task = linear_task("label", target=Target("label", CLASSES, base=-1), metrics={})
@@ -337,7 +345,7 @@ def test_a_split_without_labels_is_predicted_but_not_evaluated(make_input, confi
     hide(data, slice(None))
     trainer = Trainer(linear_task("label"), config())
     trainer.train(lambda ctx: make_input(stored, ctx), max_steps=1)
-    with pytest.raises(EvaluationError, match="none of the 40 records .* has a label, 'label', .* --mode predict"):
+    with pytest.raises(EvaluationError, match="none of the 40 records .* has a label, 'label': .* --mode predict"):
         trainer.evaluate(lambda ctx: make_input(data, ctx))
     predictions = list(trainer.predict(lambda ctx: make_input(data, ctx)))
     assert [int(each["label"]) for each in predictions] == [-1] * RECORDS

@@ -78,10 +78,8 @@ def replayed_losses(
     made = trainer.replay(input_fn, step=steps[0], to=steps[-1])
     for step, seen in zip(made, seen_batches(history, steps, workdir), strict=True):
         _check_records(step, seen)
-        yield (
-            step.step,
-            Replayed(np.ma.array(step.losses, mask=~step.counted), verdict(step.loss, reported.get(step.step), engine)),
-        )
+        losses = np.ma.array(step.losses, mask=~step.counted)
+        yield step.step, Replayed(losses, verdict(step.loss, reported.get(step.step), engine))
 
 
 def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) -> Recipe:

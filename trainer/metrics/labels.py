@@ -32,12 +32,14 @@ def labelled(batch: Batch, target: Target | None) -> dict[str, Any]:
     even through `where`. Without a target, this is the batch."""
     if target is None:
         return dict(batch)
-    labels, counts, named = rows("labels", found(target.key, None, batch), batch), batch[MASK] > 0, {}
-    unusable = missing = target.missing(labels)
-    if target.classes is not None:
+    if target.classes is None:
+        labels, named = rows("labels", found(target.key, None, batch), batch), {}
+        unusable = missing = target.missing(labels)
+    else:
         labels, last = class_labels(target.key, None, batch), target.base + target.classes - 1
-        unusable = (labels < target.base) | (labels > last)
-        named[f"{OUTSIDE} with a label {target.key!r} outside of {target.base}..{last}"] = unusable & ~missing
+        missing, unusable = target.missing(labels), (labels < target.base) | (labels > last)
+        named = {f"{OUTSIDE} with a label {target.key!r} outside of {target.base}..{last}": unusable & ~missing}
+    counts = batch[MASK] > 0
     known = jnp.where(counts & unusable, target.base, batch[target.key])
     return {**batch, **named, target.key: known, LABELLED: (counts & ~missing).astype(jnp.float32)}
 

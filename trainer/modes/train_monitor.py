@@ -88,15 +88,14 @@ class TrainMonitor(AbstractContextManager):
         return speed
 
     def _check_labels(self, result: DispatchResult) -> None:
-        scalars = result.scalars
-        outside = {name: scalars.pop(name).tolist() for name in [*scalars] if name.startswith(OUTSIDE)}
-        for step, counts in enumerate(zip(*outside.values(), strict=True), result.start + 1):
-            if told := told_outside(dict(zip(outside, counts, strict=True))):
+        outside = {name: result.scalars.pop(name) for name in [*result.scalars] if name.startswith(OUTSIDE)}
+        for i in range(result.length):
+            if told := told_outside({name: counts[i] for name, counts in outside.items()}):
                 raise InputError(
-                    f"step {step} has {told}. No checkpoint contains it; the same command resumes from the newest "
-                    f"checkpoint. {REMEDY}{self._hint(step)}"
+                    f"step {result.start + i + 1} has {told}. No checkpoint contains it; the same command resumes from "
+                    f"the newest checkpoint. {REMEDY}{self._hint(result.start + i + 1)}"
                 )
-        missing = int(np.sum(scalars.pop(UNLABELLED, 0)))
+        missing = int(np.sum(result.scalars.pop(UNLABELLED, 0)))
         if missing and not self.unlabelled:
             text = "training: %s up to step %d had no label; such rows have no part in the loss"
             log.warning(text, counted(missing, "row"), result.start + result.length)

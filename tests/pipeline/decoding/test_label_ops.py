@@ -9,7 +9,7 @@ from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.padding import PadTo
 from pipeline.errors import OptionError, SchemaError
-from pipeline.ops import MultiHot, OneHot
+from pipeline.ops import MultiHot, OneHot, RequireLabel
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 
@@ -130,3 +130,10 @@ def test_a_pad_value_that_is_a_valid_label_is_refused(op, pad_to, text):
 def test_invalid_options_of_one_hot_and_multi_hot_are_refused(make, text):
     with pytest.raises(OptionError, match=text):
         make()
+
+
+def test_a_record_without_a_required_label_is_an_error_that_says_why_it_needs_one():
+    op = RequireLabel("x", "Mixing needs it.")
+    assert op({"x": np.int64(3)}, rng_of()) == {}
+    with pytest.raises(SchemaError, match=r"^the record has no label: 'x' is -1\. Mixing needs it\.$"):
+        hot(Decoder(ONE, 1, ops=[op]), {"x": -1}, schema=ONE)

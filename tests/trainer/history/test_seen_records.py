@@ -36,6 +36,14 @@ def test_losses_that_are_not_finite_come_first_then_the_largest_and_records_that
     assert [record.index for record in seen([6, 5, 4, 3, 2, 1], most=2).records] == [10, 11]
 
 
+def test_a_record_that_has_no_part_in_the_mean_loss_comes_last_and_without_a_loss():
+    losses = np.ma.array([1.0, np.nan, 2.0, np.nan, 3.0, 0.5], np.float32, mask=[False, True, *[False] * 4])
+    batch = SeenBatch(7, SOURCE, np.arange(6), np.zeros(6, np.int64), REPLACED, np.zeros(6, bool))
+    step = step_of(batch, RecordPlaces(SOURCE), losses)
+    assert [record.index for record in step.records] == [3, 4, 2, 0, 5, 1]
+    assert [record.index for record in step.records if record.loss is None] == [1]
+
+
 @pytest.mark.parametrize(
     ("loss", "told"), [(0.5, 0.5), (np.nan, "NaN"), (np.inf, "Infinity"), (-np.inf, "-Infinity"), (None, None)]
 )

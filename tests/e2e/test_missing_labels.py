@@ -1,0 +1,156 @@
+"""Recipes on data with missing labels: a table by command, and images of which some records lack one."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from converters import table_to_gcs
+from pipeline.errors import EvaluationError, InputError, SchemaError
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.sources.in_memory import ExampleRecords
+from trainer.checkpointing.manager import CheckpointManager
+from trainer.command.running import run
+from trainer.config import TrainerConfig
+from trainer.recipes import images
+from trainer.settings import Pages
+
+pytestmark = [pytest.mark.usefixtures("without_beam"), pytest.mark.long]
+
+LABEL, RECORDS = "image/class/label", 40
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """A table whose city and price follow from the area; every fourth row has neither. No row of "test" has a city."""
+    directory = tmp_path_factory.mktemp("table")
+    (directory / "raw").mkdir()
+    rng = np.random.default_rng(0)
+    for split, rows in (("train", 200), ("validation", 80), ("test", 30)):
+        with (directory / "raw" / f"{split}.csv").open("w") as file:
+            writer = csv.writer(file)
+            writer.writerow(["area", "city", "price"])
+            for number, area in enumerate(rng.normal(size=rows).round(3).tolist()):
+                known = ["Oslo" if area > 0 else "Rome", 100 + 3 * area] if number % 4 else ["", ""]
+                writer.writerow([area, *(["", 100.5] if split == "test" else known)])
+    with pytest.MonkeyPatch.context() as patch:
+        from stages import Stages
+
+        from beam_jobs import graph
+
+        patch.setattr(graph, "pipeline_of", Stages)
+        table_to_gcs.main([f"--raw-data-dir={directory}/raw", f"--output={directory}/shards"])
+    return directory / "shards"
+
+
+def commanded(run_forked, shards, workdir, *flags):
+    command = ["-m", "trainer", "tabular", f"--data-dir={shards}", f"--workdir={workdir}", "--columns=area", *flags]
+    code, printed = run_forked([*command, "--max-steps=200", "--iterations-per-loop=20"], timeout=200)
+    return code, " ".join(printed.split())
+
+
+def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(run_forked, shards, tmp_path):
+    code, printed = commanded(run_forked, shards, tmp_path, "--target=city")
+    assert code == 0, printed
+    result = json.loads((tmp_path / "eval_result.json").read_bytes())
+    assert (result["records"], result["labelled"], result["num_records"], result["proven"]) == (80, 60, 80, True)
+    assert result["accuracy"] > 0.9
+    assert f"accuracy {result['accuracy']:.2%}, loss" in printed
+    assert "over 60 labelled of 80 validation records, proven exact; written" in printed
+    assert "20 of 80 records have no label; the metrics are over 60" in printed
+    assert len(re.findall("rows had no label, and no part in the loss", printed)) == 1
+
+    code, printed = commanded(run_forked, shards, tmp_path, "--target=city", "--mode=predict")
+    assert code == 0, printed
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    right = sum(line["label"] == line["class"] for line in lines)
+    assert [line["label"] for line in lines].count(-1) == 20
+    assert right == round(result["accuracy"] * 60)
+    assert (
+        f"80 predictions written to {tmp_path}/predictions.jsonl: {right} agree with their label, {60 - right}"
+        in printed
+    )
+
+    new = ["--target=city", "--eval-split=test"]
+    code, printed = commanded(run_forked, shards, tmp_path, *new, "--mode=evaluate")
+    assert code != 0
+    named = r"none of the 30 records of \S*shards.*test.* has a label, 'city': there is nothing .*--mode predict"
+    assert re.search(named, printed), printed
+    code, printed = commanded(run_forked, shards, tmp_path, *new, "--mode=predict")
+    assert code == 0, printed
+    assert printed.endswith(f"30 predictions written to {tmp_path}/predictions.jsonl")
+
+
+def test_a_table_with_missing_numbers_is_learned_and_evaluated(run_forked, shards, tmp_path):
+    code, printed = commanded(run_forked, shards, tmp_path, "--target=price")
+    assert code == 0, printed
+    result = json.loads((tmp_path / "eval_result.json").read_bytes())
+    assert (result["records"], result["labelled"], result["proven"], result["not_finite"]) == (80, 60, True, {})
+    assert result["regression/r2"] > 0.9
+    assert np.isfinite(result["loss"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures(images.Config):
+    """Pictures whose brightness is their class; `labels`: of the records, over and over."""
+
+    labels: tuple[int, ...] = (0, 1)
+
+    def tiny_records(self, split):
+        features = {"image/encoded": Feature("bytes", content="image", channels=3), LABEL: Feature("int64")}
+        schema, names = Schema("tiny", features), Labels(LABEL, 0, ("dark", "light"))
+        return ExampleRecords(f"pictures of {split}", schema, map(self._example, range(RECORDS)), names)
+
+    def _example(self, number):
+        buffer = io.BytesIO()
+        Image.fromarray(np.full((16, 16, 3), 40 + 150 * (number % 2), np.uint8)).save(buffer, "jpeg")
+        return {"image/encoded": buffer.getvalue(), LABEL: self.labels[number % len(self.labels)]}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    def made(**fields):
+        trainer = TrainerConfig(workdir=str(tmp_path / "run"), global_batch_size=16, eval_batch_size=16, max_steps=20)
+        return Pictures(tiny=True, size=8, widths=(4,), augmentation="none", trainer=trainer, **fields)
+
+    return made
+
+
+def test_images_without_a_label_have_no_part_in_metrics_nor_in_the_page(pictures, tmp_path, capsys):
+    run(pictures(labels=(0, 1, -1, -1), label_smoothing=0.1, pages=Pages(report=str(tmp_path / "page.html"))))
+    result = json.loads((tmp_path / "run" / "eval_result.json").read_text())
+    assert (result["records"], result["labelled"], result["proven"], result["accuracy"]) == (40, 20, True, 1.0)
+    assert "accuracy 100.00%" in capsys.readouterr().out
+    page = (tmp_path / "page.html").read_text()
+    assert "40 of 40 records were evaluated, 20 of them labelled; proven" in page
+    assert page.count("<img ") == 20
+    assert "-1" not in re.sub("<[^>]*>", "", page[page.index("Confusion matrix") :])
+
+
+@pytest.mark.parametrize("mix", [{"mixup": 0.2}, {"cutmix": 1.0}], ids=["mixup", "cutmix"])
+def test_mixing_is_refused_with_the_name_of_the_record_without_a_label(pictures, mix):
+    labels = tuple(-1 if number == 17 else number % 2 for number in range(RECORDS))
+    with pytest.raises(
+        SchemaError, match=r"17.*no label: 'image/class/label' is -1\. --mixup and --cutmix mix the labels of two"
+    ):
+        run(pictures(labels=labels, **mix))
+
+
+def test_a_label_outside_of_the_classes_ends_training_and_evaluation(pictures, tmp_path):
+    wrong = (0, 1, 7, 1)
+    with pytest.raises(InputError, match=r"step 1 has \d records with a label 'image/class/label' outside of 0\.\.1"):
+        run(pictures(labels=wrong))
+    assert CheckpointManager(pictures().trainer).steps() == []
+    run(pictures())
+    (Path(tmp_path) / "run" / "eval_result.json").unlink()
+    with pytest.raises(
+        EvaluationError, match=r"10 records with a label 'image/class/label' .* such as record 38; the metr"
+    ):
+        run(replace(pictures(labels=wrong), mode="evaluate"))
+    assert not (Path(tmp_path) / "run" / "eval_result.json").exists()
