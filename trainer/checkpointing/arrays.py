@@ -18,17 +18,14 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Future
 
 from pipeline.errors import CheckpointError
-from pipeline.logs import logger
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import METADATA, changes, versions
 from trainer.checkpointing.numbers import MIX, PLACE, SHIFTS, array_sum, is_tiny
 from trainer.state import TrainState
 
-log = logger("trainer")
-
 EMA = "ema/"  # in the names of averaged parameters
 
-Listed = Mapping[str, Mapping[str, Any]]  # name -> dtype, shape, partition, sum; before 0.3 also cut
+Listed = Mapping[str, Mapping[str, Any]]  # name -> dtype, shape, partition, sum
 Sums = dict[str, int]  # of the numbers of each array
 
 
@@ -97,12 +94,7 @@ def check_model(path: str, listed: Listed, like: Any) -> None:
 
 def check_numbers(path: str, listed: Listed, state: Any) -> None:
     """Raises CheckpointError, which names the arrays, if restored values differ from the saved ones. A collective."""
-    before_03 = any("cut" in array for array in listed.values())
-    if before_03 and jax.process_count() > 1:
-        log.info("%s is not verified: the checksums of infeed 0.2 can be verified by a single process only", path)
-        return
-    cuts = {name: array.get("cut") for name, array in listed.items()}
-    sums = _begin_on_host(state, cuts)() if before_03 else begin_sums(state)()
+    sums = begin_sums(state)()
     if wrong := [name for name, value in sums.items() if value != listed[name]["sum"]]:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(
@@ -119,16 +111,16 @@ def begin_sums(state: Any) -> Callable[[], Sums]:
 
     The result waits for them, in any thread, even if the state has been donated since. A collective."""
     if jax.default_backend() == "cpu" and jax.process_count() == 1:
-        return _begin_on_host(state, {})  # XLA adds up one number after the other there, and takes four times as long
+        return _begin_on_host(state)  # XLA adds up one number after the other there, and takes four times as long
     leaves = named_leaves(state)
     shardings = [leaf.sharding for leaf in leaves.values() if isinstance(leaf.sharding, NamedSharding)]
     found = _adder(NamedSharding(shardings[0].mesh, P()) if shardings else None)([*leaves.values()])
     return lambda: dict(zip(leaves, jax.device_get(found).tolist(), strict=True))
 
 
-def _begin_on_host(state: Any, cuts: Mapping[str, Any]) -> Callable[[], Sums]:
+def _begin_on_host(state: Any) -> Callable[[], Sums]:
     held = {name: np.asarray(_plain(leaf)) for name, leaf in named_leaves(state).items()}  # views, if on a CPU
-    return lambda: {name: array_sum(numbers, cuts.get(name)) for name, numbers in held.items()}
+    return lambda: {name: array_sum(numbers) for name, numbers in held.items()}
 
 
 @cache

@@ -13,7 +13,7 @@ from pipeline.storage.storage import Storage, join
 from pipeline.tools.program import version_of
 from trainer.workdir import CONTENTS, ITEM_METADATA
 
-FORMAT = 2  # 1, before 0.3, had sums of crc32c, which depended on how an array was split
+FORMAT = 2
 METADATA = "metadata"
 _REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
 _SEAL = "crc32c"
@@ -32,11 +32,6 @@ class _Head:
 def versions() -> dict[str, str]:
     """Versions of Python and of all libraries that affect the values of a training run."""
     return {"python": platform.python_version()} | {name: version_of(name) or "unknown" for name in _PACKAGES}
-
-
-def engine_of(versions: Mapping[str, str]) -> str:
-    """What made the batches of a training with these versions: NumPy, or TensorFlow before 0.3."""
-    return "NumPy" if _PIXELS[0] in versions else "TensorFlow"
 
 
 def sealed(contents: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,9 +64,9 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
     if not isinstance(page, dict) or page.get(_SEAL) != _checksum(page):
         raise CheckpointError(f"{path} is damaged: its checksum does not match.")
     head = file.typed({name: page[name] for name in ("format", "versions") if name in page}, _Head)
-    if not 1 <= head.format <= FORMAT:
+    if head.format != FORMAT:
         raise CheckpointError(
-            f"{path} has format {head.format}; this version of infeed reads 1 to {FORMAT}. Use the version that wrote "
+            f"{path} has format {head.format}; this version of infeed reads {FORMAT}. Use the version that wrote "
             f"it: {head.versions.get('infeed', 'unknown')}."
         )
     return page

@@ -234,8 +234,7 @@ class CheckpointManager:
             state = self._read_state(step, like)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
-        known = {name: page[name] for name in ("config", "versions", "mesh")}
-        known |= {name: page.get(name) for name in ("productive_seconds", "run")}  # checkpoints of 0.1 have neither
+        known = {name: page[name] for name in ("config", "versions", "mesh", "productive_seconds", "run")}
         return Saved(step, state, page["input"], **known)
 
     def _read_state(self, step: int, like: TrainState) -> TrainState:

@@ -1,11 +1,9 @@
 """Reads and verifies the values of an array in a checkpoint, for tools. Needs no jax."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from pipeline.errors import CheckpointError
@@ -16,7 +14,6 @@ from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls,
 from trainer.workdir import STATE
 
 PLACE, MIX, SHIFTS = 0x9E3779B1, 0x85EBCA6B, (15, 13)  # as in common integer hashes
-MOST_PARTS = 2**20
 AT_ONCE = 2**16  # words, which stay in a core's cache
 
 
@@ -42,30 +39,11 @@ def is_tiny(dtype: np.dtype) -> bool:
     return dtype.itemsize == 1 and dtype.kind not in "biu"
 
 
-def array_sum(numbers: np.ndarray, cut: Sequence[int] | None = None) -> int:
-    """The sum of an array's numbers that a checkpoint lists. cut: listed with it before 0.3."""
-    if cut is not None:
-        return _sum_of_crcs(numbers, cut)
+def array_sum(numbers: np.ndarray) -> int:
+    """The sum of an array's numbers that a checkpoint lists."""
     numbers = numbers.astype(np.float32) if is_tiny(numbers.dtype) else numbers
     wide = min(numbers.dtype.itemsize, 4)
     return summed(np.ascontiguousarray(numbers).reshape(-1).view(f"<u{wide}").astype(np.uint32, copy=False))
-
-
-def _fits(cut: Any, shape: Sequence[int]) -> bool:
-    """Whether an array of this shape can be cut so, into no more parts than there are devices anywhere."""
-    whole = isinstance(cut, list) and len(cut) == len(shape) and all(type(count) is int and count > 0 for count in cut)
-    return whole and math.prod(cut) <= MOST_PARTS and not any(np.remainder(shape, cut))
-
-
-def _sum_of_crcs(numbers: np.ndarray, cut: Sequence[int]) -> int:
-    if not _fits(cut, numbers.shape):
-        return -1  # of no array: the file states it
-    parts, total = [size // count for size, count in zip(numbers.shape, cut, strict=True)], 0
-    for number, cell in enumerate(np.ndindex(*cut)) if numbers.size else ():
-        part = numbers[tuple(slice(i * size, (i + 1) * size) for i, size in zip(cell, parts, strict=True))]
-        octets: Any = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-        total += google_crc32c.extend(google_crc32c.value(octets), number.to_bytes(8, "little"))
-    return total % 2**32
 
 
 def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarray:
@@ -78,7 +56,7 @@ def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarr
         numbers = _read(state, name)
     except Exception as error:  # tensorstore raises many kinds
         raise CheckpointError(f"cannot read {name} of {state}: {reason(error)}") from error
-    if array_sum(numbers, listed.get("cut")) != listed["sum"]:
+    if array_sum(numbers) != listed["sum"]:
         raise CheckpointError(f"{name} of {state} is damaged: it does not have the values that were saved.")
     return numbers
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.logs import logger
-from trainer.checkpointing.contents import changes, engine_of, versions
+from trainer.checkpointing.contents import changes, versions
 from trainer.command.loading import recipe_class
 from trainer.command.names import is_ours
 from trainer.command.recorded import not_run, recorded_recipe
@@ -30,9 +30,6 @@ log = logger("trainer")
 
 TOLERANCE = 1e-3
 """Relative: how far the mean loss of a replay on other devices may be from that of the run. Rounding adds up."""
-OTHER_ENGINE = 0.05
-"""The same where TensorFlow made the batches of the run: a pixel in thousands is rounded the other way. A CNN on
-photographs of 224 pixels was up to 0.026 apart after 20 steps."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,6 @@ def replayed_losses(
 
     if changed := changes(start.versions, versions()):
         log.warning("the run used other versions, so the replay may differ: %s", ", ".join(changed))
-    if (engine := engine_of(start.versions)) != engine_of(versions()):
-        log.warning("%s made the batches of the run, and NumPy makes those of the replay: pixels may differ", engine)
     trainer = Trainer(recipe.task(), recipe.trainer, warm_start=recipe.warm_start)
 
     def input_fn(ctx: "InputContext") -> Any:
@@ -79,7 +74,7 @@ def replayed_losses(
     for step, seen in zip(made, seen_batches(history, steps, workdir), strict=True):
         _check_records(step, seen)
         losses = np.ma.array(step.losses, mask=~step.counted)
-        yield step.step, Replayed(losses, verdict(step.loss, reported.get(step.step), engine))
+        yield step.step, Replayed(losses, verdict(step.loss, reported.get(step.step)))
 
 
 def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) -> Recipe:
@@ -136,17 +131,16 @@ def _check_records(step: ReplayedStep, seen: SeenBatch) -> None:
         )
 
 
-def verdict(loss: float, reported: float | None, engine: str) -> str:
-    """How the mean loss of a replayed step compares with the one that the run reported. engine: of the run."""
+def verdict(loss: float, reported: float | None) -> str:
+    """How the mean loss of a replayed step compares with the one that the run reported."""
     if reported is None:
         return f"mean loss {loss:.6g}; metrics.jsonl has none to compare it with"
     if np.float32(loss) == np.float32(reported) or (np.isnan(loss) and np.isnan(reported)):
         return f"mean loss {loss:.6g}, bit-identical to metrics.jsonl"
     apart = abs(loss - reported) / max(abs(reported), 1e-30)
-    same = engine == engine_of(versions())
-    if apart <= (TOLERANCE if same else OTHER_ENGINE):
-        cause = "from rounding" if same else f"from pixels that {engine} rounded otherwise"
-        return f"mean loss {loss:.6g}; {reported:.6g} in metrics.jsonl (a relative difference of {apart:.1g}, {cause})"
+    if apart <= TOLERANCE:
+        how = f"a relative difference of {apart:.1g}, from rounding"
+        return f"mean loss {loss:.6g}; {reported:.6g} in metrics.jsonl ({how})"
     return (
         f"mean loss {loss:.6g}, but {reported:.6g} in metrics.jsonl: this replay is not what the run computed. The "
         "recipe's code, the data, the devices or the versions differ"

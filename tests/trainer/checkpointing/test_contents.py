@@ -62,5 +62,5 @@ def test_a_page_of_a_later_format_says_which_version_reads_it(tmp_path, monkeypa
     file = tmp_path / "7/contents/metadata"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(page))
-    with pytest.raises(CheckpointError, match=r"has format 3; this version of infeed reads 1 to 2\. Use .*: 9\.9"):
+    with pytest.raises(CheckpointError, match=r"has format 3; this version of infeed reads 2\. Use .*: 9\.9"):
         read_contents(LocalStorage(), str(tmp_path), 7)
