@@ -195,8 +195,8 @@ def mixup(
     [b, classes], see one_hot. https://arxiv.org/abs/1710.09412
     Integer labels remain those of the record itself, even if its weight is below 0.5. Training accuracy therefore
     counts only a record's own class as right, and is lower than in an evaluation."""
-    images, soft = _checked(batch, key, labels, alpha, "mixup")
-    images = images.astype(jnp.float32)
+    pixels, soft = _checked(batch, key, labels, alpha, "mixup")
+    images = pixels.astype(jnp.float32)
     drawn = beta(uniform(batch, stream, 1)[:, 0], alpha)
     weight = jnp.where(_paired(batch), drawn, 1.0)
     return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed(soft, weight[:, None])}

@@ -321,8 +321,17 @@ def test_an_evaluation_names_labels_outside_of_the_classes(evaluated, name):
     assert evaluated(task, with_labels(1, 0)).records == RECORDS
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-@pytest.mark.parametrize(("on_nan", "accumulate"), [("raise", 1), ("skip", 1), ("ignore", 2)])
+@pytest.mark.parametrize(
+    ("name", "on_nan", "accumulate"),
+    [
+        ("a target", "raise", 1),
+        ("a target", "skip", 1),
+        ("a target", "ignore", 2),
+        ("accuracy", "skip", 2),
+        ("per class", "ignore", 1),
+        ("area", "raise", 2),
+    ],
+)
 def test_a_training_ends_before_it_saves_what_it_learned_from_such_a_label(
     make_input, config, name, on_nan, accumulate
 ):

@@ -21,6 +21,18 @@ MOST_BINS = 2**24
 
 class _Binary:
     labels: FromBatch
+    scores: FromOutputs
+
+    def _scored(
+        self, outputs: Any, batch: Batch, mask: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Scores float32 [b]; the positive and the negative rows, bool [b]; the number of rows with a NaN."""
+        values = rows("scores", found_in_outputs(self.scores, outputs, batch), batch)
+        if not jnp.issubdtype(values.dtype, jnp.floating):
+            raise InputError(f"the scores are {values.dtype}; expected floats.")
+        own, number = rows("labels", found(self.labels, outputs, batch), batch), ~jnp.isnan(values)
+        usable, unscored = mask & number, {"unscored": _count(mask & ~number)}
+        return values.astype(jnp.float32), usable & (own == 1), usable & (own == 0), unscored
 
     def outside(self, outputs: Any, batch: Batch) -> tuple[jax.Array, str]:
         """See Task."""
@@ -42,7 +54,7 @@ class PrecisionRecall(_Binary, Metric):
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
         """Counts, int32 []: yes, predicted, right, unscored."""
-        scores, yes, no, state = _scored(self.labels, self.scores, outputs, batch, mask)
+        scores, yes, no, state = self._scored(outputs, batch, mask)
         above = scores >= self.threshold
         return state | {"yes": _count(yes), "predicted": _count((yes | no) & above), "right": _count(yes & above)}
 
@@ -79,7 +91,7 @@ class AUC(_Binary, Metric):
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
         """yes, no int32 [bins]; unscored int32 []."""
-        scores, yes, no, state = _scored(self.labels, self.scores, outputs, batch, mask)
+        scores, yes, no, state = self._scored(outputs, batch, mask)
         place = jnp.floor((scores - self.low) * (self.bins / (self.high - self.low)))
         # Clip as float: conversion to int32 is undefined outside its range and for NaN.
         bins = jnp.where(yes | no, jnp.clip(place, 0, self.bins - 1), 0).astype(jnp.int32)
@@ -106,16 +118,3 @@ class AUC(_Binary, Metric):
 
 def _count(which: jax.Array) -> jax.Array:
     return jnp.sum(which, dtype=jnp.int32)
-
-
-def _scored(
-    labels: FromBatch, scores: FromOutputs, outputs: Any, batch: Batch, mask: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
-    """Scores float32 [b]; the positive and the negative rows, bool [b]; the number of rows with a NaN."""
-    values = rows("scores", found_in_outputs(scores, outputs, batch), batch)
-    if not jnp.issubdtype(values.dtype, jnp.floating):
-        raise InputError(f"the scores are {values.dtype}; expected floats.")
-    own = rows("labels", found(labels, outputs, batch), batch)
-    number = ~jnp.isnan(values)
-    usable = mask & number
-    return values.astype(jnp.float32), usable & (own == 1), usable & (own == 0), {"unscored": _count(mask & ~number)}

@@ -26,7 +26,7 @@ def counting(batch: Batch) -> jax.Array:
 
 
 def labelled(batch: Batch, target: Target | None) -> dict[str, Any]:
-    """The batch with `_labelled`, and the rows with a label outside of the target's classes.
+    """The batch with `_labelled`, and the rows with a label outside of the target's classes, or without one.
 
     In rows that count, `base` takes the place of a label that is missing or outside: a NaN there would reach gradients
     even through `where`. Without a target, this is the batch."""
@@ -38,14 +38,14 @@ def labelled(batch: Batch, target: Target | None) -> dict[str, Any]:
     else:
         labels, last = class_labels(target.key, None, batch), target.base + target.classes - 1
         missing, unusable = target.missing(labels), (labels < target.base) | (labels > last)
-        named = {f"{OUTSIDE} with a label {target.key!r} outside of {target.base}..{last}": unusable & ~missing}
+        named = {f"{OUTSIDE} with a label {target.key!r} outside of {target.base}..{last}": unusable}
     counts = batch[MASK] > 0
     known = jnp.where(counts & unusable, target.base, batch[target.key])
     return {**batch, **named, target.key: known, LABELLED: (counts & ~missing).astype(jnp.float32)}
 
 
 def outside_rows(outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
-    """The rows, bool [b], whose label is outside of the target's or of a metric's classes."""
+    """The rows, bool [b], whose label is outside of the target's or of a metric's classes, if they have a label."""
     outside = {name: rows for name, rows in batch.items() if name.startswith(OUTSIDE)}
     for name, metric in metrics.items():
         if of_metric := getattr(metric, "outside", None):
