@@ -16,7 +16,7 @@ from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage, join
 from pipeline.tokenizers import PACKED_TEXT, TEXT_FILE, TextInfo, read_text_info
 
-__all__ = ["Describe", "Description", "Renumbering", "renumberings"]
+__all__ = ["Description"]
 
 _SHOWN = 60  # characters of a tokenizer's setting
 

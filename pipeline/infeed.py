@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pipeline.ctrl_c import leave_at_once
 from pipeline.errors import OptionError, did_you_mean
-from pipeline.tools.program import COMMANDS, OLD_COMMANDS, Command, ends_when_not_read, started_by_infeed, version_of
+from pipeline.tools.program import COMMANDS, Command, ends_when_not_read, started_by_infeed, version_of
 
 _CONVERT = "convert"
 _END = """examples:
@@ -48,8 +48,7 @@ def _run(arguments: Sequence[str]) -> int:
     elif words in ([_CONVERT], [_CONVERT, "-h"], [_CONVERT, "--help"]):
         print(_help_of_convert())
     else:
-        name = " ".join(words)
-        _run_module(OLD_COMMANDS.get(name) or _find(name).module, rest)
+        _run_module(_find(" ".join(words)).module, rest)
     return 0
 
 

@@ -198,15 +198,6 @@ def test_the_help_of_the_trainer_and_of_its_tools_ends_with_examples_that_ci_run
         assert examples_of(shown)[0][0][:3] == ["infeed", words, "model"]
 
 
-def test_a_command_works_under_its_old_name_with_a_warning(infeed, tmp_path):
-    told = infeed("seen", str(tmp_path), "--step=3")
-    status, shown, failed = infeed("rewind", str(tmp_path), "--step=3")
-    warning, _, failed = failed.partition("\n")
-    assert warning == "warning: this is now infeed seen; its old name, rewind, will be removed."
-    assert (status, shown, failed) == told
-    assert "has no segments.jsonl" in failed
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_help_of_a_recipe_shows_what_people_use_and_names_the_help_that_shows_all(train_help, recipe):
     shown, whole, same = (train_help(recipe, each) for each in ("--help", "--help-all", "--help_all"))

@@ -66,7 +66,6 @@ def test_a_remedy_names_a_command_as_the_user_started_this_one(infeed, tmp_path,
 
 
 STARTED_BY_US = ("guard.py", "service.py", "serving_process.py")
-OLD_NAMES = {"trainer.rewind", "trainer.flops"}  # which only warn and call the new ones
 
 
 def test_every_command_is_listed_and_every_module_that_is_listed_is_there():
@@ -76,7 +75,7 @@ def test_every_command_is_listed_and_every_module_that_is_listed_is_there():
         for path in (ROOT / package).rglob("*.py")
         if '\nif __name__ == "__main__":\n' in path.read_text() and path.name not in STARTED_BY_US
     }
-    assert {*MODULES} | OLD_NAMES == ours
+    assert {*MODULES} == ours
 
 
 def test_the_version_is_that_of_the_package(infeed):

@@ -32,7 +32,6 @@ __all__ = [
     "TfDataset",
     "as_function",
     "as_input",
-    "described_as",
 ]
 
 MASK = "_mask"

@@ -214,8 +214,9 @@ class DataRecipe(Recipe):
 
     @cached_property
     def eval_records(self) -> "Dataset":
-        """The records of eval_split. Raises like open_dataset."""
-        return self._opened(self.eval_split)
+        """The records of eval_split; its labels are the model's, as in batches. Raises like open_dataset."""
+        model = self.description
+        return self._opened(self.eval_split).labelled_as(model and model.labels)
 
     @cached_property
     def description(self) -> "Description | None":
@@ -227,16 +228,15 @@ class DataRecipe(Recipe):
         from trainer.checkpointing.listing import finished_steps
         from trainer.kept_data import describer, kept
 
-        begins = self.mode in ("train", "look") or self.trainer.fast_dev_run
-        if not begins and (found := kept(self.trained_in)):
+        trains, tries = self.mode in ("train", "look"), self.trainer.fast_dev_run
+        if not (trains or tries) and (found := kept(self.trained_in)):
             return found
-        trains = self.mode in ("train", "look", "evaluate-continuously")
-        own = (self.train_records if trains else self.eval_records).info.description
-        if own is None or self.mode != "train" or self.trainer.fast_dev_run:
+        if not trains and self.mode != "evaluate-continuously":
+            return self._opened(self.eval_split).info.description
+        own, step = self.train_records.info.description, max(finished_steps(self.trainer.workdir), default=0)
+        if own is None or tries or self.mode == "look":
             return own
-        workdir = self.trainer.workdir
-        step = max(finished_steps(workdir), default=0)
-        return describer(workdir, step, self.warm_start, self.target_key)(own)
+        return describer(self.trainer.workdir, step, self.warm_start, self.target_key)(own)
 
     @property
     def target_key(self) -> str | None:

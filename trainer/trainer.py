@@ -240,7 +240,7 @@ def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[
     """The model that was trained in a work directory, on one device, ready to be called on arrays.
 
     workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the newest. Needs no data: the
-    training has kept a description of them (data.json). Where an earlier version trained, --data-dir has to be there.
+    training has kept a description of them (description.json).
     recipe: the recipe of the training, or its class, whose options are then those of the training; only infeed's own
     are found without, as what a work directory names may be anyone's code.
     Raises CheckpointError if there is no such checkpoint, or its arrays are not those of the recipe's model;

@@ -4,6 +4,7 @@ It wraps any Records, so a source needs nothing for it. Independent of orders an
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -32,7 +33,7 @@ class Dataset:
     front; CorruptRecordError naming the record; StorageError."""
 
     def __init__(self, source: Records) -> None:
-        self.source, self.info = source, source.info
+        self.source, self.info, self._labels = source, source.info, source.info.labels
         self._payload = payload_reader(source, OpenFiles())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -54,7 +55,13 @@ class Dataset:
     @property
     def labels(self) -> Labels | None:
         """The class names: feature, base and names; None if none are stored with the data."""
-        return self.info.labels
+        return self._labels
+
+    def labelled_as(self, labels: Labels | None) -> "Dataset":
+        """The same records for batches in which classes have these names and numbers: those of a model."""
+        other = copy(self)
+        other._labels = labels
+        return other
 
     def __len__(self) -> int:
         return self.info.num_records

@@ -60,8 +60,6 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet."),
     ),
 }
-OLD_COMMANDS: Mapping[str, str] = {"rewind": "trainer.rewind"}
-"""Words -> module: what commands were called before. They still work for one version, with a warning."""
 _MODULES = {command.module for group in COMMANDS.values() for command in group}
 _MODULE = re.compile(r"python -m (\w+(?:\.\w+)*)")
 

@@ -22,6 +22,7 @@ MODULES = (
     "pipeline.tensorflow_op",
     "pipeline.formats",
     "pipeline.hosts",
+    "pipeline.description",  # what recipes and sources of one's own may state
     "pipeline.tokenizers",
     "pipeline.errors",
     "pipeline.sources.records",  # the protocol of one's own source

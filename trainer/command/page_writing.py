@@ -95,7 +95,7 @@ def _evaluated(recipe: Recipe, command: Command | None, input_fn: PageInput, res
     facts["model"] = MODELS[recipe.trainer.evaluated_models[0]]
     if isinstance(recipe, DataRecipe):
         facts |= {"data": recipe.data_name, "split": recipe.eval_split}
-        label_names = recipe.eval_records.info.labels
+        label_names = recipe.eval_records.labels
         if input_fn.reads(recipe.eval_records):
             show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
     class_names, made_by = recipe.class_names().get("class"), _command_text(command)

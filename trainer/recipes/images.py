@@ -122,6 +122,11 @@ class Config(DataRecipe):
         """From the flags, or else from the description of the data."""
         return image_data(self, self.description)
 
+    @property
+    def target_key(self) -> str | None:
+        """See DataRecipe."""
+        return self.label_key or super().target_key
+
     def tiny_records(self, split: str) -> "Records":
         """Color images of 80x96 pixels in ten classes, or num_classes. See tiny_images."""
         return tiny_images(split, (80, 96, 3), self.num_classes or 10, encoding="jpeg")
