@@ -127,7 +127,7 @@ class EpochTotals:
             raise EvaluationError(f"the evaluation counted {told}{such}; {so}. {REMEDY}.")
         if target and not self.epoch.labelled:
             raise EvaluationError(
-                f"none of the {self.epoch.records} records of {self.epoch.name} has a label, {target.key!r}: there is "
+                f"{self.epoch.name}: none of the {self.epoch.records} records has the label {target.key!r}, so there is "
                 "nothing to evaluate. --mode predict (Trainer.predict) works without labels."
             )
 
