@@ -354,7 +354,7 @@ def test_a_split_without_labels_is_predicted_but_not_evaluated(make_input, confi
     hide(data, slice(None))
     trainer = Trainer(linear_task("label"), config())
     trainer.train(lambda ctx: make_input(stored, ctx), max_steps=1)
-    with pytest.raises(EvaluationError, match="none of the 40 records .* has a label, 'label': .* --mode predict"):
+    with pytest.raises(EvaluationError, match="none of the 40 records has the label 'label', .* --mode predict"):
         trainer.evaluate(lambda ctx: make_input(data, ctx))
     predictions = list(trainer.predict(lambda ctx: make_input(data, ctx)))
     assert [int(each["label"]) for each in predictions] == [-1] * RECORDS

@@ -16,7 +16,7 @@ from trainer.task import Batch, Metrics, Target
 OUTSIDE = "_outside"  # begins the names of rows with such labels, bool [b], and of their counts; what is wrong follows
 REMEDY = (
     "Correct these labels or the number of classes. Classes that are not numbered from 0 need Target(base=...), or a "
-    "function as the metric's labels. -1 is a missing label only if the task has a Target, and it is no class"
+    "function as the metric's labels. -1 is a missing label only if the task has a Target and no class has this number"
 )
 
 
