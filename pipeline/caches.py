@@ -195,8 +195,7 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
     directory = os.fspath(where)
     if "://" in directory or (isinstance(where, str) and "/" not in directory):
         raise OptionError(
-            f"cache={directory!r} is not known. Known: 'ram'; a directory on a local disk, with a slash in it; for "
-            "eval_dataset also 'decoded'."
+            f"cache={directory!r} is not known. Known: 'ram'; a directory on a local disk, with a slash in it."
         )
     return CachedRecords(records, DiskStore(records.info, directory, share), (where, share))
 

@@ -15,7 +15,6 @@ from pipeline.errors import OptionError, check_at_least
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.inputs.dataset_input import Batches, DatasetInput
-from pipeline.inputs.decoded import DecodedInput
 from pipeline.order_defaults import Mixture, Sizes, check_hosts, plan_mixture, plan_records, training_bytes
 from pipeline.orders.mixing import check_weights
 from pipeline.orders.order import EvalOrder, Position
@@ -117,8 +116,6 @@ def train_dataset(
         records = _limited(open_dataset(data, split), limit)
         order, window_bytes = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
     check_hosts(records.info, hosts, order)
-    if cache == "decoded":
-        raise OptionError("cache='decoded' is for eval_dataset: training batches never repeat. Known: 'ram'.")
     if cache is not None:  # sooner or later, every host needs every record
         records = cached(records, cache)
     host_batch = sum(map(len, rows))
@@ -164,12 +161,9 @@ def eval_dataset(
     data: what to read, as open_dataset accepts or returns it; no `mixture`, because it is endless.
     split: which part to read, see open_dataset. None: "validation", or everything that was opened.
     global_batch: rows of a batch, over all hosts; there may be fewer records.
-    hosts, ops, keys, pad_to, nested, limit, stall_seconds, workers, max_bad_records, quarantine_file: as in
+    hosts, ops, keys, pad_to, nested, limit, cache, stall_seconds, workers, max_bad_records, quarantine_file: as in
         train_dataset.
     pad_values: key -> value in rows of padding. Default: what pad_to fills with, or 0.
-    cache: as in train_dataset; or "decoded": keeps the batches of the first complete pass in RAM, as read-only arrays,
-        and returns them in later passes. The cache belongs to the DatasetInput: make it once, and let input_fn
-        return it for every evaluation.
     read_ahead_bytes: the most that the reading thread may hold. None: 256 MB.
     on_error: "raise", or "mask": leaves bad records out of the metrics, and the evaluation reports how many. "skip" is
         refused, because it would count other records twice.
@@ -185,10 +179,9 @@ def eval_dataset(
     rows = hosts.host_rows(global_batch)
     records = _limited(open_dataset(data, split, default_split="validation"), limit)
     order, host_batch = EvalOrder(records.info.num_records, global_batch), sum(map(len, rows))
-    if cache is not None and cache != "decoded":
+    if cache is not None:
         records = cached(records, cache, share=host_batch / global_batch)
-    make = DecodedInput if cache == "decoded" else DatasetInput
-    return make(
+    return DatasetInput(
         records,
         order,
         Decoder(

@@ -87,7 +87,7 @@ class DatasetInput:
         row_bytes = sum(spec.num_bytes for _, spec in leaves(decoder.spec)) / host_rows
         row_bytes = max(row_bytes, source.num_bytes / source.num_records)
         self._together = batches_together(-(-host_rows // max(1, workers)), row_bytes, read_ahead_bytes)
-        self._decode, self._renumbered = BatchDecoder(records, decoder, quarantine, host_rows), (None, self)
+        self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
         if workers:
             pickled(self._work(self.info.start))  # raises its errors before any record is read
         ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
@@ -179,17 +179,16 @@ class DatasetInput:
         """These batches with the numbers of a model's description, to which classes and categories are mapped by name.
 
         Categories of inputs that the model has never seen are missing; `_unseen`, int32 [b], then has how many there
-        are in a row. target, strict: as for renumberings, which says what this raises. Equal calls return one object.
-        """
-        own, asked = self.info.description, (model, target, strict)
-        if own is not None and self._renumbered[0] != asked:
-            other, keys = copy(self), self._decoder.stored
-            by = renumberings(model, own, self._records.info.name, keys, target, strict=strict)
-            other._decoder = self._decoder.renumbered(by)
-            other._decode = BatchDecoder(self._records, other._decoder, self._quarantine, self.spec["_mask"].shape[0])
-            other.info = replace(self.info, spec=other._decoder.spec, description=model)
-            self._renumbered = asked, other
-        return self._renumbered[1]
+        are in a row. target, strict: as for renumberings, which says what this raises."""
+        assert self.info.description is not None
+        by = renumberings(
+            model, self.info.description, self._records.info.name, self._decoder.stored, target, strict=strict
+        )
+        other = copy(self)
+        other._decoder = self._decoder.renumbered(by)
+        other._decode = BatchDecoder(self._records, other._decoder, self._quarantine, self.spec["_mask"].shape[0])
+        other.info = replace(self.info, spec=other._decoder.spec, description=model)
+        return other
 
     def serving(self, keys: Sequence[str]) -> Serving:
         """What an exported model needs to decode records to these features of the batch, by their flat keys."""

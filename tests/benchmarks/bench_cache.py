@@ -25,7 +25,7 @@ from fake_gcs.server import start
 from pipeline.datasets import DatasetInput, eval_dataset, train_dataset
 
 BATCH, READ_AHEAD_BYTES = 50, 32_000_000
-CACHES = {"training": ("none", "ram", "disk"), "evaluation": ("none", "ram", "disk", "decoded")}
+CACHES = {"training": ("none", "ram", "disk"), "evaluation": ("none", "ram", "disk")}
 
 
 def epochs(source: DatasetInput) -> Iterator[tuple[float, float]]:

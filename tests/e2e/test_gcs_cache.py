@@ -20,7 +20,7 @@ def numbers(batches, count):
     return found
 
 
-@pytest.mark.parametrize("cache", ["ram", "disk", "decoded"])
+@pytest.mark.parametrize("cache", ["ram", "disk"])
 def test_an_evaluation_makes_requests_in_its_first_pass_only(shards, gcs_server, tmp_path, cache):
     cache = tmp_path if cache == "disk" else cache
     plain = numbers(eval_dataset(shards, global_batch=100, keys=KEYS).batches(), 5)

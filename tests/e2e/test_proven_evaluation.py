@@ -8,10 +8,8 @@ import jax
 import pytest
 
 from pipeline import index
-from pipeline.datasets import eval_dataset
 from pipeline.errors import EvaluationError
-from pipeline.ops import DecodeJpeg
-from pipeline.sources.indexed_records import IndexedReading, IndexedRecords
+from pipeline.sources.indexed_records import IndexedReading
 from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes.digits import Config
@@ -64,29 +62,6 @@ def test_shards_that_were_only_indexed_are_proven_as_well(trained, digits, tmp_p
     settings = TrainerConfig(workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2)
     result = trainer.evaluate(Config(data_dir=str(tmp_path), trainer=settings).eval_input)
     assert (result.records, result.num_records, result.proven) == (368, 368, True)
-
-
-def test_an_evaluation_that_is_kept_decoded_is_proven_every_time(trained, digits, monkeypatch):
-    trainer, eval_input = trained
-    made = []
-
-    def kept_input(ctx):
-        if not made:
-            ops = [DecodeJpeg("image/encoded", into="image", shape=(32, 32, 1))]
-            options = {
-                "global_batch": ctx.global_batch_size,
-                "hosts": ctx.hosts,
-                "keys": ("image", "image/class/label"),
-            }
-            made.append(eval_dataset(str(digits[1]), "validation", ops=ops, cache="decoded", **options))
-        return made[0]
-
-    plain = trainer.evaluate(eval_input)
-    first = trainer.evaluate(kept_input)
-    monkeypatch.setattr(IndexedRecords, "read", None)  # it would fail if it read
-    again = trainer.evaluate(kept_input)
-    assert first.metrics == again.metrics == plain.metrics
-    assert (again.records, again.proven, again.crc) == (368, True, plain.crc)
 
 
 def test_the_recipe_writes_a_line_for_every_record_in_order_and_evaluates_what_has_come(trained, digits):

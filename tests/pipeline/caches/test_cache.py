@@ -159,5 +159,3 @@ def test_records_larger_than_announced_fill_only_the_free_memory(images, monkeyp
 def test_an_unknown_cache_is_refused(images, unknown):
     with pytest.raises(OptionError, match=rf"cache='{unknown}' is not known\. Known: 'ram'; a directory on a local"):
         train_dataset(images, **options(unknown))
-    with pytest.raises(OptionError, match="cache='decoded' is for eval_dataset"):
-        train_dataset(images, **options("decoded"))

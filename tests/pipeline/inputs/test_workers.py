@@ -101,9 +101,6 @@ def test_masked_and_padded_rows_of_an_evaluation_are_equal_nested_too(pictures):
     options = {"global_batch": 10, "ops": [*OPS, Keep(["image", "label"])], "on_error": "mask", "nested": True}
     ours, theirs = (taken(eval_dataset(pictures[1], workers=workers, **options)) for workers in (4, 0))
     assert_same(ours, theirs)
-    decoded = eval_dataset(pictures[1], workers=2, cache="decoded", **options)
-    for _ in range(2):
-        assert_same(taken(decoded), theirs)
 
 
 def test_a_mixture_of_sources_and_a_cache_on_a_disk_have_the_same_bits(pictures, tmp_path):
