@@ -195,12 +195,13 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     path = _publish(config.workdir, EVAL_RESULT, report)
     metrics = sorted(result.metrics.items(), key=lambda item: "accuracy" not in item[0])
     told = [f"{name} {value:{'.2%' if 'accuracy' in name else '.4f'}}" for name, value in metrics]
-    reasons = [f"; {name} is {why}" for name, why in result.not_finite.items()]
+    notes = [f"; {name} is {why}" for name, why in result.not_finite.items()]
+    notes += [f"; {result.unseen} values of categories never seen count as missing"] * (result.unseen > 0)
     say(
         Console(),
         f"step {result.step}: {', '.join(told)} over "
         f"{result.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}{split or 'validation'} records, "
-        f"{'proven exact' if result.proven else 'not proven'}{''.join(reasons)}; written to {path}",
+        f"{'proven exact' if result.proven else 'not proven'}{''.join(notes)}; written to {path}",
     )
 
 
