@@ -1,14 +1,17 @@
 """The numbers of other data mean to a model what they meant in its training: mapped by name, or refused by name."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from narrow_recipes import NARROW, narrow_resnets
 
+from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.description import Description
 from pipeline.errors import OptionError
+from pipeline.ops import DecodePng
 from pipeline.raw.cells import MISSING
 from pipeline.shards.column_statistics import ColumnStatistics
 from pipeline.shards.example_decoding import decode_example
@@ -18,11 +21,16 @@ from pipeline.sources.open_dataset import open_dataset
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer
 from trainer.batch_spec import named_leaves
 from trainer.command.loading import recipe_class
+from trainer.config import TrainerConfig
 from trainer.kept_data import kept
+from trainer.metrics.classes import Accuracy
+from trainer.nnx_task import nnx_task
+from trainer.recipe import DataRecipe, batch_options, settings
+from trainer.recipes.tiny_images import tiny_images
 from trainer.trainer import Trainer
 from trainer.warm_start.loading import open_weights
 
-TEXTS = ("char_lm", "byte_lm")
+TEXTS, SIZES = ("char_lm", "byte_lm"), {"global_batch_size": 16, "max_steps": 3}
 LABEL = "image/class/label"
 TABLE = Schema("table", {"city": Feature("int64"), "kind": Feature("int64"), "area": Feature("float32")})
 CITIES, KINDS = ("Bonn", "Oslo", "Rome"), ("high", "low", "mid")
@@ -269,3 +277,48 @@ def test_a_warm_start_on_a_table_keeps_statistics_and_vocabularies_but_takes_the
     after = reading(replace(recipe, trainer=replace(recipe.trainer, workdir=str(tmp_path / "run"))), "evaluate", data)
     still = replace(after.task(), optimizer=optax.sgd(0.0))  # as that training
     assert Trainer(still, after.trainer).evaluate(after.eval_input).unseen == sum(city == "Zug" for city, *_ in rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(DataRecipe):
+    """A recipe that reads its class names from the records, as users write them."""
+
+    trainer: TrainerConfig = settings(**SIZES)
+
+    def tiny_records(self, split):
+        records = tiny_images("train", (8, 8, 1), 4)
+        names = records.info.labels.names
+        return records if split == "train" else renamed(records, (*names[2:], *names[:2]), 5)
+
+    def task(self):
+        labels = self.eval_records.labels
+        assert labels == self.description.labels
+
+        def loss(model, batch):
+            logits = model(batch["image"].reshape(-1, 64) / 255)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, batch[LABEL] - labels.base), logits
+
+        metrics = {"accuracy": Accuracy(lambda _, batch: batch[LABEL] - labels.base)}
+        return nnx_task(lambda rngs: nnx.Linear(64, labels.count, rngs=rngs), loss, optax.adam(0.01), metrics)
+
+    def train_input(self, ctx):
+        return train_dataset(self.train_records, **self._reading(ctx))
+
+    def eval_input(self, ctx):
+        return eval_dataset(self.eval_records, **self._reading(ctx))
+
+    def _reading(self, ctx):
+        decode = DecodePng("image/encoded", into="image", shape=(8, 8, 1))
+        return {"ops": [decode], "keys": ("image", LABEL), **batch_options(ctx)}
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluate"])
+def test_a_recipe_of_ones_own_gets_the_models_class_names_and_numbers(tmp_path, mode):
+    recipe = Own(tiny=True, eval_split="train", trainer=settings(workdir=str(tmp_path), **SIZES))
+    Trainer(recipe.task(), recipe.trainer).train(recipe.train_input)
+    found = [
+        Trainer(other.task(), other.trainer).evaluate(other.eval_input)
+        for other in (replace(recipe, mode=mode, eval_split=split) for split in ("train", "validation"))
+    ]
+    assert found[0].metrics == found[1].metrics
+    assert found[0].labelled == found[1].labelled == 130
