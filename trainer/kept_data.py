@@ -75,14 +75,15 @@ def kept(workdir: str) -> Description | None:
     return None if found.schema.opaque else Description(found.schema, found.labels, found.columns, text)
 
 
-def describer(workdir: str, step: int, warm_start: WarmStart, target: str | None) -> Describe:
-    """What describes the model of a run that starts after this step. target: the feature that it predicts.
+def as_in_run(workdir: str) -> Describe:
+    """What describes the model of the run in a work directory: what it has kept; if nothing, its data."""
+    own = kept(workdir)
+    return lambda data: own or data
 
-    A resumed run keeps its description. A new one has that of its data; with a warm start from a run of infeed, that of
-    the other model, but for the classes of the target."""
-    if step:
-        own = kept(workdir)
-        return lambda data: own or data
+
+def as_begun(warm_start: WarmStart, target: str | None) -> Describe:
+    """What describes the model of a run that begins: its data; with a warm start from a run of infeed, what described
+    that one, but for the classes of the target, the feature that the model predicts."""
     before = kept_before(warm_start)
     return lambda data: before.continued_with(data, target) if before else data
 

@@ -223,20 +223,20 @@ class DataRecipe(Recipe):
         """What gives the numbers of the model their meaning: features, class names, statistics, the tokenizer.
 
         That of the run in the work directory or at checkpoint_path; of a run that begins, that of train_records, or
-        with a warm start what describer of trainer.kept_data says. None for data whose features are not known. The
+        with a warm start what as_begun of trainer.kept_data says. None for data whose features are not known. The
         inputs get these numbers, whatever data they read."""
         from trainer.checkpointing.listing import finished_steps
-        from trainer.kept_data import describer, kept
+        from trainer.kept_data import as_begun, as_in_run, kept
 
         trains, tries = self.mode in ("train", "look"), self.trainer.fast_dev_run
         if not (trains or tries) and (found := kept(self.trained_in)):
             return found
         if not trains and self.mode != "evaluate-continuously":
             return self._opened(self.eval_split).info.description
-        own, step = self.train_records.info.description, max(finished_steps(self.trainer.workdir), default=0)
+        own, workdir = self.train_records.info.description, self.trainer.workdir
         if own is None or tries or self.mode == "look":
             return own
-        return describer(self.trainer.workdir, step, self.warm_start, self.target_key)(own)
+        return as_in_run(workdir)(own) if finished_steps(workdir) else as_begun(self.warm_start, self.target_key)(own)
 
     @property
     def target_key(self) -> str | None:

@@ -8,6 +8,11 @@ import numpy as np
 import optax
 from host_task import NumberedInput, error_of, settings
 
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.description import Description
+from pipeline.shards.column_statistics import ColumnStatistics
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.sources.in_memory import ExampleRecords
 from trainer.metrics.classes import Accuracy
 from trainer.task import Target, Task, Variables
 from trainer.trainer import Trainer
@@ -76,3 +81,43 @@ def missing_labels(order):
     yield "evaluated", error_of(lambda: made.evaluate(lambda ctx: Labelled(ctx, wrong=7)))
     other = Trainer(task(), within(order, "wrong"))
     yield "trained", error_of(lambda: other.train(lambda ctx: Labelled(ctx, wrong=7), max_steps=STEPS))
+    yield from other_numbers(order)
+
+
+COLORS, KINDS = ("black", "red", "white"), ("a", "b", "c", "d")
+
+
+def colored(colors, kinds):
+    """Records of a color and a kind, in the numbers of these names; "pink" is what ours call "white"."""
+    schema = Schema("pets", {"label": Feature("int64"), "color": Feature("int64")})
+    columns = {"color": ColumnStatistics(RECORDS, 0, categories=dict.fromkeys(colors, 1))}
+    named = [COLORS[n % 3] for n in range(RECORDS)]
+    named = [name if name in colors else "pink" for name in named]
+    examples = [{"color": colors.index(name), "label": kinds.index(KINDS[n % 4])} for n, name in enumerate(named)]
+    description = Description(schema, Labels("label", 0, kinds), columns)
+    return ExampleRecords("pets", schema, examples, description.labels, description=description)
+
+
+def other_numbers(order):
+    """Trains on records, and evaluates them and others that number the same colors and kinds differently."""
+
+    def loss_fn(variables, batch, rng, train):
+        logits = variables.params["w"][batch["color"] + 1]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]), variables, logits
+
+    start = Variables({"w": jnp.sin(jnp.arange(16.0)).reshape(4, 4)})
+    target = Target("label", CLASSES)
+    made = Trainer(
+        Task(lambda *_: start, loss_fn, optax.sgd(1.0), {"accuracy": Accuracy("label")}, target=target),
+        within(order, "numbers"),
+    )
+
+    def reading(make, *names):
+        return lambda ctx: make(colored(*names), global_batch=ctx.global_batch_size, hosts=ctx.hosts)
+
+    made.train(reading(train_dataset, COLORS, KINDS), max_steps=2)
+    for name, colors in (("same", COLORS), ("mapped", COLORS[::-1]), ("unseen", ("pink", "red", "black"))):
+        kinds = KINDS if name == "same" else KINDS[::-1]
+        result = made.evaluate(reading(eval_dataset, colors, kinds))
+        yield name, [result.metrics, result.unseen, result.proven]
+    yield "refused", error_of(lambda: made.evaluate(reading(eval_dataset, COLORS, (*KINDS, "e"))))

@@ -47,3 +47,13 @@ def test_both_hosts_name_a_label_outside_of_the_classes(hosts):
     for report in hosts:
         assert f"EvaluationError: the evaluation counted {what}, such as record 20; the metrics" in report["evaluated"]
         assert f"InputError: step 2 has {what}. No checkpoint contains it" in report["trained"]
+
+
+def test_two_hosts_map_other_numbers_alike_and_add_up_what_was_never_seen(hosts):
+    for report in hosts:
+        metrics, unseen, proven = report["same"]
+        assert (unseen, proven) == (0, True)
+        assert report["mapped"] == [metrics, 0, True]
+        others, unseen, proven = report["unseen"]
+        assert (unseen, proven, others == metrics) == (12, True, False)
+        assert "'label' has the class 'e', which the model does not have" in report["refused"]

@@ -22,7 +22,7 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.exits import Check, ending
 from trainer.inputs import Input, InputFn
 from trainer.job import Job, Mode, OpenedInput
-from trainer.kept_data import describer, has_new_head
+from trainer.kept_data import as_in_run, has_new_head
 from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
@@ -268,7 +268,7 @@ def restore(
     with session.preemption.leavable():
         checkpoints, step = session.checkpoints_of(step, checkpoint_path)
         if not job.config.fast_dev_run:
-            session.describe = describer(checkpoints.workdir, step, WarmStart(), None)
+            session.describe = as_in_run(checkpoints.workdir)
         opened = session.open(mode, input_fn)
     session.agree_on([opened], step, step, checkpoint_path=checkpoint_path, **arguments)
     with session.preemption.leavable():

@@ -24,7 +24,7 @@ from trainer.exits import ending
 from trainer.history.segments import Start, read_history, segment_of_all
 from trainer.inputs import INDEX, InputFn
 from trainer.job import Job, OpenedInput
-from trainer.kept_data import describer, keep
+from trainer.kept_data import as_begun, as_in_run, keep
 from trainer.loop.dispatching import Marks, Steps, run
 from trainer.loop.feed import Feeder
 from trainer.loop.program import Program, peak_tflops
@@ -71,7 +71,7 @@ def train(
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
             end = config.fast_dev_run or goal(start)
-            session.describe = describer(config.workdir, start, warm_start, job.target)
+            session.describe = as_in_run(config.workdir) if start else as_begun(warm_start, job.target)
             opened = session.open("train", input_fn, start) if end is None or start < end else None
             if opened and opened.source.info.endless and end is None:
                 raise OptionError(
@@ -236,7 +236,7 @@ def replay(job: Job, input_fn: InputFn, steps: range, warm_start: WarmStart) -> 
     with open_session(job) as session:
         step = _first_step(session.checkpoints, steps, start, job.config.checkpoint_every_steps)
         log.info("replaying from %s", f"the checkpoint of step {step}" if step else "the new model")
-        session.describe = describer(workdir, steps.stop, warm_start, job.target)  # the run has kept it
+        session.describe = as_in_run(workdir)
         opened = session.open("train", input_fn, step)
         if not opened.resumable:
             raise OptionError("a plain iterable has no positions, so its batches cannot be read again.")
