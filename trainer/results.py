@@ -84,8 +84,7 @@ class TrainResult:
     state and speed are None if there was nothing to do; the repr leaves the state out. The speed is that of the loop,
     without compilation. stopped: why it ended before its goal; None if it did not. evaluations: those of
     train_and_evaluate. executables: number of programs compiled for the loop. goodput: of the work directory, with
-    all its runs; None on hosts other than host 0, in a fast_dev_run, and after a checkpoint of an older infeed, which
-    has no times."""
+    all its runs; None on hosts other than host 0, and in a fast_dev_run."""
 
     start_step: int
     step: int

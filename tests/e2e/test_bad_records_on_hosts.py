@@ -68,8 +68,8 @@ def test_two_hosts_train_past_damage_on_the_records_that_one_trains_on(runs):
 def test_the_records_are_named_that_one_host_or_two_trained_on(runs):
     one, _, _, workdirs = runs
     for workdir in workdirs:
-        steps = seen_steps(read_history(workdir), workdir, range(1, 31))
-        assert [[record.index for record in seen.records] for seen in steps] == joined([one], "trained")[:30]
+        steps = seen_steps(read_history(workdir), workdir, range(1, 45))
+        assert [[record.index for record in seen.records] for seen in steps] == joined([one], "trained")[:44]
 
 
 def test_one_file_names_what_both_hosts_have_met(runs):

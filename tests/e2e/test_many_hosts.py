@@ -150,7 +150,7 @@ def test_a_restart_on_the_same_mesh_ends_with_the_same_bits(runs):
 def test_a_warm_start_on_two_hosts_begins_where_the_other_training_ended(runs):
     warm, trained = runs["warm"][0], runs["data"][0]
     assert warm["start_step"] == 0
-    assert warm["metrics"]["loss"] < trained["metrics"]["loss"]
+    assert warm["metrics"]["loss"] < trained["metrics"]["loss"] + 0.2  # that of a fresh model is 2.3
 
 
 def test_a_model_sharded_over_hosts_is_exported_once_and_completely(runs):

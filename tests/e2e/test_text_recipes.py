@@ -16,7 +16,7 @@ from converters import text_to_gcs
 from pipeline.errors import EvaluationError, OptionError
 from pipeline.shards.manifest import update_manifest
 from pipeline.storage.schemes import open_storage
-from pipeline.tokenizers import TextInfo, open_hugging_face
+from pipeline.tokenizers import CharacterTokenizer, TextInfo, open_hugging_face
 from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes import digits
@@ -116,7 +116,7 @@ def test_samples_begin_with_the_prompt_and_follow_from_the_seed(trained, capsys)
     assert len(set(greedy.removesuffix("\n").split("\n---\n"))) == 1
 
 
-def test_prompts_that_do_not_fit_are_refused(trained, texts):
+def test_prompts_that_do_not_fit_are_refused(trained):
     sampling = replace(trained, mode="sample")
     for fields, text in (
         ({"prompt": "x" * 31}, r"the prompt has 31 tokens; at most 30 leave room for another one in the 32 tokens"),
@@ -125,13 +125,8 @@ def test_prompts_that_do_not_fit_are_refused(trained, texts):
     ):
         with pytest.raises(OptionError, match=text):
             replace(sampling, **fields).check()
-    characters = CharLm(
-        data_dir=texts("characters"),
-        mode="sample",
-        prompt="größte",
-        checkpoint_path=trained.trainer.workdir,
-        trainer=trained.trainer,
-    )
+    characters = replace(sampling, prompt="größte")
+    vars(characters)["text_info"] = TextInfo(CharacterTokenizer(), 32, "documents")
     with pytest.raises(
         OptionError, match=r"has characters \('ß', 'ö'\) that the tokenizer of .* does not know\. Leave"
     ):
@@ -170,4 +165,4 @@ def test_a_recipe_without_samples_and_data_without_text_are_refused(trained, tmp
     data = shutil.copytree(trained.data_dir, tmp_path / "data")
     (data / "text.json").unlink()
     with pytest.raises(OptionError, match="has no packed text. Give the output directory of"):
-        replace(trained, data_dir=str(data)).check()
+        replace(trained, data_dir=str(data), trainer=replace(trained.trainer, workdir=str(tmp_path / "new"))).check()

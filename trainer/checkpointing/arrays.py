@@ -33,7 +33,7 @@ Sums = dict[str, int]  # of the numbers of each array
 class Saved:
     """A checkpoint as it was saved. `CheckpointManager` fills in versions and mesh.
 
-    productive_seconds: see Goodput. run: that saved it, as segments.jsonl names it. None: unknown."""
+    productive_seconds: see Goodput. run: that saved it, as segments.jsonl names it; None: unknown."""
 
     step: int
     state: TrainState
@@ -41,7 +41,7 @@ class Saved:
     config: dict[str, Any]
     versions: Mapping[str, str] = field(default_factory=dict)
     mesh: Mapping[str, Any] = field(default_factory=dict)
-    productive_seconds: float | None = None
+    productive_seconds: float = 0.0
     run: str | None = None
 
     def changes(self, config: Mapping[str, Any]) -> list[str]:

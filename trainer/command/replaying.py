@@ -66,7 +66,8 @@ def replayed_losses(
     trainer = Trainer(recipe.task(), recipe.trainer, warm_start=recipe.warm_start)
 
     def input_fn(ctx: "InputContext") -> Any:
-        source = recipe.train_input(ctx)
+        # At step 0, a recipe may write to the work directory, which is not this process's.
+        source = recipe.train_input(replace(ctx, start_step=max(1, ctx.start_step)))
         _check_data(source, start)
         return source
 

@@ -203,7 +203,7 @@ class Begun:
     step: int
     state: TrainState
     position: Any
-    productive_seconds: float | None = 0.0
+    productive_seconds: float = 0.0
     run: str | None = None
     changes: tuple[str, ...] = ()
 

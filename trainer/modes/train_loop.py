@@ -77,19 +77,14 @@ class Pace:
 class TimeSpent:
     """began: when training first began in the work directory, as time.time(); None where that is not recorded.
 
-    earlier: productive seconds in the checkpoint that the run resumes from; None if it does not say."""
+    earlier: productive seconds in the checkpoint that the run resumes from."""
 
     began: float | None
-    earlier: float | None
-
-    def productive(self, seconds: float) -> float | None:
-        """In total, after this many in this run."""
-        return None if self.earlier is None else self.earlier + seconds
+    earlier: float
 
     def goodput(self, seconds: float, now: float) -> Goodput | None:
         """After this many productive seconds in this run."""
-        total = self.productive(seconds)
-        return None if total is None or self.began is None else Goodput(total, now - self.began)
+        return None if self.began is None else Goodput(self.earlier + seconds, now - self.began)
 
 
 @dataclass(frozen=True)
@@ -204,7 +199,7 @@ class TrainLoop:
         with self.monitor.saving():
             self.monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
             position = source.state(source.advance(self.begun.position, step - self.begun.step))
-            productive, config = self.spent.productive(self.monitor.productive_seconds), job.config.to_json()
+            productive, config = self.spent.earlier + self.monitor.productive_seconds, job.config.to_json()
             saved = Saved(step, state, position, config, productive_seconds=productive, run=self.recorder.run)
             self.session.checkpoints.save(saved, partial(self.monitor.check.for_save, step, state))
             self.session.call_back("on_checkpoint", CheckpointEnd(step, state, self.monitor.reports, self.stop))

@@ -21,13 +21,4 @@ from trainer.command.replaying import verdict
     ],
 )
 def test_a_replay_states_whether_its_loss_is_bit_identical_to_the_run(loss, reported, told):
-    assert verdict(loss, reported, "NumPy").startswith(told)
-
-
-def test_a_run_whose_batches_tensorflow_made_is_compared_more_loosely():
-    assert verdict(0.5, 0.51, "TensorFlow") == (
-        "mean loss 0.5; 0.51 in metrics.jsonl (a relative difference of 0.02, from pixels that TensorFlow rounded "
-        "otherwise)"
-    )
-    assert verdict(0.5, 0.5, "TensorFlow") == "mean loss 0.5, bit-identical to metrics.jsonl"
-    assert "this replay is not what the run computed" in verdict(0.5, 0.53, "TensorFlow")
+    assert verdict(loss, reported).startswith(told)

@@ -12,6 +12,7 @@ import json, sys, tempfile, threading
 import jax, jax.numpy as jnp, numpy as np, optax
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
+from trainer.inputs import InputInfo
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 
@@ -19,11 +20,8 @@ batch, k, steps, mode = json.loads(sys.argv[1])
 losses, most, ended = [], {"devices": 0, "host": 0}, threading.Event()
 
 class Numbered:
-    num_records = steps_per_epoch = expected_crc = None
-    fingerprint, start = "numbered", 0
-
     def __init__(self):
-        self.spec = self.made(0)
+        self.info = InputInfo(self.made(0), "numbered", start=0)
 
     def made(self, number):
         return {"image": np.full((batch, 224, 224, 3), number, np.uint8), "_mask": np.ones(batch, np.float32)}

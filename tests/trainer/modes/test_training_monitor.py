@@ -7,7 +7,6 @@ import pytest
 
 from pipeline.errors import OptionError
 from trainer.callbacks import Callback
-from trainer.checkpointing.contents import sealed
 from trainer.events.progress import IdleCores
 from trainer.trainer import Trainer
 
@@ -39,17 +38,6 @@ def test_the_speed_is_measured_in_the_flops_of_the_step(dense_task, vector_input
 def test_flops_that_no_step_has_are_refused(dense_task, flops):
     with pytest.raises(OptionError, match=f"flops={flops} must be above 0. Give those of one training step, or None"):
         replace(dense_task, flops=flops)
-
-
-def test_a_checkpoint_without_times_resumes_and_has_no_goodput(dense_task, vector_input, config, monkeypatch):
-    trainer = Trainer(dense_task, config())
-    monkeypatch.setattr("trainer.checkpointing.manager.sealed", lambda page: sealed(_without_times(page)))
-    assert trainer.train(vector_input, max_steps=3).goodput
-    assert trainer.train(vector_input, max_steps=5).goodput is None
-
-
-def _without_times(page):
-    return {name: value for name, value in page.items() if name != "productive_seconds"}
 
 
 @pytest.mark.parametrize(

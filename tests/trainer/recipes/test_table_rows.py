@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from converters.table.columns import Column, features_of
+from pipeline.description import Description
 from pipeline.errors import Reject
 from pipeline.shards.column_statistics import ColumnStatistics
 from pipeline.shards.schema import Schema
@@ -51,14 +52,14 @@ def recipe():
     blank = {name: [0] * (feature.num_values or 0) for name, feature in schema.features.items()}
     found = config.on(ExampleRecords("rows", schema, [blank]))
     statistics = {each.name: ColumnStatistics(9, 0, categories=dict.fromkeys(each.names, 3)) for each in COLUMNS}
-    vars(found).update(statistics=statistics)
+    vars(found).update(description=Description(schema, None, statistics))
     return found
 
 
 def of_any_target(recipe, column):
     """The recipe with this column among the inputs."""
     other = replace(recipe, target="real" if column == "kind" else "kind")
-    vars(other).update(eval_records=recipe.eval_records, statistics=recipe.statistics)
+    vars(other).update(description=recipe.description)
     return other
 
 
