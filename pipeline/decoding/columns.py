@@ -50,7 +50,7 @@ def renumbered(columns: Mapping[str, Column], by: Mapping[str, Renumbering]) -> 
 def _per_record(column: Column, flags: np.ndarray) -> np.ndarray:
     """int32 [n]: how many of each record's values have a flag."""
     if not isinstance(column, Ragged):
-        return flags.reshape(len(column), -1).sum(axis=1, dtype=np.int32)
+        return flags.sum(axis=tuple(range(1, flags.ndim)), dtype=np.int32)
     records = len(column.lengths)
     return np.bincount(np.repeat(np.arange(records), column.lengths), flags, records).astype(np.int32)
 

@@ -12,6 +12,7 @@ import pytest
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.description import Description
 from pipeline.errors import CheckpointError, ExportError, InputError, OptionError
+from pipeline.hosts import Hosts
 from pipeline.shards.column_statistics import ColumnStatistics
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.typed_json import sealed
@@ -126,6 +127,17 @@ def test_categories_never_seen_are_missing_in_every_row_and_counted(run):
     ]
     missing = ExampleRecords("pets", SCHEMA, examples, described.labels, description=described)
     assert trainer(run).evaluate(evaluation(missing)).metrics == found.metrics
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_hosts_without_a_record_in_a_batch_map_nothing(count):
+    described, hidden = pets().info.description, []
+    for host in range(count):  # 40 records in batches of 32 * count: the last host has none in the last batch
+        source = eval_dataset(pets(colors=("pink", *COLORS)), global_batch=32 * count, hosts=Hosts(host, count))
+        mapped = source.described_as(described, {"kind": 3}, strict=True)
+        hidden += [batch["_unseen"].tolist() for batch in mapped.batches()]
+    assert np.sum([each for part in hidden for each in part]) == 0
+    assert mapped.spec["_unseen"].shape == (32,)
 
 
 class Repeats:
