@@ -190,9 +190,8 @@ def described_as(source: Input, model: Description | None, target: Mapping[str, 
     own = source.info.description
     if own is None or model is None:
         return source
-    if hasattr(
-        type(source), "described_as"
-    ):  # ask the class: a wrapper that forwards attributes may change the batches
+    # Ask the class: a wrapper that forwards attributes may change the batches.
+    if hasattr(type(source), "described_as"):
         return cast(Any, source).described_as(model, target, strict=strict)
     found = renumberings(model, own, source.info.name or "the input", own.schema.features, target, strict=strict)
     for key in (key for key, each in found.items() if each.changes):

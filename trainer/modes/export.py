@@ -95,7 +95,7 @@ def export(
 def _check_numbers(source: Any, served: ServedModel) -> None:
     """ExportError for records with other numbers than the model's, which an export takes."""
     serving = source.serving(list(served.arrays)) if hasattr(type(source), "serving") else None
-    for key in serving.rows.renumbered if serving else ():
+    for key in (key for key, each in (serving.rows.renumbered if serving else {}).items() if each.changes):
         raise ExportError(
             "an export is verified with records that have the model's numbers, and the evaluation split numbers the "
             f"categories of {key!r} differently. Give records that were converted with those of the training."
