@@ -137,7 +137,7 @@ def renumberings(
     return found
 
 
-_REMEDY = "Convert these data as those of the training were."
+_REMEDY = "Convert them like the training data."
 
 
 def _numbers(ours: Labels, theirs: Labels, name: str, classes: int) -> np.ndarray:

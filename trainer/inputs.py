@@ -197,7 +197,7 @@ def described_as(source: Input, model: Description | None, target: Mapping[str, 
     for key in (key for key, each in found.items() if each.changes):
         raise InputError(
             f"the data number the classes of {key!r} unlike the model, and a {type(source).__name__} cannot map them. "
-            "Give what eval_dataset returns, or convert the data as those of the training were."
+            "Give what eval_dataset returns, or convert the data like the training data."
         )
     return source
 

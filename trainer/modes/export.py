@@ -98,7 +98,7 @@ def _check_numbers(source: Any, served: ServedModel) -> None:
     for key in (key for key, each in (serving.rows.renumbered if serving else {}).items() if each.changes):
         raise ExportError(
             "an export is verified with records that have the model's numbers, and the evaluation split numbers the "
-            f"categories of {key!r} differently. Give records that were converted with those of the training."
+            f"categories of {key!r} differently. Give records that were converted together with the training data."
         )
 
 
