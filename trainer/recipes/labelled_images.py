@@ -66,8 +66,8 @@ class LabelledImages(DataRecipe):
         if labels and (labels.base, labels.count) != (self.label_base, self.num_classes):
             own = self.eval_records.info.description == self.description
             raise OptionError(
-                f"{self.data_name if own else self.trained_in} has {labels.count} classes, numbered from {labels.base}; this recipe is for "
-                f"{self.num_classes} classes, numbered from {self.label_base}. {OTHER_IMAGES}"
+                f"{self.data_name if own else self.trained_in} has {labels.count} classes, numbered from "
+                f"{labels.base}; this recipe is for {self.num_classes} classes, numbered from {self.label_base}. {OTHER_IMAGES}"
             )
 
     def class_names(self) -> "Mapping[str, Labels]":
