@@ -67,7 +67,8 @@ class LabelledImages(DataRecipe):
             own = self.eval_records.info.description == self.description
             raise OptionError(
                 f"{self.data_name if own else self.trained_in} has {labels.count} classes, numbered from "
-                f"{labels.base}; this recipe is for {self.num_classes} classes, numbered from {self.label_base}. {OTHER_IMAGES}"
+                f"{labels.base}; this recipe is for {self.num_classes} classes, numbered from {self.label_base}. "
+                f"{OTHER_IMAGES}"
             )
 
     def class_names(self) -> "Mapping[str, Labels]":
