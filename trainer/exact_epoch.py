@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline.errors import EvaluationError
 from pipeline.logs import logger
+from pipeline.sizes import counted
 from trainer.inputs import INDEX, LABELLED, MASK, Input
 from trainer.loop.dispatching import DispatchResult
 from trainer.metrics.labels import REMEDY, told_outside
@@ -63,22 +64,21 @@ class ExactEpoch:
                 f"another; {so}. {self._next_step}"
             )
         if self.unseen:
-            log.warning(
-                "%s: %d values are categories that the model has never seen; they count as missing", call, self.unseen
-            )
+            values = counted(self.unseen, "value")
+            log.warning("%s: categories that the model has never seen count as missing (%s)", call, values)
         if self.records == 0:
             raise EvaluationError(
                 f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so the {call} has "
                 f"nothing to count. {self._next_step}"
             )
 
-    def check_totals(self, counted: Mapping[str, Mapping[str, int]], so: str) -> None:
-        """EvaluationError unless each metric's totals are those that the dataset states. counted: by metric.
+    def check_totals(self, by_metric: Mapping[str, Mapping[str, int]], so: str) -> None:
+        """EvaluationError unless each metric's totals are those that the dataset states.
 
         Not checked if bad records were masked, because the dataset's totals include them. `so`: as in check."""
         if self.masked:
             return
-        for metric, totals in counted.items():
+        for metric, totals in by_metric.items():
             for name, total in totals.items():
                 due = self._source.info.totals.get(name)
                 if due is not None and total != due:

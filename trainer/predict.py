@@ -26,7 +26,7 @@ from pipeline.raw.cells import MISSING, class_number
 from pipeline.raw.image_files import orientation
 from pipeline.raw.rows import TABLE_SUFFIXES, is_missing, table_rows
 from pipeline.shards.example import Value
-from pipeline.sizes import MiB, format_bytes
+from pipeline.sizes import MiB, counted, format_bytes
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
@@ -98,8 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for column, numbers in recipe.row_classes.items():
         cells = [each.cells.get(column) for each in good]
         if unknown := [f"{each}" for each in cells if class_number(numbers, each) == MISSING and not is_missing(each)]:
-            text = f"note: {len(unknown):,} rows have classes of {column} that the model has never seen, which count as"
-            print(printable(f"{text} missing: {', '.join([*dict.fromkeys(unknown)][:5])}"), file=sys.stderr)
+            text = f"note: values of {column} that the model has never seen count as missing: "
+            some = ", ".join([*dict.fromkeys(unknown)][:5])
+            print(printable(f"{text}{some} ({counted(len(unknown), 'row')})"), file=sys.stderr)
     return _told(bad, len(raw))
 
 

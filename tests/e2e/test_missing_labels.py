@@ -63,7 +63,7 @@ def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(run_for
     assert result["accuracy"] > 0.9
     assert f"accuracy {result['accuracy']:.2%}, loss" in printed
     assert "over 60 labelled of 80 validation records, proven exact; written" in printed
-    assert "20 of 80 records have no label; the metrics are over 60" in printed
+    assert "20 of 80 records have no label; the metrics are over the other 60" in printed
     assert len(re.findall("rows had no label, and no part in the loss", printed)) == 1
 
     code, printed = commanded(run_forked, shards, tmp_path, "--target=city", "--mode=predict")

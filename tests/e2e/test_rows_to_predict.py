@@ -165,8 +165,8 @@ def test_classes_never_seen_are_missing_and_counted(predicted, expected):
     lines, err = predicted("new.csv", as_csv(rows), status=1)
     assert_are(lines, [(3, 0.5, "", "true"), (3, 0.5, "", ""), (3, 0.5, "", "")], expected)
     assert [line for line in err.splitlines() if "never seen" in line] == [
-        "note: 3 rows have classes of code that the model has never seen, which count as missing: 999, 101.5",
-        "note: 1 rows have classes of garden that the model has never seen, which count as missing: maybe",
+        "note: values of code that the model has never seen count as missing: 999, 101.5 (3 rows)",
+        "note: values of garden that the model has never seen count as missing: maybe (1 row)",
     ]
 
 

@@ -235,7 +235,7 @@ def test_forty_right_records_and_forty_without_a_label_have_an_accuracy_of_one(e
     with caplog.at_level(logging.WARNING):
         result = evaluated(linear_task("label"), data)
     assert (result.metrics["accuracy"], result.records, result.labelled, result.proven) == (1.0, 80, 40, True)
-    assert "40 of 80 records have no label; the metrics are over 40" in caplog.text
+    assert "40 of 80 records have no label; the metrics are over the other 40" in caplog.text
 
 
 def test_a_nan_is_a_missing_number_and_minus_one_is_not(evaluated):

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pipeline.sizes import format_bytes
+from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say, table
@@ -89,9 +89,9 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
     given = {"checkpoint_path": recipe.checkpoint_path, "check_padding": recipe.check_padding}
     input_fn, records = PageInput(recipe.eval_input), list[EvaluatedRecords]()
 
-    def collect(counted: EvaluatedRecords) -> None:
+    def collect(evaluated: EvaluatedRecords) -> None:
         if jax.process_index() == 0:
-            records.append(counted)  # about 20 bytes per record
+            records.append(evaluated)  # about 20 bytes per record
 
     result = trainer.evaluate(input_fn, on_records=collect if recipe.pages.report else None, **given)
     if not recipe.trainer.fast_dev_run:
@@ -196,7 +196,8 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     metrics = sorted(result.metrics.items(), key=lambda item: "accuracy" not in item[0])
     told = [f"{name} {value:{'.2%' if 'accuracy' in name else '.4f'}}" for name, value in metrics]
     notes = [f"; {name} is {why}" for name, why in result.not_finite.items()]
-    notes += [f"; {result.unseen} values of categories never seen count as missing"] * (result.unseen > 0)
+    if result.unseen:
+        notes += [f"; categories never seen count as missing ({counted(result.unseen, 'value')})"]
     say(
         Console(),
         f"step {result.step}: {', '.join(told)} over "

@@ -101,7 +101,7 @@ class Evaluation:
             left_out = counted(epoch.masked, "bad record")
             log.warning("evaluation: left out %s; the means are over %d", left_out, epoch.records)
         if unlabelled := epoch.records - epoch.labelled:
-            text = "evaluation: %d of %d records have no label; the metrics are over %d"
+            text = "evaluation: %d of %d records have no label; the metrics are over the other %d"
             log.warning(text, unlabelled, epoch.records, epoch.labelled)
         self.padding_rows = sums.steps * opened.global_batch - epoch.records
         tallies = jax.device_get(carry.tallies)
