@@ -39,8 +39,8 @@ class Description:
         return Labels(key or "", 0, tuple(column.categories)) if column and column.categories else None
 
     def continued_with(self, data: "Description", target: str | None) -> "Description":
-        """That of a run on `data` whose model begins with one that has this description: everything stays as it is, but
-        the classes of the target are those of the data."""
+        """The description of a run on `data` that starts from a model with this one: it stays as it is, except that the
+        classes of the target are those of the data."""
         columns, features = dict(self.columns or data.columns), data.schema.features
         if target is not None and data.names(target) and target in data.columns:
             columns[target] = data.columns[target]
@@ -54,7 +54,9 @@ Describe = Callable[[Description], Description | None]
 
 
 def description_of(manifest: Manifest, split: str, labels: Labels | None, storage: Storage) -> Description | None:
-    """That of a converted split; None if its records are opaque. SchemaError or OptionError for damaged files."""
+    """The description of a converted split; None if its records are opaque.
+
+    Raises SchemaError or OptionError for damaged files."""
     schema, directory = manifest.schema, manifest.directory
     if schema.opaque:
         return None
@@ -146,7 +148,7 @@ def _numbers(ours: Labels, theirs: Labels, name: str, classes: int) -> np.ndarra
     for labels in (ours, theirs):
         if len(set(labels.names)) < labels.count:
             raise OptionError(
-                f"{name}: the classes of {ours.key!r} are not the model's, and have equal names. {_REMEDY}"
+                f"{name}: the classes of {ours.key!r} differ from the model's, and some have the same name. {_REMEDY}"
             )
     numbers = {each: number for number, each in enumerate(ours.names, ours.base)}
     return np.array([numbers.get(each, MISSING) for each in theirs.names], np.int64)

@@ -32,9 +32,8 @@ def objects(values: Sequence[bytes]) -> np.ndarray:
 
 
 def renumbered(columns: Mapping[str, Column], by: Mapping[str, Renumbering]) -> tuple[Columns, np.ndarray | None]:
-    """The columns in `by` with other numbers; and int32 [n], how many values of a record became missing by that.
-
-    None instead if none can. Raises SchemaError for a number that is no class."""
+    """The columns in `by` with other numbers; and how many values of each record became missing by that, int32 [n], or
+    None if none can. Raises SchemaError for a number that is no class."""
     numbers, hidden = Columns(), None
     for key, renumber in by.items():
         column = columns[key]

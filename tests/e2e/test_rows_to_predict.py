@@ -32,7 +32,7 @@ def drawn(rows, seed, first_rooms=()):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A directory with raw/train.csv, raw/validation.csv, and in run/ a training with its predictions."""
+    """A directory with raw/train.csv, raw/validation.csv, and a training run with its predictions in run/."""
     directory = tmp_path_factory.mktemp("rows")
     (directory / "raw").mkdir()
     for name, *options in (("train.csv", 256, 0), ("validation.csv", 40, 1, LARGE)):

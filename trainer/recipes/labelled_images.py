@@ -52,8 +52,8 @@ class LabelledImages(DataRecipe):
         return ()
 
     def check(self) -> None:
-        """As DataRecipe.check. Raises OptionError if the records lack the features that this recipe reads, or if their
-        classes are others."""
+        """As DataRecipe.check. Raises OptionError if the records lack the features that this recipe reads, or have
+        other classes."""
         super().check()
         features = getattr(self.eval_records.info.layout, "features", {})
         for key in (ENCODED, LABEL):

@@ -219,14 +219,14 @@ class Loading(NamedTuple):
 def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) -> Loading:
     """What to load into a state like this. Reads no array yet; logs the arrays that are not loaded.
 
-    new_head: leave out the arrays head/*, as the classes are others.
+    new_head: leave out the arrays head/*, because the classes differ.
     Raises OptionError for a path or pattern without a match, CheckpointError for arrays that do not fit."""
     assert config.init_from is not None
     weights = open_weights(config.init_from, config.init_ema)
     leaves = finding.model_names(named_leaves(like.variables.params), named_leaves(like.variables.extra))
     model = {name: finding.Array(leaf.shape, str(leaf.dtype)) for name, leaf in leaves.items()}
     if new_head and any(name.startswith(HEAD) for name in model):
-        log.info("init_from %s: the classes are others than there, so the head is new", weights.path)
+        log.info("init_from %s: its classes differ from those of the data, so the head is new", weights.path)
         config = replace(config, init_exclude=(*config.init_exclude, f"{HEAD}*"))
     rows = finding.match(model, weights.arrays, config)
     finding.check_rows(weights.path, rows, config)
