@@ -25,8 +25,6 @@ _IN_ITEMS = {"metadata", STEP_COMMITTED, ITEM_METADATA, "_sharding", "array_meta
 _STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
 SEGMENTS = "segments.jsonl"
 """The starts and ends of runs; see history/segments.py."""
-BEGAN = "began.json"
-"""When training first began."""
 EVALUATIONS = "evaluations.json"
 """The metrics of evaluated checkpoints, for keep_best."""
 EVAL_RESULT, TRAIN_RESULT = "eval_result.json", "train_result.json"

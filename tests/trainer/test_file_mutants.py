@@ -13,9 +13,10 @@ from sweep import SWEEP
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.errors import InfeedError
+from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import read_text_info
-from trainer.checkpointing.contents import check_tree, read_contents, sealed
+from trainer.checkpointing.contents import check_tree, read_contents
 from trainer.checkpointing.listing import Evaluations
 from trainer.history.segments import BadRecords, Command, End, Start, append, read_history
 from trainer.modes.evaluation import measured

@@ -42,7 +42,6 @@ IN_A_WORKDIR = [
     "description.json",
     "evaluations.json",
     "segments.jsonl",
-    "began.json",
     "_owner/notes",
     "2023/a.jpg",
 ]

@@ -22,6 +22,7 @@ from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import METADATA, changes, versions
 from trainer.checkpointing.numbers import MIX, PLACE, SHIFTS, array_sum, is_tiny
 from trainer.state import TrainState
+from trainer.workdir import CONTENTS, STATE
 
 EMA = "ema/"  # in the names of averaged parameters
 
@@ -153,6 +154,11 @@ def _words(leaf: jax.Array) -> jax.Array:
 class ContentsHandler(ocp.JsonCheckpointHandler):
     """Makes the description of a checkpoint and writes it while Orbax writes the arrays."""
 
+    @classmethod
+    def typestr(cls) -> str:
+        """The name in the checkpoint: Orbax's own, so that a process without infeed can restore the description."""
+        return ocp.JsonCheckpointHandler.typestr()
+
     async def async_save(self, directory: Any, item: Any = None, args: Any = None) -> list[Future]:
         """Starts a thread for it."""
 
@@ -164,9 +170,16 @@ class ContentsHandler(ocp.JsonCheckpointHandler):
         return [CommitFutureAwaitingContractedSignals(write(), name="contents")]
 
 
-@ocp.args.register_with_handler(ContentsHandler, for_save=True, for_restore=True)  # Orbax asks for both
 @dataclass
 class ContentsSave(ocp.args.CheckpointArgs):
     """contents: makes the description, in a thread of its own on every host. If it raises, there is no checkpoint."""
 
     contents: Callable[[], Mapping[str, Any]]
+
+
+def item_handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
+    """What writes each item of a checkpoint. Orbax's global registry has no second handler of the same name."""
+    handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
+    handlers.add(STATE, ocp.args.StandardSave, ocp.StandardCheckpointHandler())
+    handlers.add(CONTENTS, ContentsSave, ContentsHandler())
+    return handlers

@@ -3,46 +3,23 @@
 import json
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import CheckpointError, StorageError
-from pipeline.shards.record import crc32c
-from pipeline.shards.typed_json import JsonFile
+from pipeline.shards.typed_json import JsonFile, read_sealed
 from pipeline.storage.storage import Storage, join
 from pipeline.tools.program import version_of
 from trainer.workdir import CONTENTS, ITEM_METADATA
 
-FORMAT = 2
 METADATA = "metadata"
 _REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
-_SEAL = "crc32c"
 _PIXELS = ("opencv-python-headless", "simplejpeg", "pillow")
 _PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy", *_PIXELS)
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The fields of every format."""
-
-    format: int
-    versions: Mapping[str, str]
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of all libraries that affect the values of a training run."""
     return {"python": platform.python_version()} | {name: version_of(name) or "unknown" for name in _PACKAGES}
-
-
-def sealed(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON to write: `contents` with the format's number and a checksum of everything else."""
-    page = json.loads(json.dumps({"format": FORMAT} | dict(contents)))
-    return page | {_SEAL: _checksum(page)}
-
-
-def _checksum(page: Mapping[str, Any]) -> int:
-    rest = {name: value for name, value in page.items() if name != _SEAL}
-    return crc32c(json.dumps(rest, sort_keys=True).encode())
 
 
 def contents_path(directory: str, step: int) -> str:
@@ -59,17 +36,7 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
         if storage.exists(path):
             raise
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged, or another program wrote it.") from error
-    file = JsonFile(path, CheckpointError, _REMEDY)
-    page = file.parse(data)
-    if not isinstance(page, dict) or page.get(_SEAL) != _checksum(page):
-        raise CheckpointError(f"{path} is damaged: its checksum does not match.")
-    head = file.typed({name: page[name] for name in ("format", "versions") if name in page}, _Head)
-    if head.format != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {head.format}; this version of infeed reads {FORMAT}. Use the version that wrote "
-            f"it: {head.versions.get('infeed', 'unknown')}."
-        )
-    return page
+    return read_sealed(JsonFile(path, CheckpointError, _REMEDY), data, dict[str, Any])
 
 
 def check_tree(storage: Storage, directory: str, listed: Iterable[str] = ()) -> None:

@@ -1,5 +1,6 @@
 """Saves the model's state, the input's position and the settings, in the background with Orbax, and restores them."""
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ import orbax.checkpoint as ocp
 
 from pipeline.errors import CheckpointError, InfeedError, OptionError, OwnerError, did_you_mean
 from pipeline.logs import logger
+from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.activity import Activity
@@ -25,10 +27,11 @@ from trainer.checkpointing.arrays import (
     begin_sums,
     check_model,
     check_numbers,
+    item_handlers,
     list_arrays,
     mesh_of,
 )
-from trainer.checkpointing.contents import check_tree, read_contents, sealed, versions
+from trainer.checkpointing.contents import check_tree, read_contents, versions
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
@@ -83,7 +86,7 @@ class CheckpointManager:
                 ),
             )
             with self._explaining("open", self.directory):
-                self._manager = ocp.CheckpointManager(self._path, options=options)
+                self._manager = ocp.CheckpointManager(self._path, options=options, handler_registry=item_handlers())
         return self._manager
 
     def _is_link(self, step: int) -> bool:
@@ -186,7 +189,8 @@ class CheckpointManager:
             verify()
             found = sums()
             listed = {name: array | {"sum": found[name]} for name, array in arrays.items()}
-            return sealed(page | {"versions": versions(), "arrays": listed})
+            described = page | {"versions": versions(), "arrays": listed}
+            return sealed(json.loads(json.dumps(described)))  # as it will be read: keys are texts
 
         items = {
             STATE: ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]

@@ -13,16 +13,9 @@ RECIPES = {
 }
 
 
-OLD_PLACES = {
-    f"trainer.recipes.{name}{config}": RECIPES[name]
-    for name in ("mnist", "fashion_mnist", "cifar10", "char_lm", "byte_lm")
-    for config in ("", ":Config")
-}
-
-
 def place_of(recipe: str) -> str:
-    """MODULE:CLASS of a recipe of infeed, also where histories of older versions name its module; others as given."""
-    return RECIPES.get(recipe) or OLD_PLACES.get(recipe, recipe)
+    """MODULE:CLASS of a recipe of infeed; others as given."""
+    return RECIPES.get(recipe, recipe)
 
 
 def is_ours(recipe: str) -> bool:

@@ -1,24 +1,22 @@
 """The loop of training: what the host does with the result of each dispatch, and between two dispatches."""
 
-import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
 from functools import partial
 
 import jax
 
-from pipeline.errors import CheckpointError
 from pipeline.logs import logger
-from pipeline.shards.typed_json import JsonFile
-from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
 from trainer.checkpointing.manager import Saved
 from trainer.cluster.exchange import Decision, Exchange
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
+from trainer.history.segments import read_history
 from trainer.job import OpenedInput
 from trainer.loop.dispatching import MEASURED_STEPS, DispatchResult
 from trainer.loop.program import Program
@@ -27,7 +25,6 @@ from trainer.modes.session import Begun, Session
 from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.results import Goodput
 from trainer.state import TrainState
-from trainer.workdir import BEGAN
 
 log = logger("trainer")
 
@@ -87,20 +84,12 @@ class TimeSpent:
         return None if self.began is None else Goodput(self.earlier + seconds, now - self.began)
 
 
-@dataclass(frozen=True)
-class _Began:
-    began: float
-
-
 def first_began(workdir: str, now: float) -> float:
-    """When training first began in the work directory, which <workdir>/began.json records: `now` the first time.
+    """When training first began in the work directory, as time.time(): `now` the first time.
 
-    CheckpointError if the file is damaged."""
-    storage, path = open_storage(workdir), join(workdir, BEGAN)
-    if not storage.exists(path):
-        storage.create(path, json.dumps({"began": now}).encode())
-    file = JsonFile(path, CheckpointError, "Remove it: it only records when training first began, for the goodput.")
-    return file.read(storage.read(path), _Began).began
+    Raises CheckpointError if its history is damaged."""
+    starts = read_history(workdir).starts
+    return datetime.fromisoformat(starts[0].time).timestamp() if starts else now
 
 
 @dataclass

@@ -7,7 +7,6 @@ import pytest
 
 from pipeline import errors
 from pipeline.errors import OptionError, SchemaError
-from pipeline.shards import errors as shards_errors
 from pipeline.shards.naming import validate_split
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sizes import counted, format_bytes, format_number, parse_bytes
@@ -62,10 +61,6 @@ def test_a_schema_survives_json_and_invalid_ones_are_refused():
 def test_every_public_error_is_an_infeed_error():
     classes = [getattr(errors, name) for name in errors.__all__ if name[0].isupper()]
     assert all(issubclass(c, errors.InfeedError) for c in classes)
-
-
-def test_the_errors_can_still_be_imported_from_where_they_were():
-    assert all(getattr(shards_errors, name) is getattr(errors, name) for name in errors.__all__)
 
 
 def test_the_shard_format_and_storage_load_neither_tensorflow_nor_jax_nor_beam():

@@ -60,7 +60,7 @@ DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
     (
         "contents/metadata",
         flip,
-    ): "contents/metadata is (damaged: its checksum does not match|not JSON: .* It is damaged: copy)",
+    ): "contents/metadata(: its checksum is| is not JSON:).* It is damaged: copy",
     ("contents/metadata", cut_short): "contents/metadata is not JSON: .* It is damaged: copy the checkpoint again",
     ("contents/metadata", remove): "contents/metadata is missing: the checkpoint is damaged",
     ("state/manifest.ocdbt", flip): "cannot read .*manifest.ocdbt",

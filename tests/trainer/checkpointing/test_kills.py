@@ -4,7 +4,6 @@ on to the same bits.
 With SWEEP=1 in the environment all moments are resumed, otherwise five of them."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from sweep import SWEEP
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import finished_steps
+from trainer.modes.train_loop import first_began
 
 ROOT = Path(__file__).parents[3]
 FIRST, SECOND, LAST = 10, 20, 30
@@ -119,7 +119,7 @@ def test_a_run_killed_by_sigkill_in_two_consecutive_saves_resumes_to_the_same_bi
 
 def test_the_goodput_is_of_all_runs_and_leaves_out_the_steps_that_a_kill_lost(runs, resumed):
     (workdir, _), (before, result, ended) = runs, resumed
-    goodput, began = result.goodput, json.loads((workdir / "began.json").read_text())["began"]
+    goodput, began = result.goodput, first_began(str(workdir), ended)
     again = (LAST - SECOND) / result.speed.steps_per_second  # the second kill lost these steps once
     assert before > 0
     assert goodput.productive_seconds == productive_seconds(workdir, LAST) == pytest.approx(before + again)

@@ -1,8 +1,6 @@
-"""Goodput's parts: what it is unknown without, and the file that says when training began."""
+"""Goodput's parts: what it is unknown without, and when training began."""
 
-import pytest
-
-from pipeline.errors import CheckpointError
+from trainer.history.segments import Start, append
 from trainer.modes.train_loop import TimeSpent, first_began
 from trainer.results import Goodput
 
@@ -17,12 +15,9 @@ def test_goodput_is_unknown_without_the_start():
     assert TimeSpent(None, 30.0).goodput(20.0, now=1200.0) is None
 
 
-def test_the_first_start_time_of_a_training_is_kept_over_restarts(tmp_path):
-    workdir = str(tmp_path / "run")
-    assert [first_began(workdir, now) for now in (1000.5, 1300.0, 1400.0)] == [1000.5] * 3
-
-
-def test_a_damaged_file_is_named_with_its_remedy(tmp_path):
-    (tmp_path / "began.json").write_text('{"began": "then"}')
-    with pytest.raises(CheckpointError, match=r"began\.json.*Remove it: it only records when training first began"):
-        first_began(str(tmp_path), 1000.0)
+def test_training_began_with_the_first_run_in_the_work_directory(tmp_path):
+    workdir = str(tmp_path)
+    assert first_began(workdir, now=1000.5) == 1000.5
+    for minute in range(2):
+        append(workdir, Start(0, f"1970-01-01T00:0{minute}:30+00:00", {}, None, {}, None, {}, "1 x cpu"))
+    assert first_began(workdir, now=1300.0) == 30
