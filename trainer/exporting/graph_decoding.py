@@ -23,7 +23,7 @@ from pipeline.tf_cpu import tf
 from trainer.exporting.exportable import MOVING_OPS, has_method
 
 PARALLEL_RECORDS = 32  # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
-_HEAD_BYTES = 30  # the longest header up to the size: WebP's
+_HEAD_BYTES = 24  # of a PNG, up to its size
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"  # its first 16 bytes: https://www.w3.org/TR/png-3/
 
 
@@ -182,7 +182,7 @@ def _fixed_jpeg(op: DecodeJpeg, features: Features) -> Features:
 
 def _fixed_png(op: DecodePng, features: Features) -> Features:
     encoded = features[op.key]
-    encoded = _of_size(op, encoded, _png_size(_head(encoded)), "not a PNG, or a PNG")
+    encoded = _of_size(op, encoded, _png_size(encoded), "not a PNG, or a PNG")
     return {op.into: tf.ensure_shape(_in_channels(tf.io.decode_png(encoded, channels=3), op.shape[2]), op.shape)}
 
 
@@ -229,16 +229,17 @@ def _of_size(op: DecodeJpeg | DecodePng, encoded: Any, size: Any, what: str) -> 
 
 
 def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
-    """uint8 [h, w, channels] of a JPEG, a PNG or a still WebP of up to max_pixels pixels."""
+    """uint8 [h, w, channels] of a JPEG or a PNG of up to max_pixels pixels."""
     is_jpeg = tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff"
-    size = tf.cond(is_jpeg, lambda: tf.io.extract_jpeg_shape(encoded)[:2], lambda: _png_or_webp_size(encoded, op.key))
+    size = tf.cond(is_jpeg, lambda: tf.io.extract_jpeg_shape(encoded)[:2], lambda: _png_size(encoded))
+    size = checked(size, tf.reduce_min(size) > 0, [f"{op.key!r} is neither a JPEG nor a PNG"])
     said = f"{op.key!r} has more pixels than max_pixels={op.max_pixels}. Its height and width are"
     # What is decoded follows from the check: branches do not preserve an order.
     encoded = checked(encoded, tf.reduce_prod(tf.cast(size, tf.int64)) <= op.max_pixels, [said, size])
     pixels = tf.cond(
         is_jpeg,
         lambda: _jpeg_pixels(encoded, op.channels),
-        lambda: _in_channels(_png_or_webp_pixels(encoded), op.channels),
+        lambda: _in_channels(tf.io.decode_png(encoded, channels=3), op.channels),
     )
     return tf.ensure_shape(pixels, [None, None, op.channels])
 
@@ -254,17 +255,6 @@ def _jpeg_pixels(encoded: Any, channels: int) -> Any:
     return tf.cond(is_cmyk, lambda: _in_channels(decoded(3), 1), lambda: decoded(1))
 
 
-def _png_or_webp_pixels(encoded: Any) -> Any:
-    """uint8 [h, w, 3]. The WebP must be still: for an animation, TensorFlow 2.21 writes out of bounds."""
-    is_png = tf.strings.substr(encoded, 0, 4) == _PNG[:4]
-    # channels=0: any other number is an error either for a WebP with alpha or for one without.
-    return tf.cond(
-        is_png,
-        lambda: tf.io.decode_png(encoded, channels=3),
-        lambda: tf.io.decode_webp(encoded, channels=0)[0, :, :, :3],
-    )
-
-
 def _in_channels(colours: Any, channels: int) -> Any:
     """RGB, or its luma (ITU-R BT.601), as in a JPEG's own."""
     if channels == 3:
@@ -273,41 +263,11 @@ def _in_channels(colours: Any, channels: int) -> Any:
     return tf.cast(tf.round(tf.reduce_sum(weighted, -1, keepdims=True)), tf.uint8)
 
 
-def _head(encoded: Any) -> Any:
-    """The first bytes as int32 [30], with zeros if there are fewer."""
-    return tf.cast(tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEAD_BYTES), tf.int32)
-
-
-def _png_size(head: Any) -> Any:
+def _png_size(encoded: Any) -> Any:
     """int32 [2], height and width; zeros for other data."""
+    head = tf.cast(tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEAD_BYTES), tf.int32)
     sides = tf.reduce_sum(tf.reshape(head[16:24], [2, 4]) * [1 << 24, 1 << 16, 1 << 8, 1], 1)
     return tf.where(tf.reduce_all(head[:16] == [*_PNG]), sides[::-1], 0)
-
-
-def _webp_size(head: Any) -> Any:
-    """int32 [2], height and width; zeros for other data and animations. https://www.rfc-editor.org/rfc/rfc9649."""
-
-    def number(at: int, count: int) -> Any:
-        return tf.reduce_sum(head[at : at + count] * [1 << 8 * i for i in range(count)])
-
-    packed = number(21, 4)
-    sizes = {
-        " ": [number(28, 2) & 0x3FFF, number(26, 2) & 0x3FFF],
-        "L": [1 + (tf.bitwise.right_shift(packed, 14) & 0x3FFF), 1 + (packed & 0x3FFF)],
-        "X": [1 + number(27, 3), 1 + number(24, 3)],
-    }
-    found = tf.zeros(2, tf.int32)
-    for kind, size in sizes.items():
-        found = tf.where(head[15] == ord(kind), tf.stack(size), found)
-    animated = (head[15] == ord("X")) & (head[20] & 2 > 0)
-    is_webp = tf.reduce_all(tf.gather(head, [*range(4), *range(8, 15)]) == [*b"RIFFWEBPVP8"])
-    return tf.where(is_webp & ~animated, found, 0)
-
-
-def _png_or_webp_size(encoded: Any, key: str) -> Any:
-    head = _head(encoded)
-    size = tf.maximum(_png_size(head), _webp_size(head))
-    return checked(size, tf.reduce_min(size) > 0, [f"{key!r} is none of these: a JPEG, a PNG, a still WebP"])
 
 
 def _window(pixels: Any, corner: Any, side: Any) -> Any:

@@ -59,7 +59,7 @@ def test_images_of_a_known_size_have_the_same_pixels(name, channels):
 
 @pytest.mark.parametrize("op", PHOTO_OPS, ids=repr)
 def test_images_of_any_size_have_the_same_pixels_up_to_rounding(op):
-    for image, _ in FORMATS.values():
+    for image in (image for name, (image, _) in FORMATS.items() if "WebP" not in name):
         levels, share = apart(op, image)
         assert levels <= ROUNDED
         assert share < (0.25 if op.antialias else 0.05)  # ties of simple ratios
@@ -69,7 +69,10 @@ def test_images_of_any_size_have_the_same_pixels_up_to_rounding(op):
 def test_an_odd_image_is_decoded_or_refused_as_by_the_op(name):
     op = DecodeResize("image/encoded", size=(8, 8))
     for image in SMALL[name].images(2):
-        if SMALL[name].error is None:
+        if "WEBP" in name.upper():  # a served model takes JPEGs and PNGs
+            with pytest.raises(tf.errors.InvalidArgumentError, match="neither a JPEG nor a PNG"):
+                of_graph(op, image)
+        elif SMALL[name].error is None:
             assert apart(op, image)[0] <= ROUNDED
         else:
             with pytest.raises(SchemaError):
