@@ -5,6 +5,7 @@ it appears immediately."""
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -25,7 +26,7 @@ import tyro
 from pipeline.errors import InfeedError, OptionError, did_you_mean, keeps_all_frames
 from pipeline.tools.program import help_end, program
 from trainer.cluster.distributed import Devices, Distributed
-from trainer.command.names import RECIPES, place_of
+from trainer.command.names import RECIPES
 from trainer.config import TrainerConfig
 from trainer.recipe import DataRecipe, Recipe
 from trainer.settings import Pages
@@ -67,7 +68,7 @@ def recipe_class(name: str) -> type[Recipe]:
     """The class that `name` names: a recipe of infeed, "module:Class", or "module" for its Config.
 
     Raises OptionError, which states what is missing; ModuleNotFoundError for a library that training needs."""
-    module_name, _, class_name = place_of(name).partition(":")
+    module_name, _, class_name = RECIPES.get(name, name).partition(":")
     class_name = class_name or "Config"
     _check_name(module_name, class_name)
     with _importing(module_name):
@@ -183,7 +184,8 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            values = tyro.cli(flags, args=options, prog=program, description=_description(recipe))
+            told = {"prog": program, "description": _description(recipe)}
+            values, unknown = tyro.cli(flags, args=options, return_unknown_args=True, **told)
     except SystemExit as left:
         cause: BaseException | None = left
         while cause is not None:
@@ -197,7 +199,19 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
             print(f"{program} --help-all lists all flags.\n\n" * short, end="")
             print(help_end(program, _examples(recipe), ("trainer.checkpoints", "pipeline.describe")))
         raise
+    if unknown:
+        raise OptionError(f"{_unrecognized(unknown, kind)} See {program} --help.")
     return values.recipe, values.devices, values.distributed
+
+
+def _unrecognized(arguments: Sequence[str], flags: type) -> str:
+    known = [f"--{each.name.replace('_', '-')}" for _, each, _ in _flags(flags, None)]
+    similar = difflib.get_close_matches(arguments[0].partition("=")[0].replace("_", "-"), known)
+    if "epochs" in arguments[0]:
+        hint = " The length of a training is in steps: --max-steps. The log says how many an epoch has."
+    else:
+        hint = f" Similar: {', '.join(similar)}." if similar else ""
+    return f"unrecognized arguments: {', '.join(arguments)}.{hint}"
 
 
 def _chosen(recipe: type[Recipe], options: Sequence[str]) -> type[Recipe]:
@@ -209,11 +223,8 @@ def _chosen(recipe: type[Recipe], options: Sequence[str]) -> type[Recipe]:
 
 
 def _one_line(box: str, program: str) -> str:
-    """What tyro prints in a box: the problem, then the flags that it describes, which are missing or similar.
-
-    "" if there is no box."""
+    """What tyro prints in a box: the problem, then the flags that are missing. "" if there is no box."""
     lines = [line.strip("│| ") for line in box.splitlines()[1:]]  # the first is a title
-    flags = ", ".join(line.split()[0].rstrip(",") for line in lines if line.startswith("--") and line.strip("-"))
     parts = [[*part] for is_rule, part in itertools.groupby(lines, lambda line: not line.strip("─-╰╯+")) if not is_rule]
     if not parts:
         return ""
@@ -221,16 +232,12 @@ def _one_line(box: str, program: str) -> str:
     if text.startswith("Missing value"):
         text = text.replace("Expected 1 values", "Expected one value")
     elif text.startswith("Missing"):
+        flags = ", ".join(line.split()[0].rstrip(",") for line in lines if line.startswith("--") and line.strip("-"))
         text = f"the following flags are required: {flags}"
     elif number := re.fullmatch(r"Error parsing (--\S+): .*?(int|float)\b.*?'(.*)'\]?", text, re.IGNORECASE):
         flag, kind, value = number.groups()
         text = f"{flag}={value} is not a {'whole ' * (kind.lower() == 'int')}number"
-    elif flags and text.startswith("Unrecognized"):
-        text += f". Similar: {flags}"
-    hint = ""
-    if text.startswith("Unrecognized") and "epochs" in text:
-        hint = " The length of a training is in steps: --max-steps. The log says how many an epoch has."
-    return f"{text}.{hint} See {program} --help."
+    return f"{text}. See {program} --help."
 
 
 def _description(recipe: type) -> str:
@@ -289,7 +296,7 @@ def _flags(kind: type, values: Any) -> Iterator[tuple[Any, "Field[Any]", Any]]:
     for each in fields(kind):
         default = getattr(values, each.name) if values is not None else _default(each)
         if is_dataclass(hints[each.name]):
-            yield from _flags(hints[each.name], default)
+            yield from _flags(hints[each.name], None if default is MISSING else default)
         else:
             yield hints[each.name], each, default
 

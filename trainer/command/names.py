@@ -13,14 +13,9 @@ RECIPES = {
 }
 
 
-def place_of(recipe: str) -> str:
-    """MODULE:CLASS of a recipe of infeed; others as given."""
-    return RECIPES.get(recipe, recipe)
-
-
 def is_ours(recipe: str) -> bool:
     """Whether a recipe, as the command line names it, is one of infeed's. Any other name may be anyone's code."""
-    return place_of(recipe) in RECIPES.values()
+    return RECIPES.get(recipe, recipe) in RECIPES.values()
 
 
 def name_of(kind: type) -> str:

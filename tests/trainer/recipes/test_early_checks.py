@@ -131,7 +131,7 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
             ("--restore-step", "7"),
             "work is no directory. Train first, or give",
         ),
-        ("digits", ("--export-pth", "x"), "Similar: --export-path, --export-best, --export-keep. See"),
+        ("digits", ("--export-pth", "x"), "Similar: --export-path,"),
         ("digits", ("--workdir", "/dev/null/work"), "error: cannot write to workdir=/dev/null/work: Not a directory"),
     ],
 )
