@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from trainer.__main__ import main
-from trainer.command.loading import recipe_class
 from trainer.command.names import is_ours
 
 BASE = """
