@@ -5,7 +5,6 @@ import os
 import pickle
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -335,26 +334,6 @@ def test_a_pickle_is_no_checkpoint_to_start_from(theirs, forked, tmp_path):
     assert "weights.pt' is not a checkpoint. Give a work directory or a checkpoint in it" in found.printed
     assert not (tmp_path / "loaded").exists()
     assert not found.all("unpickled")
-
-
-@says("It answers only programs of the same machine", "They get a trace and can write no file.")
-def test_the_port_of_the_profiler_is_closed_to_other_machines_and_writes_nothing(tmp_path):
-    import grpc
-
-    from trainer.config import TrainerConfig
-    from trainer.events.profile import Profile
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    wanted = str(tmp_path / "written").encode()
-    request = b"\x08\x01\x2a" + bytes([len(wanted)]) + wanted  # a millisecond, into this directory
-    with Profile(TrainerConfig(workdir=str(tmp_path / "run"), global_batch_size=1, profiler_port=port), 0, 9):
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", port), timeout=5)  # another address of this machine
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            trace = channel.unary_unary("/tensorflow.ProfilerService/Profile")(request, timeout=60)
-    assert b"xplane.pb" in trace
-    assert not list(tmp_path.iterdir())
 
 
 @says("infeed only ever loads the one that it has just made, to verify it.")

@@ -89,11 +89,6 @@ class TrainerConfig:
     """Two steps, as in 100:120: trace from the end of the first to the end of the second into <workdir>/profile, for
     TensorBoard's profile plugin or XProf. Dispatches start and end there; multiples of iterations_per_loop trace
     complete ones."""
-    profiler_port: int | None = None
-    """While training, answer captures of a profile (XProf, TensorBoard, jax.collect_profile) on this port; each process
-    of a run adds its number. Anyone who can connect can watch the training."""
-    profiler_host: str = "127.0.0.1"
-    """Where profiler_port listens: by default only to programs of the same machine. 0.0.0.0: to all."""
     fast_dev_run: int | None = None
     """Train only this many steps, then evaluate and predict one batch, to check that everything works. Starts from
     scratch and writes no checkpoint, events or result."""
@@ -165,10 +160,6 @@ class TrainerConfig:
                 f"profile_steps={self.profile_steps!r} is not two steps, the second above the first. Give them as "
                 "'100:120', which traces steps 101 to 120."
             )
-        if self.profile_steps is not None and self.profiler_port is not None:
-            raise OptionError("profile_steps and profiler_port are given, but only one trace is possible. Give one.")
-        if (self.profiler_port or 0) > 65_000:  # the other processes of a run take the next ones, up to 65,535
-            raise OptionError(f"profiler_port={self.profiler_port} is not one of the ports 1 to 65000.")
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
         if type(self.input_workers) is not int or self.input_workers < 0:

@@ -54,7 +54,6 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command("checkpoints", "trainer.checkpoints", "Lists the checkpoints of a work directory."),
         Command("report", "trainer.report", "Shows a training, or compares several, on a page."),
         Command("seen", "trainer.seen", "Lists the records that a training step saw."),
-        Command("flops", "trainer.device_speed", "Measures the speed of a device: FLOPs, memory, transfers."),
     ),
     "Try infeed": (
         Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet."),
