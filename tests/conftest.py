@@ -65,10 +65,20 @@ RAW_DATA = {
 }
 
 
+QUICK = "not slow"
+COMPLETE = "python -m pytest -n 3 --dist loadfile -m ''"
+
+
 def pytest_collection_modifyitems(items):
     """Files with long tests first: what begins last must not be what ends last."""
-    long = {item.path for item in items if item.get_closest_marker("long")}
+    long = {item.path for item in items if item.get_closest_marker("slow") or "e2e" in item.path.parts}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Says that it was the quick suite."""
+    if config.option.markexpr == QUICK:
+        terminalreporter.write_line(f"This was the quick suite. The complete one: {COMPLETE}")
 
 
 def pytest_collection_finish():

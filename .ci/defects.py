@@ -1,0 +1,183 @@
+"""Plants defects in the code, one at a time, and tells which of them the tests find.
+
+    python3 .ci/defects.py list                     # the defects, by number
+    python3 .ci/defects.py map DIR                  # runs the complete suite once; DIR/N has the tests that execute defect N
+    python3 .ci/defects.py try DIR [N ...]          # plants each and runs the files with these tests, until one fails
+    python3 .ci/defects.py try DIR --quick [N ...]  # only their tests of the quick suite
+
+A defect is a condition turned, a bound moved or a call left out. --seed and --count choose them, equally many in each
+package. Run it in a clean checkout with an active environment: it changes files and restores them. With --only FILE, the
+defects come from a list that `list --json` has written elsewhere: those whose text is in this checkout as well."""
+
+import argparse
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("pipeline", "trainer", "converters", "beam_jobs")
+TURNED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "in": "not in", "not in": "in"}
+TURNED |= {"is": "is not", "is not": "is"}
+MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+NAMES = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in"}
+NAMES |= {ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not"}
+PROBE = """import os
+_last = {}
+def hit(place):
+    test = os.environ.get("PYTEST_CURRENT_TEST", "?")
+    if _last.get(place) != test:
+        _last[place] = test
+        with open(place, "a") as file:
+            file.write(test + "\\n")
+    return True
+"""
+PYTEST = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile", "-q", "-p", "no:cacheprovider"]
+
+
+class Defect(NamedTuple):
+    """The expression in the source, and what stands there instead."""
+
+    file: str
+    line: int
+    kind: str
+    before: str
+    after: str
+
+    def put(self, text: str) -> None:
+        """Replaces the expression in the file by this text."""
+        path = ROOT / self.file
+        lines = path.read_text("utf-8").splitlines(keepends=True)
+        start = len("".join(lines[: self.line - 1]))
+        source = "".join(lines)
+        at = source.index(self.before, start)
+        path.write_text(source[:at] + text + source[at + len(self.before) :], "utf-8")
+
+
+def defects_of(file: Path) -> Iterator[Defect]:
+    """All that the file can have."""
+    source, name = file.read_bytes(), file.relative_to(ROOT).as_posix()
+    lines = source.splitlines()
+
+    def text_of(node: ast.expr | ast.stmt) -> str:
+        return lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
+
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.If | ast.While | ast.IfExp):
+            node = node.test
+            if node.lineno != node.end_lineno or isinstance(node, ast.Compare):
+                continue
+            test = text_of(node)
+            yield Defect(name, node.lineno, "turned", test, f"(not ({test}))")
+            continue
+        if not isinstance(node, ast.Compare | ast.Expr) or node.lineno != node.end_lineno:
+            continue
+        text = text_of(node)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            left, right = (text_of(side) for side in (node.left, node.comparators[0]))
+            sign = NAMES[type(node.ops[0])]
+            yield Defect(name, node.lineno, "turned", text, f"(({left}) {TURNED[sign]} ({right}))")
+            if sign in MOVED:
+                yield Defect(name, node.lineno, "moved", text, f"(({left}) {MOVED[sign]} ({right}))")
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not text.startswith(("log.", "say(")):
+            yield Defect(name, node.lineno, "left out", text, "None")
+
+
+def chosen(seed: int, count: int) -> list[Defect]:
+    """Equally many of each package and, within it, of each kind, as far as that is possible."""
+    picked, rng = [], random.Random(seed)
+    for package in PACKAGES:
+        found = [each for file in sorted((ROOT / package).rglob("*.py")) for each in defects_of(file)]
+        kinds = ("turned", "moved", "left out")
+        for number in range(count // len(PACKAGES)):
+            of_kind = [each for each in found if each.kind == kinds[number % len(kinds)]]
+            picked.append(rng.choice(of_kind))
+    return picked
+
+
+@contextmanager
+def planted(defect: Defect, text: str) -> Iterator[None]:
+    """Until the end, the file has this text in place of the expression."""
+    path = ROOT / defect.file
+    source = path.read_bytes()
+    try:
+        defect.put(text)
+        yield
+    finally:
+        path.write_bytes(source)
+
+
+def map_tests(defects: list[Defect], directory: Path) -> None:
+    """Runs everything once, with a probe at every defect."""
+    directory.mkdir(parents=True, exist_ok=True)
+    probe = Path(sysconfig.get_paths()["purelib"], "_defect_probe.py")
+    probe.write_text(PROBE)
+    sources = {defect.file: (ROOT / defect.file).read_bytes() for defect in defects}
+    try:
+        for number, defect in sorted(enumerate(defects), key=lambda item: (item[1].file, -item[1].line)):
+            hit = f"__import__('_defect_probe').hit({str(directory / str(number))!r})"
+            defect.put(f"({hit} and ({defect.before}))")
+        subprocess.run([*PYTEST, "-m", ""], cwd=ROOT, env=environment(), check=False)
+    finally:
+        probe.unlink()
+        for file, source in sources.items():
+            (ROOT / file).write_bytes(source)
+
+
+def environment() -> dict[str, str]:
+    """That of the tests, which import this checkout and leave no caches in it."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def try_out(number: int, defect: Defect, directory: Path, quick: bool) -> str:
+    """Whether the tests find it: found, lives, or that no test executes it."""
+    hits = directory / str(number)
+    tests = {line.split("::")[0] for line in hits.read_text().splitlines() if "::" in line} if hits.exists() else set()
+    files = sorted(test for test in tests if (ROOT / test).exists())
+    if not files:
+        return "not executed"
+    command = [*PYTEST, "-x", "--no-header", *([] if quick else ["-m", ""]), *files]
+    with planted(defect, defect.after):
+        done = subprocess.run(command, cwd=ROOT, env=environment(), check=False, capture_output=True, text=True)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return f"found by {failed[0] if failed else f'exit code {done.returncode}'}" if done.returncode not in (0, 5) else "lives"
+
+
+def main() -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("list", "map", "try"))
+    parser.add_argument("directory", nargs="?", type=Path)
+    parser.add_argument("numbers", nargs="*", type=int)
+    parser.add_argument("--seed", type=int, default=61)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", type=Path)
+    args = parser.parse_args()
+    defects = chosen(args.seed, args.count)
+    if args.only:
+        defects = [Defect(*each) for each in json.loads(args.only.read_text())]
+    if args.what == "list":
+        for number, defect in enumerate(defects):
+            if not args.json:
+                print(f"{number:3} {defect.file}:{defect.line} {defect.kind}: {defect.before} -> {defect.after}")
+        if args.json:
+            print(json.dumps(defects))
+    elif args.what == "map":
+        map_tests(defects, args.directory.resolve())
+    else:
+        for number in args.numbers or range(len(defects)):
+            told = try_out(number, defects[number], args.directory.resolve(), args.quick)
+            print(f"{number:3} {defects[number].file}:{defects[number].line} {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
