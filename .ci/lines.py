@@ -1,6 +1,7 @@
 """Counts the code of the four packages, without comments, docstrings and layout: tokens, and lines that have any.
 
-python3 .ci/lines.py prints the totals and each package's share. Budgets are in tokens, so dense lines gain nothing."""
+python3 .ci/lines.py prints the totals and each package's share, the size of the tests, and the words of the guides.
+Budgets of code are in tokens, so dense lines gain nothing."""
 
 import ast
 import io
@@ -27,11 +28,20 @@ def docstring_lines(tree: ast.Module):
             yield from range(node.body[0].lineno, node.body[0].end_lineno + 1)
 
 
+def guides(root: Path) -> list[Path]:
+    """The pages for users, which are in the packages; those about the project are in the root."""
+    return [page for package in PACKAGES for page in (root / package).rglob("*.md")]
+
+
 if __name__ == "__main__":
-    root, totals, shares = Path(__file__).parents[1], [0, 0], []
+    root, totals, shares = Path(__file__).parents[1], [0, 0, 0], []
     for package in PACKAGES:
         files = [counts(file.read_text("utf-8")) for file in sorted((root / package).rglob("*.py"))]
         tokens, lines = map(sum, zip(*files, strict=True))
-        totals = [totals[0] + tokens, totals[1] + lines]
+        totals = [total + more for total, more in zip(totals, (tokens, lines, len(files)), strict=True)]
         shares.append(f"{package} {tokens:,} in {lines:,}")
-    print(f"code: {totals[0]:,} tokens in {totals[1]:,} lines ({', '.join(shares)})")
+    print(f"code: {totals[0]:,} tokens in {totals[1]:,} lines of {totals[2]} files ({', '.join(shares)})")
+    tests = [file.read_text("utf-8").count("\n") for file in (root / "tests").rglob("*.py")]
+    print(f"tests: {sum(tests):,} lines of {len(tests)} files")
+    pages = [len(page.read_text("utf-8").split()) for page in guides(root)]
+    print(f"guides: {sum(pages):,} words of {len(pages)} pages")
