@@ -215,7 +215,7 @@ RUNNERS: Mapping[str, Preset] = {
     ),
     "dataflow": Preset(
         "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner",
-        "Google Cloud, with --project and --region (beam_jobs/DATAFLOW.md)",
+        "Google Cloud, with --project and --region (beam_jobs/RUNNERS.md)",
         check=dataflow.check,
         check_job=dataflow.check_job,
         around=dataflow.prepared,

@@ -4,7 +4,7 @@
 
 ImageNet's train tar with photo-like JPEGs of 110 KB, shards of 100 MB, one process, plain HTTP, no latency. What two
 sizes differ by is the cost of a record: start, imports and graph are in both. The server's CPU is not counted. Prints
-the costs, and on paper those of ImageNet and of 100 TB on Dataflow (beam_jobs/DATAFLOW.md)."""
+the costs, and on paper those of ImageNet and of 100 TB on Dataflow (beam_jobs/RUNNERS.md)."""
 
 # ruff: noqa: E402 (a script: it finds its packages itself)
 
