@@ -51,13 +51,13 @@ class Receipt:
     index: str  # base64 of little-endian uint32 [records, 2]: length, crc32c
     fixups: Mapping[str, Count]
     rejected: tuple[Rejected, ...]
-    largest_bytes: Count = 0  # of the payload of the largest record
-    largest_key: str = ""
-    notes: Mapping[str, Count] = field(default_factory=dict)
-    totals: Mapping[str, Count] = field(default_factory=dict)
-    columns: Mapping[str, ColumnSums] = field(default_factory=dict)
-    raw: str = ""  # base64 of RAW_ROW [rows that arrived], in order
-    raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
+    largest_bytes: Count  # of the payload of the largest record
+    largest_key: str
+    notes: Mapping[str, Count]
+    totals: Mapping[str, Count]
+    columns: Mapping[str, ColumnSums]
+    raw: str  # base64 of RAW_ROW [rows that arrived], in order
+    raw_checksum: str | None  # of all raw files of the split at that time: see SplitPlan
 
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""

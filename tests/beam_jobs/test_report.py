@@ -24,6 +24,7 @@ from beam_jobs.receipts import Receipt
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file, receipt_file
+from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.typed_json import sealed_line
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Stat
@@ -133,14 +134,15 @@ def bar_job(directory, sources="a", splits=("train",)):
 
 
 def write_claim(directory, split="train", **fields):
-    claim = {"plan": "p", "num_shards": 2, "records": 20, "bytes": 2000, "seed": 0} | fields
+    claim = {"plan": "p", "num_shards": 2, "records": 20, "bytes": 2000, "seed": 0, "raw_checksum": None}
+    claim |= {"files": SHARD_FILES, "sources": {}} | fields
     (directory / "_shards").mkdir(exist_ok=True)
     (directory / plan_file(split)).write_bytes(sealed_line(claim))
 
 
 def write_receipt(directory, shard, **fields):
     """Of two shards; a receipt with 10 records."""
-    receipt = Receipt("p", "train", shard, 2, 10, 1200, 0, "", "", "", {}, ())
+    receipt = Receipt("p", "train", shard, 2, 10, 1200, 0, "", "", "", {}, (), 0, "", {}, {}, {}, "", None)
     replace(receipt, **fields).write(LocalStorage(), str(directory))
 
 

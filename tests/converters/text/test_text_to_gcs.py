@@ -185,7 +185,7 @@ def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, 
     convert(raw, tmp_path / "out", "--validation-fraction=0")
     (tmp_path / "out/text.json").write_text("{}")
     assert verify.main([str(tmp_path / "out")]) == 1
-    assert "text.json: the key tokenizer is missing." in capsys.readouterr().out
+    assert "text.json: it has no checksum." in capsys.readouterr().out
     describe.main([str(tmp_path / "out")])
     said = capsys.readouterr()
     assert "warning: " in said.err
