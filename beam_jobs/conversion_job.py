@@ -35,7 +35,6 @@ class ConversionJob:
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
     expected: Mapping[str, int] | None = None  # required number of records by split, where the dataset defines it
     run_id: str = ""  # identifies this run in its verdict; never in data
-    counts_dir: str = ""  # on the launcher's machine, for the workers' counts; "": nobody reads them
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     @property

@@ -16,7 +16,6 @@ from beam_jobs.claims import Claim, read_claim
 from beam_jobs.column_sums import RecordSums
 from beam_jobs.completeness import ShardResult
 from beam_jobs.converter import Reject
-from beam_jobs.counts import counts_of
 from beam_jobs.raw_rows import check_unchanged, name_of, raw_crcs, raw_rows, read_rows
 from beam_jobs.receipts import Findings, Receipt, Rejected, parse_receipt
 from beam_jobs.references import Reference, References, in_order
@@ -44,11 +43,8 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
         writing = _Writing(plan, sink)
         for ref in bad:
             writing.rejected.append(Rejected.of(ref, "scan", ref.error))
-        counts = counts_of(plan.job.counts_dir)
         for ref, data in read_rows(raw, good):
-            before = writing.num_bytes
             writing.convert(ref, data)
-            counts.add(plan.split, records=1, bytes=writing.num_bytes - before)
         check_unchanged(plan.job, raw, good)  # after the last read, before the shard becomes visible
     receipt = writing.receipt(shard, refs)
     receipt.write(output, output_dir)

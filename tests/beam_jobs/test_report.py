@@ -18,7 +18,6 @@ from rich.progress import Progress
 from beam_jobs import launch as progress_bars
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
-from beam_jobs.counts import Counts, counts_of, read_counts
 from beam_jobs.launch import _Bar, _update
 from beam_jobs.receipts import Receipt
 from pipeline.errors import ConversionError
@@ -122,7 +121,7 @@ def test_the_bar_restarts_when_the_claim_is_replaced_and_tolerates_a_damaged_one
         for plan, shards in (("old", 2), ("new", 7)):
             write_claim(tmp_path, plan=plan, num_shards=shards)
             receipt = receipt_file("train", 0, shards)
-            bar.update(LocalStorage(), {plan_file("train"), receipt}, Counts())
+            bar.update(LocalStorage(), {plan_file("train"), receipt})
             assert (progress.tasks[0].total, progress.tasks[0].completed) == (shards, 1)
     (tmp_path / plan_file("train")).write_text("{")
     _update(job, [bar])
@@ -130,7 +129,7 @@ def test_the_bar_restarts_when_the_claim_is_replaced_and_tolerates_a_damaged_one
 
 def bar_job(directory, sources="a", splits=("train",)):
     found = tuple(Source(split, name, Stat(0)) for split in splits for name in sources)
-    return ConversionJob(None, found, str(directory), counts_dir=str(directory / "nowhere"))
+    return ConversionJob(None, found, str(directory))
 
 
 def write_claim(directory, split="train", **fields):
@@ -180,12 +179,6 @@ def test_the_bar_does_not_count_a_damaged_receipt(tmp_path):
         assert task.completed == 2
 
 
-def test_damaged_progress_counts_are_ignored(tmp_path):
-    for name, text in {"1": '{"train": {"records": 3}}', "2": "{"}.items():
-        (tmp_path / f"{name}.json").write_text(text)
-    assert read_counts(str(tmp_path)) == {"train": Counts(records=3)}
-
-
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -215,49 +208,6 @@ def test_no_thread_that_looks_for_receipts_outlives_a_conversion_unless_ctrl_c_c
             raise error("over")
     assert polling.is_alive() == (error is KeyboardInterrupt)
     answer.set()
-
-
-def test_the_bar_moves_with_what_workers_count_in_a_scan_and_within_a_shard(tmp_path):
-    storage, job = LocalStorage(), bar_job(tmp_path, "abcd")
-    receipts = [receipt_file("train", shard, 2) for shard in range(2)]
-    write_claim(tmp_path)
-    write_receipt(tmp_path, 0)
-    with Progress() as progress:
-        bar, task = _Bar(job, "train", progress), progress.tasks[0]
-        bar.update(storage, set(), Counts(sources=1, scanned=12_345))
-        assert (task.total, task.completed, task.fields["rate"]) == (4, 1, "12,345 records found")
-        claimed = {plan_file("train")}
-        bar.update(storage, claimed, Counts(sources=3, scanned=20_000))  # by an earlier run
-        assert (task.description, task.completed) == ("train: scanning", 3)
-        scanned = Counts(sources=4, scanned=20_000)
-        shown = []
-        for names, counts in [
-            (claimed, Counts()),  # of workers elsewhere, which are not counted
-            (claimed, scanned),
-            (claimed, scanned | Counts(records=2, bytes=250)),
-            (claimed, scanned | Counts(records=9, bytes=5000)),
-            ({*claimed, receipts[0]}, scanned | Counts(records=9, bytes=1100)),
-            ({*claimed, receipts[0]}, scanned | Counts(records=15, bytes=1800)),
-            ({*claimed, *receipts[:1]}, Counts()),
-        ]:
-            bar.update(storage, names, counts)
-            shown.append(progress.tasks[0].completed)
-        assert shown == [0, 0, 0.25, 1.98, 1, 1.5, 1]
-        assert progress.tasks[0].description == "train: shards"
-
-
-def test_local_workers_add_up_their_counts_and_remote_workers_write_none(tmp_path, monkeypatch):
-    first, nowhere = counts_of(str(tmp_path)), counts_of(str(tmp_path / "elsewhere"))
-    for counts in (first, nowhere, counts_of("")):
-        counts.add("train", scanned=5)
-        counts.add("train", scanned=2)  # too soon after the other: written with the next
-        assert read_counts(str(tmp_path)) == {"train": Counts(scanned=5)}
-    first.add("train", sources=1)
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    counts_of.cache_clear()
-    counts_of(str(tmp_path)).add("train", records=3, bytes=300)
-    assert read_counts(str(tmp_path)) == {"train": Counts(sources=1, scanned=7, records=3, bytes=300)}
-    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):
