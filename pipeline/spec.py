@@ -156,6 +156,17 @@ def leaves(tree: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str, ...
             yield (*path, key), value
 
 
+def tree_of(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
+    """The inverse of `leaves`: a tree from the path of keys to each leaf, and the leaf."""
+    tree = dict[str, Any]()
+    for (*folders, key), leaf in leaves:
+        at = tree
+        for folder in folders:
+            at = at.setdefault(folder, {})
+        at[key] = leaf
+    return tree
+
+
 def mapped(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
     """A new tree with what the function makes of each leaf."""
     return {

@@ -4,7 +4,6 @@ splits, and the files that a user names with one string: a file, a directory, or
 open_dataset uses it when it finds no manifest. A split's records are not read before it is opened."""
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -47,12 +46,6 @@ def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) ->
     tfds = tfds_files(storage, directory, listed)
     if not tfds:
         return {}
-    form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
-    if form != "tfrecord":
-        raise OptionError(
-            f"{directory} has TFDS's file format {form!r}; only tfrecord can be read. Prepare the dataset with "
-            "download_and_prepare(file_format='tfrecord')."
-        )
     schema, splits = described_by_tfds(directory, tfds, trust_features)
     labels = tfds_classes(tfds)
 

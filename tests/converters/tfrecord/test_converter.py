@@ -12,6 +12,7 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.sources.merged_schemas import read_schema
 from pipeline.storage.schemes import open_storage
 from pipeline.verify import main as verify
 
@@ -167,7 +168,8 @@ def test_a_dry_run_prints_the_schema_as_the_option_takes_it(raw, tmp_path, capsy
     convert(raw, tmp_path / "out", "--dry-run")
     printed = capsys.readouterr()
     (line,) = [line for line in printed.err.splitlines() if line.startswith("schema: ")]
-    assert Schema.from_json(json.loads(line.removeprefix("schema: "))).features == NUMBERS.features
+    (tmp_path / "schema.json").write_text(line.removeprefix("schema: "))
+    assert read_schema(str(tmp_path / "schema.json")).features == NUMBERS.features
     assert "train: 20 records" in printed.out
     assert not (tmp_path / "out").exists()
 

@@ -115,8 +115,8 @@ def test_a_random_crop_is_a_window_of_the_image_and_half_of_them_are_mirrored():
 
 
 WRONG = {
-    "an HTML page": (b"<!DOCTYPE html><html></html>", "is HTML or XML; it must be a JPEG.* starts with .*<!DOCTYPE ht"),
-    "nothing": (b"", "is not a known image format; .* It has 0 bytes"),
+    "an HTML page": (b"<!DOCTYPE html><html></html>", "is no intact image; it must be a JPEG.* with .*<!DOCTYPE"),
+    "nothing": (b"", "is no intact image; .* It has 0 bytes"),
     "a JPEG cut in its pixels": (FORMATS["JPEG 4:2:0"][0][:1500], "JPEG"),
     "a JPEG cut in its header": (FORMATS["JPEG 4:2:0"][0][:100], "JPEG"),
     "a PNG cut in its pixels": (FORMATS["PNG"][0][:1500], "PNG"),
