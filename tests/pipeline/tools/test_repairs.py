@@ -145,7 +145,7 @@ def test_a_damaged_raw_image_is_repaired_in_the_raw_data_and_converted_again(raw
     assert verify(dataset.directory)[0] == 0
     _, printed, damaged = verify(dataset.directory, "--decode")
     assert len(damaged) == 1
-    assert "truncated or damaged image" in damaged[0]
+    assert "truncated or damaged" in damaged[0]
     (flags,) = re.findall(r"repair the raw data or the label file, and .* its command with (.*)\.", printed)
     raw_imagenet.train["n00000001"]["n00000001_0.JPEG"] = whole
     raw_imagenet.write()
