@@ -87,8 +87,8 @@ def check_size(height: int, width: int) -> None:
 
 
 def decode_jpeg(data: bytes) -> np.ndarray:
-    """uint8 [height, width, channels]: grey, RGB or CMYK, as in the file. Raises Reject for any damage, and as check_size.
-    Pillow would accept a file that ends early with an end marker, and fill the rest with grey."""
+    """uint8 [height, width, channels]: grey, RGB or CMYK, as in the file. Raises Reject for damage, or a size out of
+    bounds. Pillow would accept a file that ends early with an end marker, and fill the rest with grey."""
     height, width, components = _frame_header(data)
     check_size(height, width)
     try:

@@ -5,17 +5,16 @@ open_dataset uses it when it finds no manifest. A split's records are not read b
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from pipeline.errors import OptionError, RawDataError, ShardError
 from pipeline.formats import TFRecords
 from pipeline.shards.schema import Schema
-from pipeline.sources.named_splits import files_by_name, first_names
+from pipeline.sources.named_splits import files_by_name, is_pattern
 from pipeline.sources.records import Records
 from pipeline.sources.sequential_records import SequentialRecords
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.sources.tfds_files import tfds_classes, tfds_files
-from pipeline.storage.storage import Stat, Storage, find_file, join
+from pipeline.storage.storage import Storage, find_file, join
 
 Splits = Mapping[str, Callable[[], Records]]
 
@@ -77,37 +76,6 @@ def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
     return splits
 
 
-def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
-    """Path -> size and checksum, sorted by name. Directories and patterns do not include hidden files.
-
-    Raises OptionError if there is no such file; StorageError."""
-    directory, slash, name = uri.rpartition("/")
-    if not _is_pattern(name):
-        found = find_file(storage, uri)
-        if not (files := {uri: found} if found else _visible(uri, storage)):
-            raise OptionError(f"{uri} is neither a file nor a directory with files. Give one, or a pattern: DIR/*.bin.")
-        return files
-    directory = directory or slash or "."
-    there = _visible(directory, storage)
-    if (named := join(directory, name)) in there:  # names may contain brackets
-        return {named: there[named]}
-    matching = {path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)}
-    if not matching:
-        names = [path.rpartition("/")[2] for path in there]
-        raise OptionError(
-            f"{uri} matches no file. {directory} has: {first_names(names)}. Only the last part can be a pattern."
-        )
-    return matching
-
-
 def is_directory(uri: str, storage: Storage) -> bool:
     """Whether it is neither a pattern nor a file. It need not exist."""
-    return not _is_pattern(uri.rpartition("/")[2]) and not find_file(storage, uri)
-
-
-def _is_pattern(name: str) -> bool:
-    return any(character in name for character in "*?[")
-
-
-def _visible(directory: str, storage: Storage) -> dict[str, Stat]:
-    return {join(directory, name): stat for name, stat in storage.list(directory).items() if not name.startswith(".")}
+    return not is_pattern(uri.rpartition("/")[2]) and not find_file(storage, uri)

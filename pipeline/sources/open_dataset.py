@@ -16,9 +16,10 @@ from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.fixed_length import FixedLengthRecords
-from pipeline.sources.foreign_splits import Splits, foreign_splits, is_directory, matching_files
+from pipeline.sources.foreign_splits import Splits, foreign_splits, is_directory
 from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.named_splits import matching_files
 from pipeline.sources.records import Records, as_records
 from pipeline.sources.sequential_records import SequentialRecords
 from pipeline.spec import Opaque
