@@ -133,7 +133,6 @@ class CompleteSplit(Findings):
 
     shards: list[ShardEntry] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)  # of the index
-    largest: tuple[int, str] = (0, "")  # bytes and key of the largest record
 
     def add(self, file: str, receipt: Receipt) -> None:
         """Adds the next shard. file: its name."""
@@ -146,7 +145,6 @@ class CompleteSplit(Findings):
         for column, sums in receipt.columns.items():
             self.columns[column].add(sums)
         self.rejected += receipt.rejected
-        self.largest = max(self.largest, (receipt.largest_bytes, receipt.largest_key))
 
 
 def prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) -> CompleteSplit:

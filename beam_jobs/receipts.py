@@ -51,8 +51,6 @@ class Receipt:
     index: str  # base64 of little-endian uint32 [records, 2]: length, crc32c
     fixups: Mapping[str, Count]
     rejected: tuple[Rejected, ...]
-    largest_bytes: Count  # of the payload of the largest record
-    largest_key: str
     notes: Mapping[str, Count]
     totals: Mapping[str, Count]
     columns: Mapping[str, ColumnSums]

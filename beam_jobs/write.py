@@ -61,7 +61,6 @@ class _Writing(Findings):
     num_bytes: int = 0
     index: "array[int]" = field(default_factory=lambda: array("I"))  # length, crc32c of each record
     raw_crcs: "array[int]" = field(default_factory=lambda: array("I"))
-    largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
     def __post_init__(self) -> None:
         self.sums = RecordSums(self.plan.job.converter)
@@ -80,7 +79,6 @@ class _Writing(Findings):
         self._append(pieces)
         key = ref.key.encode("utf-8", "surrogateescape")
         self.key_digest = add_digests((self.key_digest, key_digest([key])))
-        self.largest = max(self.largest, (self.index[-2], key))
         self.fixups.update(converted.fixups)
         self.notes.update(converted.notes)
         self.totals.update(converted.totals)
@@ -113,8 +111,6 @@ class _Writing(Findings):
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
             fixups=dict(sorted(self.fixups.items())),
             rejected=tuple(self.rejected),
-            largest_bytes=self.largest[0],
-            largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
             notes=dict(sorted(self.notes.items())),
             totals=dict(sorted(self.totals.items())),
             columns=self.sums.columns(),

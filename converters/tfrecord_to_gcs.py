@@ -90,17 +90,14 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
 
 def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
     """Stores --num-shards where `run` reads it. Raises OptionError for an unknown split and for a bad number.
-
-    A split that --splits leaves out is only noted: users repeat a command with some of its splits."""
-    splits, chosen = {source.split for source in sources}, chosen_splits(args)
+    A split that --splits leaves out is no error: users repeat a command with some of its splits."""
+    known, chosen = {source.split for source in sources}, chosen_splits(args)
     for split, number in (parse_assignment("--num-shards", text) for text in args.num_shards):
         if not number.isdecimal():
             raise OptionError(f"--num-shards={split}={number}: {number!r} is not a number.")
-        if chosen and split not in chosen:
-            say(Console(stderr=True), f"note: --num-shards={split}={number} has no effect: --splits leaves it out.")
-        elif split not in splits:
+        if not chosen and split not in known:
             raise OptionError(
-                f"--num-shards={split}={number}: there is no split {split!r}.{did_you_mean(split, splits)}"
+                f"--num-shards={split}={number}: there is no split {split!r}.{did_you_mean(split, known)}"
             )
         setattr(args, f"num_{split}_shards", int(number))
 

@@ -48,7 +48,7 @@ def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
 ) -> tuple[TrainOrder, int]:
     """The order of one source, and the bytes of all its windows over all hosts."""
-    streams = default_streams([records.info], global_batch, epochs) if sizes.streams is None else sizes.streams
+    streams = default_streams([records.info], global_batch) if sizes.streams is None else sizes.streams
     block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
     order = TrainOrder(
         records.info.num_records,
@@ -82,24 +82,15 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     return MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest), total
 
 
-def default_streams(sources: Sequence[RecordsInfo], global_batch: int, epochs: str = "span") -> int:
+def default_streams(sources: Sequence[RecordsInfo], global_batch: int) -> int:
     """One for small data, whose blocks are single records: hosts can share it without reading anything twice.
 
     Else the largest divisor of the batch that exceeds neither 64 nor the records, or front-read files, of any source.
     These files are cheap to read only in several streams, and the sources of a mixture share theirs."""
-    small = [source.name for source in sources if source.num_records <= LEAST_BLOCKS]
-    if small and [source.whole_files for source in sources] == [None]:
+    if [(source.whole_files, source.num_records <= LEAST_BLOCKS) for source in sources] == [(None, True)]:
         return 1
     most = min(MAX_STREAMS, *(source.whole_files or source.num_records for source in sources))
-    streams = max(divisor for divisor in divisors(global_batch) if divisor <= most)
-    if small and streams > 1 and epochs == "span":
-        log.info(
-            "%s: %d streams begin each epoch separately, so some records come more often than others. With streams=1 "
-            "on all hosts, none do.",
-            small[0],
-            streams,
-        )
-    return streams
+    return max(divisor for divisor in divisors(global_batch) if divisor <= most)
 
 
 def _windows(
