@@ -48,8 +48,7 @@ class Claim:
     def of(plan: SplitPlan) -> "Claim":
         """The claim that a plan makes."""
         total, job = plan.total, plan.job
-        own = (source for source in job.sources if source.split == plan.split)
-        files = (source for source in own if source.kind not in ("folder", "group"))
+        files = (source for source in job.sources_of(plan.split) if source.kind not in ("folder", "group"))
         return Claim(
             plan=plan.digest,
             num_shards=plan.num_shards,

@@ -42,6 +42,10 @@ class ConversionJob:
         """The splits to write. Sorted, because their numbers are part of the shuffle keys."""
         return tuple(sorted({source.split for source in self.sources}))
 
+    def sources_of(self, split: str) -> list[Source]:
+        """The sources of a split, in order."""
+        return [source for source in self.sources if source.split == split]
+
     @cached_property
     def num_buckets(self) -> int:
         """A power of two that grows with the input. It does not affect the output."""

@@ -91,7 +91,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
     """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are below record size."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
-        sources, empty = [source for source in job.sources if source.split == split], list[Source]()
+        sources, empty = job.sources_of(split), list[Source]()
         # A window that is packed takes hundreds of megabytes.
         at_once = os.cpu_count() or 1 if isinstance(job.converter, Packer) else _SCANS_AT_ONCE
         for source, batches in zip(sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True):
@@ -215,7 +215,7 @@ def _update(job: ConversionJob, bars: "list[_Bar]") -> None:
         names = {f"_shards/{name}" for name in storage.list(join(job.output_dir, "_shards"))}
         for bar in bars:
             with contextlib.suppress(InfeedError):  # a damaged claim stops only its own bar
-                bar.update(storage, names)
+                bar.refresh(storage, names)
 
 
 class _Bar:
@@ -228,7 +228,7 @@ class _Bar:
         self._missing: set[str] = set()  # receipts that do not exist yet
         self._began, self._num_shards, self._records, self._bytes = 0.0, 0, 0, 0  # of this run
 
-    def update(self, storage: Storage, names: set[str]) -> None:
+    def refresh(self, storage: Storage, names: set[str]) -> None:
         """Shows the current state. names: files in _shards."""
         if plan_file(self._split) not in names:
             return

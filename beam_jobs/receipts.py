@@ -135,8 +135,7 @@ def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_sha
     if not len(known):
         return ""
     new, seen = "", 0
-    sources = (source for source in plan.job.sources if source.split == plan.split)
-    scans = (scanned(plan.job, source) for source in sources)
+    scans = (scanned(plan.job, source) for source in plan.job.sources_of(plan.split))
     for refs in itertools.chain.from_iterable(scans):
         rows = raw_rows(old_seed, plan.split, refs)
         differ, unknown = differing(known, rows)

@@ -45,7 +45,7 @@ class SplitPlan:
     @cached_property
     def digest(self) -> str:
         """32 hex digits that change with any byte of the split. Resume and refusal compare them."""
-        sources = [source for source in self.job.sources if source.split == self.split]
+        sources = self.job.sources_of(self.split)
         fields = {
             "encoder": ENCODER_VERSION,
             "split": self.split,

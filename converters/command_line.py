@@ -19,8 +19,7 @@ from beam_jobs.launch import dry_run, launch
 from beam_jobs.plausible import check_places
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
-from pipeline.bounds import check_number
-from pipeline.errors import InfeedError, OptionError, did_you_mean, how_to_install
+from pipeline.errors import InfeedError, OptionError, check_number, did_you_mean, how_to_install
 from pipeline.sizes import parse_bytes
 from pipeline.tools.command import Console, Parser, say
 

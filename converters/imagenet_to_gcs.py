@@ -28,15 +28,11 @@ EXAMPLES = (
     "--raw-data-dir=ILSVRC2012 --output=tensorflow_datasets --schema=tfds",
 )
 
-_ORIGINAL_SHARDS = {"train": 1024, "validation": 128}
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     splits = chosen_splits(args, SPLITS) or SPLITS
-    if args.original_shards:
-        _set_original_shards(args)
     converter = _converter(args)
     if args.schema == "tfds":
         args.gcs_output_path = join(args.gcs_output_path, TFDS_DIRECTORY)
@@ -61,13 +57,6 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
     words, form = tuple(classes.values()), "tpu+boxes" if tables else args.schema
     words = words if any(words) else ()
     return ImagenetConverter(tuple(classes), verify=args.verify, words=words, form_name=form, box_tables=tables)
-
-
-def _set_original_shards(args: argparse.Namespace) -> None:
-    for split, number in _ORIGINAL_SHARDS.items():
-        if getattr(args, f"num_{split}_shards") is not None:
-            raise OptionError(f"--original-shards and --num-{split}-shards: give only one of them.")
-        setattr(args, f"num_{split}_shards", number)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,7 +84,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="fail unless ILSVRC2012 is complete: every class, 1,281,167 and 50,000 images, the official labels",
     )
-    parser.add_argument("--original-shards", action="store_true", help="1024 train and 128 validation shards")
     return parser
 
 

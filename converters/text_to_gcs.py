@@ -20,8 +20,7 @@ from converters.raw.splits import SPLITS
 from converters.table.layouts import check_columns, check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError, check_number, did_you_mean
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, Packing, TextInfo, Tokenizer, open_hugging_face

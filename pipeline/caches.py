@@ -29,7 +29,7 @@ from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes, room_for_a_cache
 from pipeline.sources.concatenated import ConcatenatedReading
 from pipeline.sources.indexed_records import IndexedReading
-from pipeline.sources.records import Group, Proven, ReadWhenDue, Record, Records, RecordsInfo, as_records, fetch
+from pipeline.sources.records import Group, Proven, ReadWhenDue, Record, Records, RecordsInfo, fetch
 from pipeline.storage.local import LocalStorage
 
 Cache = str | os.PathLike[str]
@@ -190,7 +190,6 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
 
     The size it may reach is logged first. Raises OptionError if that exceeds the free space, or, for a directory, if
     lengths and checksums are not known in advance; StorageError if the directory cannot be written."""
-    records = as_records(records) or records
     if where == "ram":
         return CachedRecords(records, RamStore(records.info, share), where, share)
     directory = os.fspath(where)

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Literal
 
-from pipeline.bounds import check_number
 from pipeline.caches import Cache, CachedRecords, cached
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
 from pipeline.decoding.padding import PadTo
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.inputs.dataset_input import Batches, DatasetInput

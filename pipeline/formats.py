@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from pipeline.shards.schema import Schema
 from pipeline.spec import feature_specs
 

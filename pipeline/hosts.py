@@ -5,8 +5,7 @@ The trainer makes a Hosts once, at the edge, from its sharding; readers and test
 import math
 from dataclasses import dataclass
 
-from pipeline.bounds import check_number
-from pipeline.errors import BatchSizeError, OptionError
+from pipeline.errors import BatchSizeError, OptionError, check_number
 
 __all__ = ["ONE_HOST", "Hosts"]
 

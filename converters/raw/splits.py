@@ -6,8 +6,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pipeline.bounds import check_number
-from pipeline.errors import RawDataError
+from pipeline.errors import RawDataError, check_number
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 

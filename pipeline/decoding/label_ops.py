@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.bounds import check_number
 from pipeline.decoding.op import Features, OneFeatureOp, Specs, spec_of
 from pipeline.decoding.rng import Rng
-from pipeline.errors import OptionError, SchemaError
+from pipeline.errors import OptionError, SchemaError, check_number
 from pipeline.spec import ArraySpec
 
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.bounds import check_number
 from pipeline.decoding.columns import Column, Ragged
 from pipeline.decoding.op import Specs
-from pipeline.errors import OptionError, SchemaError, did_you_mean
+from pipeline.errors import OptionError, SchemaError, check_number, did_you_mean
 from pipeline.spec import BYTES, ArraySpec, delivered, holds
 
 

@@ -5,11 +5,10 @@ from typing import get_args
 
 import numpy as np
 
-from pipeline.bounds import check_choice, check_number
 from pipeline.decoding.op import ImageOp, Specs, image_spec
 from pipeline.decoding.resizing import Fill, Method, bordered, check_resizing, check_size, mirrored, resized
 from pipeline.decoding.rng import Rng
-from pipeline.errors import SchemaError
+from pipeline.errors import SchemaError, check_choice, check_number
 from pipeline.spec import ArraySpec
 
 

@@ -5,10 +5,9 @@ from typing import Literal, get_args
 import numpy as np
 from PIL import Image
 
-from pipeline.bounds import check_choice
 from pipeline.decoding.op import Op
 from pipeline.decoding.opencv import cv2
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_choice
 
 Method = Literal["bilinear", "bicubic", "area"]
 Fill = Literal["zero", "edge"]

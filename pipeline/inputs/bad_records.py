@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Any, Literal, get_args
 
-from pipeline.bounds import check_choice, check_number
-from pipeline.errors import BadRecordsError, OptionError, StorageError
+from pipeline.errors import BadRecordsError, OptionError, StorageError, check_choice, check_number
 from pipeline.logs import log
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage

@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.bounds import check_choice, check_number
-from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
+from pipeline.errors import BatchSizeError, EmptySplitError, OptionError, check_choice, check_number
 from pipeline.orders.hashing import record_seeds
 from pipeline.orders.shuffle import Shuffle
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.bounds import check_number
+from pipeline.errors import check_number
 from pipeline.orders.hashing import BLOCKS, WINDOWS, hash_key, permutation
 
 BLOCK_BYTES = 1_000_000  # one ranged read

@@ -93,7 +93,7 @@ def test_the_bar_restarts_when_the_claim_is_replaced_and_tolerates_a_damaged_one
         for plan, shards in (("old", 2), ("new", 7)):
             write_claim(tmp_path, plan=plan, num_shards=shards)
             receipt = receipt_file("train", 0, shards)
-            bar.update(LocalStorage(), {plan_file("train"), receipt})
+            bar.refresh(LocalStorage(), {plan_file("train"), receipt})
             assert (progress.tasks[0].total, progress.tasks[0].completed) == (shards, 1)
     (tmp_path / plan_file("train")).write_text("{")
     _update(job, [bar])
