@@ -5,7 +5,7 @@ from pathlib import Path
 
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError
-from pipeline.sizes import GB, KB, MB, format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import find_file
 
@@ -35,11 +35,9 @@ def check_target(plan: SplitPlan) -> None:
     size = plan.sampled.scaled(plan.total.bytes)
     if plan.split in (job.num_shards or {}) or job.target_shard_bytes * records >= size:
         return
-    meant = job.target_shard_bytes * (MB if job.target_shard_bytes <= 10 * KB else KB)
-    hint = f" Did you mean {format_bytes(meant).replace(' ', '')}?" if meant <= 10 * GB else ""
     raise ConversionError(
         f"--target-shard-bytes={job.target_shard_bytes} (bytes) is less than the mean record of split {plan.split!r}, "
-        f"{format_bytes(size / records)}: {plan.num_shards:,} shards for {records:,} records.{hint} A number without a "
+        f"{format_bytes(size / records)}: {plan.num_shards:,} shards for {records:,} records. A number without a "
         "unit is in bytes; 100MB to 1GB is usual. If you want empty shards, give the number of shards instead."
     )
 

@@ -37,14 +37,9 @@ def summarize(
         "plan_digest": plan.digest,
         "records": entry.num_records,
         "rejected": entry.rejected,
-        "fixups": entry.fixups,
         "bytes": entry.num_bytes,
         "shards": len(sizes),
         "shards_finished_before": len(sizes) - len(fresh),  # by earlier runs
-        "smallest_shard": min(sizes),
-        "largest_shard": max(sizes),
-        "target_shard": None if (job.num_shards or {}).get(plan.split) else job.target_shard_bytes,
-        "raw": entry.sources,
         "started": job.started,  # Unix seconds
         "seconds": seconds,  # since the start of the job, which may convert other splits as well
         "records_per_second": round(sum(shard.records for shard in fresh) / seconds, 3),  # written by this run

@@ -115,7 +115,7 @@ def train_dataset(
     else:
         records = _limited(open_dataset(data, split), limit)
         order, window_bytes = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
-    check_hosts(records.info, hosts, order)
+    check_hosts(records.info, hosts)
     if cache is not None:  # sooner or later, every host needs every record
         records = cached(records, cache)
     host_batch = sum(map(len, rows))

@@ -13,12 +13,10 @@ import numpy as np
 
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
-from pipeline.logs import log
 from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import TrainOrder, divisors
 from pipeline.orders.shuffle import LEAST_BLOCKS, Shuffle, default_block_records, default_window_records
-from pipeline.sizes import format_bytes
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Records, RecordsInfo
 
@@ -115,20 +113,13 @@ def _windows(
 MAX_WINDOW_BYTES = 3 * 1024**3
 
 
-def check_hosts(records: RecordsInfo, hosts: Hosts, order: TrainOrder | MixOrder) -> None:
-    """Raises OptionError if there are more hosts than front-read files. Logs it when hosts read the same blocks."""
+def check_hosts(records: RecordsInfo, hosts: Hosts) -> None:
+    """Raises OptionError if there are more hosts than front-read files."""
     if records.whole_files is not None and hosts.count > records.whole_files:
         raise OptionError(
             f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
             "each host needs files of its own. An index lifts this limit: python -m pipeline.index 'DIR/PATTERN' "
             "(compressed files must be rewritten first: python -m converters.tfrecord_to_gcs)."
-        )
-    if hosts.count > order.streams and order.settings.get("block_records") != 1:
-        log.info(
-            "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
-            hosts.count,
-            order.streams,
-            hosts.count,
         )
 
 
@@ -136,10 +127,4 @@ def training_bytes(records: RecordsInfo, window_bytes: int) -> int:
     """Bytes to read ahead: enough of this host's windows for large reads, if those pay, or else the usual budget."""
     if not records.remote and records.whole_files is None:
         return READ_AHEAD_BYTES
-    if window_bytes > MAX_WINDOW_BYTES:
-        log.info(
-            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Raise read_ahead_bytes "
-            "to hold all of them, or reduce window_records.",
-            *map(format_bytes, (MAX_WINDOW_BYTES, window_bytes)),
-        )
     return max(READ_AHEAD_BYTES, min(window_bytes, MAX_WINDOW_BYTES))

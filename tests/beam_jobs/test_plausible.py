@@ -12,13 +12,11 @@ from pipeline.shards.naming import plan_file
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 
-@pytest.mark.parametrize(("target", "meant"), [("100", "100MB"), ("1KB", "1GB"), ("1", "1MB")])
+@pytest.mark.parametrize("target", ["100", "1KB", "1"])
 @pytest.mark.parametrize("flags", [["--dry-run"], []], ids=["dry", "run"])
-def test_a_target_smaller_than_a_record_is_refused_with_the_likely_intended_size(
-    raw_imagenet, tmp_path, target, meant, flags
-):
+def test_a_target_smaller_than_a_record_is_refused(raw_imagenet, tmp_path, target, flags):
     message = r"--target-shard-bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
-    with pytest.raises(ConversionError, match=rf"{message}for 18 records. Did you mean {meant}\? A number"):
+    with pytest.raises(ConversionError, match=rf"{message}for 18 records. A number"):
         raw_imagenet.convert(tmp_path / "out", f"--target-shard-bytes={target}", "--splits=train", *flags)
     assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
 

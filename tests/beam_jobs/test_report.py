@@ -40,8 +40,7 @@ def test_the_summary_says_what_is_in_the_manifest_and_how_fast_it_came(raw_image
     summary = read_summary(tmp_path / "out")
     sizes = [shard.bytes for shard in entry.shards]
     assert (summary["records"], summary["bytes"], summary["shards"]) == (18, sum(sizes), len(sizes))
-    assert (summary["smallest_shard"], summary["largest_shard"]) == (min(sizes), max(sizes))
-    assert (summary["plan_digest"], summary["target_shard"]) == (entry.plan_digest, 2000)
+    assert summary["plan_digest"] == entry.plan_digest
     assert summary["records_per_second"] == pytest.approx(18 / summary["seconds"], abs=1e-3)
     assert read_summary(tmp_path / "out", "validation")["records"] == 4
 
