@@ -4,7 +4,6 @@ Beam's own flags override each default. Imports Beam only inside functions."""
 
 import contextlib
 import importlib.util
-import json
 import logging
 import math
 import re
@@ -135,9 +134,8 @@ def _check_service(job: ConversionJob, options: Any) -> None:
         client: Any = apiclient.DataflowApplicationClient(options)
         jobs = ListJobsRequest(project_id=google.project, location=google.region, page_size=1)
         client._jobs_client.list_jobs(request=jobs)
-    note = {"output": job.output_dir, "splits": job.splits, "sources": len(job.sources), "run_id": job.run_id}
-    path = join(google.staging_location, f"{google.job_name}.json")
-    open_storage(path).create(path, (json.dumps(note) + "\n").encode())
+    path = join(google.staging_location, f"{google.job_name}.txt")
+    open_storage(path).create(path, f"{job.output_dir}\n".encode())
     check_bucket(client._storage_client, google.staging_location)
 
 

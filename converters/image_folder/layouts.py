@@ -121,11 +121,6 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
             for split, name in _named_by_split(top.path, top.classes, "folders").items()
         }
         names, files = top.classes, top.files
-        if not found and any(map(archive_stem, files)):
-            raise RawDataError(
-                f"{top.path} contains archives ({first_few(filter(archive_stem, files))}), which cannot be read inside "
-                "another archive. Unpack it, and give the directory that contains them."
-            )
     if not found:
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of one. "

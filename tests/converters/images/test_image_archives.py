@@ -176,7 +176,7 @@ WRONG = [
     (
         "all.zip",
         zip_of({"train.zip": b"", "val.tar": b""}),
-        r"all\.zip contains archives \(train\.zip, val\.tar\), which cannot",
+        r"no folder of a split .*It has: train\.zip, val\.tar",
     ),
     ("images.zip", zip_of({"val/a/1": b"x", "validation/a/1": b"x"}), "has two folders for the validation split"),
     ("train.zip", zip_of({"two\nlines/1.jpg": b"x"}), "its name must be UTF-8 text on one line"),
