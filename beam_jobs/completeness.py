@@ -72,7 +72,7 @@ def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
 
 def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
     """Raises ConversionError if the raw data does not have the expected number of records."""
-    expected = (job.expected or {}).get(split)
+    expected = job.expected.get(split)
     if expected is not None and scanned != expected:
         raise ConversionError(
             f"split {split!r} has {scanned:,} records in the raw data; the full set has {expected:,}. Files are "

@@ -177,7 +177,7 @@ def _shards(job: ConversionJob) -> int:
     shards = 0
     for split in job.splits:
         size = sum(source.guessed_bytes for source in job.sources_of(split))
-        shards += (job.num_shards or {}).get(split) or max(1, round(size / job.target_shard_bytes))
+        shards += job.num_shards.get(split) or max(1, round(size / job.target_shard_bytes))
     return shards
 
 

@@ -33,7 +33,7 @@ def check_target(plan: SplitPlan) -> None:
     """Raises ConversionError if --target-shard-bytes would produce more shards than there are records."""
     job, records = plan.job, plan.total.records
     size = plan.sampled.scaled(plan.total.bytes)
-    if plan.split in (job.num_shards or {}) or job.target_shard_bytes * records >= size:
+    if plan.split in job.num_shards or job.target_shard_bytes * records >= size:
         return
     raise ConversionError(
         f"--target-shard-bytes={job.target_shard_bytes} (bytes) is less than the mean record of split {plan.split!r}, "

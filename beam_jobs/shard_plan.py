@@ -39,7 +39,7 @@ class SplitPlan:
     @cached_property
     def num_shards(self) -> int:
         """The number from the job, or else the one that brings shards closest to the target size; at least 1."""
-        demanded = (self.job.num_shards or {}).get(self.split)
+        demanded = self.job.num_shards.get(self.split)
         return demanded or max(1, round(self.sampled.scaled(self.total.bytes) / self.job.target_shard_bytes))
 
     @cached_property

@@ -123,14 +123,32 @@ def run(
     """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run predicts a failure.
 
     rest: Beam's options. scratch: has the temporary files among the sources. expected: required number of records per
-    split. notices: printed first."""
+    split. notices: printed first. Raises OptionError."""
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
-    num_shards = {split: number for split, number in wanted.items() if number is not None}
-    for split, number in num_shards.items():
+    for split, number in wanted.items():
         check_number(f"--num-{split}-shards", number, at_least=1)
-    fields = {"sources": tuple(sources), "num_shards": num_shards, "scratch": scratch.paths if scratch else ()}
-    job, console = make_job(args, converter, expected=expected, **fields), Console()
+    check_number("--seed", args.seed, at_least=0)
+    check_number("--max-bad-records", args.max_bad_records, at_least=0)
+    if not sources:
+        raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
+    job, console = (
+        ConversionJob(
+            converter=converter,
+            sources=tuple(sources),
+            output_dir=args.gcs_output_path,
+            target_shard_bytes=parse_bytes(args.target_shard_bytes),
+            num_shards={split: number for split, number in wanted.items() if number is not None},
+            seed=args.seed,
+            max_bad_records=args.max_bad_records,
+            overwrite=args.overwrite,
+            verify_existing=args.verify_existing,
+            scratch=scratch.paths if scratch else (),
+            expected=expected or {},
+            run_id=uuid.uuid4().hex,
+        ),
+        Console(),
+    )
     for notice in notices:
         say(console, f"note: {notice}")
     if args.dry_run:
@@ -173,25 +191,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     leaving = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.leaves)
     run.add_argument("--detach", action="store_true", help=f"{leaving}: submit the job and exit")
     run.add_argument("--cancel-on-interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job")
-
-
-def make_job(args: argparse.Namespace, converter: Converter | Packer, **fields: Any) -> ConversionJob:
-    """The job described by the common options. fields: of the job, which no option states. Raises OptionError."""
-    check_number("--seed", args.seed, at_least=0)
-    check_number("--max-bad-records", args.max_bad_records, at_least=0)
-    if not fields["sources"]:
-        raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
-    return ConversionJob(
-        converter=converter,
-        output_dir=args.gcs_output_path,
-        target_shard_bytes=parse_bytes(args.target_shard_bytes),
-        seed=args.seed,
-        max_bad_records=args.max_bad_records,
-        overwrite=args.overwrite,
-        verify_existing=args.verify_existing,
-        run_id=uuid.uuid4().hex,
-        **fields,
-    )
 
 
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
