@@ -25,11 +25,6 @@ MACHINE_TYPE = "n2-standard-4"
 DISK_GB = 30  # the service's default of 25 is tight with Beam's image; the shuffle is small and not on workers
 MAX_WORKERS = 200  # 800 vCPUs: more may need a higher quota, and the user's decision
 
-_GIB = 1024**3
-_VCPU_BYTES = {"highcpu": _GIB, "standard": 4 * _GIB, "highmem": 8 * _GIB}  # each vCPU has its own Python process
-_FLIGHT_BYTES = 160 * 1024**2  # per thread: 64 MiB read ahead, parts of an upload or a scan; measured up to 125
-_FLIGHT_SHARE = 1 / 4  # of a process's memory
-_MOST_THREADS = 2  # one keeps 64 requests in flight, the entire connection pool; the other works while it ends a shard
 _SHARDS_PER_THREAD = 16  # a worker takes minutes to start, and seconds to write a shard
 
 _JOB_NAME = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -182,9 +177,12 @@ def _shards(job: ConversionJob) -> int:
 
 
 def threads_of(machine_type: str) -> int:
-    """Shards that a Python process, one per vCPU, writes in parallel: limited by its memory and by Python's lock."""
-    family = next((family for family in _VCPU_BYTES if f"-{family}-" in machine_type), "highcpu")
-    return max(1, min(_MOST_THREADS, int(_VCPU_BYTES[family] * _FLIGHT_SHARE / _FLIGHT_BYTES)))
+    """Shards that a Python process, one per vCPU, writes in parallel.
+
+    A thread has 160 MiB in flight (64 MiB read ahead, parts of an upload or a scan), at most a quarter of the memory of
+    a vCPU: 1 GiB in highcpu, 4 or 8 GiB in the others. A third thread would wait: one keeps 64 requests in flight, the
+    entire connection pool, and the other works while it ends a shard."""
+    return 2 if "-standard-" in machine_type or "-highmem-" in machine_type else 1
 
 
 def _vcpus(machine_type: str) -> int:

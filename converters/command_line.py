@@ -132,23 +132,21 @@ def run(
     check_number("--max-bad-records", args.max_bad_records, at_least=0)
     if not sources:
         raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
-    job, console = (
-        ConversionJob(
-            converter=converter,
-            sources=tuple(sources),
-            output_dir=args.gcs_output_path,
-            target_shard_bytes=parse_bytes(args.target_shard_bytes),
-            num_shards={split: number for split, number in wanted.items() if number is not None},
-            seed=args.seed,
-            max_bad_records=args.max_bad_records,
-            overwrite=args.overwrite,
-            verify_existing=args.verify_existing,
-            scratch=scratch.paths if scratch else (),
-            expected=expected or {},
-            run_id=uuid.uuid4().hex,
-        ),
-        Console(),
+    job = ConversionJob(
+        converter=converter,
+        sources=tuple(sources),
+        output_dir=args.gcs_output_path,
+        target_shard_bytes=parse_bytes(args.target_shard_bytes),
+        num_shards={split: number for split, number in wanted.items() if number is not None},
+        seed=args.seed,
+        max_bad_records=args.max_bad_records,
+        overwrite=args.overwrite,
+        verify_existing=args.verify_existing,
+        scratch=scratch.paths if scratch else (),
+        expected=expected or {},
+        run_id=uuid.uuid4().hex,
     )
+    console = Console()
     for notice in notices:
         say(console, f"note: {notice}")
     if args.dry_run:
