@@ -106,7 +106,7 @@ def test_the_schema_of_a_split_that_is_converted_later_is_the_same(raw, tmp_path
     manifest = read_manifest(str(tmp_path / "out"))
     assert set(manifest.splits) == {"train", "validation"}
     assert manifest.schema.features["j"].optional
-    with pytest.raises(OptionError, match=r"does not have the tset split\. .*train, validation"):
+    with pytest.raises(RawDataError, match=r"does not have the tset split\. .*train, validation"):
         convert(raw, tmp_path / "out", "--splits=tset")
 
 
@@ -120,7 +120,7 @@ def test_a_directory_of_ours_keeps_its_name_schema_and_labels(raw_imagenet, tmp_
     assert sorted(payloads_in(tmp_path / "second")) == sorted(payloads_in(tmp_path / "first"))
     assert verify([str(tmp_path / "second")]) == 0  # whose keys are not those of the first
     (tmp_path / "first/train-00000-of-00001").write_bytes(b"")
-    with pytest.raises(RawDataError, match=r"train-00000-of-00001 has 0 bytes, but its manifest lists \d+ bytes"):
+    with pytest.raises(RawDataError, match=r"train-00000-of-00001 has 0 bytes, the manifest says \d+ bytes"):
         convert(tmp_path / "first", tmp_path / "third")
 
 
