@@ -7,7 +7,7 @@ import numpy as np
 
 from beam_jobs.converter import Converter, Packer
 from beam_jobs.references import References
-from pipeline.shards.key_digest import add_digests, key_digest, sum_of_hashes
+from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.record import FRAME_BYTES
 
 
@@ -26,9 +26,9 @@ def measure(converter: Converter | Packer, refs: References) -> BucketSums:
     return BucketSums(
         int(framed_bytes(converter, refs).sum()),
         len(refs),
-        sum_of_hashes(repr(row).encode() for row in refs.values()),
+        key_digest(repr(row).encode() for row in refs.values()),
         key_digest(refs.key.tolist()),
-        sum_of_hashes(_keys_with_versions(refs)),
+        key_digest(_keys_with_versions(refs)),
     )
 
 

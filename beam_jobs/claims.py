@@ -5,7 +5,7 @@ new split needs the schema, labels and files of those that are there."""
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards import naming
 from pipeline.shards.manifest import Manifest, find_manifest, update_manifest
-from pipeline.shards.schema import SHARD_FILES, ShardFiles
+from pipeline.shards.schema import ShardFiles
 from pipeline.shards.sidecars import sidecar_names, write_sidecars
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
@@ -40,16 +40,15 @@ class Claim:
     records: Count
     bytes: Count
     seed: int
-    raw_checksum: str | None = None  # see SplitPlan. Not in the digest: it differs for a copy on a disk
-    files: ShardFiles = SHARD_FILES  # see Schema
-    sources: Mapping[str, str] = field(default_factory=dict)  # size and version by name; not of folders
+    raw_checksum: str | None  # see SplitPlan. Not in the digest: it differs for a copy on a disk
+    files: ShardFiles  # see Schema
+    sources: Mapping[str, str]  # size and version by name; not of folders
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
         """The claim that a plan makes."""
         total, job = plan.total, plan.job
-        own = (source for source in job.sources if source.split == plan.split)
-        files = (source for source in own if source.kind not in ("folder", "group"))
+        files = (source for source in job.sources_of(plan.split) if source.kind not in ("folder", "group"))
         return Claim(
             plan=plan.digest,
             num_shards=plan.num_shards,

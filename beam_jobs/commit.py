@@ -95,7 +95,7 @@ def _empty_message(job: ConversionJob, split: str, rejected: int) -> str:
 def _publish_index(storage: Storage, plan: SplitPlan, proven: CompleteSplit) -> SplitEntry:
     data = encode_index(np.concatenate(proven.rows))
     write_file(storage, join(plan.job.output_dir, index_file(plan.split)), data)
-    sources = [source for source in plan.job.sources if source.split == plan.split]
+    sources = plan.job.sources_of(plan.split)
     return SplitEntry(
         shards=tuple(proven.shards),
         index_crc32c=crc32c(data),

@@ -72,7 +72,7 @@ def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
 
 def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
     """Raises ConversionError if the raw data does not have the expected number of records."""
-    expected = (job.expected or {}).get(split)
+    expected = job.expected.get(split)
     if expected is not None and scanned != expected:
         raise ConversionError(
             f"split {split!r} has {scanned:,} records in the raw data; the full set has {expected:,}. Files are "
@@ -133,7 +133,6 @@ class CompleteSplit(Findings):
 
     shards: list[ShardEntry] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)  # of the index
-    largest: tuple[int, str] = (0, "")  # bytes and key of the largest record
 
     def add(self, file: str, receipt: Receipt) -> None:
         """Adds the next shard. file: its name."""
@@ -146,7 +145,6 @@ class CompleteSplit(Findings):
         for column, sums in receipt.columns.items():
             self.columns[column].add(sums)
         self.rejected += receipt.rejected
-        self.largest = max(self.largest, (receipt.largest_bytes, receipt.largest_key))
 
 
 def prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) -> CompleteSplit:

@@ -27,21 +27,24 @@ class ConversionJob:
     sources: tuple[Source, ...]
     output_dir: str
     target_shard_bytes: int = 100 * 10**6
-    num_shards: Mapping[str, int] | None = None  # by split; None or absent: derived from target_shard_bytes
+    num_shards: Mapping[str, int] = field(default_factory=dict)  # by split; absent: derived from target_shard_bytes
     seed: int = 0
     max_bad_records: int = 0
     overwrite: bool = False  # replaces a split of another plan instead of refusing it
     verify_existing: bool = False  # reads finished shards again instead of comparing sizes
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
-    expected: Mapping[str, int] | None = None  # required number of records by split, where the dataset defines it
+    expected: Mapping[str, int] = field(default_factory=dict)  # required number of records by split, if there is one
     run_id: str = ""  # identifies this run in its verdict; never in data
-    counts_dir: str = ""  # on the launcher's machine, for the workers' counts; "": nobody reads them
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits to write. Sorted, because their numbers are part of the shuffle keys."""
         return tuple(sorted({source.split for source in self.sources}))
+
+    def sources_of(self, split: str) -> list[Source]:
+        """The sources of a split, in order."""
+        return [source for source in self.sources if source.split == split]
 
     @cached_property
     def num_buckets(self) -> int:

@@ -4,7 +4,6 @@ Beam's own flags override each default. Imports Beam only inside functions."""
 
 import contextlib
 import importlib.util
-import json
 import logging
 import math
 import re
@@ -26,11 +25,6 @@ MACHINE_TYPE = "n2-standard-4"
 DISK_GB = 30  # the service's default of 25 is tight with Beam's image; the shuffle is small and not on workers
 MAX_WORKERS = 200  # 800 vCPUs: more may need a higher quota, and the user's decision
 
-_GIB = 1024**3
-_VCPU_BYTES = {"highcpu": _GIB, "standard": 4 * _GIB, "highmem": 8 * _GIB}  # each vCPU has its own Python process
-_FLIGHT_BYTES = 160 * 1024**2  # per thread: 64 MiB read ahead, parts of an upload or a scan; measured up to 125
-_FLIGHT_SHARE = 1 / 4  # of a process's memory
-_MOST_THREADS = 2  # one keeps 64 requests in flight, the entire connection pool; the other works while it ends a shard
 _SHARDS_PER_THREAD = 16  # a worker takes minutes to start, and seconds to write a shard
 
 _JOB_NAME = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -90,7 +84,7 @@ def _check_package(package: str) -> None:
         raise OptionError(f"--extra_package={package}: there is no such file. Build it: pip wheel --no-deps .")
 
 
-def check_job(job: ConversionJob) -> None:
+def _check_readable(job: ConversionJob) -> None:
     """Raises OptionError for raw data that workers cannot read."""
     for path in (*(source.uri for source in job.sources), *job.converter.worker_files):
         if not is_remote(path):
@@ -107,6 +101,7 @@ def prepared(job: ConversionJob, options: Any) -> Iterator[None]:
     Raises OptionError, StorageError or InfeedError if the service would refuse the job; nothing is submitted then."""
     from apache_beam.options.pipeline_options import SetupOptions
 
+    _check_readable(job)
     set_defaults(job, options)
     setup = options.view_as(SetupOptions)
     logging.disable(logging.CRITICAL)  # Beam logs each error with its traceback on every attempt; we report it once
@@ -135,9 +130,8 @@ def _check_service(job: ConversionJob, options: Any) -> None:
         client: Any = apiclient.DataflowApplicationClient(options)
         jobs = ListJobsRequest(project_id=google.project, location=google.region, page_size=1)
         client._jobs_client.list_jobs(request=jobs)
-    note = {"output": job.output_dir, "splits": job.splits, "sources": len(job.sources), "run_id": job.run_id}
-    path = join(google.staging_location, f"{google.job_name}.json")
-    open_storage(path).create(path, (json.dumps(note) + "\n").encode())
+    path = join(google.staging_location, f"{google.job_name}.txt")
+    open_storage(path).create(path, f"{job.output_dir}\n".encode())
     check_bucket(client._storage_client, google.staging_location)
 
 
@@ -177,15 +171,18 @@ def _shards(job: ConversionJob) -> int:
     """An estimate of the number of shards, which only the scan determines."""
     shards = 0
     for split in job.splits:
-        size = sum(source.guessed_bytes for source in job.sources if source.split == split)
-        shards += (job.num_shards or {}).get(split) or max(1, round(size / job.target_shard_bytes))
+        size = sum(source.guessed_bytes for source in job.sources_of(split))
+        shards += job.num_shards.get(split) or max(1, round(size / job.target_shard_bytes))
     return shards
 
 
 def threads_of(machine_type: str) -> int:
-    """Shards that a Python process, one per vCPU, writes in parallel: limited by its memory and by Python's lock."""
-    family = next((family for family in _VCPU_BYTES if f"-{family}-" in machine_type), "highcpu")
-    return max(1, min(_MOST_THREADS, int(_VCPU_BYTES[family] * _FLIGHT_SHARE / _FLIGHT_BYTES)))
+    """Shards that a Python process, one per vCPU, writes in parallel.
+
+    A thread has 160 MiB in flight (64 MiB read ahead, parts of an upload or a scan), at most a quarter of the memory of
+    a vCPU: 1 GiB in highcpu, 4 or 8 GiB in the others. A third thread would wait: one keeps 64 requests in flight, the
+    entire connection pool, and the other works while it ends a shard."""
+    return 2 if "-standard-" in machine_type or "-highmem-" in machine_type else 1
 
 
 def _vcpus(machine_type: str) -> int:

@@ -21,7 +21,6 @@ from beam_jobs.commit import commit_split
 from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Packer, Source
-from beam_jobs.counts import counts_of
 from beam_jobs.packed_files import raw_storage, remove_packed_files, scanned
 from beam_jobs.plausible import check_target
 from beam_jobs.receipts import finished_shards
@@ -93,15 +92,12 @@ def _scan(element: Sequence[tuple[int, Source]], job: ConversionJob) -> Iterator
 
 def _rows(job: ConversionJob, number: int, source: Source, batches: Iterable[References]) -> Iterator[Keyed]:
     records = keys = 0
-    counts = counts_of(job.counts_dir)
     with verdict_on_error(job, source.split):
         for refs in batches:
             records += len(refs)
-            counts.add(source.split, scanned=len(refs))
             keys += key_digest(refs.key.tolist())
             for bucket, rows in by_bucket(job, source.split, refs):
                 yield _key(job, source.split, bucket), rows
-    counts.add(source.split, sources=1)
     yield _SUMMARIES, SourceSummary(number, records, keys)
 
 

@@ -1,14 +1,11 @@
 """Runs a job and reports its progress and verdict, or with --dry-run what it would do.
 
 A dry run scans and assigns in threads, without Beam, and writes nothing. The progress bar reads receipts, so it works
-with any runner and any number of processes; and the counts of workers on this machine, which show progress within
-shards and during the scan."""
+with any runner and any number of processes."""
 
 import contextlib
-import dataclasses
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -23,7 +20,6 @@ from beam_jobs.claims import Claim, read_claim
 from beam_jobs.completeness import check_expected
 from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.converter import Packer, Source
-from beam_jobs.counts import Counts, read_counts
 from beam_jobs.packed_files import scanned
 from beam_jobs.plausible import check_target, empty_shards
 from beam_jobs.receipts import parse_receipt
@@ -46,7 +42,6 @@ _TO_ITS_END = Waiting()
 _SCANS_AT_ONCE = 32
 _POLL_SECONDS = 0.5
 _POLL_SECONDS_REMOTE = 5.0  # each poll lists the directory
-_NEARLY = 0.99  # the most that a shard counts for until its receipt exists
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
     """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are below record size."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
-        sources, empty = [source for source in job.sources if source.split == split], list[Source]()
+        sources, empty = job.sources_of(split), list[Source]()
         # A window that is packed takes hundreds of megabytes.
         at_once = os.cpu_count() or 1 if isinstance(job.converter, Packer) else _SCANS_AT_ONCE
         for source, batches in zip(sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True):
@@ -134,7 +129,6 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
 
     Raises ConversionError with the verdict's message if a split is not complete."""
     preset = find_runner(options.get_all_options()["runner"])
-    preset.check_job(job)
     output = open_storage(job.output_dir)
     output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
@@ -143,10 +137,10 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     # Local workers log their start and end, and a failure as six tracebacks, and have no option to stop this. The
     # verdict or the exception has the reason.
     quiet = quiet_stderr() if preset.quiet else contextlib.nullcontext()
-    with progress_bars(job, console) as watched, quiet:
+    with progress_bars(job, console), quiet:
         try:
             with preset.around(job, options):
-                if not preset.run(watched, options, console, waiting):
+                if not preset.run(job, options, console, waiting):
                     return
         except OptionError:
             raise
@@ -189,21 +183,19 @@ def exit_with(main: Callable[[], int | None]) -> None:
 
 
 @contextlib.contextmanager
-def progress_bars(job: ConversionJob, console: Console) -> Iterator[ConversionJob]:
-    """Shows one bar per split while the block runs the yielded job: scan, shards, records/s, MB/s and time left."""
+def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
+    """Shows one bar per split while the block runs the job: shards, records/s, MB/s and time left."""
     if not console.is_terminal:
-        yield job
+        yield
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    progress_bars = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
-    with tempfile.TemporaryDirectory(prefix="infeed-") as directory, progress_bars as progress:
-        job = dataclasses.replace(job, counts_dir=directory)
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
         stop = threading.Event()
         thread = threading.Thread(target=_poll, args=(job, bars, stop), daemon=True)
         thread.start()
         try:
-            yield job
+            yield
         finally:
             stop.set()
             if not isinstance(sys.exception(), KeyboardInterrupt):  # the thread may be waiting for a bucket
@@ -220,55 +212,41 @@ def _update(job: ConversionJob, bars: "list[_Bar]") -> None:
     storage = open_storage(job.output_dir)
     with contextlib.suppress(InfeedError):  # a bar must never fail a conversion
         names = {f"_shards/{name}" for name in storage.list(join(job.output_dir, "_shards"))}
-        counts = read_counts(job.counts_dir)
         for bar in bars:
             with contextlib.suppress(InfeedError):  # a damaged claim stops only its own bar
-                bar.update(storage, names, counts.get(bar.split, Counts()))
+                bar.refresh(storage, names)
 
 
 class _Bar:
     """The bar of one split. Shards from earlier runs count as completed, but not towards the speed."""
 
     def __init__(self, job: ConversionJob, split: str, progress: Progress) -> None:
-        self._directory, self.split, self._progress = job.output_dir, split, progress
-        self._sources = sum(source.split == split for source in job.sources)
-        self._task = progress.add_task(f"{split}: scanning", total=self._sources, rate="")
+        self._directory, self._split, self._progress = job.output_dir, split, progress
+        self._task = progress.add_task(f"{split}: scanning", total=None, rate="")
         self._plan = ""  # --overwrite may replace the claim during the run
         self._missing: set[str] = set()  # receipts that do not exist yet
-        self._began = self._shard_bytes = 0.0
-        self._num_shards = self._found = self._records = self._bytes = 0  # found: receipts of this run
+        self._began, self._num_shards, self._records, self._bytes = 0.0, 0, 0, 0  # of this run
 
-    def update(self, storage: Storage, names: set[str], counts: Counts) -> None:
-        """Shows the current state. names: files in _shards. counts: of workers on this machine."""
-        scanning = counts["scanned"] > 0 and counts["sources"] < self._sources  # even if an earlier run left a claim
-        if plan_file(self.split) not in names or scanning:
-            completed = min(counts["sources"], self._sources)
-            self._progress.update(self._task, completed=completed, rate=f"{counts['scanned']:,} records found")
+    def refresh(self, storage: Storage, names: set[str]) -> None:
+        """Shows the current state. names: files in _shards."""
+        if plan_file(self._split) not in names:
             return
-        claim = read_claim(storage, join(self._directory, plan_file(self.split)))
+        claim = read_claim(storage, join(self._directory, plan_file(self._split)))
         if claim.plan != self._plan:
             self._begin(claim, names)
         for name in sorted(self._missing & names):
             receipt = parse_receipt(storage.read(join(self._directory, name)))
             if receipt:  # a damaged one will be replaced
                 self._missing.remove(name)
-                self._found += 1
                 self._records += receipt.records
                 self._bytes += receipt.bytes
-        self._show(max(self._records, counts["records"]), max(self._bytes, counts["bytes"]))
+        seconds = max(time.monotonic() - self._began, _POLL_SECONDS)
+        rate = f"{self._records / seconds:,.0f} records/s, {self._bytes / seconds / 1e6:,.0f} MB/s"
+        self._progress.update(self._task, completed=self._num_shards - len(self._missing), rate=rate)
 
     def _begin(self, claim: Claim, names: set[str]) -> None:
         self._plan, self._num_shards = claim.plan, claim.num_shards
-        self._missing = {receipt_file(self.split, shard, self._num_shards) for shard in range(self._num_shards)} - names
-        self._began, self._shard_bytes = time.monotonic(), claim.bytes / self._num_shards
-        self._found = self._records = self._bytes = 0
-        self._progress.reset(self._task, description=f"{self.split}: shards", total=self._num_shards, rate="")
-
-    def _show(self, records: int, num_bytes: int) -> None:
-        """Shows what this run has written. Unfinished shards count in proportion to the usual size of a shard."""
-        shard_bytes = self._bytes / self._found if self._found else self._shard_bytes
-        under_way = (num_bytes - self._bytes) / max(1, shard_bytes)
-        completed = self._num_shards - len(self._missing) + min(under_way, _NEARLY * len(self._missing))
-        seconds = max(time.monotonic() - self._began, _POLL_SECONDS)
-        rate = f"{records / seconds:,.0f} records/s, {num_bytes / seconds / 1e6:,.0f} MB/s"
-        self._progress.update(self._task, completed=completed, rate=rate)
+        receipts = (receipt_file(self._split, shard, claim.num_shards) for shard in range(claim.num_shards))
+        self._missing = set(receipts) - names
+        self._began, self._records, self._bytes = time.monotonic(), 0, 0
+        self._progress.reset(self._task, description=f"{self._split}: shards", total=self._num_shards, rate="")

@@ -40,7 +40,7 @@ def raw_storage(job: ConversionJob, split: str) -> Storage:
     """Where the references of a split point."""
     if isinstance(job.converter, Packer):
         return open_storage(job.output_dir)
-    return open_storage(next(source.uri for source in job.sources if source.split == split))
+    return open_storage(job.sources_of(split)[0].uri)
 
 
 def is_packed(job: ConversionJob, uri: str) -> bool:
@@ -65,7 +65,7 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
     if not isinstance(job.converter, Packer):
         return
     directory = join(job.output_dir, "_scratch")
-    storage, mine = open_storage(directory), {_name(job, source) for source in job.sources if source.split == split}
+    storage, mine = open_storage(directory), {_name(job, source) for source in job.sources_of(split)}
     if not of_job:
         storage.sweep(directory, [f"{split}.*"])
     packed = (_PACKED.fullmatch(name) for name in storage.list(directory))

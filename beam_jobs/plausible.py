@@ -1,17 +1,13 @@
-"""Options that are valid but surely a mistake: a dry run and a conversion both refuse them, or warn.
-
-A conversion that an earlier version accepted and claimed may still be resumed."""
+"""Options that are valid but surely a mistake: a dry run and a conversion both refuse them, or warn."""
 
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError
-from pipeline.shards.naming import plan_file
-from pipeline.sizes import GB, KB, MB, format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import find_file, join
+from pipeline.storage.storage import find_file
 
 
 def check_places(raw_data: str, output_dir: str) -> None:
@@ -29,7 +25,7 @@ def check_places(raw_data: str, output_dir: str) -> None:
         problem = f"--output={output_dir} {where} the raw data ({raw_data}): a second run would convert shards"
     else:
         return
-    if not find_file(open_storage(raw_data), raw_data) and not _begun(output_dir, "*"):
+    if not find_file(open_storage(raw_data), raw_data):
         raise OptionError(f"{problem}. Give an output directory outside the raw data.")
 
 
@@ -37,15 +33,11 @@ def check_target(plan: SplitPlan) -> None:
     """Raises ConversionError if --target-shard-bytes would produce more shards than there are records."""
     job, records = plan.job, plan.total.records
     size = plan.sampled.scaled(plan.total.bytes)
-    if plan.split in (job.num_shards or {}) or job.target_shard_bytes * records >= size:
+    if plan.split in job.num_shards or job.target_shard_bytes * records >= size:
         return
-    if _begun(job.output_dir, plan.split) and not job.overwrite:  # the claim refuses another plan
-        return
-    meant = job.target_shard_bytes * (MB if job.target_shard_bytes <= 10 * KB else KB)
-    hint = f" Did you mean {format_bytes(meant).replace(' ', '')}?" if meant <= 10 * GB else ""
     raise ConversionError(
         f"--target-shard-bytes={job.target_shard_bytes} (bytes) is less than the mean record of split {plan.split!r}, "
-        f"{format_bytes(size / records)}: {plan.num_shards:,} shards for {records:,} records.{hint} A number without a "
+        f"{format_bytes(size / records)}: {plan.num_shards:,} shards for {records:,} records. A number without a "
         "unit is in bytes; 100MB to 1GB is usual. If you want empty shards, give the number of shards instead."
     )
 
@@ -63,8 +55,3 @@ def _parts(directory: str) -> Sequence[str]:
     if is_remote(directory):
         return directory.rstrip("/").split("/")
     return Path(directory).resolve().parts
-
-
-def _begun(output_dir: str, split: str) -> bool:
-    names = open_storage(output_dir).list(join(output_dir, "_shards"))
-    return any(fnmatchcase(f"_shards/{name}", plan_file(split)) for name in names)

@@ -51,13 +51,11 @@ class Receipt:
     index: str  # base64 of little-endian uint32 [records, 2]: length, crc32c
     fixups: Mapping[str, Count]
     rejected: tuple[Rejected, ...]
-    largest_bytes: Count = 0  # of the payload of the largest record
-    largest_key: str = ""
-    notes: Mapping[str, Count] = field(default_factory=dict)
-    totals: Mapping[str, Count] = field(default_factory=dict)
-    columns: Mapping[str, ColumnSums] = field(default_factory=dict)
-    raw: str = ""  # base64 of RAW_ROW [rows that arrived], in order
-    raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
+    notes: Mapping[str, Count]
+    totals: Mapping[str, Count]
+    columns: Mapping[str, ColumnSums]
+    raw: str  # base64 of RAW_ROW [rows that arrived], in order
+    raw_checksum: str | None  # of all raw files of the split at that time: see SplitPlan
 
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""
@@ -137,8 +135,7 @@ def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_sha
     if not len(known):
         return ""
     new, seen = "", 0
-    sources = (source for source in plan.job.sources if source.split == plan.split)
-    scans = (scanned(plan.job, source) for source in sources)
+    scans = (scanned(plan.job, source) for source in plan.job.sources_of(plan.split))
     for refs in itertools.chain.from_iterable(scans):
         rows = raw_rows(old_seed, plan.split, refs)
         differ, unknown = differing(known, rows)

@@ -10,14 +10,12 @@ from beam_jobs.completeness import CompleteSplit
 from beam_jobs.converter import Source
 from beam_jobs.plausible import empty_shards
 from beam_jobs.shard_plan import SplitPlan
-from pipeline.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.storage import Storage, join, write_file
 
 _SHOWN = 10
-_LARGE = 4  # a record over a quarter of a shard makes shards differ in size
 
 
 def summarize(
@@ -39,15 +37,9 @@ def summarize(
         "plan_digest": plan.digest,
         "records": entry.num_records,
         "rejected": entry.rejected,
-        "fixups": entry.fixups,
         "bytes": entry.num_bytes,
         "shards": len(sizes),
         "shards_finished_before": len(sizes) - len(fresh),  # by earlier runs
-        "smallest_shard": min(sizes),
-        "largest_shard": max(sizes),
-        "target_shard": None if (job.num_shards or {}).get(plan.split) else job.target_shard_bytes,
-        "largest_record": {"key": whole.largest[1], "bytes": whole.largest[0]},
-        "raw": entry.sources,
         "started": job.started,  # Unix seconds
         "seconds": seconds,  # since the start of the job, which may convert other splits as well
         "records_per_second": round(sum(shard.records for shard in fresh) / seconds, 3),  # written by this run
@@ -56,7 +48,6 @@ def summarize(
             *warnings,
             *(f"in {count:,} of {entry.num_records:,} records {note}." for note, count in sorted(whole.notes.items())),
             *empty_shards(plan, [shard.records for shard in entry.shards]),
-            *_of_size(plan, *whole.largest),
         ],
     }
 
@@ -92,13 +83,3 @@ def empty_classes(where: str, names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     many = f"{len(names):,} of its classes" if len(names) > 1 else "one of its classes"
     return f"{where} has no files in {many}: {shown}. Each folder is a class and keeps its number, even without files."
-
-
-def _of_size(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
-    key = printable(key)
-    shard = plan.sampled.scaled(plan.total.bytes) / plan.num_shards
-    if plan.num_shards > 1 and num_bytes * _LARGE > shard:
-        yield (
-            f"{key} is a record of {format_bytes(num_bytes)}, over a quarter of a shard ({format_bytes(int(shard))}): "
-            "shards differ in size by as much. Larger shards would be more equal (--target-shard-bytes)."
-        )

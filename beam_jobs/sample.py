@@ -47,7 +47,7 @@ class Sampled:
 
 def candidates(job: ConversionJob, split: str, refs: References) -> list[Candidate]:
     """The rows of a batch that may be in the sample. Empty if sizes are known or the number of shards is given."""
-    if not job.converter.transforms or (job.num_shards or {}).get(split) or not len(refs):
+    if not job.converter.transforms or job.num_shards.get(split) or not len(refs):
         return []
     refs = refs.take(refs.good)
     rank = ranks(job.seed, split, refs.key)

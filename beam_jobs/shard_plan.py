@@ -15,7 +15,7 @@ from beam_jobs.bucket_sums import BucketSums, add_sums, framed_bytes
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.references import References, concat, in_order
 from beam_jobs.sample import Sampled
-from pipeline.shards.key_digest import sum_of_hashes
+from pipeline.shards.key_digest import key_digest
 from pipeline.shards.naming import shard_file
 from pipeline.shards.ranks import ranks
 
@@ -39,13 +39,13 @@ class SplitPlan:
     @cached_property
     def num_shards(self) -> int:
         """The number from the job, or else the one that brings shards closest to the target size; at least 1."""
-        demanded = (self.job.num_shards or {}).get(self.split)
+        demanded = self.job.num_shards.get(self.split)
         return demanded or max(1, round(self.sampled.scaled(self.total.bytes) / self.job.target_shard_bytes))
 
     @cached_property
     def digest(self) -> str:
         """32 hex digits that change with any byte of the split. Resume and refusal compare them."""
-        sources = [source for source in self.job.sources if source.split == self.split]
+        sources = self.job.sources_of(self.split)
         fields = {
             "encoder": ENCODER_VERSION,
             "split": self.split,
@@ -55,7 +55,7 @@ class SplitPlan:
             "converter": dict(self.job.converter.digest_fields()),
             "records": self.total.records,
             "rows": f"{self.total.row_digest:032x}",
-            "sources": f"{sum_of_hashes(str(source.bytes).encode() for source in sources):032x}",
+            "sources": f"{key_digest(str(source.bytes).encode() for source in sources):032x}",
         }
         return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16).hexdigest()
 

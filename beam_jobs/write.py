@@ -16,7 +16,6 @@ from beam_jobs.claims import Claim, read_claim
 from beam_jobs.column_sums import RecordSums
 from beam_jobs.completeness import ShardResult
 from beam_jobs.converter import Reject
-from beam_jobs.counts import counts_of
 from beam_jobs.raw_rows import check_unchanged, name_of, raw_crcs, raw_rows, read_rows
 from beam_jobs.receipts import Findings, Receipt, Rejected, parse_receipt
 from beam_jobs.references import Reference, References, in_order
@@ -44,11 +43,8 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
         writing = _Writing(plan, sink)
         for ref in bad:
             writing.rejected.append(Rejected.of(ref, "scan", ref.error))
-        counts = counts_of(plan.job.counts_dir)
         for ref, data in read_rows(raw, good):
-            before = writing.num_bytes
             writing.convert(ref, data)
-            counts.add(plan.split, records=1, bytes=writing.num_bytes - before)
         check_unchanged(plan.job, raw, good)  # after the last read, before the shard becomes visible
     receipt = writing.receipt(shard, refs)
     receipt.write(output, output_dir)
@@ -65,7 +61,6 @@ class _Writing(Findings):
     num_bytes: int = 0
     index: "array[int]" = field(default_factory=lambda: array("I"))  # length, crc32c of each record
     raw_crcs: "array[int]" = field(default_factory=lambda: array("I"))
-    largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
     def __post_init__(self) -> None:
         self.sums = RecordSums(self.plan.job.converter)
@@ -84,7 +79,6 @@ class _Writing(Findings):
         self._append(pieces)
         key = ref.key.encode("utf-8", "surrogateescape")
         self.key_digest = add_digests((self.key_digest, key_digest([key])))
-        self.largest = max(self.largest, (self.index[-2], key))
         self.fixups.update(converted.fixups)
         self.notes.update(converted.notes)
         self.totals.update(converted.totals)
@@ -117,8 +111,6 @@ class _Writing(Findings):
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
             fixups=dict(sorted(self.fixups.items())),
             rejected=tuple(self.rejected),
-            largest_bytes=self.largest[0],
-            largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
             notes=dict(sorted(self.notes.items())),
             totals=dict(sorted(self.totals.items())),
             columns=self.sums.columns(),

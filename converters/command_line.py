@@ -19,9 +19,9 @@ from beam_jobs.launch import dry_run, launch
 from beam_jobs.plausible import check_places
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
-from pipeline.errors import InfeedError, OptionError, check_at_least, did_you_mean, how_to_install
+from pipeline.errors import InfeedError, OptionError, check_number, did_you_mean, how_to_install
 from pipeline.sizes import parse_bytes
-from pipeline.tools.command import Console, Parser, say, spelled
+from pipeline.tools.command import Console, Parser, say
 
 
 def conversion_parser(
@@ -66,7 +66,6 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple
     for name in _names(rest):
         for nearest in difflib.get_close_matches(name, _ours(args), n=1, cutoff=0.85):
             raise OptionError(f"--{name} is not an option of this command. Did you mean --{nearest}?")
-    rest = [spelled(each, "-", "_") for each in rest]  # as all of Beam's are
     if args.runner != parser.get_default("runner"):
         find_runner(args.runner)  # which imports it
     if rest:
@@ -124,13 +123,30 @@ def run(
     """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run predicts a failure.
 
     rest: Beam's options. scratch: has the temporary files among the sources. expected: required number of records per
-    split. notices: printed first."""
+    split. notices: printed first. Raises OptionError."""
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
-    num_shards = {split: number for split, number in wanted.items() if number is not None}
-    check_at_least(1, {f"--num-{split}-shards": number for split, number in num_shards.items()})
-    fields = {"sources": tuple(sources), "num_shards": num_shards, "scratch": scratch.paths if scratch else ()}
-    job, console = make_job(args, converter, expected=expected, **fields), Console()
+    for split, number in wanted.items():
+        check_number(f"--num-{split}-shards", number, at_least=1)
+    check_number("--seed", args.seed, at_least=0)
+    check_number("--max-bad-records", args.max_bad_records, at_least=0)
+    if not sources:
+        raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
+    job = ConversionJob(
+        converter=converter,
+        sources=tuple(sources),
+        output_dir=args.gcs_output_path,
+        target_shard_bytes=parse_bytes(args.target_shard_bytes),
+        num_shards={split: number for split, number in wanted.items() if number is not None},
+        seed=args.seed,
+        max_bad_records=args.max_bad_records,
+        overwrite=args.overwrite,
+        verify_existing=args.verify_existing,
+        scratch=scratch.paths if scratch else (),
+        expected=expected or {},
+        run_id=uuid.uuid4().hex,
+    )
+    console = Console()
     for notice in notices:
         say(console, f"note: {notice}")
     if args.dry_run:
@@ -175,24 +191,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--cancel-on-interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job")
 
 
-def make_job(args: argparse.Namespace, converter: Converter | Packer, **fields: Any) -> ConversionJob:
-    """The job described by the common options. fields: of the job, which no option states. Raises OptionError."""
-    check_at_least(0, {"--seed": args.seed, "--max-bad-records": args.max_bad_records})
-    if not fields["sources"]:
-        raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
-    return ConversionJob(
-        converter=converter,
-        output_dir=args.gcs_output_path,
-        target_shard_bytes=parse_bytes(args.target_shard_bytes),
-        seed=args.seed,
-        max_bad_records=args.max_bad_records,
-        overwrite=args.overwrite,
-        verify_existing=args.verify_existing,
-        run_id=uuid.uuid4().hex,
-        **fields,
-    )
-
-
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
     """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not fit it."""
     PipelineOptions, preset = _beam(args, rest)
@@ -217,7 +215,7 @@ def _beam(args: argparse.Namespace, rest: Sequence[str]) -> tuple[Any, Preset]:
 
 
 def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
-    check_at_least(1, {"--local-processes": args.local_processes})
+    check_number("--local-processes", args.local_processes, at_least=1)
     if args.local_processes > 1 and not preset.processes:
         raise OptionError(
             f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "
@@ -233,6 +231,6 @@ def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[
     known = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(known)
-    for name in _names(spelled(each, "_", "-") for each in known.parse_known_args(list(rest))[1]):
+    for name in _names(known.parse_known_args(list(rest))[1]):
         hint = did_you_mean(name, _ours(args))
         raise OptionError(f"--{name} is neither an option of this converter nor of Apache Beam.{hint}")

@@ -1,7 +1,7 @@
 """python -m converters.imagenet_to_gcs: ImageNet as it was downloaded or extracted -> ~100 MB TFRecord shards.
 
-The shards have tensorflow/tpu's schema, and every image is a JPEG. Accepts the command lines of tensorflow/tpu's
-program of this name. Runs on Apache Beam. The same command resumes an interrupted conversion."""
+The shards have tensorflow/tpu's schema, and every image is a JPEG. Runs on Apache Beam. The same command resumes an
+interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -22,36 +22,17 @@ from converters.images.options import add_verify_option
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from pipeline.tools.command import Console, say
 
 EXAMPLES = (
     "--raw-data-dir=ILSVRC2012 --output=shards --dry-run",
     "--raw-data-dir=ILSVRC2012 --output=tensorflow_datasets --schema=tfds",
 )
 
-_ORIGINAL_SHARDS = {"train": 1024, "validation": 128}
-
-# Flags of tensorflow/tpu's imagenet_to_gcs.py that still parse, so that old command lines run.
-_ANCESTOR = {
-    "--local-scratch-dir": "ignored: nothing is extracted or staged any more. Records are read inside the tars, and "
-    "shards are written to their final place.",
-    "--gcs-upload": "ignored: only --output decides where shards are written.",
-    "--nogcs-upload": "ignored: for shards on disk, give a local directory as --output.",
-}
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    parser = _parser()
-    args, rest = parsed(parser, argv)
-    console = Console(stderr=True)
-    for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-").replace("-", "_"))):
-        say(console, f"note: {flag}: {_ANCESTOR[flag]}")
-    if args.project:  # a flag of the original, which is also one of Beam's for Google Cloud runners
-        rest = [*rest, f"--project={args.project}"]
+    args, rest = parsed(_parser(), argv)
     splits = chosen_splits(args, SPLITS) or SPLITS
-    if args.original_shards:
-        _set_original_shards(args)
     converter = _converter(args)
     if args.schema == "tfds":
         args.gcs_output_path = join(args.gcs_output_path, TFDS_DIRECTORY)
@@ -76,13 +57,6 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
     words, form = tuple(classes.values()), "tpu+boxes" if tables else args.schema
     words = words if any(words) else ()
     return ImagenetConverter(tuple(classes), verify=args.verify, words=words, form_name=form, box_tables=tables)
-
-
-def _set_original_shards(args: argparse.Namespace) -> None:
-    for split, number in _ORIGINAL_SHARDS.items():
-        if getattr(args, f"num_{split}_shards") is not None:
-            raise OptionError(f"--original-shards and --num-{split}-shards: give only one of them.")
-        setattr(args, f"num_{split}_shards", number)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,12 +84,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="fail unless ILSVRC2012 is complete: every class, 1,281,167 and 50,000 images, the official labels",
     )
-    parser.add_argument("--original-shards", action="store_true", help="1024 train and 128 validation shards")
-    old = parser.add_argument_group("flags of the original imagenet_to_gcs.py")
-    old.add_argument("--project", help="Google Cloud project; only Google Cloud runners use it")
-    old.add_argument("--local-scratch-dir", help="ignored: nothing is staged")
-    for flag in ("--gcs-upload", "--nogcs-upload"):
-        old.add_argument(flag, action="store_true", help="ignored: --output decides")
     return parser
 
 

@@ -12,7 +12,6 @@ if __name__ == "__main__":
     leave_at_once()  # before the imports: they take seconds
 
 import argparse
-import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -103,12 +102,6 @@ def find_tfds(
     tfds = tfds_files(storage, directory, listed)
     if not tfds:
         raise RawDataError(_not_prepared(dataset, data_dir, f"{directory} has no features.json and dataset_info.json"))
-    form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
-    if form != "tfrecord":
-        raise RawDataError(
-            f"{directory} is in TFDS's format {form!r}; only tfrecord can be re-sharded. Give another --data-dir, and "
-            "--download, which prepares it as tfrecord."
-        )
     described = described_by_tfds(directory, tfds, trusted)
     files = chosen_files(directory, _files(directory, described.splits, listed), splits)
     sources = sources_of(storage, directory, files, scratch)

@@ -21,6 +21,7 @@ from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import read_labels
 from pipeline.sources.named_splits import parse_assignment
 from pipeline.tools.command import Console, say
+from pipeline.tools.schema_options import add_schema_options, check_label_options
 
 EXAMPLES = (
     "--raw-data-dir=tfrecords --output=shards --dry-run",
@@ -32,8 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     patterns = [parse_assignment("--pattern", text) for text in args.pattern]
-    if (args.labels_file is None) != (args.label_key is None):
-        raise OptionError("--labels-file and --label-key belong together: give both, or neither.")
+    check_label_options(args)
     with scratch_of(args, args.raw_data_dir) as scratch:
         raw = find_raw(args.raw_data_dir, chosen_splits(args), patterns, scratch, args.schema_file)
         set_num_shards(args, raw.sources)
@@ -66,14 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         help="files of a split, relative to the directory, if their names do not show the split; may be repeated",
     )
     add_record_options(parser)
-    records = parser.add_argument_group("records")
-    records.add_argument(
-        "--schema-file", help="JSON of the schema, or a manifest (default: inferred from a sample of records)"
-    )
-    records.add_argument("--labels-file", help="names of the labels, one per line")
-    records.add_argument("--label-key", help="the feature that contains the labels")
-    records.add_argument("--label-base", type=int, default=0, help="number of the first name (default: 0)")
-    records.add_argument("--name", help="name of the dataset (default: the source's own, or tfrecord)")
+    parser.add_argument("--name", help="name of the dataset (default: the source's own, or tfrecord)")
+    add_schema_options(parser)
     return parser
 
 
@@ -96,17 +90,14 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
 
 def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
     """Stores --num-shards where `run` reads it. Raises OptionError for an unknown split and for a bad number.
-
-    A split that --splits leaves out is only noted: users repeat a command with some of its splits."""
-    splits, chosen = {source.split for source in sources}, chosen_splits(args)
+    A split that --splits leaves out is no error: users repeat a command with some of its splits."""
+    known, chosen = {source.split for source in sources}, chosen_splits(args)
     for split, number in (parse_assignment("--num-shards", text) for text in args.num_shards):
         if not number.isdecimal():
             raise OptionError(f"--num-shards={split}={number}: {number!r} is not a number.")
-        if chosen and split not in chosen:
-            say(Console(stderr=True), f"note: --num-shards={split}={number} has no effect: --splits leaves it out.")
-        elif split not in splits:
+        if not chosen and split not in known:
             raise OptionError(
-                f"--num-shards={split}={number}: there is no split {split!r}.{did_you_mean(split, splits)}"
+                f"--num-shards={split}={number}: there is no split {split!r}.{did_you_mean(split, known)}"
             )
         setattr(args, f"num_{split}_shards", int(number))
 

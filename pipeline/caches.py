@@ -9,6 +9,7 @@ are killed, and any number of processes may fill one cache at the same time: the
 places. NumPy only."""
 
 import errno
+import functools
 import os
 import shutil
 import stat
@@ -28,7 +29,7 @@ from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes, room_for_a_cache
 from pipeline.sources.concatenated import ConcatenatedReading
 from pipeline.sources.indexed_records import IndexedReading
-from pipeline.sources.records import Group, Proven, ReadWhenDue, Record, Records, RecordsInfo, as_records, fetch
+from pipeline.sources.records import Group, Proven, ReadWhenDue, Record, Records, RecordsInfo, fetch
 from pipeline.storage.local import LocalStorage
 
 Cache = str | os.PathLike[str]
@@ -189,30 +190,28 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
 
     The size it may reach is logged first. Raises OptionError if that exceeds the free space, or, for a directory, if
     lengths and checksums are not known in advance; StorageError if the directory cannot be written."""
-    records = as_records(records) or records
     if where == "ram":
-        return CachedRecords(records, RamStore(records.info, share), (where, share))
+        return CachedRecords(records, RamStore(records.info, share), where, share)
     directory = os.fspath(where)
     if "://" in directory or (isinstance(where, str) and "/" not in directory):
         raise OptionError(
             f"cache={directory!r} is not known. Known: 'ram'; a directory on a local disk, with a slash in it."
         )
-    return CachedRecords(records, DiskStore(records.info, directory, share), (where, share))
+    return CachedRecords(records, DiskStore(records.info, directory, share), where, share)
 
 
 class CachedRecords:
     """The Records of a source, read through a store. Errors of the source are passed on, every time.
 
-    info: that of the source. reopen: the arguments of `cached`. A pickled copy has its own store: the same folder, or
-    an empty one in RAM. cached_in: "ram" or a directory."""
+    info: that of the source. cached_in, share: the arguments of `cached`. A pickled copy has its own store: the same
+    folder, or an empty one in RAM."""
 
-    def __init__(self, source: Records, store: Store, reopen: tuple[Cache, float]) -> None:
-        self.source, self.store, self.info, self._reopen = source, store, source.info, reopen
-        self.cached_in = reopen[0]
+    def __init__(self, source: Records, store: Store, cached_in: Cache, share: float) -> None:
+        self.source, self.store, self.info, self.cached_in, self._share = source, store, source.info, cached_in, share
         self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _cached_again, (self.source, *self._reopen)
+        return functools.partial(cached, share=self._share), (self.source, self.cached_in)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> "_Followed | ConcatenatedReading":
         """See Records. Reads from the source what is not in the store."""
@@ -243,10 +242,6 @@ class CachedRecords:
             for i, record in zip(lost, self._kept(ids, fetch(self.source, ids)), strict=True):
                 records[i] = record
         return records
-
-
-def _cached_again(records: Records, where: Cache, share: float) -> CachedRecords:
-    return cached(records, where, share=share)
 
 
 class _Followed:

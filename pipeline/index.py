@@ -12,7 +12,6 @@ if __name__ == "__main__":
 import argparse
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from pipeline.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest
@@ -21,13 +20,14 @@ from pipeline.shards.schema import PASSED_ON, Schema
 from pipeline.shards.split_index import decode_rows
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import merged_schema, read_labels, read_schema
-from pipeline.sources.named_splits import Files, files_by_name
+from pipeline.sources.named_splits import Files, files_by_name, matching_files
 from pipeline.sources.sequential_file import compressions
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join, write_file
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.index_builder import IndexBuilder, IndexedSplit
 from pipeline.tools.program import version_of
+from pipeline.tools.schema_options import add_schema_options, check_label_options
 
 EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 
@@ -35,8 +35,7 @@ EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 def main(argv: Sequence[str] | None = None) -> int:
     """Indexes, prints, and returns the exit code. Raises InfeedError if nothing can be indexed."""
     args, console = _parser().parse_args(argv), Console()
-    if (args.labels_file is None) != (args.label_key is None):
-        raise OptionError("--labels-file and --label-key belong together: give both, or neither.")
+    check_label_options(args)
     directory, files = _find(args.pattern, args.split)
     storage = open_storage(directory)
     _refuse_conversions(storage, directory)
@@ -62,25 +61,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("pattern", metavar="PATTERN", help="files of one directory ('data/train-*'), or a directory")
     parser.add_argument("--split", help="the split of all files (default: the split in each file's name)")
     parser.add_argument("--name", help="name of the dataset (default: tfrecord, or its name in an earlier index)")
-    parser.add_argument("--schema-file", help="JSON of the schema that records must match (default: inferred)")
-    parser.add_argument("--labels-file", help="names of the labels, one per line")
-    parser.add_argument("--label-key", help="the feature that holds the labels")
-    parser.add_argument("--label-base", type=int, default=0, help="the label of the first name (default: 0)")
+    add_schema_options(parser)
     return parser
 
 
 def _find(pattern: str, split: str | None) -> tuple[str, Files]:
     """The directory, and its files by split. RawDataError if file names do not contain their split."""
-    storage, pattern = open_storage(pattern), pattern.rstrip("/") or "/"
-    folder, _, names = pattern.rpartition("/")
-    directory = folder or ("/" if pattern.startswith("/") else ".")
-    all_of_a_bucket = folder.endswith(":/")
-    if all_of_a_bucket or (not any(sign in names for sign in "*?[") and names not in storage.list(directory)):
-        directory, names = pattern, "*"
-    listed = {name: s for name, s in storage.list(directory).items() if fnmatchcase(name, names) and name[0] != "."}
-    if not listed:
-        raise OptionError(f"{pattern} matches no file. Give files of one directory ('data/train-*'), or a directory.")
-    return directory, _by_split(pattern, listed, split)
+    pattern = pattern.rstrip("/") or "/"
+    is_bucket = pattern.rpartition("/")[0].endswith(":/")
+    files = matching_files(f"{pattern}/*" if is_bucket else pattern, open_storage(pattern))
+    folder, slash, _ = next(iter(files)).rpartition("/")
+    return folder or slash or ".", _by_split(pattern, {path.rpartition("/")[2]: s for path, s in files.items()}, split)
 
 
 def _by_split(pattern: str, listed: Mapping[str, Stat], split: str | None) -> Files:

@@ -13,12 +13,10 @@ import numpy as np
 
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
-from pipeline.logs import log
 from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import TrainOrder, divisors
 from pipeline.orders.shuffle import LEAST_BLOCKS, Shuffle, default_block_records, default_window_records
-from pipeline.sizes import format_bytes
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Records, RecordsInfo
 
@@ -48,7 +46,7 @@ def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
 ) -> tuple[TrainOrder, int]:
     """The order of one source, and the bytes of all its windows over all hosts."""
-    streams = default_streams([records.info], global_batch, epochs) if sizes.streams is None else sizes.streams
+    streams = default_streams([records.info], global_batch) if sizes.streams is None else sizes.streams
     block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
     order = TrainOrder(
         records.info.num_records,
@@ -82,24 +80,15 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     return MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest), total
 
 
-def default_streams(sources: Sequence[RecordsInfo], global_batch: int, epochs: str = "span") -> int:
+def default_streams(sources: Sequence[RecordsInfo], global_batch: int) -> int:
     """One for small data, whose blocks are single records: hosts can share it without reading anything twice.
 
     Else the largest divisor of the batch that exceeds neither 64 nor the records, or front-read files, of any source.
     These files are cheap to read only in several streams, and the sources of a mixture share theirs."""
-    small = [source.name for source in sources if source.num_records <= LEAST_BLOCKS]
-    if small and [source.whole_files for source in sources] == [None]:
+    if [(source.whole_files, source.num_records <= LEAST_BLOCKS) for source in sources] == [(None, True)]:
         return 1
     most = min(MAX_STREAMS, *(source.whole_files or source.num_records for source in sources))
-    streams = max(divisor for divisor in divisors(global_batch) if divisor <= most)
-    if small and streams > 1 and epochs == "span":
-        log.info(
-            "%s: %d streams begin each epoch separately, so some records come more often than others. With streams=1 "
-            "on all hosts, none do.",
-            small[0],
-            streams,
-        )
-    return streams
+    return max(divisor for divisor in divisors(global_batch) if divisor <= most)
 
 
 def _windows(
@@ -124,20 +113,13 @@ def _windows(
 MAX_WINDOW_BYTES = 3 * 1024**3
 
 
-def check_hosts(records: RecordsInfo, hosts: Hosts, order: TrainOrder | MixOrder) -> None:
-    """Raises OptionError if there are more hosts than front-read files. Logs it when hosts read the same blocks."""
+def check_hosts(records: RecordsInfo, hosts: Hosts) -> None:
+    """Raises OptionError if there are more hosts than front-read files."""
     if records.whole_files is not None and hosts.count > records.whole_files:
         raise OptionError(
             f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
             "each host needs files of its own. An index lifts this limit: python -m pipeline.index 'DIR/PATTERN' "
             "(compressed files must be rewritten first: python -m converters.tfrecord_to_gcs)."
-        )
-    if hosts.count > order.streams and order.settings.get("block_records") != 1:
-        log.info(
-            "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
-            hosts.count,
-            order.streams,
-            hosts.count,
         )
 
 
@@ -145,10 +127,4 @@ def training_bytes(records: RecordsInfo, window_bytes: int) -> int:
     """Bytes to read ahead: enough of this host's windows for large reads, if those pay, or else the usual budget."""
     if not records.remote and records.whole_files is None:
         return READ_AHEAD_BYTES
-    if window_bytes > MAX_WINDOW_BYTES:
-        log.info(
-            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Raise read_ahead_bytes "
-            "to hold all of them, or reduce window_records.",
-            *map(format_bytes, (MAX_WINDOW_BYTES, window_bytes)),
-        )
     return max(READ_AHEAD_BYTES, min(window_bytes, MAX_WINDOW_BYTES))

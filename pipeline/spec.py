@@ -3,17 +3,17 @@
 A layout defines them for a record's payload, ops change them, a DatasetInput guarantees them. NumPy only."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pipeline.errors import SchemaError
+from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.shards.schema import Feature, Schema
 
 BYTES = np.dtype(object)
-_DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
+DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 _DELIVERED = {np.dtype("i8"): np.dtype("i4"), np.dtype("u8"): np.dtype("u4"), np.dtype("f8"): np.dtype("f4")}
 NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
 
@@ -74,6 +74,66 @@ def feature_specs(layout: Layout) -> Mapping[str, ArraySpec]:
     return {(layout if isinstance(layout, Opaque) else Opaque()).key: ArraySpec((), BYTES)}
 
 
+def chosen_specs(layout: Layout, keys: Iterable[str]) -> dict[str, ArraySpec]:
+    """The specs of these features. Raises OptionError for one that the records do not have."""
+    specs, chosen = feature_specs(layout), dict[str, ArraySpec]()
+    for key in keys:
+        if key not in specs:
+            raise OptionError(f"the records have no feature {key!r}.{did_you_mean(key, specs)}")
+        chosen[key] = specs[key]
+    return chosen
+
+
+def objects(values: Sequence[bytes]) -> np.ndarray:
+    """object [n]: np.array would drop the zeros at the end of bytes."""
+    made = np.empty(len(values), object)
+    made[:] = values
+    return made
+
+
+def feature_values(key: str, feature: Feature, found: np.ndarray | None) -> np.ndarray:
+    """The values of a feature in one Example, in its shape; 0 or b"" if an optional one is absent.
+    found: the values in the record, [n]; None if they are absent. Raises SchemaError if they do not fit the feature."""
+    dtype, shape = DTYPES[feature.dtype], feature.shape
+    if found is None:
+        if not feature.optional and feature.num_values is not None:
+            raise SchemaError(f"{key!r} is missing; the schema has it in every record.")
+        found = np.full(feature.num_values or 0, b"" if dtype == BYTES else 0, dtype)
+    if found.dtype != dtype:
+        stored = "bytes" if found.dtype == BYTES else found.dtype
+        raise SchemaError(f"{key!r} is a list of {stored}; its dtype is {feature.dtype}.")
+    if feature.num_values not in (None, len(found)):
+        raise SchemaError(f"{key!r} has {len(found)} values; its shape {shape} holds {feature.num_values}.")
+    fixed: Any = shape
+    return found if feature.num_values is None else found.reshape(fixed)
+
+
+def struct_columns(
+    layout: np.dtype, specs: Mapping[str, ArraySpec], payloads: Sequence[bytes]
+) -> dict[str, np.ndarray]:
+    """The fields `specs` of n structs, each [n, *shape]. Raises SchemaError for a payload of another size."""
+    for payload in payloads:
+        if len(payload) != layout.itemsize:
+            raise SchemaError(
+                f"a record does not have the {layout.itemsize} bytes of its dtype; it has {len(payload)}."
+            )
+    fields: Any = layout.fields  # the stubs allow only literal names
+    table = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), layout.itemsize)
+    columns = dict[str, np.ndarray]()
+    for key, spec in specs.items():
+        field, begin = fields[key][:2]
+        cells = np.ascontiguousarray(table[:, begin : begin + field.itemsize])
+        shape = (len(payloads), *field.shape)
+        if spec.dtype == BYTES:
+            size, whole = field.base.itemsize, cells.tobytes()
+            columns[key] = objects([whole[at : at + size] for at in range(0, len(whole), size)]).reshape(shape)
+        elif field.base.kind == "b":
+            columns[key] = (cells != 0).reshape(shape)  # a uint8 may have any bits, a bool may not
+        else:
+            columns[key] = cells.view(field.base).reshape(shape).astype(spec.dtype, copy=False)
+    return columns
+
+
 def delivered(dtype: np.dtype) -> np.dtype:
     """The dtype of a feature in a batch: 64 bits become 32, because JAX computes in 32 bits."""
     return _DELIVERED.get(dtype, dtype)
@@ -96,6 +156,17 @@ def leaves(tree: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str, ...
             yield (*path, key), value
 
 
+def tree_of(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
+    """The inverse of `leaves`: a tree from the path of keys to each leaf, and the leaf."""
+    tree = dict[str, Any]()
+    for (*folders, key), leaf in leaves:
+        at = tree
+        for folder in folders:
+            at = at.setdefault(folder, {})
+        at[key] = leaf
+    return tree
+
+
 def mapped(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
     """A new tree with what the function makes of each leaf."""
     return {
@@ -104,7 +175,7 @@ def mapped(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str,
 
 
 def _feature_spec(feature: Feature) -> ArraySpec:
-    dtype = _DTYPES[feature.dtype]
+    dtype = DTYPES[feature.dtype]
     fixed_number = None not in feature.shape and dtype != BYTES
     return ArraySpec(feature.shape, dtype, missing=0 if feature.optional and fixed_number else None)
 

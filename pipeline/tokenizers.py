@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipeline.errors import OptionError
-from pipeline.shards.typed_json import Count, JsonFile, Number, sealed_line, unsealed
+from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tokenizing.hugging_face import HuggingFaceTokenizer, open_hugging_face
@@ -114,8 +114,7 @@ def read_text_info(directory: str) -> TextInfo:
             "python -m converters.text_to_gcs."
         )
     file = JsonFile(path, OptionError, _MEND)
-    fields, _ = unsealed(file, storage.read(path))
-    return file.typed(fields, TextFields).info(file, directory)
+    return read_sealed(file, storage.read(path), TextFields).info(file, directory)
 
 
 def _tokenizer(file: JsonFile, directory: str, settings: _Settings) -> Tokenizer:

@@ -13,7 +13,6 @@ import functools
 import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -24,7 +23,6 @@ from pipeline.describing.labels import occurring, outside
 from pipeline.errors import ManifestError, OptionError, did_you_mean
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry, read_manifest
 from pipeline.shards.record import FRAME_BYTES
-from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import counted, format_bytes
@@ -194,7 +192,7 @@ def _names(found: ProblemsBySplit, cause: Cause) -> str:
 
 
 def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]:
-    again = f"run the conversion again, its command with --output={_output_path(manifest)} --splits="
+    again = f"run the conversion into {manifest.directory} again, its command with --splits="
     if changed:
         yield (
             f"To repair {changed}: {again}{changed} --verify-existing (it rewrites only what is damaged); or copy the "
@@ -216,19 +214,6 @@ def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
             f"Records of {wrong} are wrong, although their bytes are as indexed: replace the files, or correct the "
             f"label file, and {again} with the right --labels-file, --label-key and --label-base."
         )
-
-
-def _output_path(manifest: Manifest) -> str:
-    """--output of the conversion: --schema=tfds writes to a subdirectory of it, where TFDS looks."""
-    directory = manifest.directory
-    if manifest.schema.files == SHARD_FILES:
-        return shlex.quote(directory)
-    if "://" not in directory:
-        directory = str(Path(directory).resolve())
-    below = f"/{manifest.name}/{manifest.schema.version}"
-    if directory.endswith(below):
-        return shlex.quote(directory.removesuffix(below))
-    return f"PARENT (after moving {shlex.quote(directory)} to PARENT{below})"
 
 
 if __name__ == "__main__":

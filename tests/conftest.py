@@ -245,7 +245,8 @@ def gcs_server(tmp_path_factory):
 
 def _forget_client():
     gcs_calls.client().close()
-    gcs_calls.forget_client()
+    gcs_calls._client.cache_clear()
+    gcs_calls._credentials.cache_clear()
 
 
 @pytest.fixture(scope="session")

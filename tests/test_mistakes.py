@@ -47,7 +47,7 @@ COMMAND_LINES = {
     f"convert images --raw-data-dir=flat {OUT}": r"Put the images of each class into a folder",
     FOLDERS: r"If these are the class folders, give --validation-fraction",
     "convert images --raw-data-dir=classes --output=classes/shards --validation-fraction=0": r"outside the raw data",
-    f"{FOLDERS} --validation-fraction=1.5": r"--validation-fraction=1\.5: must be at least 0 and less than 1",
+    f"{FOLDERS} --validation-fraction=1.5": r"--validation-fraction=1\.5: must be at least 0 and below 1",
     f"{FOLDERS} --validation-fraction=0 --splits=tain": r"unknown split 'tain'\. Did you mean 'train'\?",
     f"{FOLDERS} --validation-fraction=0 --target-shard-byte=5MB": r"Did you mean --target-shard-bytes\?",
     f"{FOLDERS} --validation-fraction=0 --target-shard-bytes=big": r"'big' is not a size in bytes\. .* 100MB",
@@ -107,11 +107,11 @@ COMMAND_LINES = {
     "predict nowhere file --step last": r"--step=last: give the number of a step, or best",
     "predict nowhere file --output file": r"--output=file exists\. Remove it, or give another name",
     "predict work file --output work/predictions.jsonl": r"is the file of --mode predict\. Give another name",
-    "predict nowhere file --apply_orientaton": r"unrecognized arguments: --apply-orientaton\. See infeed predict",
+    "predict nowhere file --apply-orientaton": r"unrecognized arguments: --apply-orientaton\. See infeed predict",
     # before the raw data are looked at, in dry runs too
     f"convert images --raw-data-dir=nowhere {OUT} --overwite": r"--overwite is not .* Did you mean --overwrite\?",
     f"convert images --raw-data-dir=nowhere {OUT} --dry-run --overwite": r"Did you mean --overwrite\?",
-    f"convert images --raw_data_dir=nowhere {OUT} --validation_fractoin=0.1": r"Did you mean --validation-fraction\?",
+    f"convert images --raw-data-dir=nowhere {OUT} --validation-fractoin=0.1": r"Did you mean --validation-fraction\?",
     f"convert images --raw-data-dir=nowhere {OUT} --dry-run --runner=nosuch": r"--runner=nosuch: no such runner\.",
     f"{IMAGES} --num-classes 3": r"--num-classes=3: shards has 10 classes .*\. Leave it out",
 }

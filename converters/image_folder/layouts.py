@@ -64,7 +64,7 @@ def find_folders(
     raw = _Raw(storage, raw_data_dir, scratch)
     folders, notices = find(raw)
     for folder in folders.values():
-        _check_classes(folder, storage)
+        _check_classes(folder)
     if validation_fraction:
         folders = {**folders, "validation": folders["train"]}
     wanted = chosen(raw_data_dir, splits, folders)
@@ -121,16 +121,11 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
             for split, name in _named_by_split(top.path, top.classes, "folders").items()
         }
         names, files = top.classes, top.files
-        if not found and any(map(archive_stem, files)):
-            raise RawDataError(
-                f"{top.path} contains archives ({first_few(filter(archive_stem, files))}), which cannot be read inside "
-                "another archive. Unpack it, and give the directory that contains them."
-            )
     if not found:
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of one. "
             f"It has: {first_few([*names, *files])}. {_what_to_do(names)} "
-            f"{hint_of_tables(raw.storage, raw.path, raw.folder.files)}".rstrip()
+            f"{hint_of_tables(raw.path, raw.folder.files)}".rstrip()
         )
     return {split: found[split] for split in SPLITS if split in found}, notices
 
@@ -167,10 +162,10 @@ def _folder(storage: Storage, path: str) -> _ClassFolders:
     return _ClassFolders(path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files)))
 
 
-def _check_classes(folder: _ClassFolders | PackedFolder, storage: Storage) -> None:
+def _check_classes(folder: _ClassFolders | PackedFolder) -> None:
     """A class name becomes text in records and a line in a file of names."""
     if not folder.classes:
-        hint = hint_of_tables(storage, folder.path, folder.files) if isinstance(folder, _ClassFolders) else ""
+        hint = hint_of_tables(folder.path, folder.files) if isinstance(folder, _ClassFolders) else ""
         raise RawDataError(
             f"{folder.path} has no class folders in it. It has: {first_few(folder.files)}. {hint}".rstrip()
         )
@@ -190,7 +185,7 @@ def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
     places = {raw.path: raw.folder.files}
     places |= {folder.path: folder.files for folder in folders.values() if isinstance(folder, _ClassFolders)}
     for path, files in places.items():
-        if hint := hint_of_tables(raw.storage, path, files):
+        if hint := hint_of_tables(path, files):
             yield f"classes are the names of folders. {hint}"
 
 

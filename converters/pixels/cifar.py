@@ -7,7 +7,6 @@ in the archive as downloaded, in the folder it unpacks to, or in the directory i
 of the two it is. Python and Matlab versions are refused: unpickling runs code. Labels are the numbers in the raw data,
 from 0. https://www.cs.toronto.edu/~kriz/cifar.html"""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +31,6 @@ from pipeline.storage.storage import Storage, join
 SPLITS = ("train", "test")
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _MAX_NAMES_BYTES = 1 << 20
-_OTHER_VERSION = re.compile(
-    r"cifar-(10|100)-(python|matlab|batches-py|batches-mat)(\.tar\.gz|\.tar)?|(data_batch_\d|batches\.meta|meta)(\.mat)?"
-)
 _SIDE = 32
 _PIXEL_BYTES = 3 * _SIDE * _SIDE  # all red values, then green, then blue
 _RECORDS_PER_BATCH = 1024  # 3 MB
@@ -118,15 +114,9 @@ def _place(storage: Storage, raw_data_dir: str) -> str:
         raise RawDataError(f"{raw_data_dir} has {found[0]} and {found[1]}. Give a directory with only one of them.")
     if place := next(filter(None, found), None):
         return join(raw_data_dir, place)
-    if other := next(filter(_OTHER_VERSION.fullmatch, sorted(there)), None):
-        wanted = "cifar-100-binary.tar.gz" if "100" in other or other.startswith("meta") else "cifar-10-binary.tar.gz"
-        raise RawDataError(
-            f"{join(raw_data_dir, other)} is the Python or Matlab version, which is not read: unpickling runs code. "
-            f"Use {wanted}, the binary version, from {_PAGE}."
-        )
     raise RawDataError(
-        f"{raw_data_dir} has none of {', '.join(name for v in _VERSIONS for name in v.places)}, and no .bin files. "
-        f"It has: {first_few(sorted(there))}."
+        f"{raw_data_dir} has none of {', '.join(name for v in _VERSIONS for name in v.places)}, and no .bin files: "
+        f"the binary version of {_PAGE}. It has: {first_few(sorted(there))}."
     )
 
 

@@ -19,7 +19,6 @@ from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
 _STORED, _DEFLATED = 0, 8
-_METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd", 99: "AES encryption"}
 _ENCRYPTED, _UTF8 = 1 << 0, 1 << 11  # flags
 _FAT, _UNIX = 0, 3  # systems that wrote a member
 _VERSIONS_OF_PYTHON = (20, 45)  # without and with zip64; Info-ZIP's are 23 and 30
@@ -185,10 +184,9 @@ def _check_readable(uri: str, name: str, flags: int, method: int) -> None:
     if flags & _ENCRYPTED:
         raise ZipError(f"{uri} is encrypted (member {name!r}). Unpack it with its password, and convert the folders.")
     if method not in (_STORED, _DEFLATED):
-        what = _METHODS.get(method, f"compression method {method}")
         raise ZipError(
-            f"{uri} has member {name!r} in {what}; only stored and deflated members can be read in place. Unpack "
-            "it, or pack it again without compression (zip -0)."
+            f"{uri} has member {name!r} with compression method {method}; only stored and deflated members can be read "
+            "in place. Unpack it, or pack it again without compression (zip -0)."
         )
 
 

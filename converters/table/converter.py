@@ -15,7 +15,6 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bounded
 from converters.images.image_records import IMAGE_FEATURES, image_features, member_error
-from converters.raw.class_names import names_digest
 from converters.raw.splits import is_of
 from converters.raw.tars import Member
 from converters.table.columns import Column, features_of, labels_of, names_of
@@ -68,9 +67,7 @@ class ImageTableConverter:
         return labels_of(self.target)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter. As in infeed 0.2, whose conversions go on. Without the fraction, on which rows depend."""
-        columns = {"column": self.column, "key_column": self.key_column, "delimiter": self.delimiter}
-        return {"converter": "table/2", **columns, **_target_fields(self.target), **asdict(self.to_jpeg)}
+        return {"converter": "table/3", **asdict(self)}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at once."""
@@ -142,18 +139,6 @@ class ImageTableConverter:
     def convert(self, ref: Reference, data: bytes) -> Converted:
         image, target = self.to_jpeg(data), self._values(ref.text("target").split())
         return Converted({**_image_features(image, ref.file.uri), **target}, image.fixups, image.notes)
-
-
-def _target_fields(target: Sequence[Column]) -> Mapping[str, Any]:
-    if not target:
-        return {}
-    column = target[0]
-    if column.parts:
-        return {"target_columns": list(column.parts)}
-    classes = {"classes": names_digest(column.names)}
-    if column.separator:
-        return {"labels_column": column.name, "separator": column.separator, **classes}
-    return {"label_column": column.name, **classes}
 
 
 def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:

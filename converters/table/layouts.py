@@ -4,20 +4,17 @@ tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several
 one set of tables   *.csv, ...; a fraction of the rows is for validation"""
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
-from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.raw.splits import by_split, chosen, first_few, open_raw_data
-from pipeline.errors import OptionError, RawDataError, StorageError, did_you_mean
-from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, column_names, table_rows
+from pipeline.errors import OptionError, RawDataError, did_you_mean
+from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, column_names
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, in_parallel, join
+from pipeline.storage.storage import in_parallel, join
 
 _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
-_OF_SPLITS = ("train", "validation", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -66,34 +63,12 @@ def check_delimiter(delimiter: str | None) -> None:
         raise OptionError(f"--delimiter={delimiter!r}: it must be one character other than a quote.")
 
 
-def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> str:
+def hint_of_tables(directory: str, files: Iterable[str]) -> str:
     """A sentence about the first table among the files in a directory of images; "" without tables."""
-    tables = [name for name in files if name.endswith(TEXT_TABLE_SUFFIXES)]
-    if not tables:
+    table = next((name for name in files if name.endswith(TEXT_TABLE_SUFFIXES)), None)
+    if not table:
         return ""
-    image, label = _guessed_columns(storage, join(directory, tables[0]))
-    fraction = "" if tables[0].startswith(_OF_SPLITS) else " --validation-fraction=0.1"
-    columns = f"--image-column={shlex.quote(image)} --label-column={shlex.quote(label)}{fraction}"
     return (
-        f"If the rows of {join(directory, tables[0])} name the images, run: python -m converters.table_to_gcs "
-        f"--raw-data-dir={shlex.quote(directory)} {columns} --output=..."
+        f"If the rows of {join(directory, table)} name the images, use python -m converters.table_to_gcs with "
+        "--image-column and --label-column."
     )
-
-
-def _guessed_columns(storage: Storage, path: str) -> tuple[str, str]:
-    """The columns of images and labels, guessed from the first row."""
-    try:
-        names = column_names(storage, path, None)
-        first = next(table_rows(storage, path, None), None)
-    except (RawDataError, StorageError):  # a hint must not fail
-        return "IMAGE", "LABEL"
-    cells = first.cells if first else {}
-    image = next((name for name in names if str(cells.get(name)).lower().endswith(IMAGE_SUFFIXES)), "IMAGE")
-    return image, _guessed_label(names, image)
-
-
-def _guessed_label(names: Sequence[str], image: str) -> str:
-    after = names.index(image) + 1 if image in names else 0
-    others = [*names[after:], *names[: max(0, after - 1)]]
-    named = [name for name in others if "label" in name.lower() or "class" in name.lower()]
-    return next(iter(named or others), "LABEL")

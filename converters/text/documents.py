@@ -120,20 +120,23 @@ def _blocks(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iter
     """The blocks after the first blank line from `begin` on, to the first blank line from `end` on.
 
     So every block is in exactly one of several ranges that cover the file, whatever their borders."""
-    skipping, block = bool(begin), _TextBlock(max_bytes)
+    skipping, lines, size = bool(begin), list[_TextLine](), 0
     for line in _lines(file, begin):
-        if skipping and end is not None and line.offset >= end:
+        is_after = end is not None and line.offset >= end
+        if skipping and is_after:
             return  # no block begins in this range
         if line.is_blank:
-            if block.lines and not skipping:
-                yield block.document()
-            block, skipping = _TextBlock(max_bytes), False
-            if end is not None and line.offset >= end:
+            if lines:
+                yield _block(lines, max_bytes)
+            lines, size, skipping = [], 0, False
+            if is_after:
                 return
         elif not skipping:
-            block.add(line)
-    if block.lines and not skipping:
-        yield block.document()
+            if size <= max_bytes + len(b"\r\n"):  # keeps little more than the limit
+                lines.append(line)
+            size += len(line.data)
+    if lines:
+        yield _block(lines, max_bytes)
 
 
 class _TextLine(NamedTuple):
@@ -148,22 +151,10 @@ class _TextLine(NamedTuple):
         return self.is_complete and not self.data.strip()
 
 
-class _TextBlock:
-    """Lines of one document. Keeps little more than the limit."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.lines: list[_TextLine] = []
-        self._size, self._max_bytes = 0, max_bytes
-
-    def add(self, line: _TextLine) -> None:
-        if self._size <= self._max_bytes + len(b"\r\n"):
-            self.lines.append(line)
-        self._size += len(line.data)
-
-    def document(self) -> Document:
-        """Without the last line break."""
-        text = b"".join(line.data for line in self.lines)
-        return _document(self.lines[0].offset, text.rstrip(b"\r\n"), self._max_bytes)
+def _block(lines: Sequence[_TextLine], max_bytes: int) -> Document:
+    """The document of these lines, without the last line break."""
+    text = b"".join(line.data for line in lines)
+    return _document(lines[0].offset, text.rstrip(b"\r\n"), max_bytes)
 
 
 def _lines(file: BinaryIO, begin: int) -> Iterator[_TextLine]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch, read_compressed
 from converters.raw.compressed import Readable, readable
-from converters.raw.splits import open_raw_data
-from pipeline.errors import OptionError, RawDataError, did_you_mean
+from converters.raw.splits import chosen, open_raw_data
+from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.frames import Frame, compression_of, read_frames
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
@@ -98,12 +98,9 @@ def _same_place(one: str, other: str) -> bool:
 def _of_manifest(manifest: Manifest, listed: Mapping[str, Stat]) -> Files:
     """The files in the manifest. A wrong size or checksum is an error now, not a short split later."""
     for shard in (shard for entry in manifest.splits.values() for shard in entry.shards):
-        there = listed.get(shard.file)
-        if there is None or not there.agrees_with(Stat(shard.bytes, shard.crc32c)):
-            raise RawDataError(
-                f"{join(manifest.directory, shard.file)} {f'has {there}' if there else 'is missing'}, but its manifest "
-                f"lists {Stat(shard.bytes, shard.crc32c)}. Copy it again, or give --pattern to ignore the manifest."
-            )
+        if problem := shard.problem(listed.get(shard.file)):
+            path = join(manifest.directory, shard.file)
+            raise RawDataError(f"{path} {problem}. Copy it again, or give --pattern to ignore the manifest.")
     return {split: {s.file: listed[s.file] for s in entry.shards} for split, entry in manifest.splits.items()}
 
 
@@ -114,10 +111,7 @@ def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> File
             f"{raw_data_dir} has no files with names of TFRecord files of a split (train-00000-of-00010, "
             "imagenet2012-train.tfrecord-00000-of-00016, train.tfrecord, ...). Name them: --pattern train=PATTERN."
         )
-    for split in splits:
-        if split not in files:
-            raise OptionError(f"{raw_data_dir} does not have the {split} split.{did_you_mean(split, files)}")
-    return {split: files[split] for split in files if split in splits or not splits}
+    return {split: files[split] for split in chosen(raw_data_dir, splits, files)}
 
 
 def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch | None) -> tuple[Source, ...]:

@@ -24,13 +24,6 @@ Column = np.ndarray | Ragged
 Columns = dict[str, Column]
 
 
-def objects(values: Sequence[bytes]) -> np.ndarray:
-    """object [n]: np.array would drop the zeros at the end of bytes."""
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made
-
-
 def renumbered(columns: Mapping[str, Column], by: Mapping[str, Renumbering]) -> tuple[Columns, np.ndarray | None]:
     """The columns in `by` with other numbers; and how many values of each record became missing by that, int32 [n], or
     None if none can. Raises SchemaError for a number that is no class."""

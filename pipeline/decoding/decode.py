@@ -15,7 +15,7 @@ from pipeline.decoding.rows import RowDecoder
 from pipeline.description import Renumbering
 from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.logs import log
-from pipeline.spec import BYTES, RESERVED, SEED, UNSEEN, ArraySpec, Layout, delivered, feature_specs, holds
+from pipeline.spec import BYTES, RESERVED, SEED, UNSEEN, ArraySpec, Layout, delivered, feature_specs, holds, tree_of
 
 
 class Decoder:
@@ -136,8 +136,7 @@ def nested_tree(flat: Mapping[str, Any]) -> dict[str, Any]:
     """{"image/class/label": x, "_mask": y} as {"image": {"class": {"label": x}}, "_mask": y}.
 
     Raises OptionError if a key is both a value and the parent of another key."""
-    tree: dict[str, Any] = {}
-    for key, value in flat.items():
+    for key in flat:
         folders = key.split("/")
         for depth in range(1, len(folders)):
             if (folder := "/".join(folders[:depth])) in flat:
@@ -145,8 +144,4 @@ def nested_tree(flat: Mapping[str, Any]) -> dict[str, Any]:
                     f"a nested batch cannot have both {folder!r}, a value, and {key!r} inside it. Leave one out of "
                     f"keys, or set the value under another name in an op (into='{folder}/value')."
                 )
-        at = tree
-        for folder in folders[:-1]:
-            at = at.setdefault(folder, {})
-        at[folders[-1]] = value
-    return tree
+    return tree_of((key.split("/"), value) for key, value in flat.items())

@@ -11,19 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.decoding.columns import Column, Columns, Ragged, merged, objects
+from pipeline.decoding.columns import Column, Columns, Ragged, merged
 from pipeline.decoding.packed import ONE_BYTE, floats, integers
-from pipeline.errors import SchemaError
 from pipeline.shards.example import LIST_TAG, varint
 from pipeline.shards.example_decoding import decode_features, example_keys
 from pipeline.shards.schema import Feature
+from pipeline.spec import DTYPES, feature_values, objects
 
 _PADDING = bytes(512)  # behind the last record: a step may look beyond its end
 _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
 _MOST_STEPS = 1 << 20  # entries of a record times records: a record of a million keys would cost the batch gigabytes
 _LONGEST_KEY = 256  # bytes
 _TOO_LONG = 1 << 40  # in place of a length of over five bytes
-_ABSENT = {"bytes": np.array(b"", object), "int64": np.int64(0), "float32": np.float32(0)}
 
 
 class _Ranges(NamedTuple):
@@ -119,7 +118,7 @@ class ExampleParser:
         columns = Columns()
         for key in keys:
             feature, name = self._features[key], key.decode()
-            columns[name] = _stacked([_checked(name, feature, record) for record in found], feature)
+            columns[name] = _stacked([feature_values(name, feature, record.get(name)) for record in found], feature)
         return columns
 
 
@@ -229,27 +228,9 @@ def _together(features: Mapping[bytes, Feature]) -> Sequence[Sequence[bytes]]:
     return list(groups.values())
 
 
-def _checked(key: str, feature: Feature, record: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The values of a feature of one record, with its shape. Raises SchemaError."""
-    shape: Any = feature.shape
-    if key not in record:
-        if not feature.optional and feature.num_values is not None:
-            raise SchemaError(f"{key!r} is missing; the schema has it in every record.")
-        return np.full(0 if feature.num_values is None else shape, _ABSENT[feature.dtype])
-    values = record[key]
-    dtype = next(dtype for dtype, zero in _ABSENT.items() if zero.dtype == values.dtype)
-    if dtype != feature.dtype:
-        raise SchemaError(f"{key!r} is a list of {dtype}; its dtype is {feature.dtype}.")
-    if feature.num_values is None:
-        return values
-    if feature.num_values != len(values):
-        raise SchemaError(f"{key!r} has {len(values)} values; its shape {feature.shape} holds {feature.num_values}.")
-    return values.reshape(shape)
-
-
 def _stacked(rows: Sequence[np.ndarray], feature: Feature) -> Column:
     shape: Any = feature.shape
-    empty = np.empty(0, _ABSENT[feature.dtype].dtype)
+    empty = np.empty(0, DTYPES[feature.dtype])
     if feature.num_values is None:
         return Ragged(np.concatenate([empty, *rows]), np.fromiter(map(len, rows), np.int64, len(rows)))
     return np.stack(rows) if rows else empty.reshape(0, *shape)

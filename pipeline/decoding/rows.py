@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.decoding.columns import Column, Columns, Ragged, objects, renumbered
+from pipeline.decoding.columns import Column, Columns, Ragged, renumbered
 from pipeline.decoding.examples import ExampleParser
 from pipeline.decoding.op import Features
 from pipeline.decoding.padding import PadTo, pad_rows
 from pipeline.decoding.planning import Plan, Step
 from pipeline.decoding.rng import rngs_of
 from pipeline.description import Renumbering
-from pipeline.errors import OptionError, SchemaError, did_you_mean
+from pipeline.errors import SchemaError
 from pipeline.shards.schema import Schema
-from pipeline.spec import BYTES, UNSEEN, Layout, delivered, feature_specs
+from pipeline.spec import UNSEEN, Layout, chosen_specs, delivered, objects, struct_columns
 
 _FIRST, _PART = 4, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores
@@ -176,12 +176,9 @@ def parser_of(layout: Layout, keys: Collection[str], *, narrow: bool = False) ->
     Examples may be int32 where these suffice, which saves a third of the time of parsing text.
     Raises OptionError for an unknown key; the parser raises SchemaError for a payload that does not match the layout,
     such as an Example without a required feature or a struct of another length."""
-    specs = feature_specs(layout)
-    for key in keys:
-        if key not in specs:
-            raise OptionError(f"the records have no feature {key!r}.{did_you_mean(key, specs)}")
+    specs = chosen_specs(layout, keys)
     if keys and isinstance(layout, np.dtype):  # partial: unlike a lambda, it can be pickled
-        return functools.partial(_structs, layout, keys)
+        return functools.partial(struct_columns, layout, specs)
     if keys and isinstance(layout, Schema) and not layout.opaque:
         parser = ExampleParser({key: layout.features[key] for key in keys})
         return parser if narrow else functools.partial(_widened, parser)
@@ -200,27 +197,3 @@ def _wide(column: Column) -> Column:
     if isinstance(column, Ragged):
         return Ragged(np.asarray(_wide(column.values)), column.lengths)
     return column.astype(np.int64) if column.dtype == np.int32 else column
-
-
-def _structs(layout: np.dtype, keys: Collection[str], payloads: Sequence[bytes]) -> Columns:
-    for payload in payloads:
-        if len(payload) != layout.itemsize:
-            raise SchemaError(
-                f"a record does not have the {layout.itemsize} bytes of its dtype; it has {len(payload)}."
-            )
-    specs = feature_specs(layout)
-    fields: Any = layout.fields  # the stubs allow only literal names
-    table = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), layout.itemsize)
-    parsed = Columns()
-    for key in keys:
-        field, begin = fields[key][:2]
-        cells = np.ascontiguousarray(table[:, begin : begin + field.itemsize])
-        shape = (len(payloads), *field.shape)
-        if specs[key].dtype == BYTES:
-            size, whole = field.base.itemsize, cells.tobytes()
-            parsed[key] = objects([whole[at : at + size] for at in range(0, len(whole), size)]).reshape(shape)
-        elif field.base.kind == "b":
-            parsed[key] = (cells != 0).reshape(shape)  # a uint8 may have any bits, a bool may not
-        else:
-            parsed[key] = cells.view(field.base).reshape(shape).astype(specs[key].dtype, copy=False)
-    return parsed

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.spec import leaves
+from pipeline.spec import leaves, tree_of
 
 ALIGNED = 64  # bytes; XLA copies other arrays
 MOST_KEPT = 64  # slots whose arrays are kept for writing
@@ -75,13 +75,8 @@ class Slots:
         return np.ndarray(self._size, np.uint8, self._parts[part], (number - _first(part)) * self._size)
 
     def _arrays(self, whole: np.ndarray) -> dict[str, Any]:
-        tree = dict[str, Any]()
-        for (*folders, key), (place, shape, dtype) in self._places.items():
-            at = tree
-            for folder in folders:
-                at = at.setdefault(folder, {})
-            at[key] = whole[place].view(dtype).reshape(shape)
-        return tree
+        places = self._places.items()
+        return tree_of((path, whole[place].view(dtype).reshape(shape)) for path, (place, shape, dtype) in places)
 
 
 def _part(number: int) -> int:

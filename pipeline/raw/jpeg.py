@@ -52,7 +52,7 @@ def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
     check_size(height, width)
     # Some writers append bytes: if the end marker is not at the very end, decode the image to find out.
     if components == 4 or verify == "decode" or (verify == "end" and not data.rstrip(b"\0\r\n").endswith(_END)):
-        decode_jpeg(data, "CMYK" if components == 4 else "RGB")
+        decode_jpeg(data)
     if components == 4:
         return Jpeg.of(decode_image(data, ("JPEG", "PNG")).convert("RGB"), 100, ("cmyk_to_rgb",))
     return Jpeg(data, height, width)
@@ -86,20 +86,19 @@ def check_size(height: int, width: int) -> None:
         raise Reject(f"{width}x{height} pixels; allowed are 1 to {MAX_PIXELS:,}")
 
 
-def decode_jpeg(data: bytes, colorspace: Literal["RGB", "GRAY", "CMYK"] | None = None) -> np.ndarray:
-    """uint8 [height, width, channels]. colorspace: None for grey or RGB, as in the file. Raises Reject for any damage.
-
-    Pillow would accept a file that ends early with an end marker, and fill the rest with grey."""
+def decode_jpeg(data: bytes) -> np.ndarray:
+    """uint8 [height, width, channels]: grey, RGB or CMYK, as in the file. Raises Reject for damage, or a size out of
+    bounds. Pillow would accept a file that ends early with an end marker, and fill the rest with grey."""
+    height, width, components = _frame_header(data)
+    check_size(height, width)
     try:
-        if colorspace is None:
-            colorspace = "GRAY" if simplejpeg.decode_jpeg_header(data)[2] == "Gray" else "RGB"
-        return simplejpeg.decode_jpeg(data, colorspace=colorspace, strict=True)
+        return simplejpeg.decode_jpeg(data, colorspace={1: "GRAY", 4: "CMYK"}.get(components, "RGB"), strict=True)
     except ValueError as e:
         raise Reject(f"truncated or damaged JPEG: {e}") from None
 
 
-def decode_image(data: bytes, formats: tuple[str, ...]) -> Image.Image:
-    """All pixels of a file in one of Pillow's formats. Raises Reject."""
+def decode_image(data: bytes, formats: tuple[str, ...] | None = None) -> Image.Image:
+    """All pixels of a file in one of these formats of Pillow's; None: any. Raises Reject."""
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
         check_size(image.height, image.width)

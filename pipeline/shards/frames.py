@@ -58,8 +58,7 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[FramePlace]:
     If a header is damaged or the file ends inside a record, the last place has the problem and the bytes left."""
     offset, header = 0, file.read(HEADER_BYTES)
     while offset < size:
-        problem = _header_problem(header, None) if len(header) == HEADER_BYTES else "the file ends inside its header"
-        length = 0 if problem else _HEADER.unpack(header)[0]
+        length, problem = _length_of(header)
         end = offset + length + FRAME_BYTES
         if not problem and end > size:
             problem = f"the file ends at byte {size}, inside its {length} bytes"
@@ -79,8 +78,7 @@ def walk_pieces(pieces: Iterable[bytes]) -> Iterator[FramePlace]:
         offset, header = stream.offset, stream.take(HEADER_BYTES)
         if not header:
             return
-        problem = _header_problem(header, None) if len(header) == HEADER_BYTES else "the file ends inside its header"
-        length = 0 if problem else _HEADER.unpack(header)[0]
+        length, problem = _length_of(header)
         if not problem:
             stream.skip(length)
             footer = stream.take(FOOTER_BYTES)
@@ -133,6 +131,12 @@ def read_frames(
             return
         there = crc32c(payload)
         yield Frame(record, offset, payload, problem or _payload_problem(there, footer, crc), there)
+
+
+def _length_of(header: bytes) -> tuple[int, str]:
+    """The length of the payload, and the problem of the header."""
+    problem = _header_problem(header, None) if len(header) == HEADER_BYTES else "the file ends inside its header"
+    return 0 if problem else _HEADER.unpack(header)[0], problem
 
 
 def _header_problem(header: bytes, length: int | None) -> str:

@@ -7,13 +7,8 @@ from collections.abc import Iterable
 
 
 def key_digest(keys: Iterable[bytes]) -> int:
-    """The sum of the keys' 128-bit hashes modulo 2^128."""
-    return sum_of_hashes(keys)
-
-
-def sum_of_hashes(items: Iterable[bytes]) -> int:
-    """The same sum over items other than keys."""
-    return add_digests(int.from_bytes(hashlib.blake2b(item, digest_size=16).digest(), "big") for item in items)
+    """The sum of the 128-bit hashes of keys, or of other items, modulo 2^128."""
+    return add_digests(int.from_bytes(hashlib.blake2b(key, digest_size=16).digest(), "big") for key in keys)
 
 
 def add_digests(digests: Iterable[int]) -> int:

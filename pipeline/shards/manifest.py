@@ -16,7 +16,7 @@ from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.typed_json import CHECKSUM, Count, FileName, JsonFile, NonEmpty, sealed, unsealed
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Stat, Storage, join
 
 FORMAT_VERSION = 1
 INDEX_WRITER = "infeed index"  # prefix of `writer` if the shards were found, not written
@@ -34,6 +34,13 @@ class ShardEntry:
     records: Count
     bytes: Count
     crc32c: Count  # of the complete file
+
+    def problem(self, there: Stat | None) -> str:
+        """What is wrong with the file by its entry in a listing, None if it has none; "" if nothing is."""
+        ours = Stat(self.bytes, self.crc32c)
+        if there is None:
+            return "is missing"
+        return "" if there.agrees_with(ours) else f"has {there}, the manifest says {ours}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from pipeline.errors import SchemaError
-from pipeline.shards.typed_json import REQUIRED, Count, JsonFile
+from pipeline.shards.typed_json import REQUIRED, Count
 
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
@@ -115,11 +115,6 @@ class Schema:
             **({"version": self.version} if self.version != _TFDS_VERSION else {}),
             **({"tfds": dict(sorted(self.tfds.items()))} if self.tfds else {}),
         }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Schema":
-        """The inverse of to_json. Raises SchemaError for a key or value that does not fit."""
-        return JsonFile("malformed schema", SchemaError, "Compare it with one in a manifest.json.").typed(data, Schema)
 
 
 def _feature_json(feature: Feature) -> dict[str, Any]:

@@ -15,14 +15,12 @@ from pipeline.errors import ShardError, StorageError, printable
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry
 from pipeline.shards.naming import rejects_file
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.typed_json import Count, JsonFile, once, unsealed
+from pipeline.shards.typed_json import Count, JsonFile, once, read_sealed
 from pipeline.storage.storage import Storage, join, write_file
 
 INFO_FILE = "dataset_info.json"
 METADATA_FILE = "metadata.json"  # infeed never writes it; TFDS's own datasets may have one
 SIDECAR_FILES = (INFO_FILE, "features.json")  # and <label key>.labels.txt
-LATER_FIELDS = ("citation", "description", "location", "supervisedKeys")  # not written by the first conversions
-
 # By the dataset's name and not in its schema, which is part of plan digests. Source: image-net.org on citing ImageNet.
 _ORIGINS: Mapping[str, Mapping[str, Any]] = {
     "imagenet2012": {
@@ -79,14 +77,17 @@ def _dataset_info(manifest: Manifest) -> dict[str, Any]:
 
 
 def _about(manifest: Manifest) -> dict[str, Any]:
-    """The fields that do not depend on the splits.
-
-    Always with a description, so that a file that lost another of LATER_FIELDS does not look like an early one."""
-    named = {"name": manifest.name, "version": manifest.schema.version, "moduleName": "infeed"}
+    """The fields that do not depend on the splits."""
     keys = _supervised_keys(manifest.labels, manifest.schema.features) if manifest.labels else None
     supervised = {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}} if keys else {}
-    named["description"] = f"{manifest.name}, converted by infeed. Its manifest.json has schema, labels and checksums."
-    return {**named, **_ORIGINS.get(manifest.name, {}), **supervised}
+    return {
+        "name": manifest.name,
+        "version": manifest.schema.version,
+        "moduleName": "infeed",
+        "description": f"{manifest.name}, converted by infeed. Its manifest.json has schema, labels and checksums.",
+        **_ORIGINS.get(manifest.name, {}),
+        **supervised,
+    }
 
 
 def _supervised_keys(labels: Labels, features: Mapping[str, Feature]) -> tuple[str, str] | None:
@@ -172,8 +173,7 @@ def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str
         path = join(manifest.directory, name)
         try:
             found = storage.read(path).decode()
-            early = name == INFO_FILE and not manifest.schema.tfds  # may lack LATER_FIELDS
-            what = _json_problem(found, text, early) if name.endswith(".json") else _names_problem(found, text)
+            what = (_json_problem if name.endswith(".json") else _names_problem)(found, text)
         except StorageError as e:
             what = str(e).removeprefix(f"{path} ")
         except UnicodeDecodeError as e:
@@ -182,14 +182,11 @@ def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str
             yield path, what
 
 
-def _json_problem(found: str, expected: str, early: bool) -> str:
-    ours = json.loads(expected)
+def _json_problem(found: str, expected: str) -> str:
     try:
         # Depending on the file, TFDS rejects an object with a repeated key or takes the last value.
         theirs = json.loads(found, object_pairs_hook=once)
-        if early and isinstance(theirs, dict) and not any(field in theirs for field in LATER_FIELDS):
-            ours = {key: value for key, value in ours.items() if key not in LATER_FIELDS}
-        return _summary(list(_differences(theirs, ours, "")))
+        return _summary(list(_differences(theirs, json.loads(expected), "")))
     except (ValueError, RecursionError) as e:
         return f"is not JSON as TFDS reads it: {printable(str(e))}"
 
@@ -255,9 +252,8 @@ def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) 
         return f"is missing, with its {rejected:,} lines" if rejected else ""
     lines = storage.read(path).splitlines()
     for number, line in enumerate(lines, start=1):
-        file = JsonFile(f"line {number}", ShardError, "")
         try:
-            file.typed(unsealed(file, line)[0], LedgerLine)
+            read_sealed(JsonFile(f"line {number}", ShardError, ""), line, LedgerLine)
         except ShardError as e:
             return str(e)
     return "" if len(lines) == rejected else f"has {len(lines):,} lines, the manifest says {rejected:,}"

@@ -161,7 +161,7 @@ def _in_words(message: str) -> str:
     return said.replace("Expected", "expected", 1)
 
 
-CHECKSUM = "checksum"  # the field; of the files that version 0.1 wrote, only manifests have it
+CHECKSUM = "checksum"  # the field
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
@@ -194,7 +194,7 @@ def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any
 
 
 def read_sealed(file: JsonFile, data: bytes, kind: type[T]) -> T:
-    """As JsonFile.read. Raises file.error if there is no checksum, too: then an early version wrote the file."""
+    """As JsonFile.read. Raises file.error also if the checksum is wrong or missing."""
     fields, has_checksum = unsealed(file, data)
     if not has_checksum:
         raise file.misfit("it has no checksum.")

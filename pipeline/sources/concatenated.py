@@ -86,8 +86,6 @@ class Concatenated:
         return sum(p.records.weigh(self._within(i, record_ids[owners == i])) for i, p in enumerate(self.parts))
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        if len(self.parts) == 1:
-            return self.parts[0].records.read((Group(self._within(0, ids), size) for ids, size in groups), ahead_bytes)
         return ConcatenatedReading([part.records.read for part in self.parts], self._split_up, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:

@@ -34,6 +34,7 @@ class Dataset:
 
     def __init__(self, source: Records) -> None:
         self.source, self.info, self._labels = source, source.info, source.info.labels
+        self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where  # see Records
         self._payload = payload_reader(source, OpenFiles())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,21 +103,9 @@ class Dataset:
         Raises OptionError for an unknown key."""
         return Examples(self, keys)
 
-    def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records."""
-        return self.source.block_starts(block_records)
-
-    def weigh(self, record_ids: np.ndarray) -> int:
-        """See Records."""
-        return self.source.weigh(record_ids)
-
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> Reading:
         """See Records."""
         return self.source.read(groups, ahead_bytes)
-
-    def where(self, record_id: int) -> str:
-        """See Records."""
-        return self.source.where(record_id)
 
     def _part(self, numbers: slice) -> "Dataset":
         first, stop, step = numbers.indices(self.num_records)

@@ -4,19 +4,17 @@ splits, and the files that a user names with one string: a file, a directory, or
 open_dataset uses it when it finds no manifest. A split's records are not read before it is opened."""
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from pipeline.errors import OptionError, RawDataError, ShardError
 from pipeline.formats import TFRecords
 from pipeline.shards.schema import Schema
-from pipeline.sources.named_splits import files_by_name, first_names
+from pipeline.sources.named_splits import files_by_name, is_pattern
 from pipeline.sources.records import Records
 from pipeline.sources.sequential_records import SequentialRecords
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.sources.tfds_files import tfds_classes, tfds_files
-from pipeline.storage.storage import Stat, Storage, find_file, join
+from pipeline.storage.storage import Storage, find_file, join
 
 Splits = Mapping[str, Callable[[], Records]]
 
@@ -47,12 +45,6 @@ def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) ->
     tfds = tfds_files(storage, directory, listed)
     if not tfds:
         return {}
-    form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
-    if form != "tfrecord":
-        raise OptionError(
-            f"{directory} has TFDS's file format {form!r}; only tfrecord can be read. Prepare the dataset with "
-            "download_and_prepare(file_format='tfrecord')."
-        )
     schema, splits = described_by_tfds(directory, tfds, trust_features)
     labels = tfds_classes(tfds)
 
@@ -84,37 +76,6 @@ def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
     return splits
 
 
-def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
-    """Path -> size and checksum, sorted by name. Directories and patterns do not include hidden files.
-
-    Raises OptionError if there is no such file; StorageError."""
-    directory, slash, name = uri.rpartition("/")
-    if not _is_pattern(name):
-        found = find_file(storage, uri)
-        if not (files := {uri: found} if found else _visible(uri, storage)):
-            raise OptionError(f"{uri} is neither a file nor a directory with files. Give one, or a pattern: DIR/*.bin.")
-        return files
-    directory = directory or slash or "."
-    there = _visible(directory, storage)
-    if (named := join(directory, name)) in there:  # names may contain brackets
-        return {named: there[named]}
-    matching = {path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)}
-    if not matching:
-        names = [path.rpartition("/")[2] for path in there]
-        raise OptionError(
-            f"{uri} matches no file. {directory} has: {first_names(names)}. Only the last part can be a pattern."
-        )
-    return matching
-
-
 def is_directory(uri: str, storage: Storage) -> bool:
     """Whether it is neither a pattern nor a file. It need not exist."""
-    return not _is_pattern(uri.rpartition("/")[2]) and not find_file(storage, uri)
-
-
-def _is_pattern(name: str) -> bool:
-    return any(character in name for character in "*?[")
-
-
-def _visible(directory: str, storage: Storage) -> dict[str, Stat]:
-    return {join(directory, name): stat for name, stat in storage.list(directory).items() if not name.startswith(".")}
+    return not is_pattern(uri.rpartition("/")[2]) and not find_file(storage, uri)

@@ -30,7 +30,7 @@ from pipeline.sources.records import (
     fetch_payload,
 )
 from pipeline.sources.tfds_files import tfds_classes
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Storage, join
 
 MERGE_GAP_BYTES = 16 * 1024  # reading across a gap of this size costs as much as another request (local: ~5 us)
 MAX_READ_BYTES = 4 * 1024**2
@@ -229,13 +229,8 @@ class IndexedRecords(ReadDirectly):
     def _check_shards(self) -> None:
         """Checks sizes, and the checksums that a bucket stores, with one listing. A disk stores no checksums."""
         there = self._storage.list(self.manifest.directory)
-        wrong = []
-        for path, shard in zip(self._paths, self.entry.shards, strict=True):
-            found = there.get(shard.file)
-            if found is None:
-                wrong.append(f"{path} is missing.")
-            elif not found.agrees_with(ours := Stat(shard.bytes, shard.crc32c)):
-                wrong.append(f"{path} has {found}, the manifest says {ours}.")
+        problems = ((shard, shard.problem(there.get(shard.file))) for shard in self.entry.shards)
+        wrong = [f"{join(self.manifest.directory, shard.file)} {problem}." for shard, problem in problems if problem]
         if wrong:
             more = f" And {len(wrong) - 1} more shards of {self.split!r}." if len(wrong) > 1 else ""
             raise ShardError(

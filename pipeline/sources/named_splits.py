@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, find_file, join
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
@@ -93,19 +93,44 @@ def files_by_pattern(storage: Storage, directory: str, patterns: Iterable[tuple[
     found: dict[str, dict[str, Stat]] = defaultdict(dict)
     owner: dict[str, str] = {}
     for split, pattern in patterns:
-        folder, _, names = pattern.rpartition("/")
-        listed = storage.list(join(directory, folder) if folder else directory)
-        matching = {name: stat for name, stat in listed.items() if fnmatchcase(name, names) and name[0] != "."}
-        if not matching:
-            raise OptionError(
-                f"{split}={pattern} matches no file in {directory}. It has: {first_names(sorted(listed))}."
-            )
-        for name, stat in matching.items():
-            path = f"{folder}/{name}" if folder else name
-            if owner.setdefault(path, split) != split:
-                raise OptionError(f"{path} matches a pattern of {owner[path]!r} and one of {split!r}.")
-            found[validate_split(split)][path] = stat
+        for path, stat in matching_files(join(directory, pattern), storage).items():
+            name = path.removeprefix(join(directory, ""))
+            if owner.setdefault(name, split) != split:
+                raise OptionError(f"{name} matches a pattern of {owner[name]!r} and one of {split!r}.")
+            found[validate_split(split)][name] = stat
     return {split: dict(sorted(files.items())) for split, files in found.items()}
+
+
+def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
+    """Path -> size and checksum, sorted by name. Directories and patterns do not include hidden files.
+
+    Raises OptionError if there is no such file; StorageError."""
+    directory, slash, name = uri.rpartition("/")
+    if not is_pattern(name):
+        found = find_file(storage, uri)
+        if not (files := {uri: found} if found else _visible(uri, storage)):
+            raise OptionError(f"{uri} is neither a file nor a directory with files. Give one, or a pattern: DIR/*.bin.")
+        return files
+    directory = directory or slash or "."
+    there = _visible(directory, storage)
+    if (named := join(directory, name)) in there:  # names may contain brackets
+        return {named: there[named]}
+    matching = {path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)}
+    if not matching:
+        names = [path.rpartition("/")[2] for path in there]
+        raise OptionError(
+            f"{uri} matches no file. {directory} has: {first_names(names)}. Only the last part can be a pattern."
+        )
+    return matching
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for several files."""
+    return any(character in name for character in "*?[")
+
+
+def _visible(directory: str, storage: Storage) -> dict[str, Stat]:
+    return {join(directory, name): stat for name, stat in storage.list(directory).items() if not name.startswith(".")}
 
 
 def parse_assignment(option: str, text: str) -> tuple[str, str]:

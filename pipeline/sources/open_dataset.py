@@ -16,9 +16,10 @@ from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.fixed_length import FixedLengthRecords
-from pipeline.sources.foreign_splits import Splits, foreign_splits, is_directory, matching_files
+from pipeline.sources.foreign_splits import Splits, foreign_splits, is_directory
 from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.named_splits import matching_files
 from pipeline.sources.records import Records, as_records
 from pipeline.sources.sequential_records import SequentialRecords
 from pipeline.spec import Opaque
@@ -137,31 +138,18 @@ _EXAMPLES = "'train', 'train[:90%]', 'train[1000:]', 'train[:50%]+validation'"
 
 
 @dataclass(frozen=True)
-class _Bound:
-    """A position in a split: a record number or a percentage; negative values count from the end."""
-
-    number: int
-    percent: bool
-
-    def of(self, num_records: int) -> int:
-        # TFDS's own rounding, so that both select the same records.
-        at = round(self.number * num_records / 100.0) if self.percent else self.number
-        return at + num_records if self.number < 0 else at
-
-
-@dataclass(frozen=True)
 class Selection:
     """Consecutive records of one split."""
 
     split: str
     text: str
-    first: _Bound | None = None
-    stop: _Bound | None = None
+    first: str | None = None
+    stop: str | None = None
 
     def of(self, num_records: int) -> range:
         """The numbers of the selected records. OptionError beyond the end, EmptySplitError if there are none."""
-        first = self.first.of(num_records) if self.first else 0
-        stop = self.stop.of(num_records) if self.stop else num_records
+        first = _place(self.first, num_records) if self.first else 0
+        stop = _place(self.stop, num_records) if self.stop else num_records
         if min(first, stop) < 0 or max(first, stop) > num_records:
             raise OptionError(f"{self.text!r} is out of range: the split has {num_records} records.")
         if stop <= first:
@@ -182,13 +170,19 @@ def _parsed(part: str, text: str) -> Selection:
     return Selection(match["split"].strip(), part, *bounds)
 
 
-def _bound(written: str, text: str) -> _Bound | None:
-    match = re.fullmatch(r"\s*(-?\d+)\s*(%?)\s*", written)
-    if not written.strip():
-        return None
-    if not match or (match[2] and abs(int(match[1])) > 100):
+def _bound(written: str, text: str) -> str | None:
+    """A position in a split, without blanks: a record's number, or a percentage; negative ones count from the end."""
+    bound = re.sub(r"\s+(?=%)", "", written.strip())
+    if bound and (not re.fullmatch(r"-?\d+%?", bound) or (bound.endswith("%") and abs(int(bound[:-1])) > 100)):
         raise OptionError(
             f"split={text!r}: {written.strip()!r} is not a position in a split. Give an integer, or -100% to "
             f"100%. Examples: {_EXAMPLES}."
         )
-    return _Bound(int(match[1]), match[2] == "%")
+    return bound or None
+
+
+def _place(bound: str, num_records: int) -> int:
+    number = int(bound.removesuffix("%"))
+    # TFDS's own rounding, so that both select the same records.
+    at = round(number * num_records / 100.0) if bound.endswith("%") else number
+    return at + num_records if number < 0 else at

@@ -63,7 +63,7 @@ def content_of(storage: Storage, file: SequentialFile) -> Content:
         with storage.open(file.path) as opened:
             return _counted_frames(file, walk_frames(opened, file.stat.bytes))
     pieces = _pieces(storage, file, lambda: file.stat.bytes)
-    return _counted_lines(file, pieces) if file.kind == "text" else _counted_frames(file, walk_pieces(pieces))
+    return _counted_lines(pieces) if file.kind == "text" else _counted_frames(file, walk_pieces(pieces))
 
 
 def frames_of(
@@ -73,20 +73,19 @@ def frames_of(
 
     batch_bytes: how much to read at a time. max_bytes: of the largest record.
     Raises ShardError naming the file and the record from which on it cannot be read; StorageError."""
-    pieces, record = _pieces(storage, file, batch_bytes), 0
-    try:
-        for frame in _lines(pieces) if file.kind == "text" else read_frames(pieces, None, max_bytes):
-            if frame.lost:
-                raise _damaged(file, record, f" at byte {frame.offset}: {frame.problem}")
-            yield frame
-            record += 1
-    except zlib.error as e:
-        raise _damaged(file, record, f" or a later one: {e}") from e
+    pieces = _pieces(storage, file, batch_bytes)
+    for frame in _lines(pieces) if file.kind == "text" else read_frames(pieces, None, max_bytes):
+        if frame.lost:
+            raise _damaged(file, f", record {frame.record} at byte {frame.offset}: {frame.problem}")
+        yield frame
 
 
 def _pieces(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
     stored = _stored(storage, file, batch_bytes)
-    return inflated(stored, file.compression) if file.compression else stored
+    try:
+        yield from inflated(stored, file.compression) if file.compression else stored
+    except zlib.error as e:
+        raise _damaged(file, f": {e}") from e
 
 
 def _stored(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
@@ -100,32 +99,26 @@ def _stored(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], in
 
 def _counted_frames(file: SequentialFile, places: Iterable[FramePlace]) -> Content:
     records = size = 0
-    try:
-        for place in places:
-            if place.problem:
-                raise _damaged(file, records, f" at byte {place.offset}: {place.problem}")
-            records, size = records + 1, size + place.length
-    except zlib.error as e:
-        raise _damaged(file, records, f" or a later one: {e}") from e
+    for place in places:
+        if place.problem:
+            raise _damaged(file, f", record {records} at byte {place.offset}: {place.problem}")
+        records, size = records + 1, size + place.length
     return Content(records, size)
 
 
-def _counted_lines(file: SequentialFile, pieces: Iterable[bytes]) -> Content:
+def _counted_lines(pieces: Iterable[bytes]) -> Content:
     records = size = 0
     begun = False  # whether a line that is not empty has started and not ended
-    try:
-        for piece in pieces:
-            _, newline, rest = piece.rpartition(b"\n")
-            records, size = records + piece.count(b"\n"), size + len(piece)
-            begun = bool(rest.strip(b"\r")) or (begun and not newline)
-    except zlib.error as e:
-        raise _damaged(file, records, f" or a later one: {e}") from e
+    for piece in pieces:
+        _, newline, rest = piece.rpartition(b"\n")
+        records, size = records + piece.count(b"\n"), size + len(piece)
+        begun = bool(rest.strip(b"\r")) or (begun and not newline)
     return Content(records + begun, size)
 
 
-def _damaged(file: SequentialFile, record: int, problem: str) -> ShardError:
+def _damaged(file: SequentialFile, problem: str) -> ShardError:
     return ShardError(
-        f"{file.path}, record {record}{problem}. The rest of the file cannot be read. Copy the file again"
+        f"{file.path}{problem}. The rest of the file cannot be read. Copy the file again"
         + (", or convert without it: python -m converters.tfrecord_to_gcs." if file.kind == "tfrecord" else ".")
     )
 

@@ -121,15 +121,8 @@ def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> li
     with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
         contents = list(pool.map(lambda file: content_of(storage, file), files))  # cancels the others after an error
     seconds, records = time.monotonic() - began, sum(content.records for content in contents)
-    log.info("%s: %d records, counted in %.1f s%s", name, records, seconds, _once_for_all(files))
+    log.info("%s: %d records, counted in %.1f s", name, records, seconds)
     return contents
-
-
-def _once_for_all(files: Sequence[SequentialFile]) -> str:
-    if any(file.kind == "text" for file in files):
-        return ""
-    tool = "converters.tfrecord_to_gcs" if any(file.compression for file in files) else "pipeline.index"
-    return f"; to avoid counting: python -m {tool}"
 
 
 def _guessed(name: str, files: Sequence[CountedFile], storage: Storage) -> Layout:

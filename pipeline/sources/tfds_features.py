@@ -44,6 +44,12 @@ class Described(NamedTuple):
 def described_by_tfds(directory: str, tfds: Mapping[str, str], trust_features: Sequence[str] = ()) -> Described:
     """Reads the description in the files that tfds_files returns. trust_features: modules with features of the user's
     own, which TFDS may import. Raises RawDataError, InfeedError."""
+    form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
+    if form != "tfrecord":
+        raise RawDataError(
+            f"{directory} has TFDS's file format {form!r}; only tfrecord can be read. Prepare the dataset with "
+            "download_and_prepare(file_format='tfrecord'), in another directory."
+        )
     _check_code(directory, tfds, trust_features)
     if described := _described_here(tfds):
         return described

@@ -61,7 +61,7 @@ def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
 def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
     """As tfds_labels. A ClassLabel that has only a number of classes, such as mnist's, gets the names "0", "1", ...
 
-    Not part of a conversion's plan, so that those begun by earlier versions resume."""
+    Only for readers: a conversion lists real names."""
     numbered = {
         key: Labels(key, 0, tuple(map(str, range(int(described["numClasses"])))))
         for key, kind, described in _described(tfds)

@@ -59,12 +59,6 @@ def client() -> Any:
     return _client(_emulator())
 
 
-def forget_client() -> None:
-    """Lets the next call make another client."""
-    _client.cache_clear()
-    _credentials.cache_clear()
-
-
 def _emulator() -> str | None:
     return os.environ.get("STORAGE_EMULATOR_HOST")
 

@@ -6,11 +6,10 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
-from pipeline.errors import SchemaError
-from pipeline.raw.jpeg import MAX_PIXELS
+from pipeline.errors import Reject, SchemaError
+from pipeline.raw.jpeg import decode_image, decode_jpeg
 from pipeline.shards.example_decoding import Layout, example_layout
 from pipeline.shards.schema import Labels, Schema
 
@@ -60,23 +59,17 @@ def image_problem(data: bytes) -> str:
     """Decodes every pixel of an image file (~1 ms for a 500x375 JPEG). Returns the problem, or ""."""
     try:
         if data.startswith(_JPEG_MAGIC):
-            header: Any = simplejpeg.decode_jpeg_header(data)
-            height, width, colorspace, _ = header
-            if height * width <= MAX_PIXELS:
-                # strict: Pillow accepts a JPEG that ends early if it has an end marker.
-                four = colorspace in ("CMYK", "YCCK")
-                simplejpeg.decode_jpeg(data, colorspace="CMYK" if four else "RGB", strict=True)
-        else:
-            with Image.open(io.BytesIO(data)) as image:
-                height, width = image.height, image.width
-                image.verify()  # a PNG's checksums: the pixels of a truncated file may be complete
-            with Image.open(io.BytesIO(data)) as image:
-                if image.format == "EPS":
-                    return "an EPS file, which Pillow would decode with Ghostscript: not read"
-                if height * width <= MAX_PIXELS:
-                    image.load()
+            decode_jpeg(data)
+            return ""
+        with Image.open(io.BytesIO(data)) as image:
+            if image.format == "EPS":
+                return "an EPS file, which Pillow would decode with Ghostscript: not read"
+            image.verify()  # a PNG's checksums: the pixels of a truncated file may be complete
+        decode_image(data)
+    except Reject as e:
+        return str(e)
     except UnidentifiedImageError:
         return f"not an image that Pillow recognizes: it starts with {data[:4].hex(' ') or 'nothing'}"
     except (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError) as e:
         return f"truncated or damaged image: {str(e)[:200]}"
-    return "" if height * width <= MAX_PIXELS else f"{width}x{height} pixels; the limit is {MAX_PIXELS:,}"
+    return ""

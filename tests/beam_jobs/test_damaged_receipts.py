@@ -30,17 +30,6 @@ def edit(path, change):
     path.write_text(json.dumps(fields) + "\n")
 
 
-def as_version_0_1(out):
-    """Receipts, claim and ledger as version 0.1 wrote them."""
-    for path in (out / "_shards").glob("*.json"):
-        edit(path, lambda fields: [fields.pop(name, None) for name in ("checksum", "raw", "raw_checksum")])
-    edit(out / CLAIM, lambda fields: fields.update(raw_checksum=None))
-    lines = [json.loads(line) for line in (out / LEDGER).read_text().splitlines()]
-    for line in lines:
-        del line["checksum"]
-    (out / LEDGER).write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
 DAMAGE = {
     "the index": lambda fields: fields.update(index="A" * 8 + fields["index"][8:]),
     "the key digest": lambda fields: fields.update(key_digest="0" * 32),
@@ -64,16 +53,6 @@ def test_a_shard_with_a_damaged_receipt_is_unfinished(raw_imagenet, out, shard_d
         assert (out / RECEIPT).read_text() == receipt
 
 
-def test_shards_of_version_0_1_verify_and_a_damaged_one_is_rewritten(raw_imagenet, out, shard_digests):
-    good = shard_digests(out)
-    as_version_0_1(out)
-    assert verify.main([str(out)]) == 0
-    shard = out / "train-00001-of-00003"
-    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    raw_imagenet.convert(out, *FLAGS)
-    assert shard_digests(out) == good
-
-
 def test_a_damaged_claim_is_rebuilt_where_intact_receipts_agree_on_it(raw_imagenet, out, shard_digests):
     good, claim = shard_digests(out), (out / CLAIM).read_text()
     (out / "manifest.json").unlink()
@@ -94,7 +73,8 @@ def test_a_damaged_claim_that_no_receipt_confirms_is_a_one_line_error_with_the_r
     (out / "manifest.json").unlink()
     with pytest.raises(ConversionError, match=line):
         raw_imagenet.convert(out, *FLAGS)
-    (out / CLAIM).write_bytes(sealed_line({"plan": "p", "num_shards": 0, "records": 1, "bytes": 1, "seed": 0}))
+    fields = {"plan": "p", "num_shards": 0, "records": 1, "bytes": 1, "seed": 0, "raw_checksum": None}
+    (out / CLAIM).write_bytes(sealed_line(fields | {"files": "{SPLIT}-{SHARD_X_OF_Y}", "sources": {}}))
     with pytest.raises(ConversionError, match=r"train\.plan\.json: num_shards is 0: expected int >= 1\. It is damaged"):
         raw_imagenet.convert(out, *FLAGS)
     for path in out.glob("train-*"):
@@ -114,12 +94,15 @@ def test_verify_reads_the_ledger_and_the_same_command_repairs_it(raw_imagenet, o
         (out / LEDGER).unlink() if change is None else (out / LEDGER).write_text(json.dumps(fields | change))
         assert verify.main([str(out)]) == 1
         assert said in capsys.readouterr().out
-    del fields["checksum"]  # as version 0.1 wrote it
+    del fields["checksum"]
+    (out / LEDGER).write_text(json.dumps(fields))
+    assert verify.main([str(out)]) == 1
+    assert "line 1: it has no checksum." in capsys.readouterr().out
     for change, said in (
         ({"offset": "1"}, 'line 1: offset is "1": expected int, got str.'),
         ({"x": 1}, "key x is unk"),
     ):
-        (out / LEDGER).write_text(json.dumps(fields | change))
+        (out / LEDGER).write_bytes(sealed_line(fields | change))
         assert verify.main([str(out)]) == 1
         assert said in capsys.readouterr().out
     raw_imagenet.convert(out, *FLAGS, "--verify-existing")

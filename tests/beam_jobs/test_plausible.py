@@ -1,7 +1,6 @@
 """What is allowed and cannot be meant: refused by a dry run as by a conversion, and it writes nothing."""
 
 import json
-import shutil
 
 import pytest
 
@@ -13,13 +12,11 @@ from pipeline.shards.naming import plan_file
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 
-@pytest.mark.parametrize(("target", "meant"), [("100", "100MB"), ("1KB", "1GB"), ("1", "1MB")])
+@pytest.mark.parametrize("target", ["100", "1KB", "1"])
 @pytest.mark.parametrize("flags", [["--dry-run"], []], ids=["dry", "run"])
-def test_a_target_smaller_than_a_record_is_refused_with_the_likely_intended_size(
-    raw_imagenet, tmp_path, target, meant, flags
-):
+def test_a_target_smaller_than_a_record_is_refused(raw_imagenet, tmp_path, target, flags):
     message = r"--target-shard-bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
-    with pytest.raises(ConversionError, match=rf"{message}for 18 records. Did you mean {meant}\? A number"):
+    with pytest.raises(ConversionError, match=rf"{message}for 18 records. A number"):
         raw_imagenet.convert(tmp_path / "out", f"--target-shard-bytes={target}", "--splits=train", *flags)
     assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
 
@@ -32,19 +29,6 @@ def test_the_smallest_allowed_target_is_the_mean_record_size(raw_imagenet, tmp_p
     assert len(read_manifest(f"{tmp_path}/out").split("train").shards) == 18
     with pytest.raises(ConversionError, match="is less than the mean record"):
         raw_imagenet.convert(tmp_path / "other", f"--target-shard-bytes={mean - 1}", "--splits=train")
-
-
-def test_a_conversion_begun_with_tiny_shards_may_resume_but_not_overwrite(raw_imagenet, tmp_path):
-    out = tmp_path / "out"
-    raw_imagenet.convert(out, "--num-train-shards=95", "--splits=train")
-    (out / "manifest.json").unlink()
-    with pytest.raises(ConversionError, match="holds split 'train' of another plan"):
-        raw_imagenet.convert(out, "--target-shard-bytes=100", "--splits=train")
-    with pytest.raises(ConversionError, match="is less than the mean record"):
-        raw_imagenet.convert(out, "--target-shard-bytes=100", "--splits=train", "--overwrite")
-    total = sum(json.loads(path.read_text())["bytes"] for path in out.glob("_shards/*-of-*"))
-    raw_imagenet.convert(out, f"--target-shard-bytes={round(total / 95)}", "--splits=train")
-    assert len(read_manifest(str(out)).split("train").shards) == 95
 
 
 def test_more_shards_than_records_are_a_warning_that_counts_the_empty_ones(raw_imagenet, tmp_path, capsys):
@@ -97,18 +81,10 @@ def test_shards_may_be_written_next_to_a_raw_archive(tmp_path):
 
 
 @pytest.mark.parametrize("inner", ["", "shards"])
-def test_an_output_inside_the_raw_data_is_refused_unless_it_resumes_a_conversion(
-    raw_imagenet, tmp_path, inner, shard_digests
-):
+def test_an_output_inside_the_raw_data_is_refused(raw_imagenet, inner):
     out, flags = raw_imagenet.directory / inner, ["--splits=train", "--num-train-shards=3"]
     before = sorted(raw_imagenet.directory.rglob("*"))
     for more in ([], ["--dry-run"]):
         with pytest.raises(OptionError, match="a second run would convert shards"):
             raw_imagenet.convert(out, *flags, *more)
     assert sorted(raw_imagenet.directory.rglob("*")) == before
-    raw_imagenet.convert(tmp_path / "elsewhere", *flags)
-    (out / "_shards").mkdir(parents=True)
-    shutil.copy(tmp_path / "elsewhere" / plan_file("train"), out / plan_file("train"))
-    raw_imagenet.convert(out, *flags)
-    digests = shard_digests(tmp_path / "elsewhere")
-    assert {name: digest for name, digest in shard_digests(out).items() if name in digests} == digests

@@ -135,7 +135,6 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/commit.py:_sweep": NAMED,
     "beam_jobs/commit.py:commit_split": CLAIMED,
     "beam_jobs/completeness.py:distrusting_receipts": NAMED,
-    "beam_jobs/counts.py:_ProcessCounts.add": PRIVATE,
     "beam_jobs/graph.py:_commit": NAMED,
     "beam_jobs/packed_files.py:_packed": NAMED,
     "beam_jobs/packed_files.py:remove_packed_files": NAMED,

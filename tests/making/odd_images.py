@@ -227,11 +227,11 @@ KINDS: dict[str, Kind] = {
         for name, make in DAMAGED_FORMATS.items()
     },
     **{f"{name}, zeroed part": Kind(_after(_zeroed, make), 10, ANY, True) for name, make in DAMAGED_FORMATS.items()},
-    **{name: Kind(make, 4, NO_IMAGE.format(name.partition(",")[0])) for name, make in NOT_DECODED.items()},
+    **{name: Kind(make, 4, NO_IMAGE.format("no intact image")) for name, make in NOT_DECODED.items()},
     "animated WebP": Kind(_animated, 5, NO_IMAGE.format("an animated WebP")),
     "PNG that claims 10,000 x 10,000": Kind(_claiming("PNG", 10_000, 10_000), 3, TOO_LARGE),
     "PNG that claims 8,000 x 8,000": Kind(_claiming("PNG", 8_000, 8_000), 3, DAMAGED),
-    "PNG that claims 2^31 x 1": Kind(_claiming("PNG", 2**31, 1), 3, NO_IMAGE.format("a PNG with a damaged header")),
+    "PNG that claims 2^31 x 1": Kind(_claiming("PNG", 2**31, 1), 3, NO_IMAGE.format("no intact image")),
     "JPEG that claims 65,500 x 65,500": Kind(_claiming("JPEG", 65_500, 65_500), 3, TOO_LARGE),
     "JPEG that claims 8,000 x 8,000": Kind(_claiming("JPEG", 8_000, 8_000), 3, DAMAGED, True),
     "JPEG of 10,000 x 10,000": Kind(_sized("JPEG", 10_000, 10_000), 1, TOO_LARGE, large=True),

@@ -202,7 +202,7 @@ def test_files_whose_names_tell_no_split_need_the_split_option(tmp_path):
 def test_missing_and_empty_files_are_refused(tmp_path):
     with pytest.raises(OptionError, match=r"/x-\* matches no file"):
         main([f"{tmp_path}/x-*"])
-    with pytest.raises(OptionError, match=r"/nowhere matches no file"):
+    with pytest.raises(OptionError, match=r"/nowhere is neither a file nor a directory"):
         main([f"{tmp_path}/nowhere"])
     write(tmp_path / "train.tfrecord", [])
     with pytest.raises(EmptySplitError, match="split 'train' of .* has no records: its files are empty"):

@@ -78,7 +78,7 @@ def test_an_unreadable_tfds_directory_is_refused_with_the_remedy(tiny, monkeypat
     with pytest.raises(ShardError, match="1 of 1 files of 'validation' are missing, such as tiny-validation.*Copy the"):
         open_dataset(tiny, "validation")
     edit_info(tiny, lambda info: info.update(fileFormat="array_record"))
-    with pytest.raises(OptionError, match=r"format 'array_record'; only tfrecord .*file_format='tfrecord'"):
+    with pytest.raises(RawDataError, match=r"format 'array_record'; only tfrecord .*file_format='tfrecord'"):
         open_dataset(tiny)
     edit_info(tiny, lambda info: info.update(fileFormat="tfrecord"))
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)

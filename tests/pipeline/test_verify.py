@@ -83,7 +83,9 @@ def test_every_flipped_bit_is_named_by_shard_record_and_offset(directory, verify
         assert (AT[part][1] if part in AT else "not the one stored after it") in line
     assert f"{directory}/{SHARD}: has " in damage[2]
     assert "11 of 13" in printed
-    assert f"--output={directory} --splits=train --verify-existing" in printed  # validation is intact
+    assert (
+        f"run the conversion into {directory} again, its command with --splits=train --verify-existing" in printed
+    )  # validation is intact
 
 
 def test_an_intact_record_in_the_wrong_place_is_named(directory, verify):
@@ -216,7 +218,7 @@ def test_the_command_that_verify_prints_repairs_the_dataset(raw_imagenet, tmp_pa
     edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
     status, printed, damage = verify(out)
     assert (status, len(damage)) == (1, 4)
-    assert f"--output={out} --splits=train,validation --verify-existing" in printed
+    assert "its command with --splits=train,validation --verify-existing" in printed
     raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train,validation", "--verify-existing")
     assert verify(out, "--decode")[::2] == (0, [])
     edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))

@@ -205,7 +205,7 @@ def test_an_unreadable_dataset_is_reported_with_the_error_of_tfds(data_dir):
 
 def test_another_file_format_of_tfds_is_refused_with_the_remedy(data_dir):
     change_info(data_dir / "tiny/1.2.0", lambda info: info.update(fileFormat="array_record"))
-    with pytest.raises(RawDataError, match=r"in TFDS's format 'array_record'; only tfrecord .* --download"):
+    with pytest.raises(RawDataError, match=r"file format 'array_record'; only tfrecord .*file_format="):
         find(data_dir, "tiny")
 
 

@@ -153,14 +153,14 @@ def test_an_image_that_does_not_fit_an_op_is_refused_with_a_suitable_op(record, 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: RandomShift("image", pixels=-1), "pixels must be at least 0"),
-        (lambda: RandomShift("image", fill="wrap"), "'zero' or 'edge'"),
-        (lambda: RandomCrop(padding=-1), "padding must be at least 0"),
-        (lambda: RandomCrop(fill="wrap"), "'zero' or 'edge'"),
+        (lambda: RandomShift("image", pixels=-1), "pixels=-1 must be at least 0"),
+        (lambda: RandomShift("image", fill="wrap"), "fill='wrap' is not one of zero, edge"),
+        (lambda: RandomCrop(padding=-1), "padding=-1 must be at least 0"),
+        (lambda: RandomCrop(fill="wrap"), "fill='wrap' is not one of zero, edge"),
         (lambda: RandomCrop(size=(0, 8)), r"size must be \(height, width\)"),
         (lambda: CentralCrop(size=(8, 8, 3)), r"size must be \(height, width\)"),
         (lambda: Resize(size=(8, 0)), r"size must be \(height, width\)"),
-        (lambda: Resize(method="area", antialias=True), "antialias is for bilinear and bicubic"),
+        (lambda: Resize(method="area", antialias=True), "method='area' is not one of bilinear, bicubic"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make, text):

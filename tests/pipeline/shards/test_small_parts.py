@@ -9,6 +9,7 @@ from pipeline import errors
 from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.typed_json import JsonFile
 from pipeline.sizes import counted, format_bytes, format_number, parse_bytes
 
 
@@ -42,9 +43,9 @@ def test_split_names_that_would_confuse_readers_are_refused(split):
 def test_a_schema_survives_json_and_invalid_ones_are_refused():
     schema = Schema("s", {"a": Feature("bytes", (None,), True, "text", "doc"), "b": Feature("int64", (2, 3))})
     grey = Schema("s", {"a": Feature("bytes", content="image", channels=1)})
-    assert [Schema.from_json(s.to_json()) for s in (schema, grey)] == [schema, grey]
+    file = JsonFile("schema", SchemaError, "")
+    assert [file.typed(s.to_json(), Schema) for s in (schema, grey)] == [schema, grey]
     assert [f.num_values for f in schema.features.values()] == [None, 6]
-    # Schemas of before there was the field keep their plans.
     assert "channels" not in schema.to_json()["features"]["a"]
     with pytest.raises(SchemaError, match="dtype 'int32' is not one of bytes, int64, float32"):
         Feature("int32")
@@ -54,8 +55,6 @@ def test_a_schema_survives_json_and_invalid_ones_are_refused():
         Feature("int64", content="image")
     with pytest.raises(SchemaError, match="channels 2 of content image: must be 1, 3 or 4, and only for an image"):
         Feature("bytes", content="image", channels=2)
-    with pytest.raises(SchemaError, match="malformed schema"):
-        Schema.from_json({"name": "s"})
 
 
 def test_every_public_error_is_an_infeed_error():

@@ -219,12 +219,20 @@ def test_fields_of_a_struct_are_in_native_order_and_bytes_keep_their_zeros():
 @pytest.mark.parametrize(
     ("layout", "payload", "text"),
     [
-        (Feature("int64"), encode_example(Schema("", {"x": Feature("float32")}), {"x": 1.0}), "is float32; .* int64"),
-        (Feature("int64"), encode_example(Schema("", {"x": Feature("bytes")}), {"x": b""}), "is bytes; .* int64"),
+        (
+            Feature("int64"),
+            encode_example(Schema("", {"x": Feature("float32")}), {"x": 1.0}),
+            "is a list of float32; .* int64",
+        ),
+        (
+            Feature("int64"),
+            encode_example(Schema("", {"x": Feature("bytes")}), {"x": b""}),
+            "is a list of bytes; .* int64",
+        ),
         (Feature("int64", (2,)), encode_example(Schema("", {"x": Feature("int64")}), {"x": 1}), "has 1 values; .* 2"),
         (Feature("int64"), encode_example(Schema("", {}), {}), "'x' is missing"),
         (Feature("int64"), b"\x0a\x05ab", "not a tf.train.Example"),
-        (FIELDS, b"short", "5 bytes, but the dtype has 17"),
+        (FIELDS, b"short", "does not have the 17 bytes of its dtype; it has 5"),
     ],
 )
 def test_a_record_of_another_layout_is_named(layout, payload, text):

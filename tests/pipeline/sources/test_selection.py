@@ -32,10 +32,10 @@ def test_a_split_expression_selects_records(text, parts):
         assert selected(text, 1000) == parts
 
 
-@given(n=st.integers(1, 10**7), percent=st.integers(0, 100))
+@given(n=st.integers(100, 10**7), percent=st.integers(1, 99))
 def test_two_parts_cut_at_one_percentage_make_up_the_split(n, percent):
-    places = [selection.first or selection.stop for selection in parse_selections(f"a[:{percent}%]+a[{percent}%:]")]
-    assert places[0].of(n) == places[1].of(n)
+    first, second = (selection.of(n) for selection in parse_selections(f"a[:{percent}%]+a[{percent}%:]"))
+    assert (first.start, first.stop, second.stop) == (0, second.start, n)
 
 
 @given(n=st.integers(1, 300), a=st.integers(-100, 100), b=st.integers(-100, 100), percent=st.booleans())
