@@ -213,15 +213,6 @@ class ExportError(InfeedError):
     """A model cannot be exported, or its export does not compute what the model predicts."""
 
 
-def check_at_least(least: int, values: Mapping[str, float | None], more: str = "") -> None:
-    """Raises OptionError for the first of the values, by the names of their arguments or flags, that is too small.
-
-    None: not given. more: ends the message."""
-    for name, value in values.items():
-        if value is not None and value < least:
-            raise OptionError(f"{name}={value}{':' * name.startswith('--')} must be at least {least}{more}.")
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known name, then all known names."""
     known = sorted(known)
