@@ -87,7 +87,7 @@ COMMAND_LINES = {
     "convert images --output": r"argument --output.*: expected one argument\. See infeed convert images --help",
     f"{IMAGES} --mode evalute": r"'evalute'.*'evaluate'.* See infeed train images --help",
     f"{IMAGES} --mode evaluate": r"work(/checkpoints has no checkpoint| is no directory)\. Train first, or give",
-    f"{IMAGES} --size 4": r"size=4 must be at least 8 pixels\. Give a larger size",
+    f"{IMAGES} --size 4": r"size=4 must be at least 8 pixels",
     f"{IMAGES} --global-batch-size 0": r"global_batch_size=0 must be an int above 0",
     f"{IMAGES} --label-key label": r"--label-key=label is not one integer per record\. Known: .*image/class/label",
     f"{IMAGES} --mesh fsdp": r"mesh='fsdp' is not of the form data=2,fsdp=4: give data, fsdp and model at most once",

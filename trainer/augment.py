@@ -23,6 +23,7 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 from scipy.special import betaincinv
 
+from pipeline.bounds import check_number
 from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.inputs import MASK, SEED
 from trainer.metrics.labels import counting
@@ -123,8 +124,7 @@ def color_jitter(
     stream: use a different name for a second jitter of the same batch."""
     amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
     for name, amount in amounts.items():
-        if not 0 <= amount < math.inf:
-            raise OptionError(f"color_jitter: {name}={amount} must be at least 0, and finite.")
+        check_number(f"color_jitter: {name}", amount, at_least=0, below=math.inf)
     pixels = images_of(batch, key, "color_jitter", (3,) if saturation else (1, 3)).astype(jnp.float32)
     drawn = uniform(batch, stream, 3)
     ranges = [(max(0.0, 1 - amount), 1 + amount) for amount in amounts.values()]
@@ -178,8 +178,7 @@ def one_hot(
     every class (label smoothing, Szegedy et al. 2015, https://arxiv.org/abs/1512.00567).
 
     key: integers [b]; class 0 is the label `base`. A label outside the classes gets only the second term."""
-    if not 0 <= smoothing < 1:
-        raise OptionError(f"one_hot: smoothing={smoothing} must be at least 0 and below 1.")
+    check_number("one_hot: smoothing", smoothing, at_least=0, below=1)
     if key not in batch:
         raise InputError(f"one_hot reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
     hot = jax.nn.one_hot(batch[key] - base, num_classes)
@@ -245,8 +244,7 @@ def _paired(batch: Batch) -> jax.Array:
 
 def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tuple[jax.Array, jax.Array]:
     """The images, and the labels: NaN if a record has none."""
-    if not 0 < alpha < math.inf:
-        raise OptionError(f"{op}: alpha={alpha} must be above 0, and finite.")
+    check_number(f"{op}: alpha", alpha, above=0, below=math.inf)
     soft = batch.get(labels)
     if soft is None or soft.ndim != 2 or not jnp.issubdtype(soft.dtype, jnp.floating):
         found = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"

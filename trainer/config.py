@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
+from pipeline.bounds import check_choice, check_number
 from pipeline.errors import OptionError
 from trainer.mesh_flags import axis_sizes, partition_rules
 
@@ -153,8 +154,8 @@ class TrainerConfig:
             name, kind, value = setting.name, setting.type, getattr(self, setting.name)
             if (kind is int and name not in ("seed", "input_workers")) or (kind == int | None and value is not None):
                 check_positive_int(name, value)
-            if get_origin(kind) is Literal and value not in get_args(kind):
-                raise OptionError(f"{name}={value!r} is not one of {', '.join(get_args(kind))}.")
+            if get_origin(kind) is Literal:
+                check_choice(name, value, get_args(kind))
         if self.profile_steps is not None and not self.profile_range:
             raise OptionError(
                 f"profile_steps={self.profile_steps!r} is not two steps, the second above the first. Give them as "
@@ -164,15 +165,12 @@ class TrainerConfig:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
         if type(self.input_workers) is not int or self.input_workers < 0:
             raise OptionError(f"input_workers={self.input_workers!r} is not an int of at least 0.")
-
-        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-            raise OptionError(f"ema_decay={self.ema_decay} must be at least 0 and below 1, such as 0.9999.")
+        check_number("ema_decay", self.ema_decay, at_least=0, below=1, more=", such as 0.9999")
 
     def _check_numbers(self) -> None:
         seconds = [setting.name for setting in dataclasses.fields(self) if setting.name.endswith("_seconds")]
         for name in (*seconds, "peak_tflops"):
-            if (value := getattr(self, name)) is not None:
-                check_above_0(name, value)
+            check_number(name, getattr(self, name), above=0)
         for name in ("max_time", "checkpoint_every"):
             if getattr(self, name) is not None:
                 seconds_of(name, getattr(self, name))
@@ -259,15 +257,7 @@ def seconds_of(name: str, value: object) -> float:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def check_above_0(name: str, value: float) -> None:
-    """Raises OptionError unless `value` is above 0."""
-    if not value > 0:
-        raise OptionError(f"{name}={value} must be above 0.")
-
-
 def check_positive_int(name: str, value: object) -> None:
     """Raises OptionError unless `value` is an int above 0. bool does not count as int."""
-    if type(value) is not int:
-        raise OptionError(f"{name}={value!r} is a {type(value).__name__}. It must be an int above 0.")
-    if value <= 0:
-        raise OptionError(f"{name}={value} must be an int above 0.")
+    if type(value) is not int or value <= 0:
+        raise OptionError(f"{name}={value!r} must be an int above 0.")

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
+from pipeline.bounds import check_number
 from pipeline.errors import OptionError
 from trainer.config import PrecisionName
 
@@ -183,8 +184,7 @@ class Task:
     target: Target | None = None
 
     def __post_init__(self) -> None:
-        if self.flops is not None and not self.flops > 0:
-            raise OptionError(f"flops={self.flops} must be above 0. Give those of one training step, or None.")
+        check_number("flops", self.flops, above=0, more=". Give those of one training step, or None")
         for name, metric in self.metrics.items():
             self._check_metric(name, metric)
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from pipeline.bounds import check_number
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import BatchAxes, named_leaves
 from trainer.callbacks import Callback
 from trainer.checkpointing.listing import check_checkpoint
 from trainer.checkpointing.manager import WhichStep
-from trainer.config import Model, TrainerConfig, check_above_0, check_positive_int
+from trainer.config import Model, TrainerConfig, check_positive_int
 from trainer.exporting.publishing import PLATFORMS, ExportOptions
 from trainer.history.segments import Command
 from trainer.inputs import InputFn
@@ -159,8 +160,8 @@ class Trainer:
         all run the same program. Writes only events and, without a name, the metrics for keep_best. Skips a checkpoint
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
-        check_above_0("timeout_seconds", timeout_seconds)
-        check_above_0("poll_seconds", poll_seconds)
+        check_number("timeout_seconds", timeout_seconds, above=0)
+        check_number("poll_seconds", poll_seconds, above=0)
         return evaluate_continuously(self._job, input_fn, name, timeout_seconds, poll_seconds)
 
     def predict(

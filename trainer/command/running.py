@@ -13,7 +13,6 @@ from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say, table
-from trainer.callbacks import Callback
 from trainer.command.page_writing import PageInput, write_look, write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
@@ -38,8 +37,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
 
     command: what started the process, for the history of the work directory and for pages."""
     task = recipe.task()
-    callbacks = [*recipe.callbacks(), *([_ExportsAtEnd(recipe)] if recipe.export.export_path else [])]
-    trainer = Trainer(task, recipe.trainer, callbacks=callbacks, warm_start=recipe.warm_start, command=command)
+    trainer = Trainer(task, recipe.trainer, callbacks=recipe.callbacks(), warm_start=recipe.warm_start, command=command)
     if recipe.show_state:
         show_state(trainer, recipe)
     elif recipe.mode == "sample":
@@ -64,13 +62,6 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
             _publish(recipe.trainer.workdir, TRAIN_RESULT, measured)
         if trained and recipe.export.export_path:
             _export(trainer, recipe)
-
-
-class _ExportsAtEnd(Callback):
-    """Announces the export of --export-path, so that a training says at its start what it cannot contain."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.export_input, self.export_keys = recipe.eval_input, None  # see Exports
 
 
 def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bool) -> None:

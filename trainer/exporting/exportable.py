@@ -1,4 +1,4 @@
-"""Which ops of an input can be exported. Needs no TensorFlow, so that a training can say it when it starts."""
+"""Which ops of an input can be exported."""
 
 from collections.abc import Iterable, Sequence
 

@@ -18,7 +18,7 @@ from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError, InfeedError
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize
 from pipeline.shards.schema import Feature, Schema
-from pipeline.spec import BYTES, ArraySpec, Layout, delivered, feature_specs
+from pipeline.spec import Layout, delivered, feature_specs
 from pipeline.tf_cpu import tf
 from trainer.exporting.exportable import MOVING_OPS, has_method
 
@@ -51,10 +51,8 @@ def _parsed(layout: Layout, keys: Collection[str], payloads: Any) -> Features:
     """A (None,) feature is a RaggedTensor. An optional feature that is absent is 0 or b"", or an empty row."""
     if not keys:
         return {}
-    specs = feature_specs(layout)
-    if isinstance(layout, np.dtype):
-        return _parsed_structs(layout, specs, keys, payloads)
     if isinstance(layout, Schema) and not layout.opaque:
+        specs = feature_specs(layout)
         parsing = {key: _parsing(layout.features[key], tf.as_dtype(specs[key].dtype)) for key in keys}
         return tf.io.parse_example(payloads, parsing)
     return dict.fromkeys(keys, payloads)
@@ -67,35 +65,6 @@ def _parsing(feature: Feature, dtype: Any) -> Any:
         return tf.io.FixedLenFeature(feature.shape, dtype)
     default = tf.fill(feature.shape, tf.constant(b"" if dtype == tf.string else 0, dtype))
     return tf.io.FixedLenFeature(feature.shape, dtype, default)
-
-
-def _parsed_structs(layout: np.dtype, specs: Mapping[str, ArraySpec], keys: Collection[str], payloads: Any) -> Features:
-    fields: Any = layout.fields  # the stubs allow only literal names
-    lengths = tf.strings.length(payloads)
-    wrong = tf.boolean_mask(lengths, lengths != layout.itemsize)
-    message = f"a record does not have the {layout.itemsize} bytes of its dtype; it has"
-    payloads = checked(payloads, tf.size(wrong) == 0, [message, wrong[:1]])
-    table = tf.io.decode_raw(payloads, tf.uint8)
-    parsed = {}
-    for key in keys:
-        field, begin = fields[key][:2]
-        if specs[key].dtype == BYTES:
-            places = np.arange(begin, begin + field.itemsize, field.base.itemsize)[None]
-            values = tf.strings.substr(payloads[:, None], places, np.full_like(places, field.base.itemsize))
-        else:
-            values = _numbers(table[:, begin : begin + field.itemsize], field.base)
-        parsed[key] = tf.reshape(values, [tf.size(payloads), *field.shape])
-    return parsed
-
-
-def _numbers(table: Any, dtype: np.dtype) -> Any:
-    """Bytes uint8 [n, m * itemsize] as n * m numbers of `dtype`, in the machine's byte order."""
-    if dtype.kind == "b":
-        return table != 0  # a uint8 may have any bits, a bool may not
-    values = tf.reshape(table, [-1, dtype.itemsize] if dtype.itemsize > 1 else [-1])
-    if not dtype.isnative:
-        values = tf.reverse(values, [-1])
-    return tf.bitcast(values, tf.as_dtype(dtype.newbyteorder("=")))
 
 
 def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:

@@ -280,10 +280,10 @@ def _expected(served: ServedModel, labels: Mapping[str, Labels], predicted: Pred
 
 def _serving(source: Any, needed: Collection[str]) -> Serving | None:
     """How an export decodes records to the arrays `needed`; None, which the log explains, if it cannot."""
-    if not hasattr(source, "serving"):
-        log.info("export: the input does not know how its records are stored, so it takes only arrays")
+    serving = source.serving(list(needed)) if hasattr(source, "serving") else None
+    if serving is None or isinstance(serving.rows.layout, np.dtype):
+        log.info("export: its records are neither Examples nor files, so it takes only arrays")
         return None
-    serving = source.serving(list(needed))
     if ops := ops_without_graph(serving):
         log.warning("%s", arrays_only(ops))
         return None

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pipeline.bounds import check_number
 from pipeline.errors import InputError, OptionError
 from trainer.config import check_positive_int
 from trainer.metrics.classes import share
@@ -84,10 +85,9 @@ class AUC(_Binary, Metric):
 
     def __post_init__(self) -> None:
         check_positive_int("bins", self.bins)
+        check_number("bins", self.bins, at_most=MOST_BINS, more=": float32 distinguishes no more")
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise OptionError(f"low={self.low} and high={self.high} must be finite, and low below high.")
-        if self.bins > MOST_BINS:
-            raise OptionError(f"bins={self.bins} must be at most {MOST_BINS}: float32 distinguishes no more.")
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
         """yes, no int32 [bins]; unscored int32 []."""

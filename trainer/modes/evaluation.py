@@ -10,6 +10,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from pipeline.bounds import check_choice
 from pipeline.errors import ExportError, InputError, OptionError, did_you_mean
 from pipeline.logs import logger
 from pipeline.sizes import counted
@@ -181,8 +182,7 @@ class Evaluation:
 
     def _is_better(self, metrics: Mapping[str, float], path: str, metric: str, better: Literal["min", "max"]) -> bool:
         """Host 0 decides for all."""
-        if better not in ("min", "max"):
-            raise OptionError(f"better={better!r} is not one of min, max.")
+        check_choice("better", better, ("min", "max"))
         if metric not in metrics:
             raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
 

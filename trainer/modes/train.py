@@ -29,7 +29,6 @@ from trainer.loop.dispatching import Marks, Steps, run
 from trainer.loop.feed import Feeder
 from trainer.loop.program import Program, peak_tflops
 from trainer.modes.evaluate import PeriodicEvaluations
-from trainer.modes.export import check_exports
 from trainer.modes.session import Begun, Session, begin, open_session
 from trainer.modes.train_loop import Pace, TimeSpent, TrainLoop, first_began
 from trainer.modes.train_monitor import Recorder, TrainMonitor
@@ -82,9 +81,7 @@ def train(
                 description = opened.description
                 session.describe = lambda _: description
             evaluations = PeriodicEvaluations(session, eval_inputs, eval_every_steps) if eval_inputs else None
-            evaluated = [*evaluations.opened.values()] if evaluations else []
-            check_exports(session, evaluated)
-        inputs = [*([opened] if opened else []), *evaluated]
+        inputs = [*([opened] if opened else []), *(evaluations.opened.values() if evaluations else [])]
         session.agree_on(inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start))
         if opened and not start and not config.fast_dev_run and jax.process_index() == 0:
             session.ownership.fence()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipeline.bounds import check_number
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Labels, Schema
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
@@ -87,18 +88,14 @@ class Config(DataRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_model()
-        if self.num_classes is not None and self.num_classes < 2:
-            raise OptionError(f"num_classes={self.num_classes} must be at least 2.")
+        check_number("num_classes", self.num_classes, at_least=2)
         for name in ("min_area", "color_jitter", "random_erasing", "label_smoothing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise OptionError(f"{name}={getattr(self, name)} must be in 0..1.")
+            check_number(name, getattr(self, name), at_least=0, at_most=1)
         for name in ("mixup", "cutmix"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise OptionError(f"{name}={getattr(self, name)} must be at least 0.")
+            check_number(name, getattr(self, name), at_least=0, below=math.inf)
 
     def _check_model(self) -> None:
-        if self.size < 8:
-            raise OptionError(f"size={self.size} must be at least 8 pixels. Give a larger size.")
+        check_number("size", self.size, at_least=8, more=" pixels")
         if self.model == "cnn" and self.size >> len(self.widths) < 1:
             raise OptionError(
                 f"size={self.size} with {len(self.widths)} widths: each width halves the image. Give a larger size or "

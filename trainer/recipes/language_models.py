@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipeline.bounds import check_number
 from pipeline.errors import OptionError
 from pipeline.logs import logger
 from trainer.config import check_positive_int
@@ -61,10 +62,8 @@ class PackedText(DataRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.dropout < 1:
-            raise OptionError(f"dropout={self.dropout} must be at least 0 and below 1.")
-        if not 0 <= self.temperature < math.inf:
-            raise OptionError(f"temperature={self.temperature} must be a number of at least 0.")
+        check_number("dropout", self.dropout, at_least=0, below=1)
+        check_number("temperature", self.temperature, at_least=0, below=math.inf)
         check_positive_int("num_samples", self.num_samples)
         if self.num_tokens is not None:
             check_positive_int("num_tokens", self.num_tokens)
