@@ -91,7 +91,6 @@ COMMAND_LINES = {
     f"{IMAGES} --global-batch-size 0": r"global_batch_size=0 must be an int above 0",
     f"{IMAGES} --label-key label": r"--label-key=label is not one integer per record\. Known: .*image/class/label",
     f"{IMAGES} --mesh fsdp": r"mesh='fsdp' is not of the form data=2,fsdp=4: give data, fsdp and model at most once",
-    f"{IMAGES} --mesh model=2 --model-parallelism 4": r"model_parallelism=4, but mesh='model=2'\. Give the size of",
     f"{IMAGES} --partition head": r"partition='head' is not PATTERN=AXES\. Give data, .* 'head/kernel=fsdp,model'",
     f"{IMAGES} --keep-best acuracy --max-steps 1": r"keep_best='acuracy' .* Did you mean 'accuracy'\?",
     "train images --data-dir records --workdir work": r"no class names for 'label'\. Give --num-classes",

@@ -99,8 +99,6 @@ class TrainerConfig:
     compilation_cache_dir: str | None = None
     """Local directory that caches compiled programs for the next run; host 0 writes to it. Anyone who can write there
     can run code here."""
-    model_parallelism: int = 1
-    """Devices that share one copy of the model: the same as mesh="model=N"."""
     mesh: str | None = None
     """The sizes of the mesh's axes, as in data=2,fsdp=4. data has the devices that the others leave. A batch is split
     over data and fsdp. Every parameter of at least 65,536 numbers is split over fsdp as well, with the optimizer's
@@ -144,7 +142,7 @@ class TrainerConfig:
         check_workdir(self.workdir)
         self._check_numbers()
         self._check_batch_axis()
-        _ = axis_sizes(self.mesh, self.model_parallelism), partition_rules(self.partition)
+        _ = axis_sizes(self.mesh), partition_rules(self.partition)
         if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
             raise OptionError(
                 f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, such as "

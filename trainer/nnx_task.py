@@ -10,13 +10,20 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from pipeline.bounds import check_choice
 from pipeline.errors import InputError, OptionError
 from trainer.config import PrecisionName
-from trainer.precision import Precision, precision_of
 from trainer.task import Augment, Batch, Metrics, Partition, Target, Task, Variables, copied, kind_of
 from trainer.user_code import ShortErrors
 
 __all__ = ["nnx_task"]
+
+DTYPES: Mapping[PrecisionName, tuple[Any, Any]] = {
+    "f32": (jnp.float32, jnp.float32),
+    "bf16": (jnp.float32, jnp.bfloat16),
+    "bf16_params": (jnp.bfloat16, jnp.bfloat16),
+}
+"""Of the parameters and of the layers' computations. Losses, metrics and the statistics of norms stay in float32."""
 
 
 def nnx_task(
@@ -45,16 +52,17 @@ def nnx_task(
             f"make_model is a {kind}. Give a function that makes one from nnx.Rngs, whose seed the trainer chooses: "
             f"lambda rngs: {kind}(..., rngs=rngs)."
         )
-    dtypes = precision_of(precision)
+    check_choice("precision", precision, DTYPES)
+    dtype, compute_dtype = DTYPES[precision]
     with ShortErrors():
         abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     if precision != "f32":
-        _set_dtype(abstract, dtypes.compute)
+        _set_dtype(abstract, compute_dtype)
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
     def init(rng: jax.Array, _: Any) -> Variables:  # an nnx module knows its shapes
         _, params, _, extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
-        return Variables(dtypes.in_params(_named(params)), _named(extra))
+        return Variables(_cast(_named(params), dtype), _named(extra))
 
     def merged(variables: Variables, rng: jax.Array) -> Any:
         params, streams, extra = abstract_parts
@@ -78,24 +86,28 @@ def nnx_task(
         return predict(seen(module(variables)), batch)
 
     def seen(model: Any) -> Any:
-        return model if precision == "f32" else _InPrecision(model, dtypes)
+        return model if precision == "f32" else _InFloat32(model)
 
     predicting = None if predict is None else predict_fn
     options = {"augment": augment, "precision": precision, "module": module, "independent_rows": independent_rows}
     return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, target=target, **options)
 
 
-class _InPrecision:
+class _InFloat32:
     """A model that casts what it returns when it is called."""
 
-    def __init__(self, model: Any, dtypes: Precision) -> None:
-        self._model, self._dtypes = model, dtypes
+    def __init__(self, model: Any) -> None:
+        self._model = model
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._dtypes.in_outputs(self._model(*given, **named))
+        return _cast(self._model(*given, **named), jnp.float32)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
 
 
 def _set_dtype(model: Any, dtype: Any) -> None:

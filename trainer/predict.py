@@ -113,7 +113,7 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, MakeRecords]:
     if name is not None and not is_ours(name):
         sys.path.append(str(Path.cwd()))  # last, so that it replaces no package
     given = recipe_class(name) if name else None
-    recipe = recipe_without_data(workdir, given, model_parallelism=1, mesh=None, fast_dev_run=None)
+    recipe = recipe_without_data(workdir, given, mesh=None, fast_dev_run=None)
     if not isinstance(recipe, DataRecipe) or recipe.description is None:
         raise OptionError(f"the recipe of {workdir} reads no records with named features, so it cannot read files.")
     return recipe, partial(records_like, recipe.description, schema=recipe.row_schema(recipe.description.schema))

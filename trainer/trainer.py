@@ -63,7 +63,7 @@ class Trainer:
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
             _use_compilation_cache(config.compilation_cache_dir)
-        sizes, rules = axis_sizes(config.mesh, config.model_parallelism), partition_rules(config.partition)
+        sizes, rules = axis_sizes(config.mesh), partition_rules(config.partition)
         placement = Placement.of(devices, sizes, BatchAxes(config.batch_axis), rules)
         self._job = Job(task, config, placement, tuple(callbacks), command)
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)

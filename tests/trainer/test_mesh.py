@@ -105,11 +105,6 @@ def test_a_mesh_of_another_form_is_refused(mesh, config):
         config(mesh=mesh)
 
 
-def test_two_sizes_of_the_model_axis_are_refused(config):
-    with pytest.raises(OptionError, match=r"model_parallelism=4, but mesh='model=2'\. Give the size of model once"):
-        config(mesh="model=2", model_parallelism=4)
-
-
 @pytest.mark.parametrize(
     ("spec", "text"),
     [

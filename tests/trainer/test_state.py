@@ -53,7 +53,7 @@ def test_a_sharded_model_trains_like_a_replicated_one_and_resumes_in_either_layo
         settings = config(name, seed=2, **settings)
         return Trainer(cut_task, settings).train(vector_input, max_steps=steps)
 
-    whole, cut = trained("whole", 4), trained("cut", 2, model_parallelism=4)
+    whole, cut = trained("whole", 4), trained("cut", 2, mesh="model=4")
     assert len(cut.state.variables.params["a"].addressable_shards[0].data[0]) == 4
     resumed = trained("cut", 4)
     assert (resumed.start_step, resumed.step) == (2, 4)

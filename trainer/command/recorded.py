@@ -25,7 +25,7 @@ log = logger("trainer")
 
 ONE_DEVICE: Mapping[str, Any] = {
     **dict.fromkeys(("eval_batch_size", "predict_batch_size", "fast_dev_run", "mesh")),
-    **dict.fromkeys(("global_batch_size", "model_parallelism", "accumulate"), 1),
+    **dict.fromkeys(("global_batch_size", "accumulate"), 1),
 }
 """Settings of the TrainerConfig with which any model fits a single device."""
 

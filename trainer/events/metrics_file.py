@@ -6,7 +6,6 @@ published, and a fence is called just before. It raises if the work directory ha
 them appears."""
 
 import contextlib
-import fcntl
 import functools
 import json
 import math
@@ -49,8 +48,6 @@ class FileSink:
     ) -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
         self._file = Path(directory, name).open(mode, buffering=0)  # noqa: SIM115 (close closes it)
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self._file, fcntl.LOCK_SH)  # see MetricsFile
         self._records, self._fence = bytearray(head), fence
 
     def write(self, record: bytes) -> None:
@@ -135,8 +132,9 @@ class MetricsFile:
     "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript parse.
 
     after: the last step to keep; the file then has one writer. Lines of later steps, left by an interrupted run, are
-    removed, and so is an incomplete last line. None: only an incomplete last line is removed, and others may append at
-    the same time. fence: called before lines become visible; see Reports."""
+    removed, and so is an incomplete last line. None: all lines stay, and others may append at the same time; an
+    incomplete last line is ended, and stays as a line of invalid JSON. fence: called before lines become visible; see
+    Reports."""
 
     def __init__(
         self,
@@ -201,7 +199,7 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
         with open_storage(directory).open(str(path)) as file:
             _check_ours(str(path), file.read(len(START)))
     if after is None:
-        return FileSink(directory, METRICS, _end_incomplete_line(path), "ab")
+        return FileSink(directory, METRICS, _line_end(path), "ab")
     if path.exists():
         # A new file under the old name: a previous owner that still writes appends to the old one, which nobody reads.
         with open_storage(directory).open(str(path)) as file, open_storage(directory).publish(str(path)) as sink:
@@ -212,23 +210,12 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
     return FileSink(directory, METRICS, b"", "ab", fence)
 
 
-def _end_incomplete_line(path: Path) -> bytes:
-    """Removes the incomplete last line of a killed process. Returns the bytes to write first: none if that succeeded.
-
-    Other writers of the file hold a lock on it. While they do, the incomplete line is ended instead: it stays as a line
-    of invalid JSON, but none of theirs is lost."""
-    if not path.exists() or open_storage(str(path)).stat(str(path)).bytes == 0:
-        return b""
-    with path.open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        if file.read() == b"\n":
-            return b""
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process writes, or the file system has no locks
-            return b"\n"
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+def _line_end(path: Path) -> bytes:
+    """Ends the incomplete last line of a killed process; b"" if there is none."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            return b"" if file.read() == b"\n" else b"\n"
     return b""
 
 
