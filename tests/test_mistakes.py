@@ -105,7 +105,6 @@ COMMAND_LINES = {
     "predict nowhere file": r"nowhere is no directory\. Train first, or give the right workdir",
     "predict nowhere file --step last": r"--step=last: give the number of a step, or best",
     "predict nowhere file --output file": r"--output=file exists\. Remove it, or give another name",
-    "predict work file --output work/predictions.jsonl": r"is the file of --mode predict\. Give another name",
     "predict nowhere file --apply_orientaton": r"unrecognized arguments: --apply-orientaton\. See infeed predict",
     # before the raw data are looked at, in dry runs too
     f"convert images --raw-data-dir=nowhere {OUT} --overwite": r"--overwite is not .* Did you mean --overwrite\?",

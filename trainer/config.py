@@ -150,7 +150,7 @@ class TrainerConfig:
             )
         for setting in dataclasses.fields(self):
             name, kind, value = setting.name, setting.type, getattr(self, setting.name)
-            if (kind is int and name not in ("seed", "input_workers")) or (kind == int | None and value is not None):
+            if kind in (int, int | None) and name not in ("seed", "input_workers"):
                 check_positive_int(name, value)
             if get_origin(kind) is Literal:
                 check_choice(name, value, get_args(kind))
@@ -256,6 +256,6 @@ def seconds_of(name: str, value: object) -> float:
 
 
 def check_positive_int(name: str, value: object) -> None:
-    """Raises OptionError unless `value` is an int above 0. bool does not count as int."""
-    if type(value) is not int or value <= 0:
+    """Raises OptionError unless `value` is an int above 0, or None. bool does not count as int."""
+    if value is not None and (type(value) is not int or value <= 0):
         raise OptionError(f"{name}={value!r} must be an int above 0.")

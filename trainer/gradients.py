@@ -108,7 +108,7 @@ def _added(task: Task, unroll: bool, total: Any, variables: Variables, parts: Pa
         sums = jax.tree.map(lambda total, grad: total + grad.astype(total.dtype), sums, made.of_params)
         return (sums, made.extra), made.means
 
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _sum_dtype(leaf)), variables.params)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros_like(widened(leaf)), variables.params)
     (sums, extra), means = lax.scan(add, (zeros, variables.extra), parts, unroll=unroll)
     sums, means = total((sums, {name: jnp.sum(values) for name, values in means.items()}))
     return Gradients(jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), sums, variables.params), means, extra)
@@ -125,10 +125,6 @@ def accumulated_losses(task: Task, variables: Variables, parts: Parts, rng: jax.
 
     _, losses = lax.scan(add, variables.extra, parts)
     return losses.swapaxes(0, 1).reshape(-1)
-
-
-def _sum_dtype(leaf: jax.Array) -> Any:
-    return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
 def squares(tree: Any) -> list[jax.Array]:

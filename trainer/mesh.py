@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -204,20 +204,6 @@ def with_fsdp(spec: P, shape: tuple[int, ...], placement: Placement, has_layers:
         return spec
     axes[max(free, key=lambda d: shape[d])] = FSDP
     return P(*axes)
-
-
-def of_statistic(shape: tuple[int, ...], param: Any, placement: Placement) -> NamedSharding:
-    """The sharding of what an optimizer keeps of a parameter: the parameter's.
-
-    A factored statistic (adafactor), which lacks a dimension, is split like the others."""
-    spec = param.sharding.spec
-    if shape == param.shape:
-        return param.sharding
-    rest = iter(zip_longest(param.shape, spec))
-    kept = [next((axes for size, axes in rest if size == wanted), None) for wanted in shape]
-    own = P(*kept) if any(kept) else P()
-    own = with_fsdp(own, shape, placement, len(shape) > 1) if FSDP in axes_in(spec) else own
-    return NamedSharding(placement.mesh, own)
 
 
 def axes_in(spec: P) -> set[str]:

@@ -36,7 +36,6 @@ from trainer.command.names import is_ours
 from trainer.events.progress import RecordsLine
 from trainer.kept_data import records_like
 from trainer.recipe import DataRecipe
-from trainer.workdir import PREDICTIONS
 
 if TYPE_CHECKING:
     from pipeline.inputs.bad_records import BadRecord
@@ -80,8 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.step not in (None, "best") and not args.step.isdecimal():
         raise OptionError(f"--step={args.step}: give the number of a step, or best.")
     step = int(args.step) if args.step and args.step.isdecimal() else args.step
-    if args.output is not None:
-        _check_output(args.output, args.workdir)
+    if args.output is not None and open_storage(args.output).exists(args.output):
+        raise OptionError(EXISTS.format(args.output))
     paths = [path for given in args.files for path in _files(given)]
     recipe, records = _recipe(args.workdir, args.recipe)
     raw = list(_read(recipe, records, paths, upright=args.apply_orientation))
@@ -117,13 +116,6 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, MakeRecords]:
     if not isinstance(recipe, DataRecipe) or recipe.description is None:
         raise OptionError(f"the recipe of {workdir} reads no records with named features, so it cannot read files.")
     return recipe, partial(records_like, recipe.description, schema=recipe.row_schema(recipe.description.schema))
-
-
-def _check_output(path: str, workdir: str) -> None:
-    if path == join(workdir.rstrip("/"), PREDICTIONS):
-        raise OptionError(f"--output={path} is the file of --mode predict. Give another name.")
-    if open_storage(path).exists(path):
-        raise OptionError(EXISTS.format(path))
 
 
 def _files(given: str) -> list[str]:

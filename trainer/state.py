@@ -13,7 +13,7 @@ from pipeline.errors import InputError
 from trainer.batch_spec import path_name
 from trainer.config import Model
 from trainer.exits import interruptible
-from trainer.mesh import Placement, of_statistic, split_parameters
+from trainer.mesh import Placement, split_parameters
 from trainer.task import Task, Variables, kind_of
 
 
@@ -77,7 +77,8 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool 
     def like_its_parameter(statistic: Any, param: Any) -> jax.ShapeDtypeStruct:
         if _is_masked(statistic):  # of a parameter that this part of the optimizer does not update
             return statistic
-        return _placed(statistic, of_statistic(statistic.shape, param, placement))
+        # A factored statistic (adafactor) lacks a dimension, and is small.
+        return _placed(statistic, param.sharding) if statistic.shape == param.shape else whole(statistic)
 
     params = jax.tree_util.tree_map_with_path(split, shapes.variables.params)
     averages = jax.tree_util.tree_map_with_path(split, shapes.ema)

@@ -66,8 +66,7 @@ class Trainer:
         sizes, rules = axis_sizes(config.mesh), partition_rules(config.partition)
         placement = Placement.of(devices, sizes, BatchAxes(config.batch_axis), rules)
         self._job = Job(task, config, placement, tuple(callbacks), command)
-        others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
-        for batch in (config.global_batch_size, *others):
+        for batch in (config.global_batch_size, config.resolved_eval_batch_size, config.resolved_predict_batch_size):
             self._job.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
         self._job.check_microbatches()
         if config.fast_dev_run:
@@ -107,8 +106,7 @@ class Trainer:
         input continues at its position. A resumed run first runs the evaluation that was due when it stopped."""
         inputs = named_inputs(eval_input_fn, name)
         every = eval_every_steps or self.config.checkpoint_every_steps
-        if eval_every_steps is not None:
-            check_positive_int("eval_every_steps", eval_every_steps)
+        check_positive_int("eval_every_steps", eval_every_steps)
         with ShortErrors():
             goal = goal_of(steps, max_steps, self.config)
             evaluations = {"eval_inputs": inputs, "eval_every_steps": every}

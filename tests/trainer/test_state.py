@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import jax
 import numpy as np
-import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -39,13 +38,6 @@ def test_parameters_and_optimizer_statistics_are_sharded_as_the_task_specifies(c
     made = init_state(cut_task, 0, SPEC, placement)
     assert specs_of(made) == specs_of(abstract)
     assert made.variables.params["a"].addressable_shards[0].data.shape == (8, 8)
-
-
-def test_a_factored_statistic_is_split_like_the_dimensions_that_it_has(cut_task):
-    factored = replace(cut_task, optimizer=optax.scale_by_factored_rms(min_dim_size_to_factor=2))
-    abstract = abstract_state(factored, SPEC, Placement.of(jax.devices(), {"model": 2}))
-    split = {name: spec for name, spec in specs_of(abstract).items() if name.startswith("optimizer")}
-    assert split == {"optimizer/v_col/a": P("model"), "optimizer/v_col/b": P("model")}
 
 
 def test_a_sharded_model_trains_like_a_replicated_one_and_resumes_in_either_layout(cut_task, vector_input, config):

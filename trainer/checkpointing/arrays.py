@@ -75,14 +75,12 @@ def check_model(path: str, listed: Listed, like: Any) -> None:
     """Raises CheckpointError, which names an array, unless `like` has the same names, dtypes and shapes."""
     saved = {name: f"{array['dtype']} {array['shape']}" for name, array in listed.items()}
     wanted = {name: f"{leaf.dtype} {list(leaf.shape)}" for name, leaf in named_leaves(like).items()}
-    averages = [any(name.startswith(EMA) for name in names) for names in (saved, wanted)]
-    if averages == [True, False]:
+    theirs, ours = (any(name.startswith(EMA) for name in names) for names in (saved, wanted))
+    if theirs != ours:
         raise CheckpointError(
-            f"{path} has averaged parameters, this run has none. Give the ema_decay that it was trained with, or "
-            "another workdir."
+            f"{path} has {'' if theirs else 'no '}averaged parameters, unlike this run. Give or leave out ema_decay as "
+            "in its training, or give another workdir."
         )
-    if averages == [False, True]:
-        raise CheckpointError(f"{path} has no averaged parameters. Leave out ema_decay, or give another workdir.")
     # The model first: users know its arrays better than the optimizer's.
     for name in sorted(saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)):
         if saved.get(name) != wanted.get(name):

@@ -37,7 +37,7 @@ METHODS = {"task": "task(self)", "train_input": "train_input(self, ctx)", "eval_
 DECORATOR = "Put @dataclass(frozen=True, kw_only=True) above the class."
 HOW = "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; trainer/RECIPES.md has examples."
 EXIT_OF_TYRO = 2
-HELP = frozenset({"-h", "--help", "--help-all", "--help_all"})
+HELP = frozenset({"-h", "--help", "--help-all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
 OF_THE_RECIPE = "recipe"
@@ -138,17 +138,13 @@ def _without(module: ModuleType, class_name: str) -> str:
     if names := [each.__name__ for each in here if issubclass(each, Recipe)]:
         nearest = did_you_mean(class_name, names).replace("Known", "Its recipes")
         return f"{missing}{nearest} Run one: {program('trainer')} {module.__name__}:{names[0]}"
-    others = [each.__name__ for each in here if is_dataclass(each)]
-    told = f" Its dataclasses are not recipes: {', '.join(others)}." if others else ""
-    return f"{missing}{told} {HOW}"
+    return f"{missing} {HOW}"
 
 
 def _check_class(found: Any, where: str) -> None:
-    missing = [signature for name, signature in METHODS.items() if not callable(getattr(found, name, None))]
     if not inspect.isclass(found) or not issubclass(found, Recipe):
-        what = f"a {type(found).__name__}" if not inspect.isclass(found) else "a class"
-        without = f" It also lacks the methods {', '.join(missing)}." if missing else ""
-        raise OptionError(f"{where} is {what}, but not a recipe. {HOW}{without}")
+        what = "a class" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise OptionError(f"{where} is {what}, but not a recipe. {HOW}")
     if inspect.get_annotations(found) and "__dataclass_fields__" not in vars(found):
         raise OptionError(f"{where} is not a dataclass. {DECORATOR}")
     if missing := [METHODS[name] for name in METHODS if name in found.__abstractmethods__]:

@@ -16,7 +16,7 @@ from pipeline.tools.command import Console, say, table
 from trainer.command.page_writing import PageInput, write_look, write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
-from trainer.optimizers.build import ParameterGroup, groups_of
+from trainer.optimizers.build import groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords
@@ -231,10 +231,10 @@ def _treated(recipe: Recipe, params: dict[str, jax.ShapeDtypeStruct]) -> dict[st
     if not isinstance(config, OptimizerConfig):
         return {}
     groups = groups_of(config, {name: leaf.shape for name, leaf in params.items()})
-    return {f"{PARAMS}{name}": _told(config, group) for name, group in groups.items()}
-
-
-def _told(config: OptimizerConfig, group: ParameterGroup) -> tuple[str, str]:
-    if not group.rate:
-        return "frozen", ""
-    return f"x {group.rate:g}", f"{config.weight_decay:g}" if group.decays else ""
+    return {
+        f"{PARAMS}{name}": (
+            f"x {group.rate:g}" if group.rate else "frozen",
+            f"{config.weight_decay:g}" if group.decays else "",
+        )
+        for name, group in groups.items()
+    }

@@ -62,16 +62,13 @@ class Speed:
         return {f"speed/{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
-        return (
-            f"{format_number(self.steps_per_second)} steps/s, {self.examples_per_second:,.0f} examples/s, "
-            f"input wait {self.input_wait:.0%}"
-        ) + self._others()
-
-    def _others(self) -> str:
-        mfu = "" if self.mfu is None else f", MFU {self.mfu:.1%}"
-        if not self.slowest_share or self.slowest_share <= NOTABLE:
-            return mfu
-        return f"{mfu}, host {self.slowest_host} is slowest ({self.slowest_share:.0%} input wait and own work)"
+        text = f"{format_number(self.steps_per_second)} steps/s, {self.examples_per_second:,.0f} examples/s, "
+        text += f"input wait {self.input_wait:.0%}"
+        if self.mfu is not None:
+            text += f", MFU {self.mfu:.1%}"
+        if self.slowest_share and self.slowest_share > NOTABLE:
+            text += f", host {self.slowest_host} is slowest ({self.slowest_share:.0%} input wait and own work)"
+        return text
 
 
 @dataclass(frozen=True)

@@ -206,11 +206,8 @@ class Reports:
         Training writes all of a step in one line; a callback's scalars are a separate line. Evaluating a step again
         adds another line: the last one counts. Both have the float32 nearest to a value. Raises OptionError for a
         scalar named "step" or "time"."""
-        for name in ("step", "time"):
-            if name in values:
-                raise OptionError(
-                    f"a scalar is named {name!r}, which is reserved: it is the {name}. Choose another name."
-                )
+        if reserved := {"step", "time"}.intersection(values):
+            raise OptionError(f"a scalar is named {min(reserved)!r}, which is reserved. Choose another name.")
 
         def write(file: EventWriter | MetricsFile) -> None:
             with np.errstate(over="ignore"):

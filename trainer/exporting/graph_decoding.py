@@ -5,7 +5,7 @@ pipeline.decoding.rows computes the same in NumPy. The verification of an export
 Pixels may differ from those of the ops by rounding: TensorFlow has its own decoders and resizes in float32. For images
 that cannot be decoded the graph raises InvalidArgumentError."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -16,12 +16,13 @@ from pipeline.decoding.padding import PadTo
 from pipeline.decoding.planning import Step
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError, InfeedError
-from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize
+from pipeline.inputs.batch_decoder import Serving
+from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize, Drop, Keep, Rename
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import Layout, delivered, feature_specs
 from pipeline.tf_cpu import tf
-from trainer.exporting.exportable import MOVING_OPS, has_method
 
+MOVING_OPS = (Keep, Drop, Rename)  # they never look at a value, so they take tensors as well as arrays
 PARALLEL_RECORDS = 32  # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
 _HEAD_BYTES = 24  # of a PNG, up to its size
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"  # its first 16 bytes: https://www.w3.org/TR/png-3/
@@ -188,7 +189,41 @@ TWINS: Mapping[type, Callable[[Any, Features], Features]] = {
     DecodeCentralCrop: _central_crop,
     DecodeResize: _resize,
 }
-"""Op -> what computes the same from the features of one record. Its keys are IMAGE_OPS."""
+"""Op on images -> what computes the same from the features of one record."""
+
+
+def has_method(op: Op) -> bool:
+    """Whether the op itself computes with tensors: features of one record -> the features that it sets."""
+    return callable(getattr(op, "tensorflow", None))
+
+
+def ops_without_graph(serving: Serving) -> list[Op]:
+    """The ops that an export cannot contain. A subclass may compute anything, so only the very types count; with
+    `scaled`, pixels differ by more than rounding."""
+    known = (*TWINS, *MOVING_OPS)
+    return [
+        op for op in _ops(serving) if not has_method(op) and (type(op) not in known or getattr(op, "scaled", False))
+    ]
+
+
+def decodes_images(serving: Serving) -> bool:
+    """Whether its pixels may differ by rounding: TensorFlow decodes and resizes images in an export."""
+    return any(type(op) in TWINS and not has_method(op) for op in _ops(serving))
+
+
+def arrays_only(ops: Sequence[Op]) -> str:
+    """What the log says of ops that an export cannot contain."""
+    lacks = "have no method" if len(ops) > 1 else "has no method"
+    return (
+        f"export: {', '.join(map(repr, ops))} {lacks} tensorflow(features), so an export has only the signature "
+        "arrays, and clients have to decode records themselves. For the other signatures, let the method compute the "
+        "same from the tensors of one record, or use ops of infeed that have a form in TensorFlow: "
+        f"{', '.join(each.__name__ for each in (*TWINS, *MOVING_OPS))}"
+    )
+
+
+def _ops(serving: Serving) -> Iterable[Op]:
+    return (step.op for step in serving.rows.steps.values())
 
 
 def _of_size(op: DecodeJpeg | DecodePng, encoded: Any, size: Any, what: str) -> Any:

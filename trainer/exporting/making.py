@@ -32,8 +32,13 @@ from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import versions
-from trainer.exporting.exportable import arrays_only, decodes_images, ops_without_graph
-from trainer.exporting.graph_decoding import decode_payloads, decode_stored
+from trainer.exporting.graph_decoding import (
+    arrays_only,
+    decode_payloads,
+    decode_stored,
+    decodes_images,
+    ops_without_graph,
+)
 from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports, copy_file
 from trainer.exporting.served_model import CLASS_NAME, ServedModel
 from trainer.exporting.verification import BATCH_SIZES, IMAGE_TOLERANCE, verify

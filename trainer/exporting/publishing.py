@@ -242,8 +242,7 @@ class ExportOptions:
         """Raises OptionError for values that are not allowed, and without TensorFlow."""
         check_place(self.path)
         check_number("tolerance", self.tolerance, at_least=0, below=math.inf)
-        if self.keep is not None:
-            check_positive_int("keep", self.keep)
+        check_positive_int("keep", self.keep)
         if not self.platforms or not set(self.platforms).issubset(PLATFORMS):
             raise OptionError(f"platforms={self.platforms!r}. Allowed: one or more of {', '.join(PLATFORMS)}.")
         for name, path in (self.assets_extra or {}).items():

@@ -136,11 +136,6 @@ def has_convolution(jaxpr: Any) -> bool:
     )
 
 
-def peak_tflops(device: Any) -> float | None:
-    """The jax device's peak in dense bfloat16; None if unknown."""
-    return PEAKS.get(device.device_kind)
-
-
 def flops(jaxpr: Any) -> float:
     """Of the products of matrices and the convolutions in a (closed) jaxpr, over all devices: two per multiply-add.
 

@@ -122,8 +122,14 @@ def _results(
         with open_session(job) as session:
             checkpoints = session.checkpoints
             step = _next_step(session, last, timeout_seconds, poll_seconds)
+        if step is None and last is None:
+            raise CheckpointError(
+                f"{checkpoints.directory} has no checkpoint, and none came within {timeout_seconds:g} s "
+                "(timeout_seconds). Is this the work directory that the training run writes to?"
+            )
         if step is None:
-            _say_timeout(checkpoints.directory, last, timeout_seconds)
+            text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
+            log.warning(text, timeout_seconds, last)
             return
         try:
             with open_session(job) as session:
@@ -175,16 +181,6 @@ def _removed(checkpoints: CheckpointManager, step: int) -> bool:
     """Whether this checkpoint is gone: its files may vanish before its directory does."""
     stop = time.monotonic() + REMOVAL_SECONDS
     return poll(lambda: True if step not in checkpoints.steps() else None, stop) is not None
-
-
-def _say_timeout(directory: str, last: int | None, timeout_seconds: float) -> None:
-    if last is None:
-        raise CheckpointError(
-            f"{directory} has no checkpoint, and none came within {timeout_seconds:g} s (timeout_seconds). Is this "
-            "the work directory that the training run writes to?"
-        )
-    text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
-    log.warning(text, timeout_seconds, last)
 
 
 class PeriodicEvaluations:

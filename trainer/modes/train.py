@@ -27,10 +27,10 @@ from trainer.job import Job, OpenedInput
 from trainer.kept_data import as_begun, as_in_run, keep
 from trainer.loop.dispatching import Marks, Steps, run
 from trainer.loop.feed import Feeder
-from trainer.loop.program import Program, peak_tflops
+from trainer.loop.program import PEAKS, Program
 from trainer.modes.evaluate import PeriodicEvaluations
 from trainer.modes.session import Begun, Session, begin, open_session
-from trainer.modes.train_loop import Pace, TimeSpent, TrainLoop, first_began
+from trainer.modes.train_loop import Pace, TrainLoop, first_began
 from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.results import ReplayedStep, TrainResult
 from trainer.step_functions import record_losses, train_step
@@ -48,8 +48,7 @@ def goal_of(steps: int | None, max_steps: int | None, config: TrainerConfig) -> 
             "checkpoint, max_steps from the very first run."
         )
     for name, value in (("steps", steps), ("max_steps", max_steps)):
-        if value is not None:
-            check_positive_int(name, value)
+        check_positive_int(name, value)
     end = max_steps or config.max_steps or config.fast_dev_run
     return lambda start: end if steps is None else start + steps
 
@@ -133,7 +132,7 @@ def _train_steps(
         speed=loop.monitor.speed(step - start) if step > start else None,
         executables=len(loop.program.executables),
         stopped=loop.stopped.stop or None,
-        goodput=loop.spent.goodput(loop.monitor.productive_seconds, time.time()),
+        goodput=loop.goodput(time.time()),
     )
 
 
@@ -145,7 +144,6 @@ def _open_loop(
     job, config, start = session.job, session.job.config, begun.step
     records_time = jax.process_index() == 0 and not config.fast_dev_run
     began = first_began(config.workdir, time.time()) if records_time else None
-    spent = TimeSpent(began, begun.productive_seconds)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n]
     marks = Marks(every, profile.stops)
@@ -164,7 +162,7 @@ def _open_loop(
         feeder = stack.enter_context(session.feeding(program, opened, begun.position, steps, late=late, ends=ends))
         monitor = stack.enter_context(TrainMonitor(session, feeder, size, begun, end, hint=recorder.hint))
         stack.enter_context(profile)
-        parts = {"program": program, "monitor": monitor, "recorder": recorder, "profile": profile, "spent": spent}
+        parts = {"program": program, "monitor": monitor, "recorder": recorder, "profile": profile, "began": began}
         yield TrainLoop(session, opened, begun, end, pace=pace, evaluations=evaluations, **parts), feeder
 
 
@@ -184,7 +182,7 @@ def training_step(job: Job) -> Step:
 
 def _step_size(job: Job, program: Program) -> StepSize:
     devices = job.placement.mesh.devices
-    peak = job.config.peak_tflops or peak_tflops(devices.flat[0])
+    peak = job.config.peak_tflops or PEAKS.get(devices.flat[0].device_kind)
     flops = job.task.flops or program.flops() or None
     return StepSize(job.config.global_batch_size, flops, peak and peak * devices.size)
 

@@ -287,30 +287,25 @@ class LossSpikes:
         at = int(np.argmax(finite))
         step, loss = start + at + 1, float(finite[at])
         usual = float(np.median(self._recent)) if len(self._recent) >= LEAST and step > self._quiet_until else np.inf
-        if loss > _least_bound(usual) and loss > self._bound():  # the first one is cheap, and nearly always the answer
+        # The first comparison is cheap, and nearly always false.
+        if loss > usual + (SHARE - 1) * abs(usual) and loss > self._bound(usual):
             log.warning("step %d: the loss of %.4g is far above the usual %.4g%s", step, loss, usual, self._hint(step))
             self._quiet_until, self._quiet_steps = step + self._quiet_steps, 2 * self._quiet_steps
         self._recent = np.append(self._recent, finite[finite > -np.inf])[-RECENT:]
 
-    def _bound(self) -> float:
+    def _bound(self, median: float) -> float:
         """What only a spike exceeds; infinite if most losses are equal or 0, which does not tell how losses vary."""
-        recent = self._recent
-        median, deviation = _spread(recent)
+        deviation = _deviation(self._recent, median)
         if median == 0 or deviation == 0:
             return np.inf
-        bounds = [median + DEVIATIONS * deviation, _least_bound(float(median))]
-        if recent.min() > 0:
-            log_median, log_deviation = _spread(np.log(recent))
+        bound = median + DEVIATIONS * deviation
+        if self._recent.min() > 0:
             with np.errstate(over="ignore"):
-                bounds.append(np.exp(log_median + LOG_DEVIATIONS * log_deviation))
-        return float(max(bounds))
+                factor = np.exp(LOG_DEVIATIONS * _deviation(np.log(self._recent), np.log(median)))
+            bound = max(bound, median * factor)
+        return bound
 
 
-def _least_bound(median: float) -> float:
-    return median + (SHARE - 1) * abs(median)
-
-
-def _spread(values: np.ndarray) -> tuple[np.floating, np.floating]:
-    """The median, and the standard deviation if the values without outliers are normally distributed."""
-    median = np.median(values)
-    return median, NORMAL * np.median(np.abs(values - median))
+def _deviation(values: np.ndarray, median: float) -> float:
+    """The standard deviation if the values without outliers are normally distributed."""
+    return NORMAL * float(np.median(np.abs(values - median)))

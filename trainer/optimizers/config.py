@@ -109,11 +109,12 @@ class OptimizerConfig:
     @property
     def rates(self) -> tuple[tuple[str, float], ...]:
         """Pattern and factor of each rate_of. Raises OptionError for another form."""
-        found = [(text, FACTOR.fullmatch(text)) for text in self.rate_of]
-        for text, match in found:
-            if match is None:
+        rates = []
+        for text in self.rate_of:
+            if (found := FACTOR.fullmatch(text)) is None:
                 raise OptionError(f"rate_of={text!r} must be a pattern and a factor, such as 'backbone/*=0.1'.")
-        return tuple((match[1], float(match[2])) for _, match in found if match)
+            rates.append((found[1], float(found[2])))
+        return tuple(rates)
 
 
 def steps_of(length: str, run: Run) -> int:

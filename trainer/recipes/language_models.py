@@ -64,9 +64,8 @@ class PackedText(DataRecipe):
         super().__post_init__()
         check_number("dropout", self.dropout, at_least=0, below=1)
         check_number("temperature", self.temperature, at_least=0, below=math.inf)
-        check_positive_int("num_samples", self.num_samples)
-        if self.num_tokens is not None:
-            check_positive_int("num_tokens", self.num_tokens)
+        for name in ("num_samples", "num_tokens"):
+            check_positive_int(name, getattr(self, name))
 
     @abstractmethod
     def model(self, rngs: Any, vocabulary_size: int) -> Any:
