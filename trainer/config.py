@@ -139,7 +139,13 @@ class TrainerConfig:
     dispatches may take this long, or 20 times as long as is usual."""
 
     def __post_init__(self) -> None:
-        check_workdir(self.workdir)
+        if not self.workdir:
+            raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
+        if OTHER_PLACE.match(str(self.workdir)):
+            raise OptionError(
+                f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give a path on a local disk, "
+                "or gs://bucket/dir."
+            )
         self._check_numbers()
         self._check_batch_axis()
         _ = axis_sizes(self.mesh), partition_rules(self.partition)
@@ -232,17 +238,6 @@ class TrainerConfig:
             "predict_batch_size": self.resolved_predict_batch_size,
         }
         return dataclasses.asdict(self) | sizes
-
-
-def check_workdir(workdir: str) -> None:
-    """Raises OptionError unless it is a local path or in a bucket."""
-    if not workdir:
-        raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
-    if OTHER_PLACE.match(str(workdir)):
-        raise OptionError(
-            f"workdir={workdir!r} is neither a local directory nor in a bucket. Give a path on a local disk, or "
-            "gs://bucket/dir."
-        )
 
 
 def seconds_of(name: str, value: object) -> float:

@@ -115,7 +115,11 @@ def records_like(
 
     places: what messages call each of them. schema: default: that of the run."""
     schema = schema or description.schema
-    filled = ({key: _blank(feature) for key, feature in schema.features.items()} | example for example in examples)
+    blank: dict[str, Any] = {
+        key: [] if feature.num_values is None else [BLANK[feature.dtype]] * feature.num_values
+        for key, feature in schema.features.items()
+    }
+    filled = (blank | example for example in examples)
     return ExampleRecords(name, schema, filled, description.labels, places=places, description=description)
 
 
@@ -135,7 +139,3 @@ def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dic
     if not found:
         raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
     return found
-
-
-def _blank(feature: Feature) -> Any:
-    return [] if feature.num_values is None else [BLANK[feature.dtype]] * feature.num_values

@@ -25,7 +25,7 @@ from trainer.modes.evaluate import check_name, evaluate, evaluate_continuously, 
 from trainer.modes.export import export_checkpoint
 from trainer.modes.look import look
 from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict
-from trainer.modes.train import goal_of, replay, train
+from trainer.modes.train import replay, train
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, ReplayedStep, TrainResult
 from trainer.task import Task
 from trainer.user_code import ShortErrors
@@ -62,7 +62,10 @@ class Trainer:
     ) -> None:
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
-            _use_compilation_cache(config.compilation_cache_dir)
+            compilation_cache.set_cache_dir(str(Path(config.compilation_cache_dir).expanduser()))
+            # By default programs that compile within a second are not kept; a restart has dozens of them.
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+            compilation_cache.reset_cache()  # JAX reads the setting only at its first compilation
         sizes, rules = axis_sizes(config.mesh), partition_rules(config.partition)
         placement = Placement.of(devices, sizes, BatchAxes(config.batch_axis), rules)
         self._job = Job(task, config, placement, tuple(callbacks), command)
@@ -86,7 +89,7 @@ class Trainer:
         early or changes its shapes; OwnerError, before anything is written, if another training run owns the work
         directory."""
         with ShortErrors():
-            return train(self._job, input_fn, goal_of(steps, max_steps, self.config), self._warm_start)
+            return train(self._job, input_fn, self._warm_start, steps=steps, max_steps=max_steps)
 
     def train_and_evaluate(
         self,
@@ -108,9 +111,9 @@ class Trainer:
         every = eval_every_steps or self.config.checkpoint_every_steps
         check_positive_int("eval_every_steps", eval_every_steps)
         with ShortErrors():
-            goal = goal_of(steps, max_steps, self.config)
             evaluations = {"eval_inputs": inputs, "eval_every_steps": every}
-            return train(self._job, train_input_fn, goal, self._warm_start, **evaluations)
+            ends = {"steps": steps, "max_steps": max_steps}
+            return train(self._job, train_input_fn, self._warm_start, **ends, **evaluations)
 
     def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> shape, dtype and sharding of each array of the training's state; computes nothing.
@@ -251,11 +254,3 @@ def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[
     with ShortErrors():
         placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(made.trainer.batch_axis))
         return loaded(Job(made.task(), made.trainer, placement), made.eval_input, step, made)
-
-
-def _use_compilation_cache(directory: str) -> None:
-    """Makes JAX keep every program that this process compiles in `directory`, and reuse those of earlier runs."""
-    compilation_cache.set_cache_dir(str(Path(directory).expanduser()))
-    # By default programs that compile within a second are not kept; a restart has dozens of them.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    compilation_cache.reset_cache()  # JAX reads the setting only at its first compilation

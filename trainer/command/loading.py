@@ -290,15 +290,13 @@ def _flags(kind: type, values: Any) -> Iterator[tuple[Any, "Field[Any]", Any]]:
     """Type, field and default of each flag of a dataclass and of those in it."""
     hints = get_type_hints(kind, include_extras=True)
     for each in fields(kind):
-        default = getattr(values, each.name) if values is not None else _default(each)
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        if values is not None:
+            default = getattr(values, each.name)
         if is_dataclass(hints[each.name]):
             yield from _flags(hints[each.name], None if default is MISSING else default)
         else:
             yield hints[each.name], each, default
-
-
-def _default(of: "Field[Any]") -> Any:
-    return of.default_factory() if of.default_factory is not MISSING else of.default
 
 
 def _with(default: Any, like: "Field[Any]") -> Any:

@@ -4,7 +4,7 @@ A prediction that does not depend on the model's arrays only repeats what the cl
 is left out, and so are the arrays that only such predictions need."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +58,11 @@ def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Seq
     leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(variables)]
     batch = {name: leaf for name, leaf in named_leaves(dict(struct)).items() if name != MASK}
     traced, shapes = jax.make_jaxpr(everything, return_shape=True)(leaves, batch)
-    # Dicts are flattened in the order of their keys.
-    sources = [None] * len(leaves) + sorted(batch)
-    needs = {name: _needs(found, sources) for name, found in zip(sorted(shapes), dependencies(traced), strict=True)}
-    served = {name: arrays for name, (of_model, arrays) in needs.items() if of_model}
+    # Dicts are flattened in the order of their keys. None: the model.
+    sources: list[Any] = [None] * len(leaves) + sorted(batch)
+    depends_on = zip(sorted(shapes), dependencies(traced), strict=True)
+    needs = {name: {sources[place] for place in places} for name, places in depends_on}
+    served = {name: found - {None} for name, found in needs.items() if None in found}
     wanted = sorted(set().union(*served.values()))
     _check(needs, served, wanted)
 
@@ -73,18 +74,13 @@ def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Seq
     return ServedModel(predict, {name: rows[name] for name in wanted}, predictions)
 
 
-def _needs(places: frozenset[int], sources: Sequence[str | None]) -> tuple[bool, set[str]]:
-    found = {sources[place] for place in places}
-    return None in found, {name for name in found if name is not None}
-
-
-def _check(needs: Mapping[str, tuple[bool, set[str]]], served: Mapping[str, set[str]], wanted: Sequence[str]) -> None:
+def _check(needs: Collection[str], served: Mapping[str, Collection[str]], wanted: Sequence[str]) -> None:
     if not served:
         raise ExportError(
             f"none of the predictions {', '.join(needs) or '(there are none)'} depends on the model's arrays, so there "
             "is nothing to serve. Let predict_fn return what the model computes."
         )
-    if repeated := sorted(needs.keys() - served.keys()):
+    if repeated := sorted(set(needs) - served.keys()):
         log.info("export: left out %s: computed without the model, from what a client sends", ", ".join(repeated))
     for name in wanted:
         if name.startswith("_"):

@@ -2,7 +2,6 @@
 
 He et al. 2015, https://arxiv.org/abs/1512.03385. v1.5: a bottleneck strides in its 3x3 convolution, not its first."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -184,9 +183,6 @@ def _conv(channels: int, features: int, kernel: int, stride: int, rngs: nnx.Rngs
 
 
 def _normalized(images: jax.Array, channels: int) -> jax.Array:
-    mean, std = (_of_channels(values, channels) for values in (MEAN, STD))
+    by_channel = (values if channels == 3 else [sum(values) / 3] for values in (MEAN, STD))
+    mean, std = (jnp.asarray(values, jnp.float32) for values in by_channel)
     return (images.astype(jnp.float32) / 255 - mean) / std
-
-
-def _of_channels(values: Sequence[float], channels: int) -> jax.Array:
-    return jnp.asarray(values if channels == 3 else [sum(values) / 3], jnp.float32)

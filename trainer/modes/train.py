@@ -4,7 +4,7 @@ And a replay: training steps once more, from a checkpoint that was kept, with th
 nothing."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.activity import CONSUMER
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.config import TrainerConfig, check_positive_int
+from trainer.config import check_positive_int
 from trainer.events.profile import Profile
 from trainer.events.progress import StepSize
 from trainer.exits import ending
@@ -40,35 +40,30 @@ from trainer.warm_start.config import WarmStart
 log = logger("trainer")
 
 
-def goal_of(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int | None]:
-    """Returns a function from the first step of a run to its last; to None if only the input ends it."""
+def train(
+    job: Job,
+    input_fn: InputFn,
+    warm_start: WarmStart,
+    *,
+    steps: int | None,
+    max_steps: int | None,
+    eval_inputs: Mapping[str | None, InputFn] | None = None,
+    eval_every_steps: int | None = None,
+) -> TrainResult:
+    """See Trainer.train and Trainer.train_and_evaluate."""
+    config = job.config
     if steps is not None and max_steps is not None:
         raise OptionError(
             f"steps={steps} and max_steps={max_steps} are both given. Give one: steps counts from the newest "
             "checkpoint, max_steps from the very first run."
         )
-    for name, value in (("steps", steps), ("max_steps", max_steps)):
-        check_positive_int(name, value)
-    end = max_steps or config.max_steps or config.fast_dev_run
-    return lambda start: end if steps is None else start + steps
-
-
-def train(
-    job: Job,
-    input_fn: InputFn,
-    goal: Callable[[int], int | None],
-    warm_start: WarmStart,
-    *,
-    eval_inputs: Mapping[str | None, InputFn] | None = None,
-    eval_every_steps: int | None = None,
-) -> TrainResult:
-    """See Trainer.train and Trainer.train_and_evaluate. goal: see goal_of."""
-    config = job.config
+    check_positive_int("steps", steps)
+    check_positive_int("max_steps", max_steps)
     with open_session(job, saves=not config.fast_dev_run) as session:
         with session.preemption.leavable():
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
-            end = config.fast_dev_run or goal(start)
+            end = config.fast_dev_run or (start + steps if steps else max_steps or config.max_steps)
             session.describe = as_in_run(config.workdir) if start else as_begun(warm_start, job.target)
             opened = session.open("train", input_fn, start) if end is None or start < end else None
             if opened and opened.source.info.endless and end is None:

@@ -211,7 +211,7 @@ def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
 
 
 def _is_float(array: Array) -> bool:
-    return "float" in array.dtype
+    return "f" in array.dtype.lower()  # float32 or bfloat16; F32 or BF16 in safetensors
 
 
 def _named(rows: Collection[MatchedArray]) -> str:

@@ -27,11 +27,6 @@ from trainer.warm_start.config import WarmStart
 TOPS = ("variables/params", "variables/extra", "ema")  # of a checkpoint of infeed
 HEAD = "head/"  # how the names of the arrays begin that know classes, in infeed's models
 OF_NNX = "/value"  # ends the name of each array in a saved nnx.State
-# The format's names: https://github.com/huggingface/safetensors#format. Others are kept as they are.
-DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"} | {
-    f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
-}
-
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in a checkpoint of TensorFlow
 NOT_THE_MODELS = ("optimizer", "save_counter", "global_step")
 
@@ -121,8 +116,7 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
     for file in files:
         with as_checkpoint_error("read", file), safe_open(file, framework="np") as opened:
             parts = {name: opened.get_slice(name) for name in list(opened.keys())}
-            kinds = {name: DTYPES.get(part.get_dtype()) or part.get_dtype() for name, part in parts.items()}
-            found = {name: finding.Array(tuple(part.get_shape()), kinds[name]) for name, part in parts.items()}
+            found = {name: finding.Array(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
         for name in found:
             if name in places:
                 raise CheckpointError(f"both {places[name]} and {file} have an array {name!r}. Give one of the files.")
