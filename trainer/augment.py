@@ -87,11 +87,6 @@ def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None 
     return images
 
 
-def per_record(values: jax.Array, images: jax.Array) -> jax.Array:
-    """Reshapes [b] to [b, 1, 1, 1]."""
-    return values.reshape(values.shape + (1,) * (images.ndim - 1))
-
-
 def clipped(values: Any) -> jax.Array:
     """Clips to 0..255, the range of levels."""
     return jnp.clip(values, 0.0, 255.0)
@@ -128,7 +123,7 @@ def color_jitter(
     pixels = images_of(batch, key, "color_jitter", (3,) if saturation else (1, 3)).astype(jnp.float32)
     drawn = uniform(batch, stream, 3)
     ranges = [(max(0.0, 1 - amount), 1 + amount) for amount in amounts.values()]
-    factors = [per_record(low + drawn[:, i] * (high - low), pixels) for i, (low, high) in enumerate(ranges)]
+    factors = [(low + drawn[:, i] * (high - low))[:, None, None, None] for i, (low, high) in enumerate(ranges)]
     if brightness:
         pixels = clipped(pixels * factors[0])
     if contrast:
@@ -198,7 +193,7 @@ def mixup(
     images = pixels.astype(jnp.float32)
     drawn = beta(uniform(batch, stream, 1)[:, 0], alpha)
     weight = jnp.where(_paired(batch), drawn, 1.0)
-    return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed(soft, weight[:, None])}
+    return {**batch, key: _mixed(images, weight[:, None, None, None]), labels: _mixed(soft, weight[:, None])}
 
 
 def cutmix(

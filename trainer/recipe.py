@@ -83,12 +83,6 @@ class Recipe(ABC):
         if not isinstance(self.trainer.workdir, str):
             raise OptionError("workdir is not given. Give trainer=settings(workdir=...), or --workdir to the command.")
 
-    @classmethod
-    def settings_by_name(cls) -> "Mapping[str, type[Recipe]]":
-        """Recipes with other defaults, for a recipe with a field `setting`: --setting NAME takes the defaults of one,
-        and other flags still override them. Default: none."""
-        return {}
-
     @property
     def trained_in(self) -> str:
         """The work directory of the model: the trainer's, unless checkpoint_path names another."""

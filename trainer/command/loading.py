@@ -3,7 +3,6 @@
 The help is there, too: --help shows the flags that people use most, in groups, --help-all all. Imports little, so that
 it appears immediately."""
 
-import argparse
 import contextlib
 import difflib
 import importlib
@@ -165,7 +164,6 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
 
     Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options; SystemExit for
     --help, after printing it."""
-    recipe = _chosen(recipe, options)
     given: list[Any] = [
         ("recipe", recipe),
         ("devices", Devices, Devices()),
@@ -208,14 +206,6 @@ def _unrecognized(arguments: Sequence[str], flags: type) -> str:
     else:
         hint = f" Similar: {', '.join(similar)}." if similar else ""
     return f"unrecognized arguments: {', '.join(arguments)}.{hint}"
-
-
-def _chosen(recipe: type[Recipe], options: Sequence[str]) -> type[Recipe]:
-    """The recipe with the defaults of --setting; tyro, which also parses this flag, refuses a value that is unknown."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--setting", nargs="?")
-    given, _ = parser.parse_known_args(options)
-    return recipe.settings_by_name().get(given.setting, recipe)
 
 
 def _one_line(box: str, program: str) -> str:

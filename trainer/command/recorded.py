@@ -79,7 +79,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _own(recipe: Recipe) -> dict[str, Any]:
-    others = {"setting", *(field.name for field in fields(DataRecipe))}
+    others = {field.name for field in fields(DataRecipe)}
     return {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name not in others}
 
 

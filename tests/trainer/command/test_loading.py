@@ -117,5 +117,5 @@ def test_a_library_that_training_needs_is_named_with_the_command_that_installs_i
 
 def test_only_the_names_and_places_of_its_own_recipes_are_infeeds():
     assert is_ours("mnist")
-    assert is_ours("trainer.recipes.small_images:Mnist")
+    assert is_ours("trainer.recipes.imagenet_resnet50:TpuConfig")
     assert not is_ours("mnist:Config")
