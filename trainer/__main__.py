@@ -18,7 +18,7 @@ from trainer import exits
 from trainer.command.names import RECIPES, is_ours
 from trainer.exits import FirstOne, Interrupts
 from trainer.history.segments import Command
-from trainer.user_code import JAX_NOTE, described, source_lines
+from trainer.user_code import described, notes_of, source_lines
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
@@ -36,8 +36,7 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
     try:
         _run(name, options, interrupts)
     except InfeedError as error:
-        ours = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
-        notes = "".join(f" ({printable(note)})" for note in ours)
+        notes = "".join(f" ({printable(note)})" for note in notes_of(error))
         print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
         return exits.EXIT_HOST_FAILED if isinstance(error, HostError) and exits.is_apart() else exits.EXIT_USER_ERROR
     except exits.Preempted as preempted:

@@ -5,7 +5,6 @@ their names they are the file. Event files are written in the same way: records 
 published, and a fence is called just before. It raises if the work directory has another owner by now; then none of
 them appears."""
 
-import contextlib
 import functools
 import json
 import math
@@ -195,28 +194,22 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
     path = Path(directory, METRICS)
     if path.is_symlink():
         raise StorageError(f"{path} is a link, through which nothing is written. Remove it, or give another workdir.")
-    if path.exists():
-        with open_storage(directory).open(str(path)) as file:
-            _check_ours(str(path), file.read(len(START)))
-    if after is None:
-        return FileSink(directory, METRICS, _line_end(path), "ab")
-    if path.exists():
+    if not path.exists():
+        return FileSink(directory, METRICS, b"", "ab", fence)
+    with open_storage(directory).open(str(path)) as file:
+        _check_ours(str(path), file.read(len(START)))
+        if after is None:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            return FileSink(directory, METRICS, b"" if file.read() in (b"", b"\n") else b"\n", "ab", fence)
         # A new file under the old name: a previous owner that still writes appends to the old one, which nobody reads.
-        with open_storage(directory).open(str(path)) as file, open_storage(directory).publish(str(path)) as sink:
+        with open_storage(directory).publish(str(path)) as sink:
+            file.seek(0)
             kept = _kept_bytes(file, after)
             file.seek(0)
             while piece := file.read(min(kept - file.tell(), COPIED_BYTES)):
                 sink.write(piece)
     return FileSink(directory, METRICS, b"", "ab", fence)
-
-
-def _line_end(path: Path) -> bytes:
-    """Ends the incomplete last line of a killed process; b"" if there is none."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            return b"" if file.read() == b"\n" else b"\n"
-    return b""
 
 
 def _check_ours(path: str, data: bytes) -> None:

@@ -62,8 +62,10 @@ class Steps:
         return cls(start, end, lengths, frozenset([1]))
 
     @classmethod
-    def of_input(cls) -> "Steps":
-        """Single steps until the input ends."""
+    def of_epoch(cls, steps: int | None, k: int) -> "Steps":
+        """Of an epoch of this many steps; None: single ones, until the input ends."""
+        if steps is not None:
+            return cls.planned(0, steps, k)
         return cls(0, None, partial(itertools.repeat, 1), frozenset([1]))
 
 

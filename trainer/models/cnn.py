@@ -1,5 +1,7 @@
 """Small convolutional networks for grey or color thumbnails, used by the recipes."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -20,12 +22,9 @@ class SmallCnn(nnx.Module):
         rngs: nnx.Rngs,
         widths: tuple[int, ...] = (16, 32, 64),
     ) -> None:
-        height, width, channels = image_shape
-        self.convs = nnx.List()
-        for features in widths:
-            self.convs.append(nnx.Conv(channels, features, (3, 3), strides=2, rngs=rngs))
-            height, width, channels = -(-height // 2), -(-width // 2), features
-        self.head = nnx.Linear(height * width * channels, num_classes, rngs=rngs)
+        height, width = (-(-side // 2 ** len(widths)) for side in image_shape[:2])
+        self.convs = _convolutions(image_shape[2], widths, rngs, strides=2)
+        self.head = nnx.Linear(height * width * widths[-1], num_classes, rngs=rngs)
 
     def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
@@ -51,12 +50,9 @@ class PoolingCnn(nnx.Module):
         widths: tuple[int, ...] = (32, 64),
         hidden: int = 128,
     ) -> None:
-        height, width, channels = image_shape
-        self.convs = nnx.List()
-        for features in widths:
-            self.convs.append(nnx.Conv(channels, features, (3, 3), rngs=rngs))
-            height, width, channels = height // 2, width // 2, features
-        self.hidden = nnx.Linear(height * width * channels, hidden, rngs=rngs)
+        height, width = (side // 2 ** len(widths) for side in image_shape[:2])
+        self.convs = _convolutions(image_shape[2], widths, rngs)
+        self.hidden = nnx.Linear(height * width * widths[-1], hidden, rngs=rngs)
         self.dropout = nnx.Dropout(DROPOUT, rngs=rngs)
         self.head = nnx.Linear(hidden, num_classes, rngs=rngs)
 
@@ -68,6 +64,11 @@ class PoolingCnn(nnx.Module):
             x = _pooled(nnx.relu(conv(x)))
         x = self.dropout(nnx.relu(self.hidden(x.reshape(x.shape[0], -1))))
         return self.head(x)
+
+
+def _convolutions(channels: int, widths: tuple[int, ...], rngs: nnx.Rngs, strides: int = 1) -> nnx.List:
+    pairs = itertools.pairwise((channels, *widths))
+    return nnx.List(nnx.Conv(before, after, (3, 3), strides=strides, rngs=rngs) for before, after in pairs)
 
 
 def _pooled(x: jax.Array) -> jax.Array:

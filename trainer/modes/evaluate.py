@@ -110,42 +110,36 @@ def evaluate_continuously(
 ) -> Iterator[EvalResult]:
     """See Trainer.evaluate_continuously. No session is open between two results."""
     with ShortErrors():
-        yield from _results(job, input_fn, name, timeout_seconds, poll_seconds)
-
-
-def _results(
-    job: Job, input_fn: InputFn, name: str | None, timeout_seconds: float, poll_seconds: float
-) -> Iterator[EvalResult]:
-    end, last = job.config.max_steps, None
-    evaluation: Evaluation | None = None
-    while end is None or last is None or last < end:
-        with open_session(job) as session:
-            checkpoints = session.checkpoints
-            step = _next_step(session, last, timeout_seconds, poll_seconds)
-        if step is None and last is None:
-            raise CheckpointError(
-                f"{checkpoints.directory} has no checkpoint, and none came within {timeout_seconds:g} s "
-                "(timeout_seconds). Is this the work directory that the training run writes to?"
-            )
-        if step is None:
-            text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
-            log.warning(text, timeout_seconds, last)
-            return
-        try:
+        end, last = job.config.max_steps, None
+        evaluation: Evaluation | None = None
+        while end is None or last is None or last < end:
             with open_session(job) as session:
-                start = restore(session, "eval", input_fn, step, None)
-                begin = evaluation.again if evaluation else Evaluation
-                evaluation = begin(session, start.opened, start.state, step)
-                result = evaluation.epoch()
-                evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
-        except (CheckpointError, HostError):
-            if is_apart() or not _removed(checkpoints, step):
-                raise
-            log.info("the checkpoint of step %d was removed while it was read; continuing with a newer one", step)
-        else:
-            last = step
-            yield result
-    log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
+                checkpoints = session.checkpoints
+                step = _next_step(session, last, timeout_seconds, poll_seconds)
+            if step is None and last is None:
+                raise CheckpointError(
+                    f"{checkpoints.directory} has no checkpoint, and none came within {timeout_seconds:g} s "
+                    "(timeout_seconds). Is this the work directory that the training run writes to?"
+                )
+            if step is None:
+                text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
+                log.warning(text, timeout_seconds, last)
+                return
+            try:
+                with open_session(job) as session:
+                    start = restore(session, "eval", input_fn, step, None)
+                    begin = evaluation.again if evaluation else Evaluation
+                    evaluation = begin(session, start.opened, start.state, step)
+                    result = evaluation.epoch()
+                    evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
+            except (CheckpointError, HostError):
+                if is_apart() or not _removed(checkpoints, step):
+                    raise
+                log.info("the checkpoint of step %d was removed while it was read; continuing with a newer one", step)
+            else:
+                last = step
+                yield result
+        log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
 
 
 def _next_step(session: Session, last: int | None, timeout_seconds: float, poll_seconds: float) -> int | None:

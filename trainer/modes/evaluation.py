@@ -57,7 +57,7 @@ class Evaluation:
         epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
         k = job.steps_per_dispatch(opened, [epoch] if epoch else [])
-        self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
+        self._steps = Steps.of_epoch(epoch, k)
         self._tallies = _maker_of_tallies(job, opened, state.variables)
         carry = EvalState(state.variables, job.placement.scalar(np.int32(0)), self._tallies())
         rows = on_records is not None  # a few bytes per record: dispatches are as long as without them

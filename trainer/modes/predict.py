@@ -94,7 +94,7 @@ class Prediction:
         bytes_ = bytes_ if gather else bytes_ // place.replicas
         epoch = opened.source.info.steps_per_epoch
         k = job.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
-        self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
+        self._steps = Steps.of_epoch(epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:
             return {PROOF: place.replicated, ROWS: place.replicated if gather else place.rows(stacked)}

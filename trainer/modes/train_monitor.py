@@ -23,7 +23,7 @@ from trainer.checkpointing.contents import versions
 from trainer.cluster.exchange import Decision
 from trainer.config import OnNan
 from trainer.events.metrics_lines import last_step
-from trainer.events.progress import IdleCores, ProgressLine, Speed, StepSize
+from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
 from trainer.exits import Interrupted, Preempted
 from trainer.gradients import LOSS, checked_names, finder_of_broken
@@ -67,7 +67,6 @@ class TrainMonitor(AbstractContextManager):
         self._feeder, self._size, self._spikes = feeder, size, LossSpikes(hint)
         line = partial(ProgressLine, start, end, size, config.log_every, slowest=session.watchdog.slowest_host)
         self._line = line() if jax.process_index() == 0 else None
-        self._idle_cores = IdleCores(config.input_workers)
         self._began = time.perf_counter()
         self._seconds = self._away = self._saving = 0.0
 
@@ -114,7 +113,6 @@ class TrainMonitor(AbstractContextManager):
             last = {name: float(values[count - 1]) for name, values in result.scalars.items()}
             self.reports.scalars(result.start + count, last | speed.scalars())
             self.reports.flush()
-            self._idle_cores.observe(speed.input_wait)
         return speed
 
     def speed(self, steps: int) -> Speed:

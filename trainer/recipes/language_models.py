@@ -64,8 +64,8 @@ class PackedText(DataRecipe):
         super().__post_init__()
         check_number("dropout", self.dropout, at_least=0, below=1)
         check_number("temperature", self.temperature, at_least=0, below=math.inf)
-        for name in ("num_samples", "num_tokens"):
-            check_positive_int(name, getattr(self, name))
+        for name in ("num_samples", "num_tokens", "layers", "width", "heads"):  # the last ones are subclasses'
+            check_positive_int(name, getattr(self, name, None))
 
     @abstractmethod
     def model(self, rngs: Any, vocabulary_size: int) -> Any:
@@ -213,11 +213,6 @@ class CharLm(PackedText):
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=8e-3, clip_norm=1.0)
     trainer: TrainerConfig = SHORT
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("layers", "width"):
-            check_positive_int(name, getattr(self, name))
-
     def model(self, rngs: Any, vocabulary_size: int) -> "LstmLanguageModel":
         """See LstmLanguageModel."""
         from trainer.models.lstm import LstmLanguageModel
@@ -257,8 +252,6 @@ class ByteLm(PackedText):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("layers", "width", "heads"):
-            check_positive_int(name, getattr(self, name))
         if self.width % (unit := 2 * self.heads):
             raise OptionError(
                 f"width={self.width} is not a multiple of twice the heads, {unit}: rotary positions need an even "
