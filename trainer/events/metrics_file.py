@@ -123,7 +123,21 @@ def open_sink(directory: str, name: str, head: bytes, fence: Fence = unfenced) -
     return FileSink(directory, name, head, fence=fence)
 
 
-class MetricsFile:
+class SinkWriter:
+    """Writes to a sink."""
+
+    _sink: Sink
+
+    def flush(self, now: bool = False) -> None:
+        """Makes what was written visible to readers; in a bucket only at intervals, unless `now`."""
+        self._sink.flush(now)
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self._sink.close()
+
+
+class MetricsFile(SinkWriter):
     """Appends a line per step to the metrics.jsonl of a directory: {"step": 7, "time": 1790164800.125, "loss": 0.25}.
 
     time: when the line was made, in seconds since 1970. A training makes the lines of a dispatch together.
@@ -153,14 +167,6 @@ class MetricsFile:
         names, rows = tuple(columns), zip(*(column.tolist() for column in columns.values()), strict=True)
         now = self._clock()
         self._sink.write("".join([_line(step, now, names, row) for step, row in enumerate(rows, first)]).encode())
-
-    def flush(self, now: bool = False) -> None:
-        """Makes the lines visible to readers; in a bucket only at intervals, unless `now`."""
-        self._sink.flush(now)
-
-    def close(self) -> None:
-        """Flushes and closes."""
-        self._sink.close()
 
 
 def _line(step: int, now: float, names: tuple[str, ...], values: tuple[float, ...]) -> str:

@@ -247,9 +247,6 @@ class ExportOptions:
             raise OptionError(f"platforms={self.platforms!r}. Allowed: one or more of {', '.join(PLATFORMS)}.")
         for name, path in (self.assets_extra or {}).items():
             check_asset(name, path)
-        for key, found in (self.labels or {}).items():
-            if any(not isinstance(name, str) for name in found.names):
-                raise OptionError(f"labels[{key!r}] has a name that is not a str: {found.names!r}.")
 
 
 @dataclass(frozen=True)

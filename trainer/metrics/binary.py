@@ -20,9 +20,10 @@ __all__ = ["AUC", "PrecisionRecall"]
 MOST_BINS = 2**24
 
 
+@dataclass(frozen=True)
 class _Binary:
     labels: FromBatch
-    scores: FromOutputs
+    scores: FromOutputs = None
 
     def _scored(
         self, outputs: Any, batch: Batch, mask: jax.Array
@@ -49,8 +50,6 @@ class PrecisionRecall(_Binary, Metric):
     NaN. labels: [b] of 0 and 1 or booleans, a key of the batch or a function(outputs, batch). scores: [b], a key of the
     outputs, a function(outputs, batch), or None: the outputs themselves."""
 
-    labels: FromBatch
-    scores: FromOutputs = None
     threshold: float = 0.5
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
@@ -77,8 +76,6 @@ class AUC(_Binary, Metric):
     Scores are probabilities unless low and high are given; for logits, scores may be a function that returns
     jax.nn.sigmoid(outputs). Takes two int32 [bins] on every device."""
 
-    labels: FromBatch
-    scores: FromOutputs = None
     bins: int = 16_384
     low: float = 0.0
     high: float = 1.0
