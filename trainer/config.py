@@ -146,7 +146,7 @@ class TrainerConfig:
                 f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give a path on a local disk, "
                 "or gs://bucket/dir."
             )
-        self._check_numbers()
+        self._check_times()
         self._check_batch_axis()
         _ = axis_sizes(self.mesh), partition_rules(self.partition)
         if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
@@ -158,6 +158,8 @@ class TrainerConfig:
             name, kind, value = setting.name, setting.type, getattr(self, setting.name)
             if kind in (int, int | None) and name not in ("seed", "input_workers"):
                 check_positive_int(name, value)
+            if kind in (float, float | None) and name != "ema_decay":
+                check_number(name, value, above=0)
             if get_origin(kind) is Literal:
                 check_choice(name, value, get_args(kind))
         if self.profile_steps is not None and not self.profile_range:
@@ -171,10 +173,7 @@ class TrainerConfig:
             raise OptionError(f"input_workers={self.input_workers!r} is not an int of at least 0.")
         check_number("ema_decay", self.ema_decay, at_least=0, below=1, more=", such as 0.9999")
 
-    def _check_numbers(self) -> None:
-        seconds = [setting.name for setting in dataclasses.fields(self) if setting.name.endswith("_seconds")]
-        for name in (*seconds, "peak_tflops"):
-            check_number(name, getattr(self, name), above=0)
+    def _check_times(self) -> None:
         for name in ("max_time", "checkpoint_every"):
             if getattr(self, name) is not None:
                 seconds_of(name, getattr(self, name))

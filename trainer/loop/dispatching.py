@@ -58,8 +58,7 @@ class Steps:
     @classmethod
     def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
         """See `timed_plan`."""
-        lengths = partial(timed_plan, start, math.inf if end is None else end, k, marks)
-        return cls(start, end, lengths, frozenset([1]))
+        return cls(start, end, partial(timed_plan, start, math.inf if end is None else end, k, marks), frozenset([1]))
 
     @classmethod
     def of_epoch(cls, steps: int | None, k: int) -> "Steps":

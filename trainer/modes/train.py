@@ -183,8 +183,7 @@ def _step_size(job: Job, program: Program) -> StepSize:
 
 
 def _say_beginning(job: Job, begun: Begun, end: int | None, length: object, scans: bool) -> None:
-    devices = job.placement.mesh.size
-    on = f"{devices} {jax.default_backend()} {'device' if devices == 1 else 'devices'}"
+    on = counted(job.placement.mesh.size, f"{jax.default_backend()} device")
     parameters = sum(leaf.size for leaf in jax.tree.leaves(begun.state.variables.params))
     log.info(
         "training steps %d to %s: %s parameters, batch %d on %s, %s steps per dispatch%s",
