@@ -18,7 +18,7 @@ from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.typed_json import JsonFile, read_sealed, sealed
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import join, write_file
 from pipeline.tokenizers import TextFields
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.finding import find_checkpoint
@@ -57,8 +57,7 @@ def keep(workdir: str, description: Description | None) -> None:
         DESCRIPTION: json.dumps(sealed(page), indent=1).encode() + b"\n",
     }
     for name, content in files.items():
-        with open_storage(workdir).publish(join(workdir, name)) as sink:
-            sink.write(content)
+        write_file(open_storage(workdir), join(workdir, name), content)
 
 
 def kept(workdir: str) -> Description | None:

@@ -11,7 +11,7 @@ import jax
 
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import join, write_file
 from pipeline.tools.command import Console, say, table
 from trainer.command.page_writing import PageInput, write_look, write_report
 from trainer.events.progress import RecordsLine
@@ -199,8 +199,7 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
 
 def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
     path = join(workdir, name)
-    with open_storage(workdir).publish(path) as sink:
-        sink.write(json.dumps(report, indent=2).encode() + b"\n")
+    write_file(open_storage(workdir), path, json.dumps(report, indent=2).encode() + b"\n")
     return path
 
 
