@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.extend.random import threefry_2x32
 from scipy.special import betaincinv
 
@@ -42,7 +43,7 @@ STATISTICS = {
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
-def uniform(batch: Batch, stream: str, count: int) -> jax.Array:
+def uniform(batch: Batch, stream: str, count: int) -> Array:
     """float32 [b, count], uniform in [0, 1): Threefry-2x32 of each record's `_seed` and the stream's name.
 
     Streams with different names are independent; equal names give equal numbers. Raises InputError for a batch without
@@ -59,7 +60,7 @@ def uniform(batch: Batch, stream: str, count: int) -> jax.Array:
     return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
-def beta(u: jax.Array, alpha: float) -> jax.Array:
+def beta(u: Array, alpha: float) -> Array:
     """float32 with the distribution Beta(alpha, alpha), from uniform numbers `u` in [0, 1).
 
     From a table of 4,096 quantiles, because rejection algorithms change between versions."""
@@ -72,7 +73,7 @@ def _quantiles(alpha: float) -> np.ndarray:
     return np.round(betaincinv(alpha, alpha, middles) * 2**20).astype(np.float32) / np.float32(2**20)
 
 
-def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None = None) -> jax.Array:
+def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None = None) -> Array:
     """batch[key]. Raises InputError, which names the op, unless it has 4 dimensions and one of these channel counts."""
     if key not in batch:
         raise InputError(f"{op} reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
@@ -87,15 +88,15 @@ def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None 
     return images
 
 
-def clipped(values: Any) -> jax.Array:
+def clipped(values: Any) -> Array:
     """Clips to 0..255, the range of levels."""
     return jnp.clip(values, 0.0, 255.0)
 
 
-def inside(top: jax.Array, left: jax.Array, height: jax.Array, width: jax.Array, images: jax.Array) -> jax.Array:
+def inside(top: Array, left: Array, height: Array, width: Array, images: Array) -> Array:
     """bool [b, h, w, 1]: the pixels of `images` in each record's rectangle, which the four int32 [b] define."""
 
-    def along(start: jax.Array, length: jax.Array, size: int) -> jax.Array:
+    def along(start: Array, length: Array, size: int) -> Array:
         places = jnp.arange(size)
         return (places >= start[:, None]) & (places < (start + length)[:, None])
 
@@ -135,13 +136,13 @@ def color_jitter(
     return {**batch, key: pixels}
 
 
-def _grey(pixels: jax.Array) -> jax.Array:
+def _grey(pixels: Array) -> Array:
     return pixels if pixels.shape[-1] == 1 else (pixels * _LUMA).sum(axis=-1, keepdims=True)
 
 
 def normalize(
-    images: jax.Array, statistics: str | tuple[Sequence[float], Sequence[float]] = "imagenet", dtype: Any = jnp.float32
-) -> jax.Array:
+    images: Array, statistics: str | tuple[Sequence[float], Sequence[float]] = "imagenet", dtype: Any = jnp.float32
+) -> Array:
     """(images / 255 - mean) / deviation per channel, in `dtype`; computed in float32.
 
     Deterministic: call it in the loss and in the prediction. images: levels 0..255, uint8 or float, channels last.
@@ -216,7 +217,7 @@ def cutmix(
     return {**batch, key: pasted, labels: _mixed(soft, weight[:, None])}
 
 
-def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+def _span(centre: Array, side: Array, size: int) -> tuple[Array, Array]:
     """(start, length), int32 [b], of the part within 0..size."""
     length = (size * side).astype(jnp.int32)
     start = (centre * size).astype(jnp.int32) - length // 2
@@ -224,20 +225,20 @@ def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax
     return first, last - first
 
 
-def _mixed(own: jax.Array, weight: jax.Array) -> jax.Array:
+def _mixed(own: Array, weight: Array) -> Array:
     return jnp.where(weight < 1, own * weight + _partners(own) * (1 - weight), own)
 
 
-def _partners(values: jax.Array) -> jax.Array:
+def _partners(values: Array) -> Array:
     return jnp.roll(values, -(values.shape[0] // 2), axis=0)
 
 
-def _paired(batch: Batch) -> jax.Array:
+def _paired(batch: Batch) -> Array:
     counts = batch[MASK] > 0
     return counts & _partners(counts)
 
 
-def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tuple[jax.Array, jax.Array]:
+def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tuple[Array, Array]:
     """The images, and the labels: NaN if a record has none."""
     check_number(f"{op}: alpha", alpha, above=0, below=math.inf)
     soft = batch.get(labels)

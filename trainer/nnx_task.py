@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax import Array
 
 from pipeline.bounds import check_choice
 from pipeline.errors import InputError, OptionError
@@ -28,7 +29,7 @@ DTYPES: Mapping[PrecisionName, tuple[Any, Any]] = {
 
 def nnx_task(
     make_model: Callable[[nnx.Rngs], nnx.Module],
-    loss: Callable[[Any, Batch], tuple[jax.Array, Any]],
+    loss: Callable[[Any, Batch], tuple[Array, Any]],
     optimizer: optax.GradientTransformation,
     metrics: Metrics | None = None,
     predict: Callable[[Any, Batch], Mapping[str, Any]] | None = None,
@@ -60,16 +61,16 @@ def nnx_task(
         _set_dtype(abstract, compute_dtype)
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
-    def init(rng: jax.Array, _: Any) -> Variables:  # an nnx module knows its shapes
+    def init(rng: Array, _: Any) -> Variables:  # an nnx module knows its shapes
         _, params, _, extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
         return Variables(_cast(_named(params), dtype), _named(extra))
 
-    def merged(variables: Variables, rng: jax.Array) -> Any:
+    def merged(variables: Variables, rng: Array) -> Any:
         params, streams, extra = abstract_parts
         filled = (_filled(params, variables.params), _seeded(streams, rng), _filled(extra, variables.extra))
         return nnx.merge(graph, *filled)
 
-    def loss_fn(variables: Variables, batch: Batch, rng: jax.Array, train: bool) -> tuple[jax.Array, Variables, Any]:
+    def loss_fn(variables: Variables, batch: Batch, rng: Array, train: bool) -> tuple[Array, Variables, Any]:
         model = merged(variables, rng)
         model.train() if train else model.eval()
         losses, outputs = _pair(loss(seen(model), batch))
@@ -117,7 +118,7 @@ def _set_dtype(model: Any, dtype: Any) -> None:
             setattr(module, "dtype", dtype)  # noqa: B010 (only layers have it)
 
 
-def _pair(made: Any) -> tuple[jax.Array, Any]:
+def _pair(made: Any) -> tuple[Array, Any]:
     if not isinstance(made, tuple) or len(made) != 2:
         raise InputError(f"loss returned {kind_of(made)}. It must return two values: the losses [b], and the outputs.")
     return made
@@ -131,7 +132,7 @@ def _filled(state: nnx.State, arrays: Mapping[str, Any]) -> nnx.State:
     return nnx.map_state(lambda path, leaf: leaf.replace(arrays["/".join(map(str, path))]), state)
 
 
-def _seeded(streams: nnx.State, rng: jax.Array) -> nnx.State:
+def _seeded(streams: nnx.State, rng: Array) -> nnx.State:
     flat = []
     for number, (path, leaf) in enumerate(nnx.to_flat_state(streams)):
         value = leaf.get_value()

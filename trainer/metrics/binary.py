@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from pipeline.bounds import check_number
 from pipeline.errors import InputError, OptionError
@@ -25,9 +25,7 @@ class _Binary:
     labels: FromBatch
     scores: FromOutputs = None
 
-    def _scored(
-        self, outputs: Any, batch: Batch, mask: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
+    def _scored(self, outputs: Any, batch: Batch, mask: Array) -> tuple[Array, Array, Array, dict[str, Array]]:
         """Scores float32 [b]; the positive and the negative rows, bool [b]; the number of rows with a NaN."""
         values = rows("scores", found_in_outputs(self.scores, outputs, batch), batch)
         if not jnp.issubdtype(values.dtype, jnp.floating):
@@ -36,7 +34,7 @@ class _Binary:
         usable, unscored = mask & number, {"unscored": _count(mask & ~number)}
         return values.astype(jnp.float32), usable & (own == 1), usable & (own == 0), unscored
 
-    def outside(self, outputs: Any, batch: Batch) -> tuple[jax.Array, str]:
+    def outside(self, outputs: Any, batch: Batch) -> tuple[Array, str]:
         """See Task."""
         own = rows("labels", found(self.labels, outputs, batch), batch)
         return (own != 0) & (own != 1), "0..1"
@@ -52,7 +50,7 @@ class PrecisionRecall(_Binary, Metric):
 
     threshold: float = 0.5
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """Counts, int32 []: yes, predicted, right, unscored."""
         scores, yes, no, state = self._scored(outputs, batch, mask)
         above = scores >= self.threshold
@@ -86,7 +84,7 @@ class AUC(_Binary, Metric):
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise OptionError(f"low={self.low} and high={self.high} must be finite, and low below high.")
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """yes, no int32 [bins]; unscored int32 []."""
         scores, yes, no, state = self._scored(outputs, batch, mask)
         place = jnp.floor((scores - self.low) * (self.bins / (self.high - self.low)))
@@ -113,5 +111,5 @@ class AUC(_Binary, Metric):
         }
 
 
-def _count(which: jax.Array) -> jax.Array:
+def _count(which: Array) -> Array:
     return jnp.sum(which, dtype=jnp.int32)

@@ -2,9 +2,9 @@
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 DROPOUT = 0.4  # share of the dense layer's outputs in PoolingCnn
 
@@ -26,7 +26,7 @@ class SmallCnn(nnx.Module):
         self.convs = _convolutions(image_shape[2], widths, rngs, strides=2)
         self.head = nnx.Linear(height * width * widths[-1], num_classes, rngs=rngs)
 
-    def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    def __call__(self, images: Array, mask: Array | None = None) -> Array:
         """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
         # no row affects another
         x = images.astype(jnp.float32) / 127.5 - 1.0
@@ -56,7 +56,7 @@ class PoolingCnn(nnx.Module):
         self.dropout = nnx.Dropout(DROPOUT, rngs=rngs)
         self.head = nnx.Linear(hidden, num_classes, rngs=rngs)
 
-    def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    def __call__(self, images: Array, mask: Array | None = None) -> Array:
         """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
         # no row affects another
         x = images.astype(jnp.float32) / 127.5 - 1.0
@@ -71,7 +71,7 @@ def _convolutions(channels: int, widths: tuple[int, ...], rngs: nnx.Rngs, stride
     return nnx.List(nnx.Conv(before, after, (3, 3), strides=strides, rngs=rngs) for before, after in pairs)
 
 
-def _pooled(x: jax.Array) -> jax.Array:
+def _pooled(x: Array) -> Array:
     """The maximum of each 2x2 square. On CPU, a step takes half the time of one with XLA's reduce-window."""
     b, height, width, channels = x.shape
     even = x[:, : height // 2 * 2, : width // 2 * 2]
