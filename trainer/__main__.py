@@ -71,9 +71,9 @@ def _help() -> str:
 
 def _of_user(error: Exception) -> list[str] | None:
     """What to print of an error in a recipe's own code, or of a missing library; None if the mistake may be ours."""
-    from trainer.command.loading import needed_by_training
+    from trainer.command.loading import lacks_library
 
-    if isinstance(error, ModuleNotFoundError) and (needed_by_training(error) or "pip install" in str(error)):
+    if lacks_library(error):
         hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
         return [f"{str(error).rstrip('.')}.{hint}"]
     frames = source_lines(error)

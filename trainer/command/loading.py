@@ -85,9 +85,11 @@ def recipe_class(name: str) -> type[Recipe]:
     return found
 
 
-def needed_by_training(error: ModuleNotFoundError) -> bool:
-    """Whether the missing module belongs to a library that a recipe cannot do without."""
-    return (error.name or "").partition(".")[0] in LIBRARIES
+def lacks_library(error: Exception) -> bool:
+    """Whether a library is missing that a recipe cannot do without, or one whose installation the message states."""
+    if not isinstance(error, ModuleNotFoundError):
+        return False
+    return (error.name or "").partition(".")[0] in LIBRARIES or "pip install" in str(error)
 
 
 def _check_name(module_name: str, class_name: str) -> None:
@@ -124,8 +126,7 @@ def _importing(module_name: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         lines = source_lines(error)
-        needed = isinstance(error, ModuleNotFoundError) and (needed_by_training(error) or "pip install" in str(error))
-        if needed or not lines or keeps_all_frames():
+        if lacks_library(error) or not lines or keeps_all_frames():
             raise
         hint = f". {DECORATOR}" if "non-frozen dataclass" in str(error) else ""
         raise OptionError(f"{module_name} cannot be imported: {described(error)}{hint}", *lines) from error

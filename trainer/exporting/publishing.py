@@ -63,8 +63,10 @@ class Exports:
 
     def origin(self, number: int) -> dict[str, Any]:
         """What an export says of the model in it, see ExportOrigin; {} if it says nothing."""
-        path = self._description(number)
-        return json.loads(self._storage.read(path))["origin"] if self._storage.exists(path) else {}
+        return self._about(number)["origin"] if self._storage.exists(self._description(number)) else {}
+
+    def _about(self, number: int) -> Any:
+        return json.loads(self._storage.read(self._description(number)))
 
     def _description(self, number: int) -> str:
         return join(self._place(number), f"{EXTRA}/{DESCRIPTION}")
@@ -75,7 +77,7 @@ class Exports:
         if place.is_symlink() or (place / EXTRA).is_symlink():
             return False
         try:
-            about = json.loads(self._storage.read(self._description(number)))
+            about = self._about(number)
         except (StorageError, ValueError, RecursionError):  # missing or damaged
             return False
         return isinstance(about, dict) and about.keys() >= _DESCRIBED and about["export"] == number  # not of a copy
@@ -152,7 +154,7 @@ class Exports:
     def _remove(self, number: int) -> None:
         """Removes what an export consists of. Other files stay."""
         place = self._place(number)
-        extra = json.loads(self._storage.read(self._description(number))).get("assets_extra")
+        extra = self._about(number).get("assets_extra")
         extra = filter(_can_be_asset, extra if isinstance(extra, list) else ())
         for name in (*(f"{EXTRA}/{name}" for name in extra), *_FILES):
             if not Path(place, name).parent.is_symlink():

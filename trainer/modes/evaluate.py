@@ -128,8 +128,7 @@ def evaluate_continuously(
             try:
                 with open_session(job) as session:
                     start = restore(session, "eval", input_fn, step, None)
-                    begin = evaluation.again if evaluation else Evaluation
-                    evaluation = begin(session, start.opened, start.state, step)
+                    evaluation = Evaluation.after(evaluation, session, start.opened, start.state, step)
                     result = evaluation.epoch()
                     evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
             except (CheckpointError, HostError):
@@ -190,8 +189,8 @@ class PeriodicEvaluations:
         whether the training has ended."""
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
-            begin = self._evaluations[name].again if name in self._evaluations else Evaluation
-            evaluation = self._evaluations[name] = begin(self._session, opened, state, step)
+            evaluation = Evaluation.after(self._evaluations.get(name), self._session, opened, state, step)
+            self._evaluations[name] = evaluation
             result = replace(evaluation.epoch(), name=name)
             self.results.append(result)
             self._session.ownership.fence()

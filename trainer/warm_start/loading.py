@@ -68,11 +68,8 @@ def _of_infeed(path: str, ema: bool) -> Weights:
         params = averages
     names = finding.model_names(params, extra)
 
-    def read(name: str) -> np.ndarray:
-        return read_array(path, names[name], listed[names[name]])
-
     arrays = {name: finding.Array(tuple(listed[each]["shape"]), listed[each]["dtype"]) for name, each in names.items()}
-    return Weights(path, arrays, read)
+    return Weights(path, arrays, lambda name: read_array(path, names[name], listed[names[name]]))
 
 
 def _of_orbax(path: str) -> Weights:
@@ -95,7 +92,7 @@ def _of_orbax(path: str) -> Weights:
         chosen = order.index(originals[name])
         item = structure.unflatten([leaf if n == chosen else ocp.PLACEHOLDER for n, leaf in enumerate(leaves)])
         args: Any = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy)  # pyright: ignore[reportCallIssue]
-        with as_checkpoint_error("read", f"{name} of {path}"), ocp.Checkpointer(handler) as reader:
+        with ocp.Checkpointer(handler) as reader:
             return jax.tree.leaves(reader.restore(where, args=args))[chosen]
 
     arrays = {
@@ -124,8 +121,7 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
         arrays |= found
 
     def read(name: str) -> np.ndarray:
-        file = places[name]
-        with as_checkpoint_error("read", f"{name} of {file}"), safe_open(file, framework="np") as opened:
+        with safe_open(places[name], framework="np") as opened:
             return opened.get_tensor(name)
 
     return Weights(path, arrays, read)
@@ -146,12 +142,8 @@ def _of_tensorflow(path: str) -> Weights:
         keys = _of_objects(reader.get_tensor(GRAPH)) if GRAPH in shapes else {name: name for name in shapes}
     keys = {name: key for name, key in keys.items() if name not in NOT_THE_MODELS}
 
-    def read(name: str) -> np.ndarray:
-        with as_checkpoint_error("read", f"{name} of {path}"):
-            return reader.get_tensor(keys[name])
-
     arrays = {name: finding.Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
-    return Weights(path, arrays, read)
+    return Weights(path, arrays, lambda name: reader.get_tensor(keys[name]))
 
 
 def _of_objects(serialized: bytes) -> dict[str, str]:
@@ -193,12 +185,13 @@ class Loading(NamedTuple):
         replaced: dict[int, Any] = {}
         ours = finding.model_names(params, named_leaves(state.variables.extra))
         for name, theirs in self.names.items():
-            numbers = self.weights.read(theirs)
+            with as_checkpoint_error("read", f"{theirs} of {self.weights.path}"):
+                numbers = self.weights.read(theirs)
             if finding.from_torch(name, numbers.shape, self.config):
                 numbers = np.moveaxis(numbers, (0, 1), (-1, -2))
             numbers = numbers.astype(ours[name].dtype)
             replaced[id(ours[name])] = _placed(numbers, ours[name])
-            if name in averages and name in params:
+            if name in averages:
                 replaced[id(averages[name])] = _placed(numbers, averages[name])
 
         def new(tree: Any) -> Any:
