@@ -19,8 +19,7 @@ from beam_jobs.launch import dry_run, launch
 from beam_jobs.plausible import check_places
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
-from pipeline.bounds import check_number
-from pipeline.errors import InfeedError, OptionError, did_you_mean, how_to_install
+from pipeline.errors import InfeedError, OptionError, check_at_least, did_you_mean, how_to_install
 from pipeline.sizes import parse_bytes
 from pipeline.tools.command import Console, Parser, say, spelled
 
@@ -129,8 +128,7 @@ def run(
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
     num_shards = {split: number for split, number in wanted.items() if number is not None}
-    for split, number in num_shards.items():
-        check_number(f"--num-{split}-shards", number, at_least=1)
+    check_at_least(1, {f"--num-{split}-shards": number for split, number in num_shards.items()})
     fields = {"sources": tuple(sources), "num_shards": num_shards, "scratch": scratch.paths if scratch else ()}
     job, console = make_job(args, converter, expected=expected, **fields), Console()
     for notice in notices:
@@ -179,8 +177,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def make_job(args: argparse.Namespace, converter: Converter | Packer, **fields: Any) -> ConversionJob:
     """The job described by the common options. fields: of the job, which no option states. Raises OptionError."""
-    check_number("--seed", args.seed, at_least=0)
-    check_number("--max-bad-records", args.max_bad_records, at_least=0)
+    check_at_least(0, {"--seed": args.seed, "--max-bad-records": args.max_bad_records})
     if not fields["sources"]:
         raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
     return ConversionJob(
@@ -220,7 +217,7 @@ def _beam(args: argparse.Namespace, rest: Sequence[str]) -> tuple[Any, Preset]:
 
 
 def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
-    check_number("--local-processes", args.local_processes, at_least=1)
+    check_at_least(1, {"--local-processes": args.local_processes})
     if args.local_processes > 1 and not preset.processes:
         raise OptionError(
             f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "

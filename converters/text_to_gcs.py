@@ -20,7 +20,6 @@ from converters.raw.splits import SPLITS
 from converters.table.layouts import check_columns, check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
-from pipeline.bounds import check_number
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage
@@ -37,7 +36,11 @@ _BUILT_IN = ("bytes", "characters")
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
-    check_number("--sequence-length", args.sequence_length, at_least=2, at_most=_LONGEST_ROW)
+    if not 2 <= args.sequence_length <= _LONGEST_ROW:
+        raise OptionError(
+            f"--sequence-length={args.sequence_length}: must be at least 2, a start token and one other, and at most "
+            f"{_LONGEST_ROW:,}."
+        )
     check_delimiter(args.delimiter)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.gcs_output_path)

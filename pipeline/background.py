@@ -18,14 +18,17 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from pipeline.bounds import check_number
-from pipeline.errors import InfeedError, StallError, keeps_all_frames
+from pipeline.errors import InfeedError, OptionError, StallError, keeps_all_frames
 from pipeline.logs import log
 
 
 def checked_stall_seconds(stall_seconds: float) -> float:
     """The time limit, capped to what locks accept; infinity waits forever. OptionError unless above 0."""
-    check_number("stall_seconds", stall_seconds, above=0, more="; float('inf') waits forever")
+    if not stall_seconds > 0:
+        raise OptionError(
+            f"stall_seconds={stall_seconds} must be more than 0: the longest that one wait may last before it is an "
+            "error. float('inf') waits forever."
+        )
     return min(stall_seconds, threading.TIMEOUT_MAX)
 
 

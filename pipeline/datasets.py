@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Literal
 
-from pipeline.bounds import check_number
 from pipeline.caches import Cache, CachedRecords, cached
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
 from pipeline.decoding.padding import PadTo
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_at_least
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.inputs.dataset_input import Batches, DatasetInput
@@ -209,12 +208,12 @@ def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
 
 def checked_start_step(start_step: int) -> int:
     """As an int. OptionError for one below 0."""
-    check_number("start_step", start_step, at_least=0)
+    check_at_least(0, {"start_step": start_step})
     return int(start_step)
 
 
 def _limited(records: Records, limit: int | None) -> Records:
     if limit is None:
         return records
-    check_number("limit", limit, at_least=1, more=f"; None takes all {records.info.num_records} records")
+    check_at_least(1, {"limit": limit}, f"; None takes all {records.info.num_records} records")
     return concatenated([Part(records, range(min(limit, records.info.num_records)))])

@@ -11,6 +11,7 @@ The remedy for a missing package is a command that works from a checkout and fro
 import contextlib
 import difflib
 import functools
+import operator
 import os
 import re
 import shlex
@@ -56,6 +57,7 @@ _STDLIB = f"{Path(os.__file__).resolve().parent}{os.sep}"
 # C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8 cannot encode.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _OF_EXTRA = re.compile(r"""(?P<requirement>.*?)\s*;\s*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
+_HOLDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 _OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")
 
 
@@ -211,6 +213,30 @@ class EvaluationError(InfeedError):
 
 class ExportError(InfeedError):
     """A model cannot be exported, or its export does not compute what the model predicts."""
+
+
+def check_at_least(least: int, values: Mapping[str, float | None], more: str = "") -> None:
+    """Raises OptionError for the first of the values, by the names of their arguments or flags, that is too small.
+
+    None: not given. more: ends the message."""
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise OptionError(f"{name}={value}{':' * name.startswith('--')} must be at least {least}{more}.")
+
+
+def check_number(name: str, value: float | None, *, more: str = "", **bounds: float) -> None:
+    """Raises OptionError for a number outside of the bounds, such as NaN.
+    name: of the argument or flag. value: None, for one that was not given, is allowed. more: ends the message. bounds:
+    any of at_least, above, at_most and below."""
+    if value is not None and not all(_HOLDS[bound](value, limit) for bound, limit in bounds.items()):
+        allowed = " and ".join(f"{bound.replace('_', ' ')} {limit}" for bound, limit in bounds.items())
+        raise OptionError(f"{name}={value}{':' * name.startswith('--')} must be {allowed}{more}.")
+
+
+def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Raises OptionError unless the value is one of those that are allowed. name: of the argument or flag."""
+    if value not in (known := list(allowed)):
+        raise OptionError(f"{name}={value!r} is not one of {', '.join(map(str, known))}.")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_at_least
 from pipeline.shards.schema import Schema
 from pipeline.spec import feature_specs
 
@@ -29,8 +28,7 @@ class FixedLength:
             feature_specs(self.record)
         elif not isinstance(self.record, int) or not 1 <= self.record < 2**32:
             raise OptionError(f"record={self.record!r} must be a number of bytes, 1 to 2**32 - 1, or an np.dtype.")
-        check_number("header_bytes", self.header_bytes, at_least=0)
-        check_number("footer_bytes", self.footer_bytes, at_least=0)
+        check_at_least(0, {"header_bytes": self.header_bytes, "footer_bytes": self.footer_bytes})
 
     @property
     def record_bytes(self) -> int:

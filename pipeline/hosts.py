@@ -5,8 +5,7 @@ The trainer makes a Hosts once, at the edge, from its sharding; readers and test
 import math
 from dataclasses import dataclass
 
-from pipeline.bounds import check_number
-from pipeline.errors import BatchSizeError, OptionError
+from pipeline.errors import BatchSizeError, OptionError, check_at_least
 
 __all__ = ["ONE_HOST", "Hosts"]
 
@@ -28,7 +27,7 @@ class Hosts:
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
             raise OptionError(f"host index {self.index} is not in 0..{self.count - 1} ({self.count} hosts).")
-        check_number("devices", self.devices, at_least=1)
+        check_at_least(1, {"devices": self.devices})
 
     def check_batch(self, global_batch: int) -> None:
         """Raises BatchSizeError, with the nearest sizes that fit, unless devices and hosts divide the batch.

@@ -24,8 +24,7 @@ from jax import Array
 from jax.extend.random import threefry_2x32
 from scipy.special import betaincinv
 
-from pipeline.bounds import check_number
-from pipeline.errors import InputError, OptionError, did_you_mean
+from pipeline.errors import InputError, OptionError, check_number, did_you_mean
 from trainer.inputs import MASK, SEED
 from trainer.metrics.labels import counting
 from trainer.task import Batch

@@ -5,8 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
-from pipeline.bounds import check_choice, check_number
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_choice, check_number
 from trainer.mesh_flags import axis_sizes, partition_rules
 
 __all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, get_args
 
-from pipeline.bounds import check_choice
+from pipeline.errors import check_choice
 from trainer.callbacks import Callback, EvaluationEnd
 from trainer.exporting.publishing import ExportOptions
 from trainer.inputs import InputFn

@@ -11,8 +11,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from pipeline.bounds import check_choice
-from pipeline.errors import InputError, OptionError
+from pipeline.errors import InputError, OptionError, check_choice
 from trainer.config import PrecisionName
 from trainer.task import Augment, Batch, Metrics, Partition, Target, Task, Variables, copied, kind_of
 from trainer.user_code import ShortErrors

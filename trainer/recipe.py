@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from trainer.config import TrainerConfig
 from trainer.optimizers.config import OptimizerConfig, Run
 from trainer.settings import Export, Pages, settings

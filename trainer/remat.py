@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import jax
 from flax import nnx
 
-from pipeline.bounds import check_choice
+from pipeline.errors import check_choice
 
 __all__ = ["Remat", "rematerialized"]
 

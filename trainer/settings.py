@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError, check_number, did_you_mean
 from trainer.config import TrainerConfig
 
 MOST_PICTURES = 250  # of 64x64 pixels, so that a page stays below 5 MB

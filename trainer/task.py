@@ -14,8 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from trainer.config import PrecisionName
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from pipeline.bounds import check_number
+from pipeline.errors import check_number
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import BatchAxes, named_leaves

@@ -2,7 +2,7 @@
 
 import argparse
 
-from pipeline.bounds import check_number
+from pipeline.errors import OptionError, check_at_least
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import VERIFY_LEVELS
 
@@ -32,6 +32,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
 
 def to_jpeg_of(args: argparse.Namespace) -> ToJpeg:
     """The conversion that the options choose. Raises OptionError."""
-    check_number("--max-side", args.max_side, at_least=1)
-    check_number("--jpeg-quality", args.jpeg_quality, at_least=1, at_most=100)
+    check_at_least(1, {"--max-side": args.max_side})
+    if not 1 <= args.jpeg_quality <= 100:
+        raise OptionError(f"--jpeg-quality={args.jpeg_quality}: must be 1 to 100.")
     return ToJpeg(args.verify, args.max_side, args.apply_orientation, args.jpeg_quality)

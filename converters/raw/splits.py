@@ -6,8 +6,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pipeline.bounds import check_number
-from pipeline.errors import RawDataError
+from pipeline.errors import OptionError, RawDataError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
@@ -63,7 +62,8 @@ def by_split(
 
 def check_fraction(fraction: float) -> None:
     """Raises OptionError for a --validation-fraction outside [0, 1)."""
-    check_number("--validation-fraction", fraction, at_least=0, below=1)
+    if not 0 <= fraction < 1:
+        raise OptionError(f"--validation-fraction={fraction}: must be at least 0 and less than 1.")
 
 
 def is_of(split: str, place: str, fraction: float | None) -> bool:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.bounds import check_number
 from pipeline.decoding.op import Features, OneFeatureOp, Specs, spec_of
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
@@ -21,7 +20,8 @@ class _Hot(OneFeatureOp):
     into: str = "labels"
 
     def __post_init__(self) -> None:
-        check_number(f"{self!r}: num_classes", self.num_classes, at_least=1)
+        if self.num_classes < 1:
+            raise OptionError(f"{self!r}: num_classes must be at least 1.")
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""

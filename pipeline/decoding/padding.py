@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.bounds import check_number
 from pipeline.decoding.columns import Column, Ragged
 from pipeline.decoding.op import Specs
 from pipeline.errors import OptionError, SchemaError, did_you_mean
@@ -25,7 +24,8 @@ class PadTo:
     length_into: str | None = None
 
     def __post_init__(self) -> None:
-        check_number(f"{self!r}: length", self.length, at_least=1)
+        if self.length < 1:
+            raise OptionError(f"{self!r}: length must be at least 1.")
 
 
 def padded_specs(specs: Specs, pad_to: Mapping[str, PadTo]) -> dict[str, ArraySpec]:

@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.bounds import check_choice, check_number
 from pipeline.decoding.encoded import Window, decoded_window, pixels_spec
 from pipeline.decoding.op import ImageOp, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
@@ -47,7 +46,8 @@ class _Photo(ImageOp):
 
     def __post_init__(self) -> None:
         check_resizing(self, self.size, self.method, self.antialias)
-        check_choice(f"{self!r}: channels", self.channels, (1, 3))
+        if self.channels not in (1, 3):
+            raise OptionError(f"{self!r}: channels must be 1 (grey) or 3 (RGB).")
 
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, self.key, specs, (*self.size, self.channels))
@@ -101,10 +101,10 @@ class DecodeCentralCrop(_Photo):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size[0] != self.size[1]:
-            raise OptionError(f"{self!r}: size must be a square.")
-        check_number(f"{self!r}: border", self.border, at_least=0)
-        check_number(f"{self!r}: resize_short", self.resize_short, at_least=self.size[0], more=", that of size")
+        if self.size[0] != self.size[1] or self.border < 0:
+            raise OptionError(f"{self!r}: size must be a square, and border 0 or more.")
+        if self.resize_short is not None and self.resize_short < self.size[0]:
+            raise OptionError(f"{self!r}: resize_short must be at least the {self.size[0]} of size.")
 
     def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
         side = self.size[0]
@@ -126,7 +126,8 @@ class DecodeResize(_Photo):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(f"{self!r}: fit", self.fit, ("stretch", "pad"))
+        if self.fit not in ("stretch", "pad"):
+            raise OptionError(f"{self!r}: fit must be 'stretch' or 'pad'.")
 
     def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
         pixels = self._window(value, whole)

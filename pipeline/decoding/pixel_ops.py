@@ -1,15 +1,13 @@
 """Ops for decoded images [height, width, channels]: crops, flips, sizes and channels."""
 
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 
-from pipeline.bounds import check_choice, check_number
 from pipeline.decoding.op import ImageOp, Specs, image_spec
 from pipeline.decoding.resizing import Fill, Method, bordered, check_resizing, check_size, mirrored, resized
 from pipeline.decoding.rng import Rng
-from pipeline.errors import SchemaError
+from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 
 
@@ -24,8 +22,8 @@ class RandomShift(ImageOp):
     fill: Fill = "zero"
 
     def __post_init__(self) -> None:
-        check_number(f"{self!r}: pixels", self.pixels, at_least=0)
-        check_choice(f"{self!r}: fill", self.fill, get_args(Fill))
+        if self.pixels < 0 or self.fill not in ("zero", "edge"):
+            raise OptionError(f"{self!r}: pixels must be at least 0, and fill 'zero' or 'edge'.")
 
     def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
         height, width, _ = value.shape
@@ -47,8 +45,8 @@ class RandomCrop(ImageOp):
     def __post_init__(self) -> None:
         if self.size is not None:
             check_size(self, self.size)
-        check_number(f"{self!r}: padding", self.padding, at_least=0)
-        check_choice(f"{self!r}: fill", self.fill, get_args(Fill))
+        if self.padding < 0 or self.fill not in ("zero", "edge"):
+            raise OptionError(f"{self!r}: padding must be at least 0, and fill 'zero' or 'edge'.")
 
     def _spec(self, specs: Specs) -> ArraySpec:
         spec = image_spec(self, self.key, specs)

@@ -5,7 +5,6 @@ from typing import Literal, get_args
 import numpy as np
 from PIL import Image
 
-from pipeline.bounds import check_choice
 from pipeline.decoding.op import Op
 from pipeline.decoding.opencv import cv2
 from pipeline.errors import OptionError
@@ -19,7 +18,9 @@ _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.B
 def check_resizing(op: Op, size: tuple[int, int], method: Method, antialias: bool) -> None:
     """Raises OptionError for options of `op` that `resized` does not support."""
     check_size(op, size)
-    check_choice(f"{op!r}: method", method, _FILTERS if antialias else get_args(Method))
+    if method not in get_args(Method) or (antialias and method == "area"):
+        known = ", ".join(get_args(Method))
+        raise OptionError(f"{op!r}: method must be one of {known}; antialias is for bilinear and bicubic.")
 
 
 def check_size(op: Op, size: tuple[int, int]) -> None:

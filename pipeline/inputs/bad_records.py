@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Any, Literal, get_args
 
-from pipeline.bounds import check_choice, check_number
-from pipeline.errors import BadRecordsError, OptionError, StorageError
+from pipeline.errors import BadRecordsError, OptionError, StorageError, check_at_least
 from pipeline.logs import log
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
@@ -43,8 +42,9 @@ class Quarantine(Sequence[BadRecord]):
         max_bad_records: int = MAX_BAD_RECORDS,
         quarantine_file: str | PathLike[str] | None = None,
     ) -> None:
-        check_choice("on_error", on_error, get_args(OnError))
-        check_number("max_bad_records", max_bad_records, at_least=0)
+        if on_error not in get_args(OnError):
+            raise OptionError(f"on_error={on_error!r} is not known. Known: {', '.join(map(repr, get_args(OnError)))}.")
+        check_at_least(0, {"max_bad_records": max_bad_records})
         if quarantine_file is not None and on_error == "raise":
             raise OptionError(
                 f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, but on_error='raise' leaves "

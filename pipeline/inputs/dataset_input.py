@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.background import checked_stall_seconds
-from pipeline.bounds import check_number
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.rows import num_cores
 from pipeline.description import Description, renumberings
-from pipeline.errors import BatchSizeError, FingerprintError
+from pipeline.errors import BatchSizeError, FingerprintError, check_at_least
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, batches_together, planned_rows, read_ahead
@@ -59,7 +58,7 @@ class DatasetInput:
         self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
         self._quarantine, self._workers = quarantine, workers
         self._stall_seconds = checked_stall_seconds(stall_seconds)
-        check_number("read_ahead_bytes", read_ahead_bytes, at_least=0, more="; 0 reads one batch ahead")
+        check_at_least(0, {"read_ahead_bytes": read_ahead_bytes}, "; 0 reads one batch ahead")
         # Reading ahead more than the split is never useful.
         source = records.info
         self.read_ahead_bytes = min(read_ahead_bytes, 4 * (source.num_bytes + RECORD_OBJECT_BYTES * source.num_records))
@@ -81,7 +80,7 @@ class DatasetInput:
             description=source.description,
             name=source.name,
         )
-        check_number("workers", workers, at_least=0, more="; 0 makes the batches in this process")
+        check_at_least(0, {"workers": workers}, "; 0 makes the batches in this process")
         host_rows = sum(map(len, rows))
         if not host_rows:
             raise BatchSizeError(f"{source.name}: hosts= gives this host no row of the batch. Each needs one.")

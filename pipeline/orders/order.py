@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.bounds import check_choice, check_number
-from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
+from pipeline.errors import BatchSizeError, EmptySplitError, OptionError, check_at_least
 from pipeline.orders.hashing import record_seeds
 from pipeline.orders.shuffle import Shuffle
 
@@ -69,13 +68,14 @@ class TrainOrder:
         epochs: Literal["drop", "span"] = "drop",
     ) -> None:
         check_sizes(num_records, global_batch)
-        check_choice("epochs", epochs, ("drop", "span"))
+        if epochs not in ("drop", "span"):
+            raise OptionError(f"epochs={epochs!r} is not known. Known: 'drop', 'span'.")
         if epochs == "drop" and num_records < global_batch:
             raise BatchSizeError(
                 f"global_batch={global_batch} is larger than the split's {num_records} records, so no batch "
                 f"fits in an epoch. Use a batch of at most {num_records}, or epochs='span' (batches cross epochs)."
             )
-        check_number("block_records", block_records, at_least=1)
+        check_at_least(1, {"block_records": block_records})
         self.num_records, self.global_batch, self.seed, self.epochs = num_records, global_batch, seed, epochs
         check_streams(streams, global_batch, num_records)
         self.streams, self.block_records, self.window_records = streams, block_records, window_records

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.bounds import check_number
+from pipeline.errors import check_at_least
 from pipeline.orders.hashing import BLOCKS, WINDOWS, hash_key, permutation
 
 BLOCK_BYTES = 1_000_000  # one ranged read
@@ -38,7 +38,7 @@ class Shuffle:
     def __init__(
         self, num_records: int, block_starts: np.ndarray, *, seed: int, streams: int, window_records: int
     ) -> None:
-        check_number("window_records", window_records, at_least=1)
+        check_at_least(1, {"window_records": window_records})
         self.num_records, self.streams, self.window_records = num_records, streams, window_records
         self.seed, self._starts = seed, np.append(block_starts, num_records)
         # Batches need the same window of a stream many times, and an epoch boundary needs the blocks of two epochs.

@@ -25,7 +25,7 @@ WRONG = [
     ([*IMAGES, "--key-column=id"], OptionError, r"--key-column: .* has no column 'id'\. Known: animal, file"),
     ([*IMAGES, "--delimiter=||"], OptionError, "--delimiter='||': it must be one character"),
     (["--image-column=file", "--label-file=x"], OptionError, "--label-file names the classes of --label-column or"),
-    ([*IMAGES, "--jpeg-quality=0"], OptionError, "--jpeg-quality=0: must be at least 1 and at most 100"),
+    ([*IMAGES, "--jpeg-quality=0"], OptionError, "--jpeg-quality=0: must be 1 to 100"),
     ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
     ([*IMAGES, "--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0"),
     ([*IMAGES, "--raw-data-dir=/nowhere"], RawDataError, "--raw-data-dir=/nowhere does not exist"),

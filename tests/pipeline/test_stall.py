@@ -91,7 +91,7 @@ def assert_ends_in_one_stall(batches: Iterator, caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
 @pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])
 def test_an_invalid_stall_timeout_is_refused(images, recipe, seconds):
-    with pytest.raises(OptionError, match=rf"stall_seconds={seconds} must be above 0"):
+    with pytest.raises(OptionError, match=rf"stall_seconds={seconds} must be more than 0"):
         recipe(images, global_batch=4, stall_seconds=seconds)
 
 

@@ -179,7 +179,7 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            told = {"prog": program, "description": _description(recipe)}
+            told: dict[str, Any] = {"prog": program, "description": _description(recipe)}
             values, unknown = tyro.cli(flags, args=options, return_unknown_args=True, **told)
     except SystemExit as left:
         cause: BaseException | None = left

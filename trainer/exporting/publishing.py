@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError, StorageError, how_to_install
+from pipeline.errors import OptionError, StorageError, check_number, how_to_install
 from pipeline.logs import logger
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pipeline.bounds import check_number
-from pipeline.errors import InputError, OptionError
+from pipeline.errors import InputError, OptionError, check_number
 from trainer.config import check_positive_int
 from trainer.metrics.classes import share
 from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from pipeline.bounds import check_choice
-from pipeline.errors import ExportError, InputError, OptionError, did_you_mean
+from pipeline.errors import ExportError, InputError, OptionError, check_choice, did_you_mean
 from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.callbacks import EvaluationEnd

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
-from pipeline.bounds import check_choice, check_number
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_choice, check_number
 
 __all__ = ["OptimizerConfig", "OptimizerName", "Run", "steps_of"]
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from pipeline.shards.schema import Labels, Schema
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
 from trainer.recipes.image_data import FileNames, ImageData, file_name_key, image_data

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.bounds import check_number
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from pipeline.logs import logger
 from trainer.config import check_positive_int
 from trainer.mesh_flags import partition_rules

@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pipeline.bounds import check_choice
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_choice
 
 Mismatch = Literal["error", "skip"]
 

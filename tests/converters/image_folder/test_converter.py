@@ -169,12 +169,12 @@ def test_a_conversion_with_one_unfinished_shard_resumes_and_keeps_the_others(raw
 WRONG = [
     (["--raw-data-dir=/nowhere"], RawDataError, "--raw-data-dir=/nowhere does not exist"),
     ([], RawDataError, r"no folder of a split \(train, .*It has: cat, dog, grey eel\. .*--validation-fraction"),
-    (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and below 1"),
+    (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and less than 1"),
     (["--validation-fraction=nan"], OptionError, "--validation-fraction=nan: must be at least 0"),
     (["--validation-fraction=0", "--splits=test"], RawDataError, r"does not have the test split. It has: train\."),
     (["--splits=tset"], OptionError, "unknown split 'tset'. Did you mean 'test'"),
     (["--max-side=0"], OptionError, "--max-side=0: must be at least 1"),
-    (["--jpeg-quality=101"], OptionError, "--jpeg-quality=101: must be at least 1 and at most 100"),
+    (["--jpeg-quality=101"], OptionError, "--jpeg-quality=101: must be 1 to 100"),
     (["--validation-fraction=0", "--max_sid=9"], OptionError, "--max-sid is not .* Did you mean --max-side"),
 ]
 

@@ -152,7 +152,7 @@ def test_what_cannot_be_padded_is_refused_before_anything_is_read(pad_to, error,
 
 @pytest.mark.parametrize("length", [0, -1])
 def test_a_padded_length_below_one_is_refused(length):
-    with pytest.raises(OptionError, match=rf"PadTo\(length={length}, .*: length={length} must be at least 1"):
+    with pytest.raises(OptionError, match=rf"PadTo\(length={length}, .*: length must be at least 1"):
         Decoder(SCHEMA, 2, pad_to={"xmin": length})
 
 

@@ -109,7 +109,7 @@ def test_a_batch_larger_than_the_split_names_the_way_out():
         ({"streams": 0}, r"streams=0 must divide"),
         ({"block_records": 0}, "block_records=0 must be at least 1"),
         ({"window_records": -1}, "window_records=-1 must be at least 1"),
-        ({"epochs": "once"}, "epochs='once' is not one of drop, span"),
+        ({"epochs": "once"}, "epochs='once' is not known. Known: 'drop', 'span'"),
     ],
 )
 def test_an_invalid_option_of_an_order_is_refused_with_valid_values(options, text):
