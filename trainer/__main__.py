@@ -60,13 +60,15 @@ def _help() -> str:
     from trainer.command.loading import WITH_DATA, WITHOUT_DATA
 
     examples = [f"mnist {WITHOUT_DATA}", f"images {WITH_DATA}"]
-    lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]
-    lines += [
-        f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,"
-    ]
-    lines += ["PYTHONPATH or what is installed. MODULE alone means its class Config: see trainer/RECIPES.md."]
-    lines += ["RECIPE --help lists the options of a recipe.", ""]
-    return "\n".join([*lines, help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe"))])
+    lines = (
+        f"usage: {program('trainer')} RECIPE [options]\n",
+        f"{command_of('trainer').purpose}\n",
+        f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,",
+        "PYTHONPATH or what is installed. MODULE alone means its class Config: see trainer/RECIPES.md.",
+        "RECIPE --help lists the options of a recipe.\n",
+        help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe")),
+    )
+    return "\n".join(lines)
 
 
 def _of_user(error: Exception) -> list[str] | None:

@@ -58,14 +58,13 @@ def nnx_task(
         abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     if precision != "f32":
         _set_dtype(abstract, compute_dtype)
-    graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
+    graph, params, streams, extra = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
     def init(rng: Array, _: Any) -> Variables:  # an nnx module knows its shapes
-        _, params, _, extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
-        return Variables(_cast(_named(params), dtype), _named(extra))
+        _, fresh, _, fresh_extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
+        return Variables(_cast(_named(fresh), dtype), _named(fresh_extra))
 
     def merged(variables: Variables, rng: Array) -> Any:
-        params, streams, extra = abstract_parts
         filled = (_filled(params, variables.params), _seeded(streams, rng), _filled(extra, variables.extra))
         return nnx.merge(graph, *filled)
 
@@ -88,9 +87,19 @@ def nnx_task(
     def seen(model: Any) -> Any:
         return model if precision == "f32" else _InFloat32(model)
 
-    predicting = None if predict is None else predict_fn
-    options = {"augment": augment, "precision": precision, "module": module, "independent_rows": independent_rows}
-    return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, target=target, **options)
+    return Task(
+        init,
+        loss_fn,
+        optimizer,
+        dict(metrics or {}),
+        partition,
+        None if predict is None else predict_fn,
+        augment,
+        precision,
+        independent_rows=independent_rows,
+        module=module,
+        target=target,
+    )
 
 
 class _InFloat32:
@@ -137,7 +146,8 @@ def _seeded(streams: nnx.State, rng: Array) -> nnx.State:
         value = leaf.get_value()
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             key = jax.random.fold_in(rng, number)
-            flat.append((path, leaf.replace(jax.random.split(key, value.shape) if value.shape else key)))
+            seeded = jax.random.split(key, value.shape) if value.shape else key
         else:
-            flat.append((path, leaf.replace(jnp.zeros(value.shape, value.dtype))))
+            seeded = jnp.zeros(value.shape, value.dtype)
+        flat.append((path, leaf.replace(seeded)))
     return nnx.from_flat_state(flat)

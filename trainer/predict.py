@@ -205,8 +205,9 @@ def _predicted(
     batch, devices = min(len(raw), recipe.trainer.resolved_predict_batch_size), jax.local_device_count()
     # The work directory of the model is only read: it may be someone else's.
     with RecordsLine("predicted", total=len(raw)) as progress, TemporaryDirectory() as scratch:
-        sizes = {**ONE_DEVICE, "global_batch_size": -(-batch // devices) * devices}  # whatever trained the model
-        trainer = Trainer(recipe.task(), replace(recipe.trainer, workdir=scratch, **sizes))
+        # Whatever mesh and batch size trained the model.
+        settings = {**ONE_DEVICE, "global_batch_size": -(-batch // devices) * devices, "workdir": scratch}
+        trainer = Trainer(recipe.task(), replace(recipe.trainer, **settings))
         for record in _good(trainer, recipe, names, step, bad):
             values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
             index = values["index"]

@@ -111,9 +111,15 @@ class Trainer:
         every = eval_every_steps or self.config.checkpoint_every_steps
         check_positive_int("eval_every_steps", eval_every_steps)
         with ShortErrors():
-            evaluations = {"eval_inputs": inputs, "eval_every_steps": every}
-            ends = {"steps": steps, "max_steps": max_steps}
-            return train(self._job, train_input_fn, self._warm_start, **ends, **evaluations)
+            return train(
+                self._job,
+                train_input_fn,
+                self._warm_start,
+                steps=steps,
+                max_steps=max_steps,
+                eval_inputs=inputs,
+                eval_every_steps=every,
+            )
 
     def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> shape, dtype and sharding of each array of the training's state; computes nothing.

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax import Array
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Future
@@ -101,7 +102,7 @@ def check_numbers(path: str, listed: Listed, state: Any) -> None:
         )
 
 
-def _plain(leaf: jax.Array) -> jax.Array:
+def _plain(leaf: Array) -> Array:
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
@@ -123,11 +124,11 @@ def _begin_on_host(state: Any) -> Callable[[], Sums]:
 
 
 @cache
-def _adder(replicated: NamedSharding | None) -> Callable[[list[jax.Array]], jax.Array]:
+def _adder(replicated: NamedSharding | None) -> Callable[[list[Array]], Array]:
     return jax.jit(lambda leaves: jnp.stack([_summed(_words(leaf)) for leaf in leaves]), out_shardings=replicated)
 
 
-def _summed(words: jax.Array) -> jax.Array:
+def _summed(words: Array) -> Array:
     """As `summed`. It does not reshape: XLA would gather an array that is split."""
     place, words_inside = jnp.zeros(words.shape, jnp.uint32), 1
     for axis in reversed(range(words.ndim)):
@@ -138,7 +139,7 @@ def _summed(words: jax.Array) -> jax.Array:
     return jnp.sum(mixed ^ (mixed >> SHIFTS[1]), dtype=jnp.uint32)
 
 
-def _words(leaf: jax.Array) -> jax.Array:
+def _words(leaf: Array) -> Array:
     """The bits of an array as uint32: one for each number of 32 bits or less, else several, in a last axis."""
     leaf = _plain(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):

@@ -179,8 +179,9 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            told: dict[str, Any] = {"prog": program, "description": _description(recipe)}
-            values, unknown = tyro.cli(flags, args=options, return_unknown_args=True, **told)
+            values, unknown = tyro.cli(
+                flags, prog=program, description=_description(recipe), args=options, return_unknown_args=True
+            )
     except SystemExit as left:
         cause: BaseException | None = left
         while cause is not None:

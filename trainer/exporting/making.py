@@ -298,7 +298,8 @@ def _serving(source: Any, needed: Collection[str]) -> Serving | None:
 def _signature_facts(signatures: Mapping[str, Signature], predictions: Mapping[str, Any]) -> dict[str, Any]:
     """Per signature its inputs, argument -> name, shape and dtype; and the predictions, name -> shape and dtype."""
     outputs = {
-        name: {"shape": list(value.shape[1:]), "dtype": _dtype(value.dtype)} for name, value in predictions.items()
+        name: {"shape": list(value.shape[1:]), "dtype": "string" if value.dtype == object else str(value.dtype)}
+        for name, value in predictions.items()
     }
     facts = {}
     for name, signature in signatures.items():
@@ -315,7 +316,3 @@ def write_description(saved_model: Path, description: Mapping[str, Any]) -> None
     directory = saved_model / EXTRA
     directory.mkdir(exist_ok=True)
     (directory / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-
-
-def _dtype(dtype: Any) -> str:
-    return "string" if np.dtype(dtype).kind == "O" else str(dtype)

@@ -45,8 +45,7 @@ def verify(
         for name in sorted(predicted, key=lambda name: (not _is_float(predicted[name]), name)):
             apart = difference(found[name], predicted[name])
             if not apart <= tolerances[signature]:
-                given = {"found": found[name], "expected": predicted[name], "tolerance": tolerances[signature]}
-                raise _differs(signature, rows, name, **given)
+                raise _differs(signature, rows, name, found[name], predicted[name], tolerances[signature])
             largest[signature] = max(largest.get(signature, 0.0), apart)
     return largest
 
@@ -104,7 +103,7 @@ def _is_float(values: np.ndarray) -> bool:
 
 
 def _differs(
-    signature: str, rows: int, name: str, *, found: np.ndarray, expected: np.ndarray, tolerance: float
+    signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, tolerance: float
 ) -> ExportError:
     by_row = [difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))]
     row, apart = int(np.argmax(by_row)), difference(found, expected)

@@ -43,8 +43,15 @@ def evaluate(
 ) -> EvalResult:
     """See Trainer.evaluate."""
     with open_session(job) as session:
-        given = "given" if on_records else "not given"
-        start = restore(session, "eval", input_fn, step, checkpoint_path, check_padding=check_padding, on_records=given)
+        start = restore(
+            session,
+            "eval",
+            input_fn,
+            step,
+            checkpoint_path,
+            check_padding=check_padding,
+            on_records=bool(on_records),
+        )
         with session.preemption.leavable():
             evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
         due = start.opened.source.info.num_records
@@ -216,7 +223,7 @@ def named_inputs(inputs: InputFn | Mapping[str, InputFn], name: str | None) -> M
         raise OptionError(f"name={name!r} with {len(inputs)} inputs: the keys of a mapping of inputs are the names.")
     for key in inputs:
         check_name(key)
-    return {key: input_fn for key, input_fn in inputs.items()}  # noqa: C416 (a copy with keys of a wider type)
+    return {**inputs}
 
 
 def check_name(name: str | None) -> None:

@@ -153,12 +153,24 @@ def _open_loop(
         recorder.start(start, begun.position, begun.run)
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
-        late, ends = session.check_late, end is None
-        feeder = stack.enter_context(session.feeding(program, opened, begun.position, steps, late=late, ends=ends))
+        feeding = session.feeding(program, opened, begun.position, steps, late=session.check_late, ends=end is None)
+        feeder = stack.enter_context(feeding)
         monitor = stack.enter_context(TrainMonitor(session, feeder, size, begun, end, hint=recorder.hint))
         stack.enter_context(profile)
-        parts = {"program": program, "monitor": monitor, "recorder": recorder, "profile": profile, "began": began}
-        yield TrainLoop(session, opened, begun, end, pace=pace, evaluations=evaluations, **parts), feeder
+        loop = TrainLoop(
+            session,
+            opened,
+            begun,
+            end,
+            program=program,
+            monitor=monitor,
+            recorder=recorder,
+            profile=profile,
+            began=began,
+            pace=pace,
+            evaluations=evaluations,
+        )
+        yield loop, feeder
 
 
 def training_step(job: Job) -> Step:

@@ -98,7 +98,7 @@ class TrainMonitor(AbstractContextManager):
             return None
         loss = float(result.scalars["loss"][-1])
         speed = self._line.update(result.start + result.length, loss, self._feeder.wait_seconds)
-        alone = 0 if speed is None else 1  # the last step is reported with the speed
+        alone = speed is not None  # the last step is reported with the speed
         if count > alone:
             columns = {name: values[: count - alone] for name, values in result.scalars.items()}
             self.reports.steps(result.start + 1, columns)

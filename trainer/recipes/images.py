@@ -134,8 +134,7 @@ class Config(DataRecipe):
 
         data = self.image_data
         target = Target(data.label, data.num_classes, data.base)
-        options: Any = {"top5": data.num_classes > 5, "augment": self._on_device()}
-        return classifier_task(self, self.network, target, **options)
+        return classifier_task(self, self.network, target, top5=data.num_classes > 5, augment=self._on_device())
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet":
         """The model that --model names."""
@@ -160,8 +159,10 @@ class Config(DataRecipe):
             if self.random_erasing:
                 batch = random_erasing(batch, IMAGE, probability=self.random_erasing)
             if self.mixup or self.cutmix or self.label_smoothing:
-                soft = {"base": data.base, "smoothing": self.label_smoothing, "into": SOFT_LABELS}
-                batch = one_hot(batch, data.label, data.num_classes, **soft)
+                smoothing = self.label_smoothing
+                batch = one_hot(
+                    batch, data.label, data.num_classes, base=data.base, smoothing=smoothing, into=SOFT_LABELS
+                )
             if self.mixup:
                 batch = mixup(batch, IMAGE, SOFT_LABELS, alpha=self.mixup)
             if self.cutmix:
@@ -181,8 +182,14 @@ class Config(DataRecipe):
         )
         ops = {"none": [self.central_crop()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
         mixes = [RequireLabel(self.image_data.label, MIXING)] if self.mixup or self.cutmix else []
-        options = {"ops": [*mixes, *ops[self.augmentation]], "keys": (IMAGE, self.image_data.label), "seed": ctx.seed}
-        return train_dataset(self.train_records, epochs="span", **options, **batch_options(ctx))
+        return train_dataset(
+            self.train_records,
+            ops=[*mixes, *ops[self.augmentation]],
+            keys=(IMAGE, self.image_data.label),
+            seed=ctx.seed,
+            epochs="span",
+            **batch_options(ctx),
+        )
 
     def eval_input(self, ctx: "InputContext") -> Any:
         """As train_input, in order and cropped at the center."""

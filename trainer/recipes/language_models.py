@@ -267,9 +267,17 @@ class ByteLm(PackedText):
 
         if self.attention == "cudnn" and (backend := jax.default_backend()) != "gpu":
             raise OptionError(f"attention=cudnn needs an NVIDIA GPU, and this process has: {backend}. Leave it out.")
-        sizes: Any = {"layers": self.layers, "width": self.width, "heads": self.heads, "dropout": self.dropout}
-        how: Any = {"remat": self.remat, "kernel": self.attention}
-        return Transformer(vocabulary_size, rngs, **sizes, **how, rules=partition_rules(self.trainer.partition))
+        return Transformer(
+            vocabulary_size,
+            rngs,
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            dropout=self.dropout,
+            rules=partition_rules(self.trainer.partition),
+            remat=self.remat,
+            kernel=self.attention,
+        )
 
     def tiny_tokenizer(self) -> "ByteTokenizer":
         """Bytes."""

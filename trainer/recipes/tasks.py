@@ -64,8 +64,7 @@ def classifier_task(
 
     metrics = {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {})
     optimizer, precision = make_optimizer(config.optimizer, config.run), config.trainer.precision
-    options: Any = {"augment": augment, "precision": precision, "target": target}
-    return nnx_task(make_model, loss, optimizer, metrics, predict, **options)
+    return nnx_task(make_model, loss, optimizer, metrics, predict, augment=augment, precision=precision, target=target)
 
 
 class LanguageModel(Protocol):
@@ -120,9 +119,15 @@ def text_task(config: Any) -> Task:
         "perplexity": Perplexity(counts, lambda outputs, _: outputs["nats"]),
         "token_accuracy": TokenAccuracy(targets, counts, "logits"),
     }
-    optimizer = make_optimizer(config.optimizer, config.run)
-    options: Any = {"precision": config.trainer.precision, "independent_rows": not config.dropout}
-    return nnx_task(make_model, loss, optimizer, metrics, predictions, **options)
+    return nnx_task(
+        make_model,
+        loss,
+        make_optimizer(config.optimizer, config.run),
+        metrics,
+        predictions,
+        precision=config.trainer.precision,
+        independent_rows=not config.dropout,
+    )
 
 
 def targets(_: Any, batch: Batch) -> Array:
@@ -190,8 +195,8 @@ def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
         "num_bytes": sum(fields["num_bytes"] for fields, _ in rows),
         "num_tokens": sum(count for _, count in rows),
     }
-    options: Any = {"totals": totals, "description": Description(schema, text=info)}
-    return ExampleRecords(f"{split} (--tiny)", schema, (fields for fields, _ in rows), **options)
+    examples, description = (fields for fields, _ in rows), Description(schema, text=info)
+    return ExampleRecords(f"{split} (--tiny)", schema, examples, totals=totals, description=description)
 
 
 def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]:

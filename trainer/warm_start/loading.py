@@ -46,13 +46,15 @@ def open_weights(path: str, ema: bool = True) -> Weights:
 
     Raises OptionError for a path without a checkpoint, CheckpointError for one that cannot be read."""
     found = finding.find_checkpoint(path)
-    if found.format == "infeed":
-        return _of_infeed(found.path, ema)
-    if found.format == "orbax":
-        return _of_orbax(found.path)
-    if found.format == "safetensors":
-        return _of_safetensors(found.path, found.files)
-    return _of_tensorflow(found.path)
+    match found.format:
+        case "infeed":
+            return _of_infeed(found.path, ema)
+        case "orbax":
+            return _of_orbax(found.path)
+        case "safetensors":
+            return _of_safetensors(found.path, found.files)
+        case "tensorflow":
+            return _of_tensorflow(found.path)
 
 
 def _of_infeed(path: str, ema: bool) -> Weights:
