@@ -200,14 +200,13 @@ def test_the_help_of_the_trainer_and_of_its_tools_ends_with_examples_that_ci_run
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_help_of_a_recipe_shows_what_people_use_and_names_the_help_that_shows_all(train_help, recipe):
-    shown, whole, same = (train_help(recipe, each) for each in ("--help", "--help-all", "--help_all"))
+    shown, whole = (train_help(recipe, each) for each in ("--help", "--help-all"))
     flags, every = ({*re.findall(r"^[│ ] (--[a-z0-9-]+)", text, re.MULTILINE)} for text in (shown, whole))
     assert {"--data-dir", "--workdir", "--max-steps", "--learning-rate", "--mode"} <= flags <= every
     assert len(flags) <= 30
     assert len(every) > 90
     assert f"infeed train {recipe} --help-all lists all flags." in shown
     assert "--help-all" not in whole
-    assert same == whole
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -18,7 +18,7 @@ from trainer import exits
 from trainer.command.names import RECIPES, is_ours
 from trainer.exits import FirstOne, Interrupts
 from trainer.history.segments import Command
-from trainer.user_code import JAX_NOTE, described, source_lines
+from trainer.user_code import described, notes_of, source_lines
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
@@ -36,8 +36,7 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
     try:
         _run(name, options, interrupts)
     except InfeedError as error:
-        ours = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
-        notes = "".join(f" ({printable(note)})" for note in ours)
+        notes = "".join(f" ({printable(note)})" for note in notes_of(error))
         print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
         return exits.EXIT_HOST_FAILED if isinstance(error, HostError) and exits.is_apart() else exits.EXIT_USER_ERROR
     except exits.Preempted as preempted:
@@ -61,20 +60,22 @@ def _help() -> str:
     from trainer.command.loading import WITH_DATA, WITHOUT_DATA
 
     examples = [f"mnist {WITHOUT_DATA}", f"images {WITH_DATA}"]
-    lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]
-    lines += [
-        f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,"
-    ]
-    lines += ["PYTHONPATH or what is installed. MODULE alone means its class Config: see trainer/RECIPES.md."]
-    lines += ["RECIPE --help lists the options of a recipe.", ""]
-    return "\n".join([*lines, help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe"))])
+    lines = (
+        f"usage: {program('trainer')} RECIPE [options]\n",
+        f"{command_of('trainer').purpose}\n",
+        f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,",
+        "PYTHONPATH or what is installed. MODULE alone means its class Config: see trainer/RECIPES.md.",
+        "RECIPE --help lists the options of a recipe.\n",
+        help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe")),
+    )
+    return "\n".join(lines)
 
 
 def _of_user(error: Exception) -> list[str] | None:
     """What to print of an error in a recipe's own code, or of a missing library; None if the mistake may be ours."""
-    from trainer.command.loading import needed_by_training
+    from trainer.command.loading import lacks_library
 
-    if isinstance(error, ModuleNotFoundError) and (needed_by_training(error) or "pip install" in str(error)):
+    if lacks_library(error):
         hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
         return [f"{str(error).rstrip('.')}.{hint}"]
     frames = source_lines(error)

@@ -20,10 +20,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.extend.random import threefry_2x32
 from scipy.special import betaincinv
 
-from pipeline.errors import InputError, OptionError, did_you_mean
+from pipeline.errors import InputError, OptionError, check_number, did_you_mean
 from trainer.inputs import MASK, SEED
 from trainer.metrics.labels import counting
 from trainer.task import Batch
@@ -41,7 +42,7 @@ STATISTICS = {
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
-def uniform(batch: Batch, stream: str, count: int) -> jax.Array:
+def uniform(batch: Batch, stream: str, count: int) -> Array:
     """float32 [b, count], uniform in [0, 1): Threefry-2x32 of each record's `_seed` and the stream's name.
 
     Streams with different names are independent; equal names give equal numbers. Raises InputError for a batch without
@@ -58,7 +59,7 @@ def uniform(batch: Batch, stream: str, count: int) -> jax.Array:
     return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
-def beta(u: jax.Array, alpha: float) -> jax.Array:
+def beta(u: Array, alpha: float) -> Array:
     """float32 with the distribution Beta(alpha, alpha), from uniform numbers `u` in [0, 1).
 
     From a table of 4,096 quantiles, because rejection algorithms change between versions."""
@@ -71,7 +72,7 @@ def _quantiles(alpha: float) -> np.ndarray:
     return np.round(betaincinv(alpha, alpha, middles) * 2**20).astype(np.float32) / np.float32(2**20)
 
 
-def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None = None) -> jax.Array:
+def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None = None) -> Array:
     """batch[key]. Raises InputError, which names the op, unless it has 4 dimensions and one of these channel counts."""
     if key not in batch:
         raise InputError(f"{op} reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
@@ -86,20 +87,15 @@ def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None 
     return images
 
 
-def per_record(values: jax.Array, images: jax.Array) -> jax.Array:
-    """Reshapes [b] to [b, 1, 1, 1]."""
-    return values.reshape(values.shape + (1,) * (images.ndim - 1))
-
-
-def clipped(values: Any) -> jax.Array:
+def clipped(values: Any) -> Array:
     """Clips to 0..255, the range of levels."""
     return jnp.clip(values, 0.0, 255.0)
 
 
-def inside(top: jax.Array, left: jax.Array, height: jax.Array, width: jax.Array, images: jax.Array) -> jax.Array:
+def inside(top: Array, left: Array, height: Array, width: Array, images: Array) -> Array:
     """bool [b, h, w, 1]: the pixels of `images` in each record's rectangle, which the four int32 [b] define."""
 
-    def along(start: jax.Array, length: jax.Array, size: int) -> jax.Array:
+    def along(start: Array, length: Array, size: int) -> Array:
         places = jnp.arange(size)
         return (places >= start[:, None]) & (places < (start + length)[:, None])
 
@@ -123,12 +119,11 @@ def color_jitter(
     stream: use a different name for a second jitter of the same batch."""
     amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
     for name, amount in amounts.items():
-        if not 0 <= amount < math.inf:
-            raise OptionError(f"color_jitter: {name}={amount} must be at least 0, and finite.")
+        check_number(f"color_jitter: {name}", amount, at_least=0, below=math.inf)
     pixels = images_of(batch, key, "color_jitter", (3,) if saturation else (1, 3)).astype(jnp.float32)
     drawn = uniform(batch, stream, 3)
     ranges = [(max(0.0, 1 - amount), 1 + amount) for amount in amounts.values()]
-    factors = [per_record(low + drawn[:, i] * (high - low), pixels) for i, (low, high) in enumerate(ranges)]
+    factors = [(low + drawn[:, i] * (high - low))[:, None, None, None] for i, (low, high) in enumerate(ranges)]
     if brightness:
         pixels = clipped(pixels * factors[0])
     if contrast:
@@ -140,13 +135,13 @@ def color_jitter(
     return {**batch, key: pixels}
 
 
-def _grey(pixels: jax.Array) -> jax.Array:
+def _grey(pixels: Array) -> Array:
     return pixels if pixels.shape[-1] == 1 else (pixels * _LUMA).sum(axis=-1, keepdims=True)
 
 
 def normalize(
-    images: jax.Array, statistics: str | tuple[Sequence[float], Sequence[float]] = "imagenet", dtype: Any = jnp.float32
-) -> jax.Array:
+    images: Array, statistics: str | tuple[Sequence[float], Sequence[float]] = "imagenet", dtype: Any = jnp.float32
+) -> Array:
     """(images / 255 - mean) / deviation per channel, in `dtype`; computed in float32.
 
     Deterministic: call it in the loss and in the prediction. images: levels 0..255, uint8 or float, channels last.
@@ -178,8 +173,7 @@ def one_hot(
     every class (label smoothing, Szegedy et al. 2015, https://arxiv.org/abs/1512.00567).
 
     key: integers [b]; class 0 is the label `base`. A label outside the classes gets only the second term."""
-    if not 0 <= smoothing < 1:
-        raise OptionError(f"one_hot: smoothing={smoothing} must be at least 0 and below 1.")
+    check_number("one_hot: smoothing", smoothing, at_least=0, below=1)
     if key not in batch:
         raise InputError(f"one_hot reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
     hot = jax.nn.one_hot(batch[key] - base, num_classes)
@@ -199,7 +193,7 @@ def mixup(
     images = pixels.astype(jnp.float32)
     drawn = beta(uniform(batch, stream, 1)[:, 0], alpha)
     weight = jnp.where(_paired(batch), drawn, 1.0)
-    return {**batch, key: _mixed(images, per_record(weight, images)), labels: _mixed(soft, weight[:, None])}
+    return {**batch, key: _mixed(images, weight[:, None, None, None]), labels: _mixed(soft, weight[:, None])}
 
 
 def cutmix(
@@ -222,7 +216,7 @@ def cutmix(
     return {**batch, key: pasted, labels: _mixed(soft, weight[:, None])}
 
 
-def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+def _span(centre: Array, side: Array, size: int) -> tuple[Array, Array]:
     """(start, length), int32 [b], of the part within 0..size."""
     length = (size * side).astype(jnp.int32)
     start = (centre * size).astype(jnp.int32) - length // 2
@@ -230,23 +224,22 @@ def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax
     return first, last - first
 
 
-def _mixed(own: jax.Array, weight: jax.Array) -> jax.Array:
+def _mixed(own: Array, weight: Array) -> Array:
     return jnp.where(weight < 1, own * weight + _partners(own) * (1 - weight), own)
 
 
-def _partners(values: jax.Array) -> jax.Array:
+def _partners(values: Array) -> Array:
     return jnp.roll(values, -(values.shape[0] // 2), axis=0)
 
 
-def _paired(batch: Batch) -> jax.Array:
+def _paired(batch: Batch) -> Array:
     counts = batch[MASK] > 0
     return counts & _partners(counts)
 
 
-def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tuple[jax.Array, jax.Array]:
+def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tuple[Array, Array]:
     """The images, and the labels: NaN if a record has none."""
-    if not 0 < alpha < math.inf:
-        raise OptionError(f"{op}: alpha={alpha} must be above 0, and finite.")
+    check_number(f"{op}: alpha", alpha, above=0, below=math.inf)
     soft = batch.get(labels)
     if soft is None or soft.ndim != 2 or not jnp.issubdtype(soft.dtype, jnp.floating):
         found = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from trainer.events.progress import Speed
 from trainer.events.reports import Reports
-from trainer.inputs import InputFn
 from trainer.results import EvalResult, ExportResult
 from trainer.state import TrainState
 
@@ -17,23 +15,12 @@ __all__ = ["Callback", "CheckpointComplete", "CheckpointEnd", "EvaluationEnd", "
 Stop = Callable[[str], None]
 
 
-class Export(Protocol):
-    """Exports the model that was just evaluated. Every host has to call it."""
+Export = Callable[..., ExportResult | None]
+"""export(path, input_fn, *, better=None, metric="loss", ...) exports the model that was just evaluated, as
+Trainer.export does, with its other options. Every host has to call it.
 
-    def __call__(
-        self,
-        path: str,
-        input_fn: InputFn,
-        *,
-        better: Literal["min", "max"] | None = None,
-        metric: str = "loss",
-        **options: Any,
-    ) -> ExportResult | None:
-        """As Trainer.export, with its other options.
-
-        better: only if this metric of the evaluation is smaller ("min") or larger ("max") than in the newest export in
-        `path`, or if that has no such metric; otherwise it returns None."""
-        ...
+better: only if this metric of the evaluation is smaller ("min") or larger ("max") than in the newest export in `path`,
+or if that has no such metric; otherwise it returns None."""
 
 
 @dataclass(frozen=True)

@@ -127,18 +127,13 @@ def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
         except CheckpointError as error:
             entry["damage"] = str(error)
         entries.append(entry | {"evaluation": measured.get(step), "best": False})
-    _mark_best(entries, measured)
-    return entries
-
-
-def _mark_best(entries: Sequence[dict[str, Any]], measured: listing.Metrics) -> None:
     # By the newest settings, which the next run would use.
     config = next((entry["config"] for entry in reversed(entries) if "config" in entry), {})
     if config.get("keep_best"):
-        steps = [entry["step"] for entry in entries]
         best = listing.best_step(measured, steps, config["keep_best"], config["keep_best_mode"])
         for entry in entries:
             entry["best"] = entry["step"] == best
+    return entries
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:

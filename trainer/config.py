@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_choice, check_number
 from trainer.mesh_flags import axis_sizes, partition_rules
 
 __all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
@@ -98,8 +98,6 @@ class TrainerConfig:
     compilation_cache_dir: str | None = None
     """Local directory that caches compiled programs for the next run; host 0 writes to it. Anyone who can write there
     can run code here."""
-    model_parallelism: int = 1
-    """Devices that share one copy of the model: the same as mesh="model=N"."""
     mesh: str | None = None
     """The sizes of the mesh's axes, as in data=2,fsdp=4. data has the devices that the others leave. A batch is split
     over data and fsdp. Every parameter of at least 65,536 numbers is split over fsdp as well, with the optimizer's
@@ -140,10 +138,16 @@ class TrainerConfig:
     dispatches may take this long, or 20 times as long as is usual."""
 
     def __post_init__(self) -> None:
-        check_workdir(self.workdir)
-        self._check_numbers()
+        if not self.workdir:
+            raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
+        if OTHER_PLACE.match(str(self.workdir)):
+            raise OptionError(
+                f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give a path on a local disk, "
+                "or gs://bucket/dir."
+            )
+        self._check_times()
         self._check_batch_axis()
-        _ = axis_sizes(self.mesh, self.model_parallelism), partition_rules(self.partition)
+        _ = axis_sizes(self.mesh), partition_rules(self.partition)
         if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
             raise OptionError(
                 f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, such as "
@@ -151,10 +155,12 @@ class TrainerConfig:
             )
         for setting in dataclasses.fields(self):
             name, kind, value = setting.name, setting.type, getattr(self, setting.name)
-            if (kind is int and name not in ("seed", "input_workers")) or (kind == int | None and value is not None):
+            if kind in (int, int | None) and name not in ("seed", "input_workers"):
                 check_positive_int(name, value)
-            if get_origin(kind) is Literal and value not in get_args(kind):
-                raise OptionError(f"{name}={value!r} is not one of {', '.join(get_args(kind))}.")
+            if kind in (float, float | None) and name != "ema_decay":
+                check_number(name, value, above=0)
+            if get_origin(kind) is Literal:
+                check_choice(name, value, get_args(kind))
         if self.profile_steps is not None and not self.profile_range:
             raise OptionError(
                 f"profile_steps={self.profile_steps!r} is not two steps, the second above the first. Give them as "
@@ -164,15 +170,9 @@ class TrainerConfig:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
         if type(self.input_workers) is not int or self.input_workers < 0:
             raise OptionError(f"input_workers={self.input_workers!r} is not an int of at least 0.")
+        check_number("ema_decay", self.ema_decay, at_least=0, below=1, more=", such as 0.9999")
 
-        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-            raise OptionError(f"ema_decay={self.ema_decay} must be at least 0 and below 1, such as 0.9999.")
-
-    def _check_numbers(self) -> None:
-        seconds = [setting.name for setting in dataclasses.fields(self) if setting.name.endswith("_seconds")]
-        for name in (*seconds, "peak_tflops"):
-            if (value := getattr(self, name)) is not None:
-                check_above_0(name, value)
+    def _check_times(self) -> None:
         for name in ("max_time", "checkpoint_every"):
             if getattr(self, name) is not None:
                 seconds_of(name, getattr(self, name))
@@ -238,17 +238,6 @@ class TrainerConfig:
         return dataclasses.asdict(self) | sizes
 
 
-def check_workdir(workdir: str) -> None:
-    """Raises OptionError unless it is a local path or in a bucket."""
-    if not workdir:
-        raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
-    if OTHER_PLACE.match(str(workdir)):
-        raise OptionError(
-            f"workdir={workdir!r} is neither a local directory nor in a bucket. Give a path on a local disk, or "
-            "gs://bucket/dir."
-        )
-
-
 def seconds_of(name: str, value: object) -> float:
     """The seconds of a time such as "30s", "90m" or "1.5h". Raises OptionError for anything else and for zero."""
     found = TIME.fullmatch(value) if isinstance(value, str) else None
@@ -259,15 +248,7 @@ def seconds_of(name: str, value: object) -> float:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def check_above_0(name: str, value: float) -> None:
-    """Raises OptionError unless `value` is above 0."""
-    if not value > 0:
-        raise OptionError(f"{name}={value} must be above 0.")
-
-
 def check_positive_int(name: str, value: object) -> None:
-    """Raises OptionError unless `value` is an int above 0. bool does not count as int."""
-    if type(value) is not int:
-        raise OptionError(f"{name}={value!r} is a {type(value).__name__}. It must be an int above 0.")
-    if value <= 0:
-        raise OptionError(f"{name}={value} must be an int above 0.")
+    """Raises OptionError unless `value` is an int above 0, or None. bool does not count as int."""
+    if value is not None and (type(value) is not int or value <= 0):
+        raise OptionError(f"{name}={value!r} must be an int above 0.")

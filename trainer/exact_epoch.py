@@ -4,7 +4,6 @@ NumPy only: the device computes the sums of each step."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -120,7 +119,10 @@ class EpochTotals:
         self.epoch.add(result.scalars)
         rows = result.scalars.pop(ROWS, None)
         if self._on_records and rows:
-            self._on_records(_counted(rows))
+            counts, index = rows[MASK] > 0, rows.get(INDEX)
+            predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
+            numbers = None if index is None else index[counts]
+            self._on_records(EvaluatedRecords(numbers, rows[LOSSES][counts], predictions))
         self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
         for name, values in result.scalars.items():
             if name not in PROOF_SUMS:
@@ -139,11 +141,3 @@ class EpochTotals:
                 f"{self.epoch.name}: none of the {self.epoch.records} records has the label {target.key!r}, so nothing "
                 "can be evaluated. --mode predict (Trainer.predict) works without labels."
             )
-
-
-def _counted(rows: Mapping[str, Any]) -> EvaluatedRecords:
-    """The rows [steps, b] of a dispatch that count and have their label."""
-    counts = rows[MASK] > 0
-    index = rows.get(INDEX)
-    predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
-    return EvaluatedRecords(None if index is None else index[counts], rows[LOSSES][counts], predictions)

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, get_args
 
-from pipeline.errors import OptionError
+from pipeline.errors import check_choice
 from trainer.callbacks import Callback, EvaluationEnd
 from trainer.exporting.publishing import ExportOptions
 from trainer.inputs import InputFn
@@ -20,8 +20,7 @@ class Exporter(Callback):
     input_fn: see Trainer.export. metric, better: what best means: the largest ("max") or smallest ("min") value. A
     restarted run compares with the newest export, which knows its own. keep: how many exports to keep; None: all.
     name: of the evaluations; default: those without a name. options: model, keys, labels, tolerance, platforms and
-    assets_extra of Trainer.export. An export that fails ends the training, whose checkpoint was saved before. The log
-    says when the training starts which ops an export cannot contain."""
+    assets_extra of Trainer.export. An export that fails ends the training, whose checkpoint was saved before."""
 
     def __init__(
         self,
@@ -35,13 +34,10 @@ class Exporter(Callback):
         name: str | None = None,
         **options: Any,
     ) -> None:
-        if when not in get_args(When):
-            raise OptionError(f"when={when!r} is not one of {', '.join(get_args(When))}.")
-        if better not in ("min", "max"):
-            raise OptionError(f"better={better!r} is not one of min, max.")
+        check_choice("when", when, get_args(When))
+        check_choice("better", better, ("min", "max"))
         ExportOptions(path, keep=keep, **options)  # a mistake should not wait for the first evaluation
-        self._path, self._when, self._name = path, when, name
-        self.export_input, self.export_keys = input_fn, options.get("keys")  # see Exports
+        self._path, self._input_fn, self._when, self._name = path, input_fn, when, name
         self._options: dict[str, Any] = options | {"keep": keep}
         if when == "best":
             self._options |= {"better": better, "metric": metric}
@@ -49,4 +45,4 @@ class Exporter(Callback):
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """Exports, if it is due."""
         if end.name == self._name and (end.final or self._when != "final"):
-            end.export(self._path, self.export_input, **self._options)
+            end.export(self._path, self._input_fn, **self._options)

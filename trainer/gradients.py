@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
@@ -26,10 +26,14 @@ from trainer.metrics.tally import check_metrics, masked_mean, masked_sum, per_re
 from trainer.state import TrainState, widened
 from trainer.task import Batch, Task, Variables, kind_of
 
-Parts = tuple[jax.Array, Batch]
+Parts = tuple[Array, Batch]
 """The numbers of the microbatches, and their rows: the arrays of a batch, [count, rows, ...]."""
-Mean = Callable[[jax.Array, jax.Array], jax.Array]
+Mean = Callable[[Array, Array], Array]
 """(values [b], mask [b]) -> their mean, or a microbatch's part of the batch's mean."""
+
+Finder = Callable[[TrainState], Callable[[], str]]
+"""Begins to look for non-finite arrays in a state. The result returns the name of the first, "" if there is none, in
+any thread and even if the state has been donated since."""
 
 LOSS = "the loss"
 
@@ -39,11 +43,11 @@ class Gradients(NamedTuple):
     also how many labels are outside of classes. extra: the model's other arrays after the batch."""
 
     of_params: Any
-    means: dict[str, jax.Array]
+    means: dict[str, Array]
     extra: Any
 
 
-def called(task: Task, *given: Any) -> tuple[jax.Array, Variables, Any]:
+def called(task: Task, *given: Any) -> tuple[Array, Variables, Any]:
     """What loss_fn returns. Raises InputError unless it is losses, variables and outputs."""
     made = task.loss_fn(*given)
     if isinstance(made, tuple) and len(made) == 3 and isinstance(made[1], Variables):
@@ -54,10 +58,10 @@ def called(task: Task, *given: Any) -> tuple[jax.Array, Variables, Any]:
     )
 
 
-def gradients(task: Task, variables: Variables, batch: Batch, rng: jax.Array, mean: Mean = masked_mean) -> Gradients:
+def gradients(task: Task, variables: Variables, batch: Batch, rng: Array, mean: Mean = masked_mean) -> Gradients:
     """The gradients of the mean loss of a batch."""
 
-    def mean_loss(params: Any) -> tuple[jax.Array, Any]:
+    def mean_loss(params: Any) -> tuple[Array, Any]:
         losses, after, outputs = called(task, Variables(params, variables.extra), batch, rng, True)
         values = per_record(losses, outputs, batch, task.metrics)
         check_metrics(losses, outputs, batch, task.metrics)
@@ -74,14 +78,14 @@ def gradients(task: Task, variables: Variables, batch: Batch, rng: jax.Array, me
 def microbatches(batch: Batch, count: int, axes: BatchAxes = ROWS_FIRST) -> Parts:
     """Microbatch i has every count-th row from i on, so each device keeps its own rows."""
 
-    def cut(leaf: jax.Array, axis: int) -> jax.Array:
+    def cut(leaf: Array, axis: int) -> Array:
         return jnp.moveaxis(leaf.reshape(*leaf.shape[:axis], -1, count, *leaf.shape[axis + 1 :]), axis + 1, 0)
 
     return jnp.arange(count), axes.map(cut, batch)
 
 
 def accumulated(
-    task: Task, variables: Variables, parts: Parts, rng: jax.Array, unroll: bool = False, apart: Placement | None = None
+    task: Task, variables: Variables, parts: Parts, rng: Array, unroll: bool = False, apart: Placement | None = None
 ) -> Gradients:
     """The gradients of the complete batch, from its microbatches one after the other, in the memory of one.
 
@@ -91,33 +95,39 @@ def accumulated(
     if apart is None or apart.mesh.shape[DATA] == 1:
         return _added(task, unroll, lambda sums: sums, variables, parts, rng)
     rows = apart.axes.map(lambda _, axis: P(*[None] * (axis + 1), DATA), parts[1])
-    specs = {"in_specs": (P(), (P(), rows), P()), "out_specs": P(), "axis_names": {DATA}, "check_vma": False}
-    own = partial(_added, task, unroll, partial(lax.psum, axis_name=DATA))
-    return jax.shard_map(own, mesh=apart.mesh, **specs)(variables, parts, rng)
+    added = jax.shard_map(
+        partial(_added, task, unroll, partial(lax.psum, axis_name=DATA)),
+        mesh=apart.mesh,
+        in_specs=(P(), (P(), rows), P()),
+        out_specs=P(),
+        axis_names={DATA},
+        check_vma=False,
+    )
+    return added(variables, parts, rng)
 
 
-def _added(task: Task, unroll: bool, total: Any, variables: Variables, parts: Parts, rng: jax.Array) -> Gradients:
+def _added(task: Task, unroll: bool, total: Any, variables: Variables, parts: Parts, rng: Array) -> Gradients:
     records = jnp.maximum(total(jnp.sum(counting(parts[1]) > 0)), 1)  # of the batch: a microbatch may have no label
 
-    def part(values: jax.Array, mask: jax.Array) -> jax.Array:
+    def part(values: Array, mask: Array) -> Array:
         return masked_sum(values, mask) / records
 
-    def add(carry: tuple[Any, Any], microbatch: tuple[jax.Array, Batch]) -> tuple[Any, dict[str, jax.Array]]:
+    def add(carry: tuple[Any, Any], microbatch: tuple[Array, Batch]) -> tuple[Any, dict[str, Array]]:
         (sums, extra), (number, rows) = carry, microbatch
         made = gradients(task, Variables(variables.params, extra), rows, jax.random.fold_in(rng, number), part)
         sums = jax.tree.map(lambda total, grad: total + grad.astype(total.dtype), sums, made.of_params)
         return (sums, made.extra), made.means
 
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _sum_dtype(leaf)), variables.params)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros_like(widened(leaf)), variables.params)
     (sums, extra), means = lax.scan(add, (zeros, variables.extra), parts, unroll=unroll)
     sums, means = total((sums, {name: jnp.sum(values) for name, values in means.items()}))
     return Gradients(jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), sums, variables.params), means, extra)
 
 
-def accumulated_losses(task: Task, variables: Variables, parts: Parts, rng: jax.Array) -> jax.Array:
+def accumulated_losses(task: Task, variables: Variables, parts: Parts, rng: Array) -> Array:
     """[b]: the loss of each row of the batch, as `accumulated` computes it."""
 
-    def add(extra: Any, microbatch: tuple[jax.Array, Batch]) -> tuple[Any, jax.Array]:
+    def add(extra: Any, microbatch: tuple[Array, Batch]) -> tuple[Any, Array]:
         number, rows = microbatch
         key = jax.random.fold_in(rng, number)
         losses, after, _ = called(task, Variables(variables.params, extra), rows, key, True)
@@ -127,11 +137,7 @@ def accumulated_losses(task: Task, variables: Variables, parts: Parts, rng: jax.
     return losses.swapaxes(0, 1).reshape(-1)
 
 
-def _sum_dtype(leaf: jax.Array) -> Any:
-    return jnp.promote_types(leaf.dtype, jnp.float32)
-
-
-def squares(tree: Any) -> list[jax.Array]:
+def squares(tree: Any) -> list[Array]:
     """For every floating-point or complex array, the sum of its squares, in float32 or wider.
 
     The root of their sum is the L2 norm of all arrays as one vector."""
@@ -144,7 +150,7 @@ def checked_names(variables: Variables) -> list[str]:
     return [LOSS, *gradients, *(name for name, _ in _inexact(variables))]
 
 
-def first_bad(loss: jax.Array, gradient_squares: Sequence[jax.Array], after: Variables) -> jax.Array:
+def first_bad(loss: Array, gradient_squares: Sequence[Array], after: Variables) -> Array:
     """The number, int32, of the first of the checked_names that is not finite; -1 if all are.
 
     The loss alone would be a step late: it is computed before the update that breaks the model. The square of a large
@@ -153,7 +159,7 @@ def first_bad(loss: jax.Array, gradient_squares: Sequence[jax.Array], after: Var
     of_gradients = jnp.stack(gradient_squares)
     sound = jnp.isfinite(loss + jnp.sum(of_gradients) + _with_itself(leaves))
 
-    def look() -> jax.Array:
+    def look() -> Array:
         # Reading the gradients themselves here would keep XLA from reusing their memory.
         model = ~_finite(leaves)
         gradients = jnp.isnan(of_gradients) | (jnp.isinf(of_gradients) & jnp.any(model))
@@ -162,9 +168,8 @@ def first_bad(loss: jax.Array, gradient_squares: Sequence[jax.Array], after: Var
     return jax.lax.cond(sound, lambda: jnp.int32(-1), look)
 
 
-def finder_of_broken(placement: Placement) -> Callable[[TrainState], Callable[[], str]]:
-    """Begins to look for non-finite arrays in a state; the result returns the name of the first, "" if there is none,
-    in any thread and even if the state has been donated since."""
+def finder_of_broken(placement: Placement) -> Finder:
+    """The quickest Finder on these devices."""
     return _begin_on_host if placement.on_cpu and jax.process_count() == 1 else _beginning_on_devices(placement)
 
 
@@ -173,7 +178,7 @@ def _begin_on_host(state: TrainState) -> Callable[[], str]:
     return lambda: next((name for name, numbers in held.items() if not np.isfinite(numbers).all()), "")
 
 
-def _beginning_on_devices(placement: Placement) -> Callable[[TrainState], Callable[[], str]]:
+def _beginning_on_devices(placement: Placement) -> Finder:
     first = jax.jit(lambda leaves: _first(~_finite(leaves)), out_shardings=placement.replicated)
 
     def begin(state: TrainState) -> Callable[[], str]:
@@ -189,24 +194,24 @@ def _inexact(tree: Any) -> list[tuple[str, Any]]:
     return [(path_name(path), leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
-def _finite(leaves: Sequence[jax.Array]) -> jax.Array:
+def _finite(leaves: Sequence[Array]) -> Array:
     return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves], bool)
 
 
-def _first(flags: jax.Array) -> jax.Array:
+def _first(flags: Array) -> Array:
     return jnp.where(jnp.any(flags), jnp.argmax(flags) if flags.size else 0, -1).astype(jnp.int32)
 
 
-def _square_sum(leaf: jax.Array) -> jax.Array:
+def _square_sum(leaf: Array) -> Array:
     return jax.lax.platform_dependent(jnp.square(jnp.abs(widened(leaf))), cpu=_sum_on_cpu, default=jnp.sum)
 
 
-def _sum_on_cpu(array: jax.Array) -> jax.Array:
+def _sum_on_cpu(array: Array) -> Array:
     # In a scan XLA adds numbers one by one; a product takes a third of the time.
     return jnp.sum(array if array.ndim < 2 else array @ jnp.ones(array.shape[-1], array.dtype))
 
 
-def _with_itself(leaves: Sequence[jax.Array]) -> jax.Array:
+def _with_itself(leaves: Sequence[Array]) -> Array:
     """Finite only if all numbers are; it may overflow if they are huge."""
     # A dot is even cheaper, but not for gradients: it copies those that products leave in another layout. It is over
     # all axes, because jnp.vdot ravels, for which XLA gathers an array that is split.

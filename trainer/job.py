@@ -126,7 +126,7 @@ class Job:
         context = self.context(mode, batch, hosts, 0 if cut else start_step)
         made, host_batch = as_function(input_fn)(context), context.per_host_batch_size
         source = as_input(made, host_batch)
-        target = {self.target: self.task.target.classes or 0} if self.task.target and self.target else {}
+        target = {aim.key: aim.classes or 0} if (aim := self.task.target) else {}
         description = source.info.description and describe(source.info.description)
         source = described_as(source, description, target, strict=mode != "predict")
         if cut:
@@ -233,8 +233,16 @@ class Job:
     ) -> Program:
         """`step` as a program for this input, which `feeding` compiles. outs: see Program."""
         with self.naming_batch(opened):
-            sizes = {"global_batch": opened.global_batch, "k": k}
-            return Program(step, carry, opened.struct, self.placement, **sizes, mode=self.config.loop_mode, outs=outs)
+            return Program(
+                step,
+                carry,
+                opened.struct,
+                self.placement,
+                global_batch=opened.global_batch,
+                k=k,
+                mode=self.config.loop_mode,
+                outs=outs,
+            )
 
 
 def _check_task(task: object) -> None:

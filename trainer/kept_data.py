@@ -18,7 +18,7 @@ from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.typed_json import JsonFile, read_sealed, sealed
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import join, write_file
 from pipeline.tokenizers import TextFields
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.finding import find_checkpoint
@@ -57,8 +57,7 @@ def keep(workdir: str, description: Description | None) -> None:
         DESCRIPTION: json.dumps(sealed(page), indent=1).encode() + b"\n",
     }
     for name, content in files.items():
-        with open_storage(workdir).publish(join(workdir, name)) as sink:
-            sink.write(content)
+        write_file(open_storage(workdir), join(workdir, name), content)
 
 
 def kept(workdir: str) -> Description | None:
@@ -115,7 +114,11 @@ def records_like(
 
     places: what messages call each of them. schema: default: that of the run."""
     schema = schema or description.schema
-    filled = ({key: _blank(feature) for key, feature in schema.features.items()} | example for example in examples)
+    blank: dict[str, Any] = {
+        key: [] if feature.num_values is None else [BLANK[feature.dtype]] * feature.num_values
+        for key, feature in schema.features.items()
+    }
+    filled = (blank | example for example in examples)
     return ExampleRecords(name, schema, filled, description.labels, places=places, description=description)
 
 
@@ -135,7 +138,3 @@ def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dic
     if not found:
         raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
     return found
-
-
-def _blank(feature: Feature) -> Any:
-    return [] if feature.num_values is None else [BLANK[feature.dtype]] * feature.num_values

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import accumulate, zip_longest
 from types import MappingProxyType
 from typing import Any
 
@@ -170,13 +169,12 @@ def split_parameters(params: Any, partition: Partition, placement: Placement) ->
     Raises OptionError for a rule without a match, a partition that does not fit, and an axis that splits nothing."""
     shapes = {name: leaf.shape for name, leaf in named_leaves(params).items()}
     check_patterns((pattern for pattern, _ in placement.rules), shapes, "parameter")
-    layers = stacked(shapes)
 
     def spec_of(name: str, shape: tuple[int, ...]) -> P:
         if (ruled := spec_by(placement.rules, name)) is not None:
             return ruled
         spec = partition(name, shape)
-        return with_fsdp(spec, shape, placement, name in layers) if math.prod(shape) >= FLOOR else spec
+        return with_fsdp(spec, shape, placement.mesh.shape[FSDP]) if math.prod(shape) >= FLOOR else spec
 
     shardings = {name: placement.sharding(name, shape, spec_of(name, shape)) for name, shape in shapes.items()}
     used = {axis for sharding in shardings.values() for axis in axes_in(sharding.spec)}
@@ -194,44 +192,16 @@ def spec_by(rules: Iterable[Rule], name: str) -> P | None:
     return next((P(*axes) for pattern, axes in rules if fnmatchcase(name, pattern)), None)
 
 
-def with_fsdp(spec: P, shape: tuple[int, ...], placement: Placement, has_layers: bool) -> P:
-    """The spec with fsdp along the largest dimension that it leaves complete and that fsdp divides, if there is one.
-
-    has_layers: the first dimension is that of layers, of which a scan takes one at a time; it stays complete."""
-    parts, axes = placement.mesh.shape[FSDP], [*spec, *[None] * (len(shape) - len(spec))]
-    free = [d for d in range(has_layers, len(shape)) if axes[d] is None and shape[d] % parts == 0]
+def with_fsdp(spec: P, shape: tuple[int, ...], parts: int) -> P:
+    """The spec with fsdp along the largest dimension that it leaves complete and `parts` divides, if there is one."""
+    axes = [*spec, *[None] * (len(shape) - len(spec))]
+    free = [d for d in range(len(shape)) if axes[d] is None and shape[d] % parts == 0]
     if parts == 1 or FSDP in axes_in(spec) or not free:
         return spec
     axes[max(free, key=lambda d: shape[d])] = FSDP
     return P(*axes)
 
 
-def of_statistic(shape: tuple[int, ...], param: Any, placement: Placement) -> NamedSharding:
-    """The sharding of what an optimizer keeps of a parameter: the parameter's.
-
-    A factored statistic (adafactor), which lacks a dimension, is split like the others."""
-    spec = param.sharding.spec
-    if shape == param.shape:
-        return param.sharding
-    rest = iter(zip_longest(param.shape, spec))
-    kept = [next((axes for size, axes in rest if size == wanted), None) for wanted in shape]
-    own = P(*kept) if any(kept) else P()
-    own = with_fsdp(own, shape, placement, len(shape) > 1) if FSDP in axes_in(spec) else own
-    return NamedSharding(placement.mesh, own)
-
-
 def axes_in(spec: P) -> set[str]:
     """The axes of a PartitionSpec."""
     return {axis for entry in spec for axis in axes_of(entry)}
-
-
-def stacked(shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
-    """The arrays of layers that a scan applies: all arrays below some path, two or more, with the same first dimension.
-
-    Dense layers whose kernel is square look alike, and then the kernel's other dimension is as good."""
-    below: dict[str, list[str]] = {}
-    for name in shapes:
-        for path in accumulate(name.split("/")[:-1], "{}/{}".format):
-            below.setdefault(path, []).append(name)
-    alike = [names for names in below.values() if len(names) > 1 and len({shapes[name][:1] for name in names}) == 1]
-    return {name for names in alike for name in names if len(shapes[name]) > 1}

@@ -11,13 +11,11 @@ Rule = tuple[str, tuple[tuple[str, ...], ...]]
 """A pattern of the paths of parameters, and for each of their dimensions the axes that split it."""
 
 
-def axis_sizes(mesh: str | None, model_parallelism: int) -> dict[str, int]:
+def axis_sizes(mesh: str | None) -> dict[str, int]:
     """The size of each axis that is given. Raises OptionError for another form than data=2,fsdp=4."""
     sizes = {axis: int(size) for axis, size in SIZE.findall(mesh or "")}
     if mesh is not None and ",".join(f"{axis}={size}" for axis, size in sizes.items()) != mesh:
         raise OptionError(f"mesh={mesh!r} is not of the form data=2,fsdp=4: give data, fsdp and model at most once.")
-    if model_parallelism not in (1, sizes.setdefault(MODEL, model_parallelism)):
-        raise OptionError(f"model_parallelism={model_parallelism}, but mesh={mesh!r}. Give the size of model once.")
     return sizes
 
 

@@ -9,19 +9,26 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax import Array
 
-from pipeline.errors import InputError, OptionError
+from pipeline.errors import InputError, OptionError, check_choice
 from trainer.config import PrecisionName
-from trainer.precision import Precision, precision_of
 from trainer.task import Augment, Batch, Metrics, Partition, Target, Task, Variables, copied, kind_of
 from trainer.user_code import ShortErrors
 
 __all__ = ["nnx_task"]
 
+DTYPES: Mapping[PrecisionName, tuple[Any, Any]] = {
+    "f32": (jnp.float32, jnp.float32),
+    "bf16": (jnp.float32, jnp.bfloat16),
+    "bf16_params": (jnp.bfloat16, jnp.bfloat16),
+}
+"""Of the parameters and of the layers' computations. Losses, metrics and the statistics of norms stay in float32."""
+
 
 def nnx_task(
     make_model: Callable[[nnx.Rngs], nnx.Module],
-    loss: Callable[[Any, Batch], tuple[jax.Array, Any]],
+    loss: Callable[[Any, Batch], tuple[Array, Any]],
     optimizer: optax.GradientTransformation,
     metrics: Metrics | None = None,
     predict: Callable[[Any, Batch], Mapping[str, Any]] | None = None,
@@ -45,23 +52,23 @@ def nnx_task(
             f"make_model is a {kind}. Give a function that makes one from nnx.Rngs, whose seed the trainer chooses: "
             f"lambda rngs: {kind}(..., rngs=rngs)."
         )
-    dtypes = precision_of(precision)
+    check_choice("precision", precision, DTYPES)
+    dtype, compute_dtype = DTYPES[precision]
     with ShortErrors():
         abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     if precision != "f32":
-        _set_dtype(abstract, dtypes.compute)
-    graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
+        _set_dtype(abstract, compute_dtype)
+    graph, params, streams, extra = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
-    def init(rng: jax.Array, _: Any) -> Variables:  # an nnx module knows its shapes
-        _, params, _, extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
-        return Variables(dtypes.in_params(_named(params)), _named(extra))
+    def init(rng: Array, _: Any) -> Variables:  # an nnx module knows its shapes
+        _, fresh, _, fresh_extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
+        return Variables(_cast(_named(fresh), dtype), _named(fresh_extra))
 
-    def merged(variables: Variables, rng: jax.Array) -> Any:
-        params, streams, extra = abstract_parts
+    def merged(variables: Variables, rng: Array) -> Any:
         filled = (_filled(params, variables.params), _seeded(streams, rng), _filled(extra, variables.extra))
         return nnx.merge(graph, *filled)
 
-    def loss_fn(variables: Variables, batch: Batch, rng: jax.Array, train: bool) -> tuple[jax.Array, Variables, Any]:
+    def loss_fn(variables: Variables, batch: Batch, rng: Array, train: bool) -> tuple[Array, Variables, Any]:
         model = merged(variables, rng)
         model.train() if train else model.eval()
         losses, outputs = _pair(loss(seen(model), batch))
@@ -78,24 +85,38 @@ def nnx_task(
         return predict(seen(module(variables)), batch)
 
     def seen(model: Any) -> Any:
-        return model if precision == "f32" else _InPrecision(model, dtypes)
+        return model if precision == "f32" else _InFloat32(model)
 
-    predicting = None if predict is None else predict_fn
-    options = {"augment": augment, "precision": precision, "module": module, "independent_rows": independent_rows}
-    return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, target=target, **options)
+    return Task(
+        init,
+        loss_fn,
+        optimizer,
+        dict(metrics or {}),
+        partition,
+        None if predict is None else predict_fn,
+        augment,
+        precision,
+        independent_rows=independent_rows,
+        module=module,
+        target=target,
+    )
 
 
-class _InPrecision:
+class _InFloat32:
     """A model that casts what it returns when it is called."""
 
-    def __init__(self, model: Any, dtypes: Precision) -> None:
-        self._model, self._dtypes = model, dtypes
+    def __init__(self, model: Any) -> None:
+        self._model = model
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._dtypes.in_outputs(self._model(*given, **named))
+        return _cast(self._model(*given, **named), jnp.float32)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
 
 
 def _set_dtype(model: Any, dtype: Any) -> None:
@@ -105,7 +126,7 @@ def _set_dtype(model: Any, dtype: Any) -> None:
             setattr(module, "dtype", dtype)  # noqa: B010 (only layers have it)
 
 
-def _pair(made: Any) -> tuple[jax.Array, Any]:
+def _pair(made: Any) -> tuple[Array, Any]:
     if not isinstance(made, tuple) or len(made) != 2:
         raise InputError(f"loss returned {kind_of(made)}. It must return two values: the losses [b], and the outputs.")
     return made
@@ -119,13 +140,14 @@ def _filled(state: nnx.State, arrays: Mapping[str, Any]) -> nnx.State:
     return nnx.map_state(lambda path, leaf: leaf.replace(arrays["/".join(map(str, path))]), state)
 
 
-def _seeded(streams: nnx.State, rng: jax.Array) -> nnx.State:
+def _seeded(streams: nnx.State, rng: Array) -> nnx.State:
     flat = []
     for number, (path, leaf) in enumerate(nnx.to_flat_state(streams)):
         value = leaf.get_value()
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             key = jax.random.fold_in(rng, number)
-            flat.append((path, leaf.replace(jax.random.split(key, value.shape) if value.shape else key)))
+            seeded = jax.random.split(key, value.shape) if value.shape else key
         else:
-            flat.append((path, leaf.replace(jnp.zeros(value.shape, value.dtype))))
+            seeded = jnp.zeros(value.shape, value.dtype)
+        flat.append((path, leaf.replace(seeded)))
     return nnx.from_flat_state(flat)

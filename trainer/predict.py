@@ -36,7 +36,6 @@ from trainer.command.names import is_ours
 from trainer.events.progress import RecordsLine
 from trainer.kept_data import records_like
 from trainer.recipe import DataRecipe
-from trainer.workdir import PREDICTIONS
 
 if TYPE_CHECKING:
     from pipeline.inputs.bad_records import BadRecord
@@ -80,8 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.step not in (None, "best") and not args.step.isdecimal():
         raise OptionError(f"--step={args.step}: give the number of a step, or best.")
     step = int(args.step) if args.step and args.step.isdecimal() else args.step
-    if args.output is not None:
-        _check_output(args.output, args.workdir)
+    if args.output is not None and open_storage(args.output).exists(args.output):
+        raise OptionError(EXISTS.format(args.output))
     paths = [path for given in args.files for path in _files(given)]
     recipe, records = _recipe(args.workdir, args.recipe)
     raw = list(_read(recipe, records, paths, upright=args.apply_orientation))
@@ -113,17 +112,10 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, MakeRecords]:
     if name is not None and not is_ours(name):
         sys.path.append(str(Path.cwd()))  # last, so that it replaces no package
     given = recipe_class(name) if name else None
-    recipe = recipe_without_data(workdir, given, model_parallelism=1, mesh=None, fast_dev_run=None)
+    recipe = recipe_without_data(workdir, given, mesh=None, fast_dev_run=None)
     if not isinstance(recipe, DataRecipe) or recipe.description is None:
         raise OptionError(f"the recipe of {workdir} reads no records with named features, so it cannot read files.")
     return recipe, partial(records_like, recipe.description, schema=recipe.row_schema(recipe.description.schema))
-
-
-def _check_output(path: str, workdir: str) -> None:
-    if path == join(workdir.rstrip("/"), PREDICTIONS):
-        raise OptionError(f"--output={path} is the file of --mode predict. Give another name.")
-    if open_storage(path).exists(path):
-        raise OptionError(EXISTS.format(path))
 
 
 def _files(given: str) -> list[str]:
@@ -213,8 +205,9 @@ def _predicted(
     batch, devices = min(len(raw), recipe.trainer.resolved_predict_batch_size), jax.local_device_count()
     # The work directory of the model is only read: it may be someone else's.
     with RecordsLine("predicted", total=len(raw)) as progress, TemporaryDirectory() as scratch:
-        sizes = {**ONE_DEVICE, "global_batch_size": -(-batch // devices) * devices}  # whatever trained the model
-        trainer = Trainer(recipe.task(), replace(recipe.trainer, workdir=scratch, **sizes))
+        # Whatever mesh and batch size trained the model.
+        settings = {**ONE_DEVICE, "global_batch_size": -(-batch // devices) * devices, "workdir": scratch}
+        trainer = Trainer(recipe.task(), replace(recipe.trainer, **settings))
         for record in _good(trainer, recipe, names, step, bad):
             values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
             index = values["index"]

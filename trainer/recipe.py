@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pipeline.errors import OptionError
-from trainer.config import TrainerConfig, check_above_0
+from pipeline.errors import OptionError, check_number
+from trainer.config import TrainerConfig
 from trainer.optimizers.config import OptimizerConfig, Run
 from trainer.settings import Export, Pages, settings
 from trainer.warm_start.config import WarmStart
@@ -76,17 +76,11 @@ class Recipe(ABC):
     trainer: TrainerConfig = field(default_factory=settings)
 
     def __post_init__(self) -> None:
-        check_above_0("follow_seconds", self.follow_seconds)
+        check_number("follow_seconds", self.follow_seconds, above=0)
         if self.export.export_best and self.trainer.keep_best is None:
             raise OptionError("export_best without keep_best: give --keep-best METRIC, as in the training.")
         if not isinstance(self.trainer.workdir, str):
             raise OptionError("workdir is not given. Give trainer=settings(workdir=...), or --workdir to the command.")
-
-    @classmethod
-    def settings_by_name(cls) -> "Mapping[str, type[Recipe]]":
-        """Recipes with other defaults, for a recipe with a field `setting`: --setting NAME takes the defaults of one,
-        and other flags still override them. Default: none."""
-        return {}
 
     @property
     def trained_in(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import jax
 from flax import nnx
 
-from pipeline.errors import OptionError
+from pipeline.errors import check_choice
 
 __all__ = ["Remat", "rematerialized"]
 
@@ -20,6 +20,5 @@ def rematerialized(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any
     """`layer`, a function whose arguments are nnx modules and arrays, as the body of a scan over layers usually is.
 
     Returns the same values and gradients; the backward pass computes again what the policy does not keep."""
-    if remat not in get_args(Remat):
-        raise OptionError(f"remat={remat!r} is not one of {', '.join(get_args(Remat))}.")
+    check_choice("remat", remat, get_args(Remat))
     return layer if remat == "none" else nnx.remat(layer, policy=_POLICIES[remat])

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError, check_number, did_you_mean
 from trainer.config import TrainerConfig
 
 MOST_PICTURES = 250  # of 64x64 pixels, so that a page stays below 5 MB
@@ -46,10 +46,8 @@ class Export:
     the least."""
 
     def __post_init__(self) -> None:
-        if self.export_keep is not None and self.export_keep < 1:
-            raise OptionError(f"export_keep={self.export_keep} must be at least 1.")
-        if not 0 <= self.export_tolerance < math.inf:
-            raise OptionError(f"export_tolerance={self.export_tolerance} must be at least 0 and finite.")
+        check_number("export_keep", self.export_keep, at_least=1)
+        check_number("export_tolerance", self.export_tolerance, at_least=0, below=math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)

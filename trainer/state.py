@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from pipeline.errors import InputError
 from trainer.batch_spec import path_name
 from trainer.config import Model
 from trainer.exits import interruptible
-from trainer.mesh import Placement, of_statistic, split_parameters
+from trainer.mesh import Placement, split_parameters
 from trainer.task import Task, Variables, kind_of
 
 
@@ -22,14 +23,14 @@ class TrainState(NamedTuple):
 
     ema: the averaged parameters, in float32 or wider; () without ema_decay."""
 
-    step: jax.Array
+    step: Array
     variables: Variables
     optimizer: Any
-    key: jax.Array
+    key: Array
     ema: Any = ()
 
 
-def _init(task: Task, seed: jax.Array, batch_spec: Any, ema: bool) -> TrainState:
+def _init(task: Task, seed: Array, batch_spec: Any, ema: bool) -> TrainState:
     init_key, step_key = jax.random.split(jax.random.key(seed))
     variables = task.init(init_key, batch_spec)
     if not isinstance(variables, Variables):
@@ -39,7 +40,7 @@ def _init(task: Task, seed: jax.Array, batch_spec: Any, ema: bool) -> TrainState
     return TrainState(jnp.int32(0), variables, optimizer, jax.random.key_data(step_key), averages)
 
 
-def widened(leaf: jax.Array) -> jax.Array:
+def widened(leaf: Array) -> Array:
     """The array in float32 or wider."""
     return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
@@ -77,7 +78,8 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool 
     def like_its_parameter(statistic: Any, param: Any) -> jax.ShapeDtypeStruct:
         if _is_masked(statistic):  # of a parameter that this part of the optimizer does not update
             return statistic
-        return _placed(statistic, of_statistic(statistic.shape, param, placement))
+        # A factored statistic (adafactor) lacks a dimension, and is small.
+        return _placed(statistic, param.sharding) if statistic.shape == param.shape else whole(statistic)
 
     params = jax.tree_util.tree_map_with_path(split, shapes.variables.params)
     averages = jax.tree_util.tree_map_with_path(split, shapes.ema)
@@ -101,7 +103,7 @@ def _placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def averaged(average: Any, params: Any, step: jax.Array, decay: float) -> Any:
+def averaged(average: Any, params: Any, step: Array, decay: float) -> Any:
     """The average after a step: decay x average + (1 - decay) x params, for each array, in float32 or wider.
 
     step: finished steps before this one, n. The decay is at most (1 + n) / (10 + n), so that the average forgets the

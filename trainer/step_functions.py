@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
@@ -44,7 +45,7 @@ def train_step(
     on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no `_bad_leaf`.
     accumulate, unroll, apart: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         batch = augmented(task, batch, axes)
         # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
@@ -74,7 +75,7 @@ def train_step(
 
 def record_losses(
     task: Task, state: TrainState, batch: Batch, accumulate: int = 1, axes: BatchAxes = ROWS_FIRST
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     """float32 [b]: the loss of each record in the training step from this state; bool [b]: whether the mean that this
     step reports includes it."""
     batch = augmented(task, batch, axes)
@@ -102,7 +103,7 @@ class EvalState(NamedTuple):
     padding: int32 [], the number in PADDINGS that the task sees. tallies: of each Metric, over the batches so far."""
 
     variables: Variables
-    padding: jax.Array
+    padding: Array
     tallies: dict[str, tally.Tally]
 
 
@@ -141,15 +142,13 @@ def _rows(task: Task, variables: Variables, batch: Batch) -> dict[str, Any]:
     return rows | {tally.LOSSES: losses.astype(jnp.float32), PREDICTIONS: numbers}
 
 
-def no_tallies(
-    task: Task, variables: Variables, batch_spec: Any
-) -> tuple[dict[str, tally.Tally], dict[str, jax.Array]]:
+def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[str, tally.Tally], dict[str, Array]]:
     """The tallies at the start of an epoch, and whether each is neutral: see empty_tallies. Runs under jit."""
     losses, outputs = jax.eval_shape(lambda *given: _evaluated(task, *given), variables, batch_spec)
     return tally.empty_tallies(losses, outputs, batch_spec, task.metrics)
 
 
-def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Array, Any]:
+def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[Array, Any]:
     losses, _, outputs = called(task, variables, batch, jax.random.key(0), False)
     return losses, outputs
 
@@ -203,7 +202,7 @@ def _check_rows(made: Any, batch_rows: int, function: str) -> None:
             )
 
 
-def _proof(batch: Batch) -> dict[str, jax.Array]:
+def _proof(batch: Batch) -> dict[str, Array]:
     sums = {
         RECORDS: tally.num_rows(batch[MASK]),
         LABELLED: tally.num_rows(labels.counting(batch)),

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 from jax.sharding import PartitionSpec
 
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from trainer.config import PrecisionName
 
 __all__ = [
@@ -53,14 +54,14 @@ def kind_of(made: Any) -> str:
     """What a function returned, for messages: "a dict", "a tuple of 3", "an array", "None"."""
     if made is None:
         return "None"
-    if isinstance(made, jax.Array):
+    if isinstance(made, Array):
         return "an array"
     return f"a {type(made).__name__}" + (f" of {len(made)}" if isinstance(made, (tuple, list)) else "")
 
 
-LossFn = Callable[[Variables, Batch, jax.Array, bool], tuple[jax.Array, Variables, Any]]
+LossFn = Callable[[Variables, Batch, Array, bool], tuple[Array, Variables, Any]]
 """(variables, batch, rng, train) -> losses, variables, outputs: see Task."""
-PerRecord = Callable[[Any, Batch], jax.Array]
+PerRecord = Callable[[Any, Batch], Array]
 """A metric that is a mean: (outputs, batch) -> values [b]."""
 PredictFn = Callable[[Variables, Batch], Mapping[str, Any]]
 """(variables, batch) -> predictions by name: see Task."""
@@ -80,7 +81,7 @@ class Metric(ABC):
     The state stays on the devices until the epoch ends, so it may be large; it is used in evaluation only."""
 
     @abstractmethod
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """The state of one batch: a pytree of arrays, traced inside the step.
 
         mask: bool [b]. Rows where it is False must not count and may contain anything: leave them out with
@@ -169,7 +170,7 @@ class Task:
     however many microbatches it has.
     module(variables) -> the model as an object of its library; nnx_task makes an nnx.Module. None: there is none."""
 
-    init: Callable[[jax.Array, Any], Variables]
+    init: Callable[[Array, Any], Variables]
     loss_fn: LossFn
     optimizer: optax.GradientTransformation
     metrics: Metrics = field(default_factory=dict)
@@ -183,8 +184,7 @@ class Task:
     target: Target | None = None
 
     def __post_init__(self) -> None:
-        if self.flops is not None and not self.flops > 0:
-            raise OptionError(f"flops={self.flops} must be above 0. Give those of one training step, or None.")
+        check_number("flops", self.flops, above=0, more=". Give those of one training step, or None")
         for name, metric in self.metrics.items():
             self._check_metric(name, metric)
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from pipeline.errors import check_number
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import BatchAxes, named_leaves
 from trainer.callbacks import Callback
 from trainer.checkpointing.listing import check_checkpoint
 from trainer.checkpointing.manager import WhichStep
-from trainer.config import Model, TrainerConfig, check_above_0, check_positive_int
+from trainer.config import Model, TrainerConfig, check_positive_int
 from trainer.exporting.publishing import PLATFORMS, ExportOptions
 from trainer.history.segments import Command
 from trainer.inputs import InputFn
@@ -24,7 +25,7 @@ from trainer.modes.evaluate import check_name, evaluate, evaluate_continuously, 
 from trainer.modes.export import export_checkpoint
 from trainer.modes.look import look
 from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict
-from trainer.modes.train import goal_of, replay, train
+from trainer.modes.train import replay, train
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, ReplayedStep, TrainResult
 from trainer.task import Task
 from trainer.user_code import ShortErrors
@@ -61,12 +62,14 @@ class Trainer:
     ) -> None:
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
-            _use_compilation_cache(config.compilation_cache_dir)
-        sizes, rules = axis_sizes(config.mesh, config.model_parallelism), partition_rules(config.partition)
+            compilation_cache.set_cache_dir(str(Path(config.compilation_cache_dir).expanduser()))
+            # By default programs that compile within a second are not kept; a restart has dozens of them.
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+            compilation_cache.reset_cache()  # JAX reads the setting only at its first compilation
+        sizes, rules = axis_sizes(config.mesh), partition_rules(config.partition)
         placement = Placement.of(devices, sizes, BatchAxes(config.batch_axis), rules)
         self._job = Job(task, config, placement, tuple(callbacks), command)
-        others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
-        for batch in (config.global_batch_size, *others):
+        for batch in (config.global_batch_size, config.resolved_eval_batch_size, config.resolved_predict_batch_size):
             self._job.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
         self._job.check_microbatches()
         if config.fast_dev_run:
@@ -86,7 +89,7 @@ class Trainer:
         early or changes its shapes; OwnerError, before anything is written, if another training run owns the work
         directory."""
         with ShortErrors():
-            return train(self._job, input_fn, goal_of(steps, max_steps, self.config), self._warm_start)
+            return train(self._job, input_fn, self._warm_start, steps=steps, max_steps=max_steps)
 
     def train_and_evaluate(
         self,
@@ -106,12 +109,17 @@ class Trainer:
         input continues at its position. A resumed run first runs the evaluation that was due when it stopped."""
         inputs = named_inputs(eval_input_fn, name)
         every = eval_every_steps or self.config.checkpoint_every_steps
-        if eval_every_steps is not None:
-            check_positive_int("eval_every_steps", eval_every_steps)
+        check_positive_int("eval_every_steps", eval_every_steps)
         with ShortErrors():
-            goal = goal_of(steps, max_steps, self.config)
-            evaluations = {"eval_inputs": inputs, "eval_every_steps": every}
-            return train(self._job, train_input_fn, goal, self._warm_start, **evaluations)
+            return train(
+                self._job,
+                train_input_fn,
+                self._warm_start,
+                steps=steps,
+                max_steps=max_steps,
+                eval_inputs=inputs,
+                eval_every_steps=every,
+            )
 
     def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> shape, dtype and sharding of each array of the training's state; computes nothing.
@@ -159,8 +167,8 @@ class Trainer:
         all run the same program. Writes only events and, without a name, the metrics for keep_best. Skips a checkpoint
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
-        check_above_0("timeout_seconds", timeout_seconds)
-        check_above_0("poll_seconds", poll_seconds)
+        check_number("timeout_seconds", timeout_seconds, above=0)
+        check_number("poll_seconds", poll_seconds, above=0)
         return evaluate_continuously(self._job, input_fn, name, timeout_seconds, poll_seconds)
 
     def predict(
@@ -252,11 +260,3 @@ def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[
     with ShortErrors():
         placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(made.trainer.batch_axis))
         return loaded(Job(made.task(), made.trainer, placement), made.eval_input, step, made)
-
-
-def _use_compilation_cache(directory: str) -> None:
-    """Makes JAX keep every program that this process compiles in `directory`, and reuse those of earlier runs."""
-    compilation_cache.set_cache_dir(str(Path(directory).expanduser()))
-    # By default programs that compile within a second are not kept; a restart has dozens of them.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    compilation_cache.reset_cache()  # JAX reads the setting only at its first compilation

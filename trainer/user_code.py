@@ -31,8 +31,12 @@ def described(error: BaseException) -> str:
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS]} ..."
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE) and note != SHORTENED]
-    return printable(" ".join([said, *(f"({note})" for note in notes)]))
+    return printable(" ".join([said, *(f"({note})" for note in notes_of(error) if note != SHORTENED)]))
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """The notes of an error, but for JAX's."""
+    return [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
 
 
 class ShortErrors:
@@ -50,8 +54,7 @@ class ShortErrors:
         if not users and not isinstance(error, InfeedError):
             return
         error.__traceback__ = only(users)
-        notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
-        error.__notes__ = notes if isinstance(error, InfeedError) else [*notes, SHORTENED]
+        error.__notes__ = [*notes_of(error), *([] if isinstance(error, InfeedError) else [SHORTENED])]
 
 
 def _short(code: str | None) -> str:

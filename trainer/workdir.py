@@ -61,16 +61,12 @@ def eval_name(directory: str) -> str | None:
 def event_file(seconds: float) -> str:
     """A new name for an event file of this process. seconds: time.time()."""
     # Two writers that start in the same second need different files; in containers, host name and pid may be equal.
-    return f"{_EVENTS}{int(seconds):010d}.{_process(os.uname().nodename, os.getpid())}.{_TOKEN}.{next(_number)}"
+    return f"{_EVENTS}{int(seconds):010d}.{os.uname().nodename}.{os.getpid()}.{_TOKEN}.{next(_number)}"
 
 
 def is_event_file(name: str, host: str, pid: int) -> bool:
     """Whether it is an event file of that process."""
-    return name.startswith(_EVENTS) and f".{_process(host, pid)}." in name
-
-
-def _process(host: str, pid: int) -> str:
-    return f"{host}.{pid}"
+    return name.startswith(_EVENTS) and f".{host}.{pid}." in name
 
 
 def replaced_by_runs(path: str) -> bool:

@@ -85,7 +85,7 @@ def same_truth(order):
             iterations_per_loop=4,
             checkpoint_every_steps=layout.get("save_every"),
             restore_step=layout.get("restore_step"),
-            model_parallelism=layout.get("model", 1),
+            mesh=f"model={layout.get('model', 1)}",
             accumulate=2,
             ema_decay=0.9,
             evaluate="both",

@@ -36,11 +36,11 @@ def imagenet(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(imagenet, tmp_path_factory):
-    """The config of a training for two steps in the setting tpu, which has been evaluated."""
+    """The config of a training for two steps with the settings of tpu, which has been evaluated."""
     workdir = str(tmp_path_factory.mktemp("trained"))
-    schedule = ("--setting", "tpu", "--warmup", "1", "--decay-at", "2")
+    schedule = ("--warmup", "1", "--decay-at", "2")
     flags = ["--data-dir", str(imagenet), "--workdir", workdir, *SMALL, *schedule]
-    config: Any = parsed(imagenet_resnet50.Config, flags, "train")[0]
+    config: Any = parsed(imagenet_resnet50.TpuConfig, flags, "train")[0]
     config.check()
     run(config)
     return config

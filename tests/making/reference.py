@@ -37,7 +37,6 @@ MODULES = (
     "trainer.augment",
     "trainer.optimizers.config",
     "trainer.optimizers.build",
-    "trainer.precision",
     "trainer.remat",
     "trainer.models.batch_norm",
     "trainer.metrics.classes",

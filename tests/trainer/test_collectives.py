@@ -148,6 +148,6 @@ def test_the_check_of_every_step_gathers_no_parameter(dense_task, compiled, conf
 
     specs = {"a": P(None, "model"), "b": P("model")}
     task = replace(dense_task, init=init, loss_fn=loss_fn, partition=lambda name, shape: specs[name])
-    text = compiled(task, config(model_parallelism=2, on_nan=on_nan))
+    text = compiled(task, config(mesh="model=2", on_nan=on_nan))
     assert shapes_of("all-reduce", text)
     assert shapes_of("all-gather", text) == []

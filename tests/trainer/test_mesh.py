@@ -88,26 +88,19 @@ def test_sizes_that_the_devices_cannot_have_are_refused(sizes, text):
 @pytest.mark.parametrize(
     ("given", "sizes"),
     [
-        ((None, 1), {"model": 1}),
-        ((None, 8), {"model": 8}),
-        (("data=2,fsdp=4", 1), {"data": 2, "fsdp": 4, "model": 1}),
-        (("fsdp=4", 2), {"fsdp": 4, "model": 2}),
-        (("model=2", 2), {"model": 2}),
+        (None, {}),
+        ("data=2,fsdp=4", {"data": 2, "fsdp": 4}),
+        ("fsdp=4,model=2", {"fsdp": 4, "model": 2}),
     ],
 )
 def test_sizes_are_read_from_flags(given, sizes):
-    assert axis_sizes(*given) == sizes
+    assert axis_sizes(given) == sizes
 
 
 @pytest.mark.parametrize("mesh", ["8", "fsdp", "fsdp=", "fsdp=0", "fsdp=-2", "tensor=2", "fsdp=2,fsdp=4", "fsdp=2;"])
 def test_a_mesh_of_another_form_is_refused(mesh, config):
     with pytest.raises(OptionError, match=r"mesh='.*' is not of the form data=2,fsdp=4: give data, fsdp and model"):
         config(mesh=mesh)
-
-
-def test_two_sizes_of_the_model_axis_are_refused(config):
-    with pytest.raises(OptionError, match=r"model_parallelism=4, but mesh='model=2'\. Give the size of model once"):
-        config(mesh="model=2", model_parallelism=4)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import jax
 import numpy as np
-import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -41,19 +40,12 @@ def test_parameters_and_optimizer_statistics_are_sharded_as_the_task_specifies(c
     assert made.variables.params["a"].addressable_shards[0].data.shape == (8, 8)
 
 
-def test_a_factored_statistic_is_split_like_the_dimensions_that_it_has(cut_task):
-    factored = replace(cut_task, optimizer=optax.scale_by_factored_rms(min_dim_size_to_factor=2))
-    abstract = abstract_state(factored, SPEC, Placement.of(jax.devices(), {"model": 2}))
-    split = {name: spec for name, spec in specs_of(abstract).items() if name.startswith("optimizer")}
-    assert split == {"optimizer/v_col/a": P("model"), "optimizer/v_col/b": P("model")}
-
-
 def test_a_sharded_model_trains_like_a_replicated_one_and_resumes_in_either_layout(cut_task, vector_input, config):
     def trained(name, steps, **settings):
         settings = config(name, seed=2, **settings)
         return Trainer(cut_task, settings).train(vector_input, max_steps=steps)
 
-    whole, cut = trained("whole", 4), trained("cut", 2, model_parallelism=4)
+    whole, cut = trained("whole", 4), trained("cut", 2, mesh="model=4")
     assert len(cut.state.variables.params["a"].addressable_shards[0].data[0]) == 4
     resumed = trained("cut", 4)
     assert (resumed.start_step, resumed.step) == (2, 4)

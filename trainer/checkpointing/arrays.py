@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax import Array
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Future
@@ -75,14 +76,12 @@ def check_model(path: str, listed: Listed, like: Any) -> None:
     """Raises CheckpointError, which names an array, unless `like` has the same names, dtypes and shapes."""
     saved = {name: f"{array['dtype']} {array['shape']}" for name, array in listed.items()}
     wanted = {name: f"{leaf.dtype} {list(leaf.shape)}" for name, leaf in named_leaves(like).items()}
-    averages = [any(name.startswith(EMA) for name in names) for names in (saved, wanted)]
-    if averages == [True, False]:
+    theirs, ours = (any(name.startswith(EMA) for name in names) for names in (saved, wanted))
+    if theirs != ours:
         raise CheckpointError(
-            f"{path} has averaged parameters, this run has none. Give the ema_decay that it was trained with, or "
-            "another workdir."
+            f"{path} has {'' if theirs else 'no '}averaged parameters, unlike this run. Give or leave out ema_decay as "
+            "in its training, or give another workdir."
         )
-    if averages == [False, True]:
-        raise CheckpointError(f"{path} has no averaged parameters. Leave out ema_decay, or give another workdir.")
     # The model first: users know its arrays better than the optimizer's.
     for name in sorted(saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)):
         if saved.get(name) != wanted.get(name):
@@ -103,7 +102,7 @@ def check_numbers(path: str, listed: Listed, state: Any) -> None:
         )
 
 
-def _plain(leaf: jax.Array) -> jax.Array:
+def _plain(leaf: Array) -> Array:
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
@@ -125,11 +124,11 @@ def _begin_on_host(state: Any) -> Callable[[], Sums]:
 
 
 @cache
-def _adder(replicated: NamedSharding | None) -> Callable[[list[jax.Array]], jax.Array]:
+def _adder(replicated: NamedSharding | None) -> Callable[[list[Array]], Array]:
     return jax.jit(lambda leaves: jnp.stack([_summed(_words(leaf)) for leaf in leaves]), out_shardings=replicated)
 
 
-def _summed(words: jax.Array) -> jax.Array:
+def _summed(words: Array) -> Array:
     """As `summed`. It does not reshape: XLA would gather an array that is split."""
     place, words_inside = jnp.zeros(words.shape, jnp.uint32), 1
     for axis in reversed(range(words.ndim)):
@@ -140,7 +139,7 @@ def _summed(words: jax.Array) -> jax.Array:
     return jnp.sum(mixed ^ (mixed >> SHIFTS[1]), dtype=jnp.uint32)
 
 
-def _words(leaf: jax.Array) -> jax.Array:
+def _words(leaf: Array) -> Array:
     """The bits of an array as uint32: one for each number of 32 bits or less, else several, in a last axis."""
     leaf = _plain(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):

@@ -234,17 +234,14 @@ class CheckpointManager:
         listing.check_files(self._storage, path)
         with self._offering_previous(step):
             check_tree(self._storage, join(path, STATE), page["arrays"])
-        with self._explaining("read", path, advice=" It may be damaged." + self._previous(step)):
-            state = self._read_state(step, like)
+        explained = self._explaining("read", path, advice=" It may be damaged." + self._previous(step))
+        with explained, ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+            args = ocp.args.StandardRestore(like)  # pyright: ignore[reportCallIssue]
+            state = reader.restore(self._path / str(step) / STATE, args=args)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
         known = {name: page[name] for name in ("config", "versions", "mesh", "productive_seconds", "run")}
         return Saved(step, state, page["input"], **known)
-
-    def _read_state(self, step: int, like: TrainState) -> TrainState:
-        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
-            args = ocp.args.StandardRestore(like)  # pyright: ignore[reportCallIssue]
-            return reader.restore(self._path / str(step) / STATE, args=args)
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records the metrics of the checkpoint of `step`, for keep_best. All hosts call it.

@@ -66,17 +66,14 @@ def _read(state: str, name: str) -> np.ndarray:
 
     bound_stalls()
     context = tensorstore.Context({"gcs_request_retries": TENSORSTORE_RETRIES})
-    store = {"driver": "ocdbt", "base": _place(state)}
+    base = {"driver": "file", "path": f"{Path(state).absolute()}/"}
+    if is_remote(state):
+        bucket, _, path = state.partition("://")[2].partition("/")
+        base = {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
+    store = {"driver": "ocdbt", "base": base}
     keys = tensorstore.KvStore.open(store, context=context).result().list().result()
     # Orbax joins the keys of a path with dots, we join them with slashes; a key may contain either.
     stored = {key.removesuffix("/.zarray") for key in map(bytes.decode, keys) if key.endswith("/.zarray")}
     path = {each.replace("/", "."): each for each in stored}[name.replace("/", ".")]
     spec = {"driver": "zarr", "kvstore": store | {"path": f"{path}/"}}
     return tensorstore.open(spec, context=context).result().read().result()
-
-
-def _place(directory: str) -> dict[str, str]:
-    if is_remote(directory):
-        bucket, _, path = directory.partition("://")[2].partition("/")
-        return {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
-    return {"driver": "file", "path": f"{Path(directory).absolute()}/"}

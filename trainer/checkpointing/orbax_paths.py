@@ -40,17 +40,6 @@ def orbax_path(path: str) -> epath.Path:
     """The path as Orbax expects it."""
     if not is_remote(path):
         return epath.Path(path).absolute()
-    _bound_waits()
-    return BucketPath(path)
-
-
-def bound_stalls() -> None:
-    """Makes tensorstore fail a transfer without progress."""
-    for variable, value in TENSORSTORE_STALL.items():
-        os.environ.setdefault(variable, value)
-
-
-def _bound_waits() -> None:
     bound_stalls()
     # There is no variable or Orbax option for the retries. An Orbax that keeps its contexts elsewhere (a test would
     # report it) still works; it retries for longer.
@@ -59,6 +48,13 @@ def _bound_waits() -> None:
 
         for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
             context["gcs_request_retries"] = TENSORSTORE_RETRIES
+    return BucketPath(path)
+
+
+def bound_stalls() -> None:
+    """Makes tensorstore fail a transfer without progress."""
+    for variable, value in TENSORSTORE_STALL.items():
+        os.environ.setdefault(variable, value)
 
 
 def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:

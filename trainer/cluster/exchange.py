@@ -107,8 +107,8 @@ class Exchange:
 
 
 class CommonEnd:
-    """The InputEnd of one pass over an input, for the feeder's thread of each host: the inputs end at the last step for
-    which every host has a batch, and are compared.
+    """How far one pass over an input reaches, for the feeder's thread of each host: the inputs end at the last step for
+    which every host has a batch, and are compared. waiting: whether a call waits for another host now.
 
     All must ask at the same steps, as they do with the same dispatch plan, and get the same answer."""
 
@@ -119,7 +119,10 @@ class CommonEnd:
         self.waiting = False
 
     def __call__(self, step: int, ended: bool, digest: int | None = None) -> int:
-        """See InputEnd. step: of this host's newest batch. After `close` it returns `step`."""
+        """The last step, up to `step`, for which every host has a batch. After `close` it returns `step`.
+
+        step: of this host's newest batch. ended: whether this host has no further. digest: of all global batches so
+        far; InputError if it differs between hosts. None: of no interest."""
         if self._store.count == 1:
             return step
         self._read = [*self._read[-1:], (step, digest)]

@@ -3,7 +3,6 @@
 The help is there, too: --help shows the flags that people use most, in groups, --help-all all. Imports little, so that
 it appears immediately."""
 
-import argparse
 import contextlib
 import difflib
 import importlib
@@ -37,7 +36,7 @@ METHODS = {"task": "task(self)", "train_input": "train_input(self, ctx)", "eval_
 DECORATOR = "Put @dataclass(frozen=True, kw_only=True) above the class."
 HOW = "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; trainer/RECIPES.md has examples."
 EXIT_OF_TYRO = 2
-HELP = frozenset({"-h", "--help", "--help-all", "--help_all"})
+HELP = frozenset({"-h", "--help", "--help-all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
 OF_THE_RECIPE = "recipe"
@@ -86,9 +85,11 @@ def recipe_class(name: str) -> type[Recipe]:
     return found
 
 
-def needed_by_training(error: ModuleNotFoundError) -> bool:
-    """Whether the missing module belongs to a library that a recipe cannot do without."""
-    return (error.name or "").partition(".")[0] in LIBRARIES
+def lacks_library(error: Exception) -> bool:
+    """Whether a library is missing that a recipe cannot do without, or one whose installation the message states."""
+    if not isinstance(error, ModuleNotFoundError):
+        return False
+    return (error.name or "").partition(".")[0] in LIBRARIES or "pip install" in str(error)
 
 
 def _check_name(module_name: str, class_name: str) -> None:
@@ -125,8 +126,7 @@ def _importing(module_name: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         lines = source_lines(error)
-        needed = isinstance(error, ModuleNotFoundError) and (needed_by_training(error) or "pip install" in str(error))
-        if needed or not lines or keeps_all_frames():
+        if lacks_library(error) or not lines or keeps_all_frames():
             raise
         hint = f". {DECORATOR}" if "non-frozen dataclass" in str(error) else ""
         raise OptionError(f"{module_name} cannot be imported: {described(error)}{hint}", *lines) from error
@@ -138,17 +138,13 @@ def _without(module: ModuleType, class_name: str) -> str:
     if names := [each.__name__ for each in here if issubclass(each, Recipe)]:
         nearest = did_you_mean(class_name, names).replace("Known", "Its recipes")
         return f"{missing}{nearest} Run one: {program('trainer')} {module.__name__}:{names[0]}"
-    others = [each.__name__ for each in here if is_dataclass(each)]
-    told = f" Its dataclasses are not recipes: {', '.join(others)}." if others else ""
-    return f"{missing}{told} {HOW}"
+    return f"{missing} {HOW}"
 
 
 def _check_class(found: Any, where: str) -> None:
-    missing = [signature for name, signature in METHODS.items() if not callable(getattr(found, name, None))]
     if not inspect.isclass(found) or not issubclass(found, Recipe):
-        what = f"a {type(found).__name__}" if not inspect.isclass(found) else "a class"
-        without = f" It also lacks the methods {', '.join(missing)}." if missing else ""
-        raise OptionError(f"{where} is {what}, but not a recipe. {HOW}{without}")
+        what = "a class" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise OptionError(f"{where} is {what}, but not a recipe. {HOW}")
     if inspect.get_annotations(found) and "__dataclass_fields__" not in vars(found):
         raise OptionError(f"{where} is not a dataclass. {DECORATOR}")
     if missing := [METHODS[name] for name in METHODS if name in found.__abstractmethods__]:
@@ -169,7 +165,6 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
 
     Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options; SystemExit for
     --help, after printing it."""
-    recipe = _chosen(recipe, options)
     given: list[Any] = [
         ("recipe", recipe),
         ("devices", Devices, Devices()),
@@ -184,8 +179,9 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            told = {"prog": program, "description": _description(recipe)}
-            values, unknown = tyro.cli(flags, args=options, return_unknown_args=True, **told)
+            values, unknown = tyro.cli(
+                flags, prog=program, description=_description(recipe), args=options, return_unknown_args=True
+            )
     except SystemExit as left:
         cause: BaseException | None = left
         while cause is not None:
@@ -212,14 +208,6 @@ def _unrecognized(arguments: Sequence[str], flags: type) -> str:
     else:
         hint = f" Similar: {', '.join(similar)}." if similar else ""
     return f"unrecognized arguments: {', '.join(arguments)}.{hint}"
-
-
-def _chosen(recipe: type[Recipe], options: Sequence[str]) -> type[Recipe]:
-    """The recipe with the defaults of --setting; tyro, which also parses this flag, refuses a value that is unknown."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--setting", nargs="?")
-    given, _ = parser.parse_known_args(options)
-    return recipe.settings_by_name().get(given.setting, recipe)
 
 
 def _one_line(box: str, program: str) -> str:
@@ -294,15 +282,13 @@ def _flags(kind: type, values: Any) -> Iterator[tuple[Any, "Field[Any]", Any]]:
     """Type, field and default of each flag of a dataclass and of those in it."""
     hints = get_type_hints(kind, include_extras=True)
     for each in fields(kind):
-        default = getattr(values, each.name) if values is not None else _default(each)
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        if values is not None:
+            default = getattr(values, each.name)
         if is_dataclass(hints[each.name]):
             yield from _flags(hints[each.name], None if default is MISSING else default)
         else:
             yield hints[each.name], each, default
-
-
-def _default(of: "Field[Any]") -> Any:
-    return of.default_factory() if of.default_factory is not MISSING else of.default
 
 
 def _with(default: Any, like: "Field[Any]") -> Any:

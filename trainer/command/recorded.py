@@ -25,7 +25,7 @@ log = logger("trainer")
 
 ONE_DEVICE: Mapping[str, Any] = {
     **dict.fromkeys(("eval_batch_size", "predict_batch_size", "fast_dev_run", "mesh")),
-    **dict.fromkeys(("global_batch_size", "model_parallelism", "accumulate"), 1),
+    **dict.fromkeys(("global_batch_size", "accumulate"), 1),
 }
 """Settings of the TrainerConfig with which any model fits a single device."""
 
@@ -79,7 +79,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _own(recipe: Recipe) -> dict[str, Any]:
-    others = {"setting", *(field.name for field in fields(DataRecipe))}
+    others = {field.name for field in fields(DataRecipe)}
     return {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name not in others}
 
 

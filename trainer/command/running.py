@@ -11,13 +11,12 @@ import jax
 
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import join, write_file
 from pipeline.tools.command import Console, say, table
-from trainer.callbacks import Callback
 from trainer.command.page_writing import PageInput, write_look, write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
-from trainer.optimizers.build import ParameterGroup, groups_of
+from trainer.optimizers.build import groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords
@@ -38,8 +37,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
 
     command: what started the process, for the history of the work directory and for pages."""
     task = recipe.task()
-    callbacks = [*recipe.callbacks(), *([_ExportsAtEnd(recipe)] if recipe.export.export_path else [])]
-    trainer = Trainer(task, recipe.trainer, callbacks=callbacks, warm_start=recipe.warm_start, command=command)
+    trainer = Trainer(task, recipe.trainer, callbacks=recipe.callbacks(), warm_start=recipe.warm_start, command=command)
     if recipe.show_state:
         show_state(trainer, recipe)
     elif recipe.mode == "sample":
@@ -64,13 +62,6 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
             _publish(recipe.trainer.workdir, TRAIN_RESULT, measured)
         if trained and recipe.export.export_path:
             _export(trainer, recipe)
-
-
-class _ExportsAtEnd(Callback):
-    """Announces the export of --export-path, so that a training says at its start what it cannot contain."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.export_input, self.export_keys = recipe.eval_input, None  # see Exports
 
 
 def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bool) -> None:
@@ -208,8 +199,7 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
 
 def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
     path = join(workdir, name)
-    with open_storage(workdir).publish(path) as sink:
-        sink.write(json.dumps(report, indent=2).encode() + b"\n")
+    write_file(open_storage(workdir), path, json.dumps(report, indent=2).encode() + b"\n")
     return path
 
 
@@ -240,10 +230,10 @@ def _treated(recipe: Recipe, params: dict[str, jax.ShapeDtypeStruct]) -> dict[st
     if not isinstance(config, OptimizerConfig):
         return {}
     groups = groups_of(config, {name: leaf.shape for name, leaf in params.items()})
-    return {f"{PARAMS}{name}": _told(config, group) for name, group in groups.items()}
-
-
-def _told(config: OptimizerConfig, group: ParameterGroup) -> tuple[str, str]:
-    if not group.rate:
-        return "frozen", ""
-    return f"x {group.rate:g}", f"{config.weight_decay:g}" if group.decays else ""
+    return {
+        f"{PARAMS}{name}": (
+            f"x {group.rate:g}" if group.rate else "frozen",
+            f"{config.weight_decay:g}" if group.decays else "",
+        )
+        for name, group in groups.items()
+    }

@@ -5,8 +5,6 @@ their names they are the file. Event files are written in the same way: records 
 published, and a fence is called just before. It raises if the work directory has another owner by now; then none of
 them appears."""
 
-import contextlib
-import fcntl
 import functools
 import json
 import math
@@ -49,8 +47,6 @@ class FileSink:
     ) -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
         self._file = Path(directory, name).open(mode, buffering=0)  # noqa: SIM115 (close closes it)
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self._file, fcntl.LOCK_SH)  # see MetricsFile
         self._records, self._fence = bytearray(head), fence
 
     def write(self, record: bytes) -> None:
@@ -127,7 +123,21 @@ def open_sink(directory: str, name: str, head: bytes, fence: Fence = unfenced) -
     return FileSink(directory, name, head, fence=fence)
 
 
-class MetricsFile:
+class SinkWriter:
+    """Writes to a sink."""
+
+    _sink: Sink
+
+    def flush(self, now: bool = False) -> None:
+        """Makes what was written visible to readers; in a bucket only at intervals, unless `now`."""
+        self._sink.flush(now)
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self._sink.close()
+
+
+class MetricsFile(SinkWriter):
     """Appends a line per step to the metrics.jsonl of a directory: {"step": 7, "time": 1790164800.125, "loss": 0.25}.
 
     time: when the line was made, in seconds since 1970. A training makes the lines of a dispatch together.
@@ -135,8 +145,9 @@ class MetricsFile:
     "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript parse.
 
     after: the last step to keep; the file then has one writer. Lines of later steps, left by an interrupted run, are
-    removed, and so is an incomplete last line. None: only an incomplete last line is removed, and others may append at
-    the same time. fence: called before lines become visible; see Reports."""
+    removed, and so is an incomplete last line. None: all lines stay, and others may append at the same time; an
+    incomplete last line is ended, and stays as a line of invalid JSON. fence: called before lines become visible; see
+    Reports."""
 
     def __init__(
         self,
@@ -156,14 +167,6 @@ class MetricsFile:
         names, rows = tuple(columns), zip(*(column.tolist() for column in columns.values()), strict=True)
         now = self._clock()
         self._sink.write("".join([_line(step, now, names, row) for step, row in enumerate(rows, first)]).encode())
-
-    def flush(self, now: bool = False) -> None:
-        """Makes the lines visible to readers; in a bucket only at intervals, unless `now`."""
-        self._sink.flush(now)
-
-    def close(self) -> None:
-        """Flushes and closes."""
-        self._sink.close()
 
 
 def _line(step: int, now: float, names: tuple[str, ...], values: tuple[float, ...]) -> str:
@@ -197,39 +200,22 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
     path = Path(directory, METRICS)
     if path.is_symlink():
         raise StorageError(f"{path} is a link, through which nothing is written. Remove it, or give another workdir.")
-    if path.exists():
-        with open_storage(directory).open(str(path)) as file:
-            _check_ours(str(path), file.read(len(START)))
-    if after is None:
-        return FileSink(directory, METRICS, _end_incomplete_line(path), "ab")
-    if path.exists():
+    if not path.exists():
+        return FileSink(directory, METRICS, b"", "ab", fence)
+    with open_storage(directory).open(str(path)) as file:
+        _check_ours(str(path), file.read(len(START)))
+        if after is None:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            return FileSink(directory, METRICS, b"" if file.read() in (b"", b"\n") else b"\n", "ab", fence)
         # A new file under the old name: a previous owner that still writes appends to the old one, which nobody reads.
-        with open_storage(directory).open(str(path)) as file, open_storage(directory).publish(str(path)) as sink:
+        with open_storage(directory).publish(str(path)) as sink:
+            file.seek(0)
             kept = _kept_bytes(file, after)
             file.seek(0)
             while piece := file.read(min(kept - file.tell(), COPIED_BYTES)):
                 sink.write(piece)
     return FileSink(directory, METRICS, b"", "ab", fence)
-
-
-def _end_incomplete_line(path: Path) -> bytes:
-    """Removes the incomplete last line of a killed process. Returns the bytes to write first: none if that succeeded.
-
-    Other writers of the file hold a lock on it. While they do, the incomplete line is ended instead: it stays as a line
-    of invalid JSON, but none of theirs is lost."""
-    if not path.exists() or open_storage(str(path)).stat(str(path)).bytes == 0:
-        return b""
-    with path.open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        if file.read() == b"\n":
-            return b""
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process writes, or the file system has no locks
-            return b"\n"
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-    return b""
 
 
 def _check_ours(path: str, data: bytes) -> None:

@@ -42,13 +42,10 @@ class Profile:
         if step not in self.stops or not self._mine:
             return
         if step == self._within.start:
-            self._begin()
+            self._temporary = tempfile.TemporaryDirectory()  # jax writes to disks only
+            jax.profiler.start_trace(self._temporary.name)
         else:
             self._end()
-
-    def _begin(self) -> None:
-        self._temporary = tempfile.TemporaryDirectory()  # jax writes to disks only
-        jax.profiler.start_trace(self._temporary.name)
 
     def _end(self) -> None:
         temporary, self._temporary = self._temporary, None

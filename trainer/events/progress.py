@@ -4,7 +4,6 @@ Also the speed that it shows."""
 
 import dataclasses
 import logging
-import math
 import secrets
 import sys
 import time
@@ -17,7 +16,6 @@ from rich.file_proxy import FileProxy
 from rich.progress import Progress, TextColumn
 from rich.table import Column
 
-from pipeline.decoding.rows import num_cores
 from pipeline.logs import logger
 from pipeline.sizes import format_number
 from pipeline.tools.command import Console
@@ -26,8 +24,6 @@ log = logger("trainer")
 
 NOTEBOOK_SECONDS = 0.5  # between updates of a notebook's line: each is a message to the browser
 NOTABLE = 0.1  # the share of its time from which on the slowest host is in the progress line
-WAITS, ONE_CORE = 0.2, 0.8  # from which share on waiting is worth a word; threads that share a lock keep one core busy
-CPU_CLOCK_SECONDS = 1.0  # between two looks at it: one took 0.3 ms beside the threads of XLA
 LIVE_SECONDS, LOG_SECONDS = 0.25, 30.0  # between two updates of a RecordsLine
 
 
@@ -62,16 +58,13 @@ class Speed:
         return {f"speed/{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
-        return (
-            f"{format_number(self.steps_per_second)} steps/s, {self.examples_per_second:,.0f} examples/s, "
-            f"input wait {self.input_wait:.0%}"
-        ) + self._others()
-
-    def _others(self) -> str:
-        mfu = "" if self.mfu is None else f", MFU {self.mfu:.1%}"
-        if not self.slowest_share or self.slowest_share <= NOTABLE:
-            return mfu
-        return f"{mfu}, host {self.slowest_host} is slowest ({self.slowest_share:.0%} input wait and own work)"
+        text = f"{format_number(self.steps_per_second)} steps/s, {self.examples_per_second:,.0f} examples/s, "
+        text += f"input wait {self.input_wait:.0%}"
+        if self.mfu is not None:
+            text += f", MFU {self.mfu:.1%}"
+        if self.slowest_share and self.slowest_share > NOTABLE:
+            text += f", host {self.slowest_host} is slowest ({self.slowest_share:.0%} input wait and own work)"
+        return text
 
 
 @dataclass(frozen=True)
@@ -134,33 +127,6 @@ class ProgressLine:
         """Leaves the last state on the terminal."""
         if self._live is not None:
             self._live.close()
-
-
-class IdleCores:
-    """Says once that worker processes would help: the input waits although most cores are idle, because its threads
-    wait for each other at Python's lock. workers: how many there are."""
-
-    def __init__(self, workers: int, cores: int | None = None) -> None:
-        self._told, self._cores = workers > 0, cores or num_cores()
-        self._cpu, self._wall = time.process_time(), time.perf_counter()
-
-    def observe(self, input_wait: float) -> None:
-        """input_wait: see Speed; since the last call."""
-        wall = time.perf_counter()
-        if self._told or wall - self._wall < CPU_CLOCK_SECONDS:
-            return
-        cpu = time.process_time()
-        busy = (cpu - self._cpu) / max(wall - self._wall, 1e-9)
-        self._cpu, self._wall = cpu, wall
-        if input_wait < WAITS or not ONE_CORE <= busy <= self._cores - 1:
-            return
-        self._told = True
-        workers = min(math.floor(self._cores - busy), math.ceil(1 / max(1 - input_wait, 1e-9)))
-        log.info(
-            "training waits for its input %.0f%% of the time, although %.1f of %d cores are idle: try "
-            "--input-workers=%d, processes that make the batches (train_dataset(workers=%d))",
-            100 * input_wait, self._cores - busy, self._cores, workers, workers,
-        )  # fmt: skip
 
 
 class RecordsLine:

@@ -34,7 +34,7 @@ from pipeline.shards.example import varint
 from pipeline.shards.record import frame
 from pipeline.storage.storage import explained, join
 from trainer.config import TrainerConfig
-from trainer.events.metrics_file import Fence, MetricsFile, Sink, open_sink, unfenced
+from trainer.events.metrics_file import Fence, MetricsFile, Sink, SinkWriter, open_sink, unfenced
 from trainer.workdir import event_file
 
 MOST_IMAGES = 16  # per point; an event file is no place for a complete batch
@@ -46,7 +46,7 @@ _STEP = b"\x10"  # the tag of Event.step: field 2, a varint
 log = logger("trainer")
 
 
-class EventWriter:
+class EventWriter(SinkWriter):
     """Writes points to a new event file in `directory`; TensorBoard shows each directory as one run.
 
     resumed_at: the first step after a resume; TensorBoard drops points from there on that an interrupted run left.
@@ -78,14 +78,6 @@ class EventWriter:
     def add(self, step: int, summary: Summary) -> None:
         """Writes a point."""
         self._sink.write(_record(Event(wall_time=self._clock(), step=step, summary=summary)))
-
-    def flush(self, now: bool = False) -> None:
-        """Makes the points visible to TensorBoard; in a bucket only at intervals, unless `now`."""
-        self._sink.flush(now)
-
-    def close(self) -> None:
-        """Flushes and closes."""
-        self._sink.close()
 
 
 def _record(event: Event) -> bytes:
@@ -157,13 +149,11 @@ def _pixels(tag: str, images: Any) -> np.ndarray:
         )
     if array.dtype == np.uint8:
         return array
-    if array.dtype.kind not in "fV":  # V: bfloat16
-        raise OptionError(f"the image {tag!r} is {array.dtype}. Give uint8 in 0..255 or floats in 0..1.")
     array = array.astype(np.float32)
     low, high = float(array.min()), float(array.max())
     if not (low >= 0 and high <= 1):
         raise OptionError(
-            f"the image {tag!r} has values in {low:.4g}..{high:.4g}. Float images must be in 0..1: undo the "
+            f"the image {tag!r} has values in {low:.4g}..{high:.4g}. Give uint8, or floats in 0..1: undo the "
             "normalization, for example (x - x.min()) / (x.max() - x.min())."
         )
     return np.rint(array * 255).astype(np.uint8)
@@ -206,11 +196,8 @@ class Reports:
         Training writes all of a step in one line; a callback's scalars are a separate line. Evaluating a step again
         adds another line: the last one counts. Both have the float32 nearest to a value. Raises OptionError for a
         scalar named "step" or "time"."""
-        for name in ("step", "time"):
-            if name in values:
-                raise OptionError(
-                    f"a scalar is named {name!r}, which is reserved: it is the {name}. Choose another name."
-                )
+        if reserved := {"step", "time"}.intersection(values):
+            raise OptionError(f"a scalar is named {min(reserved)!r}, which is reserved. Choose another name.")
 
         def write(file: EventWriter | MetricsFile) -> None:
             with np.errstate(over="ignore"):

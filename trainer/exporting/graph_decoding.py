@@ -5,7 +5,7 @@ pipeline.decoding.rows computes the same in NumPy. The verification of an export
 Pixels may differ from those of the ops by rounding: TensorFlow has its own decoders and resizes in float32. For images
 that cannot be decoded the graph raises InvalidArgumentError."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -16,12 +16,13 @@ from pipeline.decoding.padding import PadTo
 from pipeline.decoding.planning import Step
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError, InfeedError
-from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize
+from pipeline.inputs.batch_decoder import Serving
+from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize, Drop, Keep, Rename
 from pipeline.shards.schema import Feature, Schema
-from pipeline.spec import BYTES, ArraySpec, Layout, delivered, feature_specs
+from pipeline.spec import Layout, delivered, feature_specs
 from pipeline.tf_cpu import tf
-from trainer.exporting.exportable import MOVING_OPS, has_method
 
+MOVING_OPS = (Keep, Drop, Rename)  # they never look at a value, so they take tensors as well as arrays
 PARALLEL_RECORDS = 32  # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
 _HEAD_BYTES = 24  # of a PNG, up to its size
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"  # its first 16 bytes: https://www.w3.org/TR/png-3/
@@ -51,10 +52,8 @@ def _parsed(layout: Layout, keys: Collection[str], payloads: Any) -> Features:
     """A (None,) feature is a RaggedTensor. An optional feature that is absent is 0 or b"", or an empty row."""
     if not keys:
         return {}
-    specs = feature_specs(layout)
-    if isinstance(layout, np.dtype):
-        return _parsed_structs(layout, specs, keys, payloads)
     if isinstance(layout, Schema) and not layout.opaque:
+        specs = feature_specs(layout)
         parsing = {key: _parsing(layout.features[key], tf.as_dtype(specs[key].dtype)) for key in keys}
         return tf.io.parse_example(payloads, parsing)
     return dict.fromkeys(keys, payloads)
@@ -67,35 +66,6 @@ def _parsing(feature: Feature, dtype: Any) -> Any:
         return tf.io.FixedLenFeature(feature.shape, dtype)
     default = tf.fill(feature.shape, tf.constant(b"" if dtype == tf.string else 0, dtype))
     return tf.io.FixedLenFeature(feature.shape, dtype, default)
-
-
-def _parsed_structs(layout: np.dtype, specs: Mapping[str, ArraySpec], keys: Collection[str], payloads: Any) -> Features:
-    fields: Any = layout.fields  # the stubs allow only literal names
-    lengths = tf.strings.length(payloads)
-    wrong = tf.boolean_mask(lengths, lengths != layout.itemsize)
-    message = f"a record does not have the {layout.itemsize} bytes of its dtype; it has"
-    payloads = checked(payloads, tf.size(wrong) == 0, [message, wrong[:1]])
-    table = tf.io.decode_raw(payloads, tf.uint8)
-    parsed = {}
-    for key in keys:
-        field, begin = fields[key][:2]
-        if specs[key].dtype == BYTES:
-            places = np.arange(begin, begin + field.itemsize, field.base.itemsize)[None]
-            values = tf.strings.substr(payloads[:, None], places, np.full_like(places, field.base.itemsize))
-        else:
-            values = _numbers(table[:, begin : begin + field.itemsize], field.base)
-        parsed[key] = tf.reshape(values, [tf.size(payloads), *field.shape])
-    return parsed
-
-
-def _numbers(table: Any, dtype: np.dtype) -> Any:
-    """Bytes uint8 [n, m * itemsize] as n * m numbers of `dtype`, in the machine's byte order."""
-    if dtype.kind == "b":
-        return table != 0  # a uint8 may have any bits, a bool may not
-    values = tf.reshape(table, [-1, dtype.itemsize] if dtype.itemsize > 1 else [-1])
-    if not dtype.isnative:
-        values = tf.reverse(values, [-1])
-    return tf.bitcast(values, tf.as_dtype(dtype.newbyteorder("=")))
 
 
 def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
@@ -219,7 +189,41 @@ TWINS: Mapping[type, Callable[[Any, Features], Features]] = {
     DecodeCentralCrop: _central_crop,
     DecodeResize: _resize,
 }
-"""Op -> what computes the same from the features of one record. Its keys are IMAGE_OPS."""
+"""Op on images -> what computes the same from the features of one record."""
+
+
+def has_method(op: Op) -> bool:
+    """Whether the op itself computes with tensors: features of one record -> the features that it sets."""
+    return callable(getattr(op, "tensorflow", None))
+
+
+def ops_without_graph(serving: Serving) -> list[Op]:
+    """The ops that an export cannot contain. A subclass may compute anything, so only the very types count; with
+    `scaled`, pixels differ by more than rounding."""
+    known = (*TWINS, *MOVING_OPS)
+    return [
+        op for op in _ops(serving) if not has_method(op) and (type(op) not in known or getattr(op, "scaled", False))
+    ]
+
+
+def decodes_images(serving: Serving) -> bool:
+    """Whether its pixels may differ by rounding: TensorFlow decodes and resizes images in an export."""
+    return any(type(op) in TWINS and not has_method(op) for op in _ops(serving))
+
+
+def arrays_only(ops: Sequence[Op]) -> str:
+    """What the log says of ops that an export cannot contain."""
+    lacks = "have no method" if len(ops) > 1 else "has no method"
+    return (
+        f"export: {', '.join(map(repr, ops))} {lacks} tensorflow(features), so an export has only the signature "
+        "arrays, and clients have to decode records themselves. For the other signatures, let the method compute the "
+        "same from the tensors of one record, or use ops of infeed that have a form in TensorFlow: "
+        f"{', '.join(each.__name__ for each in (*TWINS, *MOVING_OPS))}"
+    )
+
+
+def _ops(serving: Serving) -> Iterable[Op]:
+    return (step.op for step in serving.rows.steps.values())
 
 
 def _of_size(op: DecodeJpeg | DecodePng, encoded: Any, size: Any, what: str) -> Any:

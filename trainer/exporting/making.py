@@ -32,8 +32,13 @@ from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.contents import versions
-from trainer.exporting.exportable import arrays_only, decodes_images, ops_without_graph
-from trainer.exporting.graph_decoding import decode_payloads, decode_stored
+from trainer.exporting.graph_decoding import (
+    arrays_only,
+    decode_payloads,
+    decode_stored,
+    decodes_images,
+    ops_without_graph,
+)
 from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports, copy_file
 from trainer.exporting.served_model import CLASS_NAME, ServedModel
 from trainer.exporting.verification import BATCH_SIZES, IMAGE_TOLERANCE, verify
@@ -280,10 +285,10 @@ def _expected(served: ServedModel, labels: Mapping[str, Labels], predicted: Pred
 
 def _serving(source: Any, needed: Collection[str]) -> Serving | None:
     """How an export decodes records to the arrays `needed`; None, which the log explains, if it cannot."""
-    if not hasattr(source, "serving"):
-        log.info("export: the input does not know how its records are stored, so it takes only arrays")
+    serving = source.serving(list(needed)) if hasattr(source, "serving") else None
+    if serving is None or isinstance(serving.rows.layout, np.dtype):
+        log.info("export: its records are neither Examples nor files, so it takes only arrays")
         return None
-    serving = source.serving(list(needed))
     if ops := ops_without_graph(serving):
         log.warning("%s", arrays_only(ops))
         return None
@@ -293,7 +298,8 @@ def _serving(source: Any, needed: Collection[str]) -> Serving | None:
 def _signature_facts(signatures: Mapping[str, Signature], predictions: Mapping[str, Any]) -> dict[str, Any]:
     """Per signature its inputs, argument -> name, shape and dtype; and the predictions, name -> shape and dtype."""
     outputs = {
-        name: {"shape": list(value.shape[1:]), "dtype": _dtype(value.dtype)} for name, value in predictions.items()
+        name: {"shape": list(value.shape[1:]), "dtype": "string" if value.dtype == object else str(value.dtype)}
+        for name, value in predictions.items()
     }
     facts = {}
     for name, signature in signatures.items():
@@ -310,7 +316,3 @@ def write_description(saved_model: Path, description: Mapping[str, Any]) -> None
     directory = saved_model / EXTRA
     directory.mkdir(exist_ok=True)
     (directory / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-
-
-def _dtype(dtype: Any) -> str:
-    return "string" if np.dtype(dtype).kind == "O" else str(dtype)

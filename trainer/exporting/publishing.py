@@ -7,6 +7,7 @@ rather than after it."""
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import OptionError, StorageError
+from pipeline.errors import OptionError, StorageError, check_number, how_to_install
 from pipeline.logs import logger
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels
@@ -33,7 +34,7 @@ log = logger("trainer")
 
 GRAPH, EXTRA, DESCRIPTION = "saved_model.pb", "assets.extra", "infeed.json"
 _LOCK, _UNPUBLISHED = "lock", ".unpublished-"
-_DESCRIBED = {"origin", "signatures", "verified"}  # by every release; "export", since 0.3, differs in a copy
+_DESCRIBED = {"origin", "signatures", "verified", "export"}
 _MARK = b"an export that infeed is making\n"  # the content of a lock
 # What an export consists of. The graph goes first, and the description last: until then it is known as an export.
 _VARIABLES = ("variables/variables.index", "variables/variables.data-00000-of-00001")
@@ -61,8 +62,10 @@ class Exports:
 
     def origin(self, number: int) -> dict[str, Any]:
         """What an export says of the model in it, see ExportOrigin; {} if it says nothing."""
-        path = self._description(number)
-        return json.loads(self._storage.read(path))["origin"] if self._storage.exists(path) else {}
+        return self._about(number)["origin"] if self._storage.exists(self._description(number)) else {}
+
+    def _about(self, number: int) -> Any:
+        return json.loads(self._storage.read(self._description(number)))
 
     def _description(self, number: int) -> str:
         return join(self._place(number), f"{EXTRA}/{DESCRIPTION}")
@@ -73,10 +76,10 @@ class Exports:
         if place.is_symlink() or (place / EXTRA).is_symlink():
             return False
         try:
-            about = json.loads(self._storage.read(self._description(number)))
+            about = self._about(number)
         except (StorageError, ValueError, RecursionError):  # missing or damaged
             return False
-        return isinstance(about, dict) and about.keys() >= _DESCRIBED and about.get("export", number) == number
+        return isinstance(about, dict) and about.keys() >= _DESCRIBED and about["export"] == number  # not of a copy
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:
@@ -150,7 +153,7 @@ class Exports:
     def _remove(self, number: int) -> None:
         """Removes what an export consists of. Other files stay."""
         place = self._place(number)
-        extra = json.loads(self._storage.read(self._description(number))).get("assets_extra")
+        extra = self._about(number).get("assets_extra")
         extra = filter(_can_be_asset, extra if isinstance(extra, list) else ())
         for name in (*(f"{EXTRA}/{name}" for name in extra), *_FILES):
             if not Path(place, name).parent.is_symlink():
@@ -166,8 +169,10 @@ class Exports:
 
 
 def check_place(path: str, workdir: str | None = None) -> None:
-    """Raises OptionError for a directory in which a number has another meaning: a dataset's, or that of a run's
-    checkpoints. workdir: of a run that may not have begun."""
+    """Raises OptionError for a directory in which a number has another meaning, a dataset's or that of a run's
+    checkpoints, and if TensorFlow is not installed. workdir: of a run that may not have begun."""
+    if importlib.util.find_spec("tensorflow") is None:
+        raise OptionError(f"exports need TensorFlow, which is not installed. Install it: {how_to_install('tf')}.")
     mine = checkpoints_directory(workdir or path)
     path, mine = (where if is_remote(where) else str(Path(where).resolve()) for where in (path, mine))
     storage = open_storage(path)
@@ -235,21 +240,14 @@ class ExportOptions:
     assets_extra: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for values that are not allowed."""
+        """Raises OptionError for values that are not allowed, and without TensorFlow."""
         check_place(self.path)
-        if not 0 <= self.tolerance < math.inf:
-            raise OptionError(f"tolerance={self.tolerance} must be at least 0 and finite.")
-        if self.keep is not None:
-            check_positive_int("keep", self.keep)
-        if unknown := [name for name in self.platforms if name not in PLATFORMS]:
-            raise OptionError(f"platforms has {unknown[0]!r}. Allowed: one or more of {', '.join(PLATFORMS)}.")
-        if not self.platforms:
-            raise OptionError(f"platforms is empty. Allowed: one or more of {', '.join(PLATFORMS)}.")
+        check_number("tolerance", self.tolerance, at_least=0, below=math.inf)
+        check_positive_int("keep", self.keep)
+        if not self.platforms or not set(self.platforms).issubset(PLATFORMS):
+            raise OptionError(f"platforms={self.platforms!r}. Allowed: one or more of {', '.join(PLATFORMS)}.")
         for name, path in (self.assets_extra or {}).items():
             check_asset(name, path)
-        for key, found in (self.labels or {}).items():
-            if any(not isinstance(name, str) for name in found.names):
-                raise OptionError(f"labels[{key!r}] has a name that is not a str: {found.names!r}.")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A prediction that does not depend on the model's arrays only repeats what the cl
 is left out, and so are the arrays that only such predictions need."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,23 +45,28 @@ def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Seq
     keys: only these predictions; default: all. Raises ExportError if none of them depends on the model, or if one needs
     the number or the checksum of its record, which exist only in a dataset."""
     task = Placement.of(jax.local_devices()[:1]).meshed(task)  # of a client
-    tree, names = jax.tree.structure(dict(struct)), list(named_leaves(dict(struct)))
-    rows = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in named_leaves(dict(struct)).items()}
+    tree, given = jax.tree.structure(dict(struct)), named_leaves(dict(struct))
+    rows = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in given.items()}
 
     def everything(leaves: Sequence[Any], arrays: Arrays) -> dict[str, Any]:
         assert task.predict_fn is not None
         count = next(iter(arrays.values())).shape[0]
-        filled = [arrays[name] if name in arrays else _stand_in(name, count, rows[name]) for name in names]
+        # No served prediction depends on an array that is not there, but for the mask, as every row counts.
+        filled = [
+            arrays[name] if name in arrays else jnp.full((count, *row.shape), 1 if name == MASK else 0, row.dtype)
+            for name, row in rows.items()
+        ]
         model = jax.tree.unflatten(jax.tree.structure(variables), leaves)
         return named_leaves(chosen(task.predict_fn(model, jax.tree.unflatten(tree, filled)), keys))
 
     leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(variables)]
-    batch = {name: leaf for name, leaf in named_leaves(dict(struct)).items() if name != MASK}
+    batch = {name: leaf for name, leaf in given.items() if name != MASK}
     traced, shapes = jax.make_jaxpr(everything, return_shape=True)(leaves, batch)
-    # Dicts are flattened in the order of their keys.
-    sources = [None] * len(leaves) + sorted(batch)
-    needs = {name: _needs(found, sources) for name, found in zip(sorted(shapes), dependencies(traced), strict=True)}
-    served = {name: arrays for name, (of_model, arrays) in needs.items() if of_model}
+    # Dicts are flattened in the order of their keys. None: the model.
+    sources: list[Any] = [None] * len(leaves) + sorted(batch)
+    depends_on = zip(sorted(shapes), dependencies(traced), strict=True)
+    needs = {name: {sources[place] for place in places} for name, places in depends_on}
+    served = {name: found - {None} for name, found in needs.items() if None in found}
     wanted = sorted(set().union(*served.values()))
     _check(needs, served, wanted)
 
@@ -73,18 +78,13 @@ def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Seq
     return ServedModel(predict, {name: rows[name] for name in wanted}, predictions)
 
 
-def _needs(places: frozenset[int], sources: Sequence[str | None]) -> tuple[bool, set[str]]:
-    found = {sources[place] for place in places}
-    return None in found, {name for name in found if name is not None}
-
-
-def _check(needs: Mapping[str, tuple[bool, set[str]]], served: Mapping[str, set[str]], wanted: Sequence[str]) -> None:
+def _check(needs: Collection[str], served: Mapping[str, Collection[str]], wanted: Sequence[str]) -> None:
     if not served:
         raise ExportError(
             f"none of the predictions {', '.join(needs) or '(there are none)'} depends on the model's arrays, so there "
             "is nothing to serve. Let predict_fn return what the model computes."
         )
-    if repeated := sorted(needs.keys() - served.keys()):
+    if repeated := sorted(set(needs) - served.keys()):
         log.info("export: left out %s: computed without the model, from what a client sends", ", ".join(repeated))
     for name in wanted:
         if name.startswith("_"):
@@ -95,11 +95,6 @@ def _check(needs: Mapping[str, tuple[bool, set[str]]], served: Mapping[str, set[
             )
     if not wanted:
         raise ExportError(f"the predictions {', '.join(served)} depend on no array of the batch, only on the model.")
-
-
-def _stand_in(name: str, count: Any, row: jax.ShapeDtypeStruct) -> jax.Array:
-    """For an array that no served prediction depends on; and the mask, as every row counts."""
-    return jnp.full((count, *row.shape), 1 if name == MASK else 0, row.dtype)
 
 
 def dependencies(closed: ClosedJaxpr) -> list[frozenset[int]]:

@@ -42,14 +42,10 @@ def verify(
     largest = dict[str, float]()
     for (signature, rows), found in answers.items():
         # A class that differs says less than the probabilities that it follows from.
-        for name in sorted(predicted.keys() | found.keys(), key=lambda key: (_is_exact(predicted, key), key)):
-            if name not in found or name not in predicted:
-                there, missing = ("predict", "the export") if name in predicted else ("the export", "predict")
-                raise ExportError(f"export: {there} has the prediction {name!r}, {missing} does not.")
+        for name in sorted(predicted, key=lambda name: (not _is_float(predicted[name]), name)):
             apart = difference(found[name], predicted[name])
             if not apart <= tolerances[signature]:
-                given = {"found": found[name], "expected": predicted[name], "tolerance": tolerances[signature]}
-                raise _differs(signature, rows, name, **given)
+                raise _differs(signature, rows, name, found[name], predicted[name], tolerances[signature])
             largest[signature] = max(largest.get(signature, 0.0), apart)
     return largest
 
@@ -91,7 +87,7 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     else the largest difference as a share of the largest expected magnitude."""
     if found.shape != expected.shape:
         return np.inf
-    if expected.dtype.kind not in "fV":  # V: bfloat16
+    if not _is_float(expected):
         return 0.0 if np.array_equal(found, expected) else np.inf
     found, expected = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(expected)
@@ -102,12 +98,12 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(apart / largest) if largest else (np.inf if apart else 0.0)
 
 
-def _is_exact(predicted: Predictions, name: str) -> bool:
-    return name not in predicted or predicted[name].dtype.kind not in "fV"
+def _is_float(values: np.ndarray) -> bool:
+    return values.dtype.kind in "fV"  # V: bfloat16
 
 
 def _differs(
-    signature: str, rows: int, name: str, *, found: np.ndarray, expected: np.ndarray, tolerance: float
+    signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, tolerance: float
 ) -> ExportError:
     by_row = [difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))]
     row, apart = int(np.argmax(by_row)), difference(found, expected)

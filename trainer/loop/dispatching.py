@@ -58,12 +58,13 @@ class Steps:
     @classmethod
     def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
         """See `timed_plan`."""
-        lengths = partial(timed_plan, start, math.inf if end is None else end, k, marks)
-        return cls(start, end, lengths, frozenset([1]))
+        return cls(start, end, partial(timed_plan, start, math.inf if end is None else end, k, marks), frozenset([1]))
 
     @classmethod
-    def of_input(cls) -> "Steps":
-        """Single steps until the input ends."""
+    def of_epoch(cls, steps: int | None, k: int) -> "Steps":
+        """Of an epoch of this many steps; None: single ones, until the input ends."""
+        if steps is not None:
+            return cls.planned(0, steps, k)
         return cls(0, None, partial(itertools.repeat, 1), frozenset([1]))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,23 +28,6 @@ log = logger("trainer")
 DEPTH = 2  # single batches placed ahead; one more is being placed and one is in use
 CLOSE_WAIT_SECONDS = 2.0
 TOGETHER_BYTES = 2**20  # of batches that are copied in one call
-
-
-class InputEnd(Protocol):
-    """How far the inputs of all hosts reach, and whether they are equal. waiting: whether a call waits for another host
-    now."""
-
-    waiting: bool
-
-    def __call__(self, step: int, ended: bool, digest: int | None, /) -> int:
-        """The last step, up to `step`, for which every host has a batch. ended: whether this host has no further.
-
-        digest: of all global batches so far; InputError if it differs between hosts. None: of no interest."""
-        ...
-
-    def close(self) -> None:
-        """Ends the wait of another thread."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +53,7 @@ class _Host:
 class Chunks:
     """One Chunk for each of `lengths`, after `start` steps, placed on devices by `program`.
 
-    end: the last step of the lengths; None if the input ends them. common: how far the inputs of all hosts reach; the
+    end: the last step of the lengths; None if the input ends them. common: a CommonEnd, if there are several hosts; the
     last chunks are single batches. read: the step of the newest batch. Iterating raises InputError, naming the step,
     for a batch unlike `struct` and for an input that ends early. Exceptions of the input pass unchanged, with a note
     that names the step."""
@@ -81,7 +64,7 @@ class Chunks:
     lengths: Iterable[int]
     struct: Mapping[str, Any]
     program: Program
-    common: InputEnd | None = None
+    common: Any = None
 
     def __post_init__(self) -> None:
         self.read = self.start

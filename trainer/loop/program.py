@@ -111,7 +111,8 @@ class Program:
     def _in_one_vector(self, step: Step) -> Step:
         def with_vector(carry: Any, batch: Any) -> tuple[Any, Any]:
             carry, scalars = step(carry, batch)
-            if not scalars or not all(map(_is_small, scalars.values())):
+            small = (isinstance(x, jax.Array) and x.shape == () and x.dtype.itemsize == 4 for x in scalars.values())
+            if not scalars or not all(small):
                 return carry, scalars
             self._scalars = {name: np.dtype(scalars[name].dtype) for name in sorted(scalars)}
             return carry, jnp.stack([lax.bitcast_convert_type(scalars[name], jnp.int32) for name in self._scalars])
@@ -123,10 +124,6 @@ class Program:
         return jax.jit(function, donate_argnums=0, out_shardings=shardings)
 
 
-def _is_small(value: Any) -> bool:
-    return isinstance(value, jax.Array) and value.shape == () and value.dtype.itemsize == 4
-
-
 def has_convolution(jaxpr: Any) -> bool:
     """Whether a (closed) jaxpr contains a convolution, including its calls and branches."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
@@ -134,11 +131,6 @@ def has_convolution(jaxpr: Any) -> bool:
         equation.primitive.name == "conv_general_dilated" or any(map(has_convolution, inner_jaxprs(equation.params)))
         for equation in jaxpr.eqns
     )
-
-
-def peak_tflops(device: Any) -> float | None:
-    """The jax device's peak in dense bfloat16; None if unknown."""
-    return PEAKS.get(device.device_kind)
 
 
 def flops(jaxpr: Any) -> float:

@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from pipeline.errors import InputError, OptionError
+from pipeline.errors import InputError, OptionError, check_number
 from trainer.config import check_positive_int
 from trainer.metrics.classes import share
 from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows
@@ -19,13 +19,12 @@ __all__ = ["AUC", "PrecisionRecall"]
 MOST_BINS = 2**24
 
 
+@dataclass(frozen=True)
 class _Binary:
     labels: FromBatch
-    scores: FromOutputs
+    scores: FromOutputs = None
 
-    def _scored(
-        self, outputs: Any, batch: Batch, mask: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
+    def _scored(self, outputs: Any, batch: Batch, mask: Array) -> tuple[Array, Array, Array, dict[str, Array]]:
         """Scores float32 [b]; the positive and the negative rows, bool [b]; the number of rows with a NaN."""
         values = rows("scores", found_in_outputs(self.scores, outputs, batch), batch)
         if not jnp.issubdtype(values.dtype, jnp.floating):
@@ -34,7 +33,7 @@ class _Binary:
         usable, unscored = mask & number, {"unscored": _count(mask & ~number)}
         return values.astype(jnp.float32), usable & (own == 1), usable & (own == 0), unscored
 
-    def outside(self, outputs: Any, batch: Batch) -> tuple[jax.Array, str]:
+    def outside(self, outputs: Any, batch: Batch) -> tuple[Array, str]:
         """See Task."""
         own = rows("labels", found(self.labels, outputs, batch), batch)
         return (own != 0) & (own != 1), "0..1"
@@ -48,11 +47,9 @@ class PrecisionRecall(_Binary, Metric):
     NaN. labels: [b] of 0 and 1 or booleans, a key of the batch or a function(outputs, batch). scores: [b], a key of the
     outputs, a function(outputs, batch), or None: the outputs themselves."""
 
-    labels: FromBatch
-    scores: FromOutputs = None
     threshold: float = 0.5
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """Counts, int32 []: yes, predicted, right, unscored."""
         scores, yes, no, state = self._scored(outputs, batch, mask)
         above = scores >= self.threshold
@@ -76,20 +73,17 @@ class AUC(_Binary, Metric):
     Scores are probabilities unless low and high are given; for logits, scores may be a function that returns
     jax.nn.sigmoid(outputs). Takes two int32 [bins] on every device."""
 
-    labels: FromBatch
-    scores: FromOutputs = None
     bins: int = 16_384
     low: float = 0.0
     high: float = 1.0
 
     def __post_init__(self) -> None:
         check_positive_int("bins", self.bins)
+        check_number("bins", self.bins, at_most=MOST_BINS, more=": float32 distinguishes no more")
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise OptionError(f"low={self.low} and high={self.high} must be finite, and low below high.")
-        if self.bins > MOST_BINS:
-            raise OptionError(f"bins={self.bins} must be at most {MOST_BINS}: float32 distinguishes no more.")
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """yes, no int32 [bins]; unscored int32 []."""
         scores, yes, no, state = self._scored(outputs, batch, mask)
         place = jnp.floor((scores - self.low) * (self.bins / (self.high - self.low)))
@@ -116,5 +110,5 @@ class AUC(_Binary, Metric):
         }
 
 
-def _count(which: jax.Array) -> jax.Array:
+def _count(which: Array) -> Array:
     return jnp.sum(which, dtype=jnp.int32)

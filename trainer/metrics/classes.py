@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from pipeline.errors import InputError
 from trainer.config import check_positive_int
@@ -19,10 +19,10 @@ class _OfLogits:
     labels: FromBatch
     logits: FromOutputs
 
-    def _found(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def _found(self, outputs: Any, batch: Batch) -> tuple[Array, Array]:
         return class_labels(self.labels, outputs, batch), class_logits(self.logits, outputs, batch)
 
-    def outside(self, outputs: Any, batch: Batch) -> tuple[jax.Array, str]:
+    def outside(self, outputs: Any, batch: Batch) -> tuple[Array, str]:
         """See Task."""
         labels, scores = self._found(outputs, batch)
         classes = scores.shape[1]
@@ -45,7 +45,7 @@ class TopK(_OfLogits):
     def __post_init__(self) -> None:
         check_positive_int("k", self.k)
 
-    def __call__(self, outputs: Any, batch: Batch) -> jax.Array:
+    def __call__(self, outputs: Any, batch: Batch) -> Array:
         """bool [b]."""
         labels, scores = self._found(outputs, batch)
         own, classes = labels[:, None], scores.shape[1]
@@ -64,7 +64,7 @@ class Accuracy(_OfLogits):
     labels: FromBatch
     logits: FromOutputs = None
 
-    def __call__(self, outputs: Any, batch: Batch) -> jax.Array:
+    def __call__(self, outputs: Any, batch: Batch) -> Array:
         """bool [b]."""
         return TopK(1, self.labels, self.logits)(outputs, batch)
 
@@ -79,7 +79,7 @@ class ConfusionMatrix(_OfLogits, Metric):
     labels: FromBatch
     logits: FromOutputs = None
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """counts int32 [classes, classes]."""
         labels, scores = self._found(outputs, batch)
         # A row that does not count may have any label: 0 is added there, or nothing.
@@ -102,7 +102,7 @@ class PerClass(_OfLogits, Metric):
     labels: FromBatch
     logits: FromOutputs = None
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """support, predicted, right int32 [classes]."""
         labels, scores = self._found(outputs, batch)
         none, predicted, counts = (

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from pipeline.errors import InputError, did_you_mean
 from trainer.inputs import MASK
 from trainer.task import Batch
 
-FromBatch = str | Callable[[Any, Batch], jax.Array]
+FromBatch = str | Callable[[Any, Batch], Array]
 """A key of the batch, or a function(outputs, batch)."""
-FromOutputs = str | Callable[[Any, Batch], jax.Array] | None
+FromOutputs = str | Callable[[Any, Batch], Array] | None
 """A key of the outputs, a function(outputs, batch), or None if the outputs are the array itself."""
 
 
-def found(where: FromBatch, outputs: Any, batch: Batch) -> jax.Array:
+def found(where: FromBatch, outputs: Any, batch: Batch) -> Array:
     """The array of `where`. Raises InputError for a key that the batch does not have."""
     if callable(where):
         return where(outputs, batch)
@@ -25,7 +25,7 @@ def found(where: FromBatch, outputs: Any, batch: Batch) -> jax.Array:
     return batch[where]
 
 
-def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> jax.Array:
+def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> Array:
     """The array of `where`. Raises InputError for a missing key, or if `where` is None and the outputs are no array."""
     if callable(where):
         return where(outputs, batch)
@@ -41,7 +41,7 @@ def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> jax.Arra
     )
 
 
-def rows(name: str, array: Any, batch: Batch) -> jax.Array:
+def rows(name: str, array: Any, batch: Batch) -> Array:
     """`array` as [b] numbers. Raises InputError, which names it, for another shape."""
     wanted = jnp.shape(batch[MASK])
     if jnp.shape(array) != wanted:
@@ -51,7 +51,7 @@ def rows(name: str, array: Any, batch: Batch) -> jax.Array:
     return jnp.asarray(array)
 
 
-def class_labels(where: FromBatch, outputs: Any, batch: Batch) -> jax.Array:
+def class_labels(where: FromBatch, outputs: Any, batch: Batch) -> Array:
     """Class numbers int32 [b], from 0. Raises InputError for another shape or floats."""
     labels = rows("labels", found(where, outputs, batch), batch)
     if not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -59,7 +59,7 @@ def class_labels(where: FromBatch, outputs: Any, batch: Batch) -> jax.Array:
     return labels.astype(jnp.int32)
 
 
-def class_logits(where: FromOutputs, outputs: Any, batch: Batch) -> jax.Array:
+def class_logits(where: FromOutputs, outputs: Any, batch: Batch) -> Array:
     """Scores [b, classes]; the highest is the predicted class. Raises InputError for another shape."""
     logits = found_in_outputs(where, outputs, batch)
     records = jnp.shape(batch[MASK])[0]

@@ -5,8 +5,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from pipeline.sizes import counted
 from trainer.inputs import LABELLED, MASK
@@ -20,7 +20,7 @@ REMEDY = (
 )
 
 
-def counting(batch: Batch) -> jax.Array:
+def counting(batch: Batch) -> Array:
     """float32 [b]: above 0 where a row has part in the loss and in the metrics."""
     return batch.get(LABELLED, batch[MASK])
 
@@ -44,7 +44,7 @@ def labelled(batch: Batch, target: Target | None) -> dict[str, Any]:
     return {**batch, **named, target.key: known, LABELLED: (counts & ~missing).astype(jnp.float32)}
 
 
-def outside_rows(outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
+def outside_rows(outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, Array]:
     """The rows, bool [b], whose label is outside of the target's or of a metric's classes, if they have a label."""
     outside = {name: rows for name, rows in batch.items() if name.startswith(OUTSIDE)}
     for name, metric in metrics.items():

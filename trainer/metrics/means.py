@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from pipeline.errors import InputError
 from trainer.metrics.found import FromBatch, found
@@ -21,7 +21,7 @@ __all__ = ["Mean", "Perplexity"]
 LOW_BITS = 16
 
 
-def integer_sum(values: jax.Array, counts: jax.Array) -> jax.Array:
+def integer_sum(values: Array, counts: Array) -> Array:
     """float32 [2]: the exact sum of `values` where `counts` is True, as whole_of reads it.
 
     values: int or bool [b, ...] from 0; those of a batch add up to less than 2**40, and there are at most 32,768. Sums
@@ -38,7 +38,7 @@ def whole_of(state: np.ndarray) -> int:
     return (high << LOW_BITS) + low
 
 
-def float_sum(values: jax.Array, counts: jax.Array) -> jax.Array:
+def float_sum(values: Array, counts: Array) -> Array:
     """float32 [2]: the sum of `values` where `counts` is True, and its rounding error. Others may be NaN.
 
     values: float [b, ...]. Together they have about 48 bits, so the sum hardly depends on how records are batched.
@@ -46,7 +46,7 @@ def float_sum(values: jax.Array, counts: jax.Array) -> jax.Array:
     return pair_sum(values, jnp.zeros_like(values, jnp.float32), counts)
 
 
-def pair_sum(values: jax.Array, errors: jax.Array, counts: jax.Array) -> jax.Array:
+def pair_sum(values: Array, errors: Array, counts: Array) -> Array:
     """float_sum of values + errors. errors: what rounding left out of each value."""
     high, low = (jnp.where(counts, part, 0).astype(jnp.float32) for part in (values, errors))
     while high.ndim:
@@ -80,7 +80,7 @@ class Mean(Metric):
     values: FromBatch
     weights: FromBatch
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """sum and weight, float32 [2]: see float_sum."""
         return _weighed(self.values, self.weights, outputs, batch, mask)
 
@@ -100,7 +100,7 @@ class Perplexity(Metric):
     weights: FromBatch | None = None
     losses: FromBatch = LOSSES
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """sum and weight, float32 [2]: see float_sum."""
         return _weighed(self.losses, self.weights, outputs, batch, mask)
 
@@ -110,9 +110,7 @@ class Perplexity(Metric):
             return float(np.exp(_mean(state)))
 
 
-def _weighed(
-    values: FromBatch, weights: FromBatch | None, outputs: Any, batch: Batch, mask: jax.Array
-) -> dict[str, jax.Array]:
+def _weighed(values: FromBatch, weights: FromBatch | None, outputs: Any, batch: Batch, mask: Array) -> dict[str, Array]:
     each = jnp.asarray(found(values, outputs, batch), jnp.float32)
     weight = jnp.ones_like(each) if weights is None else jnp.asarray(found(weights, outputs, batch), jnp.float32)
     if each.shape != weight.shape or each.shape[:1] != mask.shape:

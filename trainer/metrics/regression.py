@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows
 from trainer.metrics.means import integer_sum, pair_sum, total_of, whole_of
@@ -27,7 +27,7 @@ class Regression(Metric):
     targets: FromBatch
     predictions: FromOutputs = None
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """The number of records, and sums of pairs: see integer_sum and pair_sum."""
         y = rows("targets", found(self.targets, outputs, batch), batch).astype(jnp.float32)
         p = rows("predictions", found_in_outputs(self.predictions, outputs, batch), batch).astype(jnp.float32)
@@ -56,13 +56,13 @@ class Regression(Metric):
         }
 
 
-def _product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _product(a: Array, b: Array) -> tuple[Array, Array]:
     """a * b and its rounding error: Dekker's TwoProduct."""
     product = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
-def _halves(a: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _halves(a: Array) -> tuple[Array, Array]:
     high = _HALF * a - (_HALF * a - a)
     return high, a - high

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from pipeline.errors import InputError
 from trainer.batch_spec import ROWS_FIRST, BatchAxes
@@ -24,46 +25,46 @@ LOSSES = "_losses"
 WIDE = {"b": jnp.int32, "i": jnp.int32, "u": jnp.uint32, "f": jnp.float32, "V": jnp.float32}  # V: bfloat16
 
 
-def num_rows(mask: jax.Array) -> jax.Array:
+def num_rows(mask: Array) -> Array:
     """Number of rows, int32, where `mask` is above 0."""
     return jnp.sum(mask > 0, dtype=jnp.int32)
 
 
-def bad_rows(batch: Batch) -> jax.Array:
+def bad_rows(batch: Batch) -> Array:
     """Number of rows, int32, of bad records that the input left out: masked, but with an index, unlike padding."""
     return jnp.sum(_bad(batch), dtype=jnp.int32)
 
 
-def _bad(batch: Batch) -> jax.Array:
+def _bad(batch: Batch) -> Array:
     if INDEX not in batch:
         return jnp.zeros(batch[MASK].shape, bool)
     return (batch[INDEX] >= 0) & ~(batch[MASK] > 0)
 
 
-def masked_sum(values: jax.Array, mask: jax.Array) -> jax.Array:
+def masked_sum(values: Array, mask: Array) -> Array:
     """The float32 sum of `values` [b] where `mask` is above 0. Uses where, as 0 * NaN is NaN: others may be NaN."""
     return jnp.sum(jnp.where(mask > 0, values.astype(jnp.float32), 0.0))
 
 
-def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+def masked_mean(values: Array, mask: Array) -> Array:
     """masked_sum divided by the number of rows that count; 0 if none does."""
     return masked_sum(values, mask) / jnp.maximum(jnp.sum(mask > 0), 1)
 
 
-def due_crc(batch: Batch) -> jax.Array:
+def due_crc(batch: Batch) -> Array:
     """The uint32 sum mod 2**32 of the crcs of rows that count, as read, and of rows left out, as expected."""
     if CRC not in batch:
         return jnp.uint32(0)
     return jnp.sum(jnp.where((batch[MASK] > 0) | _bad(batch), batch[CRC], 0), dtype=jnp.uint32)
 
 
-def blank_padding(batch: Batch, padding: int | jax.Array = 0, axes: BatchAxes = ROWS_FIRST) -> dict[str, Any]:
+def blank_padding(batch: Batch, padding: int | Array = 0, axes: BatchAxes = ROWS_FIRST) -> dict[str, Any]:
     """`batch` with PADDINGS[padding], by default zeros, in every row that does not count.
 
     A NaN there would reach gradients even through `where`, whose gradient is 0 times the NaN."""
     mask = batch[MASK] > 0
 
-    def blank(leaf: jax.Array, axis: int) -> jax.Array:
+    def blank(leaf: Array, axis: int) -> Array:
         shaped = mask.reshape((1,) * axis + mask.shape + (1,) * (leaf.ndim - axis - 1))
         values = _padding_values(leaf.dtype)
         return jnp.where(shaped, leaf, values[padding] if isinstance(padding, int) else jnp.asarray(values)[padding])
@@ -83,7 +84,7 @@ class Tally(NamedTuple):
     """A Metric's state so far. low: for each leaf, the rounding error of its float32 sum; None if it is exact."""
 
     state: Any
-    low: list[jax.Array | None]
+    low: list[Array | None]
 
 
 def mergeable(metrics: Metrics) -> dict[str, Metric]:
@@ -91,7 +92,7 @@ def mergeable(metrics: Metrics) -> dict[str, Metric]:
     return {name: metric for name, metric in metrics.items() if isinstance(metric, Metric)}
 
 
-def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
+def per_record(losses: Array, outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, Array]:
     """The loss, the values of every function and outside_rows as arrays [b]. Raises InputError for another shape."""
     values, seen = {"loss": losses}, {**batch, LOSSES: losses}
     for name, metric in metrics.items():
@@ -109,14 +110,14 @@ def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) 
     return values
 
 
-def check_metrics(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) -> None:
+def check_metrics(losses: Array, outputs: Any, batch: Batch, metrics: Metrics) -> None:
     """Raises now what a Metric would raise for such a batch in an evaluation, hours later. Computes nothing."""
     jax.eval_shape(partial(empty_tallies, metrics=metrics), losses, outputs, dict(batch))
 
 
 def empty_tallies(
     losses: Any, outputs: Any, batch: Batch, metrics: Metrics
-) -> tuple[dict[str, Tally], dict[str, jax.Array]]:
+) -> tuple[dict[str, Tally], dict[str, Array]]:
     """The tallies before the first batch, and whether each is neutral, bool []: unchanged when merged with itself.
 
     Uses only shapes and dtypes of the arguments. Runs under jit."""
@@ -135,7 +136,7 @@ def empty_tallies(
 
 
 def counted(
-    tallies: Mapping[str, Tally], losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics
+    tallies: Mapping[str, Tally], losses: Array, outputs: Any, batch: Batch, metrics: Metrics
 ) -> dict[str, Tally]:
     """The tallies after adding this batch's rows that count and have their label."""
     return {
@@ -183,12 +184,12 @@ def _naming(name: str) -> Iterator[None]:
         raise
 
 
-def _state(name: str, metric: Metric, losses: jax.Array, outputs: Any, batch: Batch) -> Any:
+def _state(name: str, metric: Metric, losses: Array, outputs: Any, batch: Batch) -> Any:
     with _naming(name):
         return jax.tree.map(_wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, counting(batch) > 0))
 
 
-def _wide(leaf: Any) -> jax.Array:
+def _wide(leaf: Any) -> Array:
     """In 32 bits, so that counts do not overflow, and not weakly typed, which a loop could not carry."""
     leaf = jnp.asarray(leaf)
     if leaf.dtype.kind not in WIDE:
@@ -218,7 +219,7 @@ def _kinds(state: Any) -> Any:
     return jax.tree.map(lambda leaf: f"{leaf.dtype} {list(leaf.shape)}", state)
 
 
-def _add(total: jax.Array, low: jax.Array | None, value: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+def _add(total: Array, low: Array | None, value: Array) -> tuple[Array, Array | None]:
     """total + low + value as two float32 numbers with 48 bits together; integers are added exactly."""
     rounded = total + value
     if low is None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from pipeline.errors import InputError
 from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows
@@ -19,7 +19,7 @@ from trainer.task import Batch, Computed, Metric
 __all__ = ["BitsPerByte", "TokenAccuracy", "next_tokens"]
 
 
-def next_tokens(batch: Batch) -> tuple[jax.Array, jax.Array]:
+def next_tokens(batch: Batch) -> tuple[Array, Array]:
     """The targets of rows of packed text: the token after each, int [b, tokens], and whether it counts, bool.
 
     A target counts if it is in the segment of the token before it: neither padding nor a segment's first token does.
@@ -45,7 +45,7 @@ class BitsPerByte(Metric):
     num_bytes: FromBatch = "num_bytes"
     total: str | None = "num_bytes"
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """nats and bytes, float32 [2]: see float_sum and integer_sum."""
         nats = found_in_outputs(self.nats, outputs, batch)
         counts = _counts(self.counts, nats, outputs, batch, mask)
@@ -76,7 +76,7 @@ class TokenAccuracy(Metric):
     logits: FromOutputs = None
     total: str | None = "num_tokens"
 
-    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+    def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """right and tokens, float32 [2]: see integer_sum."""
         logits = found_in_outputs(self.logits, outputs, batch)
         targets = _integers("targets", found(self.targets, outputs, batch))
@@ -99,7 +99,7 @@ class TokenAccuracy(Metric):
         return {} if self.total is None else {self.total: whole_of(state["tokens"])}
 
 
-def _counts(where: FromBatch, values: Any, outputs: Any, batch: Batch, mask: jax.Array) -> jax.Array:
+def _counts(where: FromBatch, values: Any, outputs: Any, batch: Batch, mask: Array) -> Array:
     """bool [b, tokens]: tokens that count, in rows that count."""
     counts = jnp.asarray(found(where, outputs, batch))
     if counts.dtype != bool or counts.ndim != 2 or counts.shape != jnp.shape(values):
@@ -110,7 +110,7 @@ def _counts(where: FromBatch, values: Any, outputs: Any, batch: Batch, mask: jax
     return counts & mask[:, None]
 
 
-def _integers(name: str, values: Any) -> jax.Array:
+def _integers(name: str, values: Any) -> Array:
     values = jnp.asarray(values)
     if not jnp.issubdtype(values.dtype, jnp.integer):
         raise InputError(f"the {name} are {values.dtype}; expected integers.")

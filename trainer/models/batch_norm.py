@@ -1,9 +1,8 @@
 """Batch normalization over a chosen number of rows, without rows of padding."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import lax
+from jax import Array, lax
 
 from pipeline.errors import OptionError
 
@@ -39,7 +38,7 @@ class BatchNorm(nnx.Module):
         self.span, self.momentum, self.epsilon, self.dtype = span, momentum, epsilon, dtype
         self.use_running_average = False  # model.eval() sets it
 
-    def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: Array, mask: Array | None = None) -> Array:
         """x: [b, ..., features]. mask: [b], above 0 where a row counts; default: all count.
 
         Raises OptionError if the span does not divide the rows."""
@@ -55,11 +54,11 @@ class BatchNorm(nnx.Module):
         shape = (len(groups), *[1] * (x.ndim - 1), x.shape[-1])
         return self._normalized(groups, mean.reshape(shape), var.reshape(shape)).reshape(x.shape)
 
-    def _normalized(self, x: jax.Array, mean: jax.Array, var: jax.Array) -> jax.Array:
+    def _normalized(self, x: Array, mean: Array, var: Array) -> Array:
         factor = lax.rsqrt(var + self.epsilon) * self.scale.get_value()
         return ((x - mean) * factor + self.bias.get_value()).astype(self.dtype or x.dtype)
 
-    def _run_on(self, mean: jax.Array, var: jax.Array, rows: jax.Array) -> None:
+    def _run_on(self, mean: Array, var: Array, rows: Array) -> None:
         """Adds the average of the groups that have rows to the running statistics."""
         weights = (rows > 0) / jnp.maximum(jnp.sum(rows > 0), 1)
         kept = jnp.where(jnp.any(rows > 0), self.momentum, 1.0)
@@ -67,7 +66,7 @@ class BatchNorm(nnx.Module):
             running.set_value(kept * running.get_value() + (1 - kept) * (weights @ values))
 
 
-def _statistics(groups: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _statistics(groups: Array, counts: Array) -> tuple[Array, Array, Array]:
     """Mean and variance [groups, features] of the rows that count, in float32, and the number of these rows."""
     over = tuple(range(1, groups.ndim - 1))
     rows = jnp.sum(counts, axis=1)

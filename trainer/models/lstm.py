@@ -5,8 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
-CellState = tuple[jax.Array, jax.Array]
+CellState = tuple[Array, Array]
 """Of one layer, float32 [b, width] each: the cell and its output."""
 
 
@@ -29,7 +30,7 @@ class LstmLanguageModel(nnx.Module):
         # float32, as in Transformer.
         self.head = nnx.Linear(width, vocabulary_size, preferred_element_type=jnp.float32, rngs=rngs)
 
-    def __call__(self, tokens: jax.Array, segment_ids: jax.Array, positions: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Array, segment_ids: Array, positions: Array) -> Array:
         """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length].
 
         segment_ids: equal in one segment, of neighboring tokens. positions: not used."""
@@ -43,7 +44,7 @@ class LstmLanguageModel(nnx.Module):
         """The state before the first token of `rows` segments. length: not used."""
         return [_zeros(cell, rows) for cell in self.layers]
 
-    def step(self, tokens: jax.Array, position: jax.Array, state: list[CellState]) -> tuple[jax.Array, list[CellState]]:
+    def step(self, tokens: Array, position: Array, state: list[CellState]) -> tuple[Array, list[CellState]]:
         """Logits float32 [b, vocabulary] after one more token of each segment, int [b], and the next state.
 
         position: not used. The logits are those of a call with the complete segments."""
@@ -54,16 +55,16 @@ class LstmLanguageModel(nnx.Module):
         return self.head(x), after
 
 
-def _bias_init(_: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+def _bias_init(_: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """1 for the forget gates, the second quarter, so that cells begin by remembering, as in Keras; 0 for the others."""
     width = shape[0] // 4
     return jnp.zeros(shape, dtype).at[width : 2 * width].set(1)
 
 
-def _layer(cell: nnx.OptimizedLSTMCell, inputs: jax.Array, same: jax.Array) -> jax.Array:
+def _layer(cell: nnx.OptimizedLSTMCell, inputs: Array, same: Array) -> Array:
     """The outputs [length, b, width] of a layer. same: bool [length, b], whether a token continues a segment."""
 
-    def step(state: CellState, given: tuple[jax.Array, jax.Array]) -> tuple[CellState, jax.Array]:
+    def step(state: CellState, given: tuple[Array, Array]) -> tuple[CellState, Array]:
         x, continues = given
         kept = jax.tree.map(lambda each: jnp.where(continues[:, None], each, 0), state)
         return cell(kept, x)

@@ -2,13 +2,12 @@
 
 He et al. 2015, https://arxiv.org/abs/1512.03385. v1.5: a bottleneck strides in its 3x3 convolution, not its first."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from trainer.models.batch_norm import BatchNorm
 
@@ -91,7 +90,7 @@ class ResNet(nnx.Module):
             self.stages[str(number)] = blocks
         self.head = nnx.Linear(features, num_classes, kernel_init=HEAD_INIT, rngs=rngs)
 
-    def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    def __call__(self, images: Array, mask: Array | None = None) -> Array:
         """Logits [b, num_classes] for images [b, height, width, channels] in 0..255, uint8 or float.
 
         They are normalized with ImageNet's mean (0.485, 0.456, 0.406) and standard deviation (0.229, 0.224, 0.225) of
@@ -135,7 +134,7 @@ class Block(nnx.Module):
             else PaddedShortcut(stride, features - channels)
         )
 
-    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Array, mask: Array | None) -> Array:
         """As ResNet's, for the features [b, height, width, channels] before the block."""
         y = x
         for number in range(1, len(self.convs) + 1):
@@ -150,7 +149,7 @@ class PaddedShortcut(nnx.Module):
     def __init__(self, stride: int, added: int) -> None:
         self.stride, self.added = stride, added
 
-    def __call__(self, x: jax.Array, _: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Array, _: Array | None) -> Array:
         """As ConvNorm's."""
         strided = x[:, :: self.stride, :: self.stride]
         return jnp.pad(strided, ((0, 0), (0, 0), (0, 0), (0, self.added)))
@@ -165,7 +164,7 @@ class ConvNorm(nnx.Module):
         self.conv = _conv(channels, features, kernel, stride, rngs)
         self.norm = BatchNorm(features, rngs=rngs, span=bn_span)
 
-    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Array, mask: Array | None) -> Array:
         """As ResNet's, without a rectifier."""
         return self.norm(self.conv(x), mask)
 
@@ -183,10 +182,7 @@ def _conv(channels: int, features: int, kernel: int, stride: int, rngs: nnx.Rngs
     )
 
 
-def _normalized(images: jax.Array, channels: int) -> jax.Array:
-    mean, std = (_of_channels(values, channels) for values in (MEAN, STD))
+def _normalized(images: Array, channels: int) -> Array:
+    by_channel = (values if channels == 3 else [sum(values) / 3] for values in (MEAN, STD))
+    mean, std = (jnp.asarray(values, jnp.float32) for values in by_channel)
     return (images.astype(jnp.float32) / 255 - mean) / std
-
-
-def _of_channels(values: Sequence[float], channels: int) -> jax.Array:
-    return jnp.asarray(values if channels == 3 else [sum(values) / 3], jnp.float32)

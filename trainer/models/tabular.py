@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from pipeline.shards.column_statistics import ColumnStatistics
 
@@ -40,9 +40,9 @@ class TabularMlp(nnx.Module):
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
         self.head = nnx.Linear(width, outputs, rngs=rngs)
 
-    def __call__(self, batch: Mapping[str, Any]) -> jax.Array:
+    def __call__(self, batch: Mapping[str, Any]) -> Array:
         """float32 [b, outputs] for a batch with a feature [b] or [b, n] per column."""
-        parts = list[jax.Array]()
+        parts = list[Array]()
         for name, (mean, deviation) in self.numbers.items():
             values = batch[name].astype(jnp.float32).reshape(batch[name].shape[0], -1)
             missing = jnp.isnan(values)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from trainer.mesh import ROWS, axes_of, spec_by
@@ -23,14 +24,14 @@ ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
 HIDDEN_MULTIPLE = 32
 
 Kernel = Literal["xla", "cudnn"]
-Attend = Callable[..., jax.Array]
+Attend = Callable[..., Array]
 
 
 class KeysAndValues(NamedTuple):
     """Of the tokens so far, [layers, b, length, heads, features]: what a step of Transformer needs of them."""
 
-    keys: jax.Array
-    values: jax.Array
+    keys: Array
+    values: Array
 
 
 class Transformer(nnx.Module):
@@ -72,12 +73,12 @@ class Transformer(nnx.Module):
         # float32: a logit in bfloat16 has an error of up to 0.4 %, which the loss would show.
         self.head = nnx.Linear(width, vocabulary_size, use_bias=False, preferred_element_type=jnp.float32, rngs=rngs)
 
-    def __call__(self, tokens: jax.Array, segment_ids: jax.Array, positions: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Array, segment_ids: Array, positions: Array) -> Array:
         """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length].
 
         segment_ids: equal in one segment, of neighboring tokens. positions: in the segment, from 0."""
 
-        def step(layer: Layer, x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        def step(layer: Layer, x: Array, _: None) -> tuple[Array, None]:
             return layer(x, positions, segment_ids), None
 
         x, _ = self._scanned(step, gathered(self.embedding, "embedding", self.rules)(tokens), None)
@@ -88,25 +89,25 @@ class Transformer(nnx.Module):
         empty = jnp.zeros((self.num_layers, rows, length, self.heads, self.features), self.layers.attention.key.dtype)
         return KeysAndValues(empty, empty)
 
-    def step(self, tokens: jax.Array, position: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
+    def step(self, tokens: Array, position: Array, state: KeysAndValues) -> tuple[Array, KeysAndValues]:
         """Logits float32 [b, vocabulary] after one more token of each segment, int [b], and the next state.
 
         position: int [], that of these tokens. The logits are those of a call with the complete segments."""
         positions = jnp.full((tokens.shape[0], 1), position)
 
-        def step(layer: Layer, x: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
+        def step(layer: Layer, x: Array, state: KeysAndValues) -> tuple[Array, KeysAndValues]:
             return layer.step(x, positions, state)
 
         x, state = self._scanned(step, gathered(self.embedding, "embedding", self.rules)(tokens[:, None]), state)
         return gathered(self.head, "head", self.rules)(self.norm(x))[:, 0], state
 
-    def _scanned(self, step: Callable[[Any, jax.Array, Any], tuple[jax.Array, Any]], x: jax.Array, given: Any) -> Any:
+    def _scanned(self, step: Callable[[Any, Array, Any], tuple[Array, Any]], x: Array, given: Any) -> Any:
         """step(layer, x, given of this layer) -> the next x, and a result; of every layer in turn.
 
         Not nnx.scan, which refuses to run inside another loop, as when sampling."""
         graph, arrays = nnx.split(self.layers)
 
-        def one(x: jax.Array, of_layer: Any) -> tuple[jax.Array, Any]:
+        def one(x: Array, of_layer: Any) -> tuple[Array, Any]:
             layer = gathered(nnx.merge(graph, of_layer[0]), "layers", [(names, axes[1:]) for names, axes in self.rules])
             return step(layer, x, of_layer[1])
 
@@ -124,12 +125,12 @@ class Layer(nnx.Module):
         self.attention, self.swiglu = Attention(width, heads, rngs, attend), SwiGlu(width, hidden, rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
-    def __call__(self, x: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    def __call__(self, x: Array, positions: Array, segment_ids: Array) -> Array:
         """x: [b, length, width]. positions, segment_ids: as Transformer's."""
         x += self.dropout(self.attention(self.norms["attention"](x), positions, segment_ids))
         return x + self.dropout(self.swiglu(self.norms["swiglu"](x)))
 
-    def step(self, x: jax.Array, positions: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
+    def step(self, x: Array, positions: Array, state: KeysAndValues) -> tuple[Array, KeysAndValues]:
         """x: [b, 1, width]. state: of this layer, without the axis of layers."""
         attended, state = self.attention.step(self.norms["attention"](x), positions, state)
         x += attended
@@ -146,12 +147,12 @@ class Attention(nnx.Module):
         self.query, self.key, self.value, self.attend = into_heads(), into_heads(), into_heads(), attend
         self.out = nnx.LinearGeneral((heads, width // heads), width, axis=(-2, -1), use_bias=False, rngs=rngs)
 
-    def __call__(self, x: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    def __call__(self, x: Array, positions: Array, segment_ids: Array) -> Array:
         """As Layer's."""
         query, key = (rotated(project(x), positions) for project in (self.query, self.key))
         return self.out(self.attend(query, key, self.value(x), segment_ids))
 
-    def step(self, x: jax.Array, positions: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
+    def step(self, x: Array, positions: Array, state: KeysAndValues) -> tuple[Array, KeysAndValues]:
         """As Layer's."""
         query, key = (rotated(project(x), positions) for project in (self.query, self.key))
         place = (0, positions[0, 0], 0, 0)
@@ -170,19 +171,19 @@ class SwiGlu(nnx.Module):
         self.gate, self.up = (nnx.Linear(width, hidden, use_bias=False, rngs=rngs) for _ in range(2))
         self.down = nnx.Linear(hidden, width, use_bias=False, rngs=rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """x: [..., width]."""
         return self.down(nnx.silu(self.gate(x)) * self.up(x))
 
 
-def attended(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, kernel: Kernel) -> jax.Array:
+def attended(query: Array, key: Array, value: Array, segment_ids: Array, kernel: Kernel) -> Array:
     """Attention to the token and those before it in its segment. [b, length, heads, features] each."""
     mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     mask &= jnp.tri(query.shape[1], dtype=bool)
     return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=kernel)
 
 
-def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:
+def rotated(x: Array, positions: Array) -> Array:
     """x [b, length, heads, features], with pairs of features, i and features / 2 + i, rotated by an angle.
 
     The angle grows with the position, so a product of two depends only on how far apart they are. positions: int [b,

@@ -43,8 +43,15 @@ def evaluate(
 ) -> EvalResult:
     """See Trainer.evaluate."""
     with open_session(job) as session:
-        given = "given" if on_records else "not given"
-        start = restore(session, "eval", input_fn, step, checkpoint_path, check_padding=check_padding, on_records=given)
+        start = restore(
+            session,
+            "eval",
+            input_fn,
+            step,
+            checkpoint_path,
+            check_padding=check_padding,
+            on_records=bool(on_records),
+        )
         with session.preemption.leavable():
             evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
         due = start.opened.source.info.num_records
@@ -110,36 +117,35 @@ def evaluate_continuously(
 ) -> Iterator[EvalResult]:
     """See Trainer.evaluate_continuously. No session is open between two results."""
     with ShortErrors():
-        yield from _results(job, input_fn, name, timeout_seconds, poll_seconds)
-
-
-def _results(
-    job: Job, input_fn: InputFn, name: str | None, timeout_seconds: float, poll_seconds: float
-) -> Iterator[EvalResult]:
-    end, last = job.config.max_steps, None
-    evaluation: Evaluation | None = None
-    while end is None or last is None or last < end:
-        with open_session(job) as session:
-            checkpoints = session.checkpoints
-            step = _next_step(session, last, timeout_seconds, poll_seconds)
-        if step is None:
-            _say_timeout(checkpoints.directory, last, timeout_seconds)
-            return
-        try:
+        end, last = job.config.max_steps, None
+        evaluation: Evaluation | None = None
+        while end is None or last is None or last < end:
             with open_session(job) as session:
-                start = restore(session, "eval", input_fn, step, None)
-                begin = evaluation.again if evaluation else Evaluation
-                evaluation = begin(session, start.opened, start.state, step)
-                result = evaluation.epoch()
-                evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
-        except (CheckpointError, HostError):
-            if is_apart() or not _removed(checkpoints, step):
-                raise
-            log.info("the checkpoint of step %d was removed while it was read; continuing with a newer one", step)
-        else:
-            last = step
-            yield result
-    log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
+                checkpoints = session.checkpoints
+                step = _next_step(session, last, timeout_seconds, poll_seconds)
+            if step is None and last is None:
+                raise CheckpointError(
+                    f"{checkpoints.directory} has no checkpoint, and none came within {timeout_seconds:g} s "
+                    "(timeout_seconds). Is this the work directory that the training run writes to?"
+                )
+            if step is None:
+                text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
+                log.warning(text, timeout_seconds, last)
+                return
+            try:
+                with open_session(job) as session:
+                    start = restore(session, "eval", input_fn, step, None)
+                    evaluation = Evaluation.after(evaluation, session, start.opened, start.state, step)
+                    result = evaluation.epoch()
+                    evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
+            except (CheckpointError, HostError):
+                if is_apart() or not _removed(checkpoints, step):
+                    raise
+                log.info("the checkpoint of step %d was removed while it was read; continuing with a newer one", step)
+            else:
+                last = step
+                yield result
+        log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
 
 
 def _next_step(session: Session, last: int | None, timeout_seconds: float, poll_seconds: float) -> int | None:
@@ -177,16 +183,6 @@ def _removed(checkpoints: CheckpointManager, step: int) -> bool:
     return poll(lambda: True if step not in checkpoints.steps() else None, stop) is not None
 
 
-def _say_timeout(directory: str, last: int | None, timeout_seconds: float) -> None:
-    if last is None:
-        raise CheckpointError(
-            f"{directory} has no checkpoint, and none came within {timeout_seconds:g} s (timeout_seconds). Is this "
-            "the work directory that the training run writes to?"
-        )
-    text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
-    log.warning(text, timeout_seconds, last)
-
-
 class PeriodicEvaluations:
     """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""
 
@@ -200,8 +196,8 @@ class PeriodicEvaluations:
         whether the training has ended."""
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
-            begin = self._evaluations[name].again if name in self._evaluations else Evaluation
-            evaluation = self._evaluations[name] = begin(self._session, opened, state, step)
+            evaluation = Evaluation.after(self._evaluations.get(name), self._session, opened, state, step)
+            self._evaluations[name] = evaluation
             result = replace(evaluation.epoch(), name=name)
             self.results.append(result)
             self._session.ownership.fence()
@@ -227,7 +223,7 @@ def named_inputs(inputs: InputFn | Mapping[str, InputFn], name: str | None) -> M
         raise OptionError(f"name={name!r} with {len(inputs)} inputs: the keys of a mapping of inputs are the names.")
     for key in inputs:
         check_name(key)
-    return {key: input_fn for key, input_fn in inputs.items()}  # noqa: C416 (a copy with keys of a wider type)
+    return {**inputs}
 
 
 def check_name(name: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from pipeline.errors import ExportError, InputError, OptionError, did_you_mean
+from pipeline.errors import ExportError, InputError, OptionError, check_choice, did_you_mean
 from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.callbacks import EvaluationEnd
@@ -56,22 +56,25 @@ class Evaluation:
         epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
         k = job.steps_per_dispatch(opened, [epoch] if epoch else [])
-        self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
+        self._steps = Steps.of_epoch(epoch, k)
         self._tallies = _maker_of_tallies(job, opened, state.variables)
         carry = EvalState(state.variables, job.placement.scalar(np.int32(0)), self._tallies())
         rows = on_records is not None  # a few bytes per record: dispatches are as long as without them
         one_step = eval_step(job.traced_task, with_rows=rows, axes=job.placement.axes)
         self._program = job.program(one_step, carry, opened, k)
 
-    def again(self, session: Session, opened: OpenedInput, state: TrainState, step: int) -> "Evaluation":
-        """The evaluation of another state: this one, with its program, if the input has its shapes, or a new one."""
-        if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
+    @staticmethod
+    def after(
+        before: "Evaluation | None", session: Session, opened: OpenedInput, state: TrainState, step: int
+    ) -> "Evaluation":
+        """The evaluation of another state: the one before, if the input has the shapes of its program, or a new one."""
+        if before is None or (opened.struct, opened.source.info.steps_per_epoch) != before._shapes:
             return Evaluation(session, opened, state, step)
-        self._session, self.state, self._step = session, state, step
-        if opened is not self._given:
-            self._given = self._opened = opened
-            self._exhausted = False
-        return self
+        before._session, before.state, before._step = session, state, step
+        if opened is not before._given:
+            before._given = before._opened = opened
+            before._exhausted = False
+        return before
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.
@@ -181,8 +184,7 @@ class Evaluation:
 
     def _is_better(self, metrics: Mapping[str, float], path: str, metric: str, better: Literal["min", "max"]) -> bool:
         """Host 0 decides for all."""
-        if better not in ("min", "max"):
-            raise OptionError(f"better={better!r} is not one of min, max.")
+        check_choice("better", better, ("min", "max"))
         if metric not in metrics:
             raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
 

@@ -1,21 +1,18 @@
 """An export: predicts a few records, writes the SavedModel, has a new process serve the same records, and publishes it.
 
-All hosts predict, and gather the model's arrays; host 0 does the rest, while the others wait for its result. A training
-that will export its model says at its start, hours before, what an export cannot contain."""
+All hosts predict, and gather the model's arrays; host 0 does the rest, while the others wait for its result."""
 
 import importlib
-import importlib.util
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pipeline.errors import ExportError, InfeedError, OptionError, did_you_mean, how_to_install
-from pipeline.logs import logger
+from pipeline.errors import ExportError, InfeedError, OptionError, did_you_mean
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.listing import find_elsewhere
@@ -25,14 +22,12 @@ from trainer.exporting.served_model import CLASS_NAME, ServedModel, serve
 from trainer.exporting.verification import BATCH_SIZES
 from trainer.inputs import FirstBatches, InputFn
 from trainer.job import Job, OpenedInput
-from trainer.modes.predict import Prediction, check_export
+from trainer.modes.predict import Prediction
 from trainer.modes.session import Session, open_session, restore
 from trainer.results import ExportResult
 from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import predict_step
 from trainer.task import Variables
-
-log = logger("trainer")
 
 RECORDS = math.lcm(*BATCH_SIZES)  # 21, so that every batch is full
 
@@ -43,7 +38,6 @@ def export_checkpoint(
     """See Trainer.export."""
     if job.config.fast_dev_run:
         raise OptionError("fast_dev_run writes nothing, so it cannot export. Leave it out.")
-    check_tensorflow()
     importlib.import_module("trainer.exporting.making")  # loads TensorFlow, while no host waits for another
     with open_session(job) as session:
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
@@ -159,47 +153,3 @@ def _on_host_0(session: Session, make: Callable[[], ExportResult], arrays: Itera
 def _gather_rest(arrays: Iterator[Any]) -> None:
     for _ in arrays:  # every host has to take part
         pass
-
-
-@runtime_checkable
-class Exports(Protocol):
-    """A callback that exports models, or announces an export. Its attributes: input_fn and keys of Trainer.export."""
-
-    export_input: InputFn
-    export_keys: Sequence[str] | None
-
-
-def check_tensorflow() -> None:
-    """Raises OptionError if it is not installed."""
-    if importlib.util.find_spec("tensorflow") is None:
-        raise OptionError(f"exports need TensorFlow, which is not installed. Install it: {how_to_install('tf')}.")
-
-
-def check_exports(session: Session, opened: Collection[OpenedInput]) -> None:
-    """Logs, on host 0, which ops leave the exports of callbacks with the signature `arrays` alone.
-
-    opened: inputs of evaluations; another input of an export is opened. Raises OptionError if TensorFlow is not
-    installed; where there are such ops, also for a task that predicts nothing."""
-    exporting = [callback for callback in session.job.callbacks if isinstance(callback, Exports)]
-    if not exporting or jax.process_index() > 0 or session.job.config.fast_dev_run:
-        return
-    check_tensorflow()
-    for callback in exporting:
-        known = [each for each in opened if each.input_fn == callback.export_input]
-        one = known[0] if known else session.open("predict", callback.export_input)
-        _warn_of_ops(session.job, one, callback.export_keys)
-
-
-def _warn_of_ops(job: Job, opened: OpenedInput, keys: Sequence[str] | None) -> None:
-    serving = getattr(opened.source, "serving", None)
-    if serving is None:
-        return
-    from trainer.exporting.exportable import arrays_only, ops_without_graph  # loads the ops, as this input has done
-
-    if ops_without_graph(serving([name for name in named_leaves(opened.struct) if not name.startswith("_")])):
-        # Some may make only what the model does not need, such as the label. Tracing the predictions tells.
-        check_export(job, keys)
-        with job.naming_batch(opened):
-            model = serve(job.task, job.abstract_state(opened).variables, job.spec(opened), keys)
-        if ops := ops_without_graph(serving(list(model.arrays))):
-            log.warning("%s", arrays_only(ops))

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
@@ -94,7 +95,7 @@ class Prediction:
         bytes_ = bytes_ if gather else bytes_ // place.replicas
         epoch = opened.source.info.steps_per_epoch
         k = job.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
-        self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
+        self._steps = Steps.of_epoch(epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:
             return {PROOF: place.replicated, ROWS: place.replicated if gather else place.rows(stacked)}
@@ -171,7 +172,7 @@ class Prediction:
         jax.block_until_ready([self._dispatch(next(feeder)) for _ in range(missing)])
 
 
-def _on_this_host(array: jax.Array, stacked: bool) -> np.ndarray:
+def _on_this_host(array: Array, stacked: bool) -> np.ndarray:
     """The rows on this host's devices, each once and in order: [rows, ...]; those of k steps are concatenated."""
     axis = 1 if stacked else 0
     # Devices along the model axis hold the same rows.
@@ -184,7 +185,7 @@ def _on_this_host(array: jax.Array, stacked: bool) -> np.ndarray:
 class LoadedModel:
     """A trained model on one device.
 
-    step: of its checkpoint. task: what the recipe makes. variables: its arrays, jax.Array by name: params, and extra,
+    step: of its checkpoint. task: what the recipe makes. variables: its arrays, Array by name: params, and extra,
     such as running statistics; the averaged parameters where evaluations use them. recipe: of the training; its
     `class_names` has the names of predicted classes. inputs: what a batch of the recipe's evaluation has, by name, with
     shape ([rows, ...]) and dtype."""
@@ -204,7 +205,7 @@ class LoadedModel:
             raise OptionError("this task has no module: nnx_task did not make it. Use predict, or the variables.")
         return self.task.module(self.variables)
 
-    def predict(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
+    def predict(self, batch: Mapping[str, Any]) -> dict[str, Array]:
         """The task's predictions, each [b, ...], by name: what Trainer.predict yields for such records.
 
         batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height, width, channels]}.

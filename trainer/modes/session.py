@@ -273,6 +273,7 @@ def restore(
     session.agree_on([opened], step, step, checkpoint_path=checkpoint_path, **arguments)
     with session.preemption.leavable():
         if job.config.fast_dev_run:
-            return Restored(opened, job.fresh_state(opened, session.check), step, checkpoints)
-        state = checkpoints.restore(step, job.abstract_state(opened)).state
-        return Restored(opened, state, step, checkpoints)
+            state = job.fresh_state(opened, session.check)
+        else:
+            state = checkpoints.restore(step, job.abstract_state(opened)).state
+    return Restored(opened, state, step, checkpoints)

@@ -4,7 +4,7 @@ And a replay: training steps once more, from a checkpoint that was kept, with th
 nothing."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.activity import CONSUMER
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.config import TrainerConfig, check_positive_int
+from trainer.config import check_positive_int
 from trainer.events.profile import Profile
 from trainer.events.progress import StepSize
 from trainer.exits import ending
@@ -27,11 +27,10 @@ from trainer.job import Job, OpenedInput
 from trainer.kept_data import as_begun, as_in_run, keep
 from trainer.loop.dispatching import Marks, Steps, run
 from trainer.loop.feed import Feeder
-from trainer.loop.program import Program, peak_tflops
+from trainer.loop.program import PEAKS, Program
 from trainer.modes.evaluate import PeriodicEvaluations
-from trainer.modes.export import check_exports
 from trainer.modes.session import Begun, Session, begin, open_session
-from trainer.modes.train_loop import Pace, TimeSpent, TrainLoop, first_began
+from trainer.modes.train_loop import Pace, TrainLoop, first_began
 from trainer.modes.train_monitor import Recorder, TrainMonitor
 from trainer.results import ReplayedStep, TrainResult
 from trainer.step_functions import record_losses, train_step
@@ -41,36 +40,30 @@ from trainer.warm_start.config import WarmStart
 log = logger("trainer")
 
 
-def goal_of(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int | None]:
-    """Returns a function from the first step of a run to its last; to None if only the input ends it."""
+def train(
+    job: Job,
+    input_fn: InputFn,
+    warm_start: WarmStart,
+    *,
+    steps: int | None,
+    max_steps: int | None,
+    eval_inputs: Mapping[str | None, InputFn] | None = None,
+    eval_every_steps: int | None = None,
+) -> TrainResult:
+    """See Trainer.train and Trainer.train_and_evaluate."""
+    config = job.config
     if steps is not None and max_steps is not None:
         raise OptionError(
             f"steps={steps} and max_steps={max_steps} are both given. Give one: steps counts from the newest "
             "checkpoint, max_steps from the very first run."
         )
-    for name, value in (("steps", steps), ("max_steps", max_steps)):
-        if value is not None:
-            check_positive_int(name, value)
-    end = max_steps or config.max_steps or config.fast_dev_run
-    return lambda start: end if steps is None else start + steps
-
-
-def train(
-    job: Job,
-    input_fn: InputFn,
-    goal: Callable[[int], int | None],
-    warm_start: WarmStart,
-    *,
-    eval_inputs: Mapping[str | None, InputFn] | None = None,
-    eval_every_steps: int | None = None,
-) -> TrainResult:
-    """See Trainer.train and Trainer.train_and_evaluate. goal: see goal_of."""
-    config = job.config
+    check_positive_int("steps", steps)
+    check_positive_int("max_steps", max_steps)
     with open_session(job, saves=not config.fast_dev_run) as session:
         with session.preemption.leavable():
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
-            end = config.fast_dev_run or goal(start)
+            end = config.fast_dev_run or (start + steps if steps else max_steps or config.max_steps)
             session.describe = as_in_run(config.workdir) if start else as_begun(warm_start, job.target)
             opened = session.open("train", input_fn, start) if end is None or start < end else None
             if opened and opened.source.info.endless and end is None:
@@ -82,9 +75,7 @@ def train(
                 description = opened.description
                 session.describe = lambda _: description
             evaluations = PeriodicEvaluations(session, eval_inputs, eval_every_steps) if eval_inputs else None
-            evaluated = [*evaluations.opened.values()] if evaluations else []
-            check_exports(session, evaluated)
-        inputs = [*([opened] if opened else []), *evaluated]
+        inputs = [*([opened] if opened else []), *(evaluations.opened.values() if evaluations else [])]
         session.agree_on(inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start))
         if opened and not start and not config.fast_dev_run and jax.process_index() == 0:
             session.ownership.fence()
@@ -136,7 +127,7 @@ def _train_steps(
         speed=loop.monitor.speed(step - start) if step > start else None,
         executables=len(loop.program.executables),
         stopped=loop.stopped.stop or None,
-        goodput=loop.spent.goodput(loop.monitor.productive_seconds, time.time()),
+        goodput=loop.goodput(time.time()),
     )
 
 
@@ -148,7 +139,6 @@ def _open_loop(
     job, config, start = session.job, session.job.config, begun.step
     records_time = jax.process_index() == 0 and not config.fast_dev_run
     began = first_began(config.workdir, time.time()) if records_time else None
-    spent = TimeSpent(began, begun.productive_seconds)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n]
     marks = Marks(every, profile.stops)
@@ -163,12 +153,24 @@ def _open_loop(
         recorder.start(start, begun.position, begun.run)
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
-        late, ends = session.check_late, end is None
-        feeder = stack.enter_context(session.feeding(program, opened, begun.position, steps, late=late, ends=ends))
+        feeding = session.feeding(program, opened, begun.position, steps, late=session.check_late, ends=end is None)
+        feeder = stack.enter_context(feeding)
         monitor = stack.enter_context(TrainMonitor(session, feeder, size, begun, end, hint=recorder.hint))
         stack.enter_context(profile)
-        parts = {"program": program, "monitor": monitor, "recorder": recorder, "profile": profile, "spent": spent}
-        yield TrainLoop(session, opened, begun, end, pace=pace, evaluations=evaluations, **parts), feeder
+        loop = TrainLoop(
+            session,
+            opened,
+            begun,
+            end,
+            program=program,
+            monitor=monitor,
+            recorder=recorder,
+            profile=profile,
+            began=began,
+            pace=pace,
+            evaluations=evaluations,
+        )
+        yield loop, feeder
 
 
 def training_step(job: Job) -> Step:
@@ -187,14 +189,13 @@ def training_step(job: Job) -> Step:
 
 def _step_size(job: Job, program: Program) -> StepSize:
     devices = job.placement.mesh.devices
-    peak = job.config.peak_tflops or peak_tflops(devices.flat[0])
+    peak = job.config.peak_tflops or PEAKS.get(devices.flat[0].device_kind)
     flops = job.task.flops or program.flops() or None
     return StepSize(job.config.global_batch_size, flops, peak and peak * devices.size)
 
 
 def _say_beginning(job: Job, begun: Begun, end: int | None, length: object, scans: bool) -> None:
-    devices = job.placement.mesh.size
-    on = f"{devices} {jax.default_backend()} {'device' if devices == 1 else 'devices'}"
+    on = counted(job.placement.mesh.size, f"{jax.default_backend()} device")
     parameters = sum(leaf.size for leaf in jax.tree.leaves(begun.state.variables.params))
     log.info(
         "training steps %d to %s: %s parameters, batch %d on %s, %s steps per dispatch%s",

@@ -70,20 +70,6 @@ class Pace:
         self._settled.set()
 
 
-@dataclass(frozen=True)
-class TimeSpent:
-    """began: when training first began in the work directory, as time.time(); None where that is not recorded.
-
-    earlier: productive seconds in the checkpoint that the run resumes from."""
-
-    began: float | None
-    earlier: float
-
-    def goodput(self, seconds: float, now: float) -> Goodput | None:
-        """After this many productive seconds in this run."""
-        return None if self.began is None else Goodput(self.earlier + seconds, now - self.began)
-
-
 def first_began(workdir: str, now: float) -> float:
     """When training first began in the work directory, as time.time(): `now` the first time.
 
@@ -96,7 +82,8 @@ def first_began(workdir: str, now: float) -> float:
 class TrainLoop:
     """Trains from the step in `begun` to `end`, None: to the end of the input. It is the Between of its dispatches.
 
-    spent: the time before it. evaluations: those in between. stopped: what ended it early, if anything."""
+    began: when training first began in the work directory, as time.time(); None where that is not recorded.
+    evaluations: those in between. stopped: what ended it early, if anything."""
 
     session: Session
     opened: OpenedInput
@@ -107,7 +94,7 @@ class TrainLoop:
     monitor: TrainMonitor
     recorder: Recorder
     profile: Profile
-    spent: TimeSpent
+    began: float | None
     pace: Pace | None = None
     evaluations: PeriodicEvaluations | None = None
     clock: Callable[[], float] = time.monotonic
@@ -125,6 +112,15 @@ class TrainLoop:
     def stop(self, why: str) -> None:
         """Requests the end of training. The first reason counts, and only host 0's: others may not see what it sees."""
         self._why = self._why or why
+
+    @property
+    def productive_seconds(self) -> float:
+        """See Goodput; up to the last result."""
+        return self.begun.productive_seconds + self.monitor.productive_seconds
+
+    def goodput(self, now: float) -> Goodput | None:
+        """Of the work directory. now: as time.time()."""
+        return None if self.began is None else Goodput(self.productive_seconds, now - self.began)
 
     def observe(self, result: DispatchResult) -> None:
         """Handles the result of a dispatch. NanError for a step with non-finite values, if these end the run."""
@@ -188,8 +184,8 @@ class TrainLoop:
         with self.monitor.saving():
             self.monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
             position = source.state(source.advance(self.begun.position, step - self.begun.step))
-            productive, config = self.spent.earlier + self.monitor.productive_seconds, job.config.to_json()
-            saved = Saved(step, state, position, config, productive_seconds=productive, run=self.recorder.run)
+            seconds, config = self.productive_seconds, job.config.to_json()
+            saved = Saved(step, state, position, config, productive_seconds=seconds, run=self.recorder.run)
             self.session.checkpoints.save(saved, partial(self.monitor.check.for_save, step, state))
             self.session.call_back("on_checkpoint", CheckpointEnd(step, state, self.monitor.reports, self.stop))
 
@@ -210,4 +206,4 @@ class TrainLoop:
 
 
 def _falls_on(step: int, every: int | None) -> bool:
-    return bool(every) and step % (every or 1) == 0
+    return every is not None and step % every == 0

@@ -1,5 +1,5 @@
 """What the host records and checks in training: the result of every dispatch; in the history the run's start, bad
-records and end; that every value is finite (TrainerConfig.on_nan), and that no loss is far above those before it.
+records and end; and that every value is finite (TrainerConfig.on_nan).
 
 What the devices compute for the checks is in gradients.py."""
 
@@ -23,7 +23,7 @@ from trainer.checkpointing.contents import versions
 from trainer.cluster.exchange import Decision
 from trainer.config import OnNan
 from trainer.events.metrics_lines import last_step
-from trainer.events.progress import IdleCores, ProgressLine, Speed, StepSize
+from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
 from trainer.exits import Interrupted, Preempted
 from trainer.gradients import LOSS, checked_names, finder_of_broken
@@ -41,11 +41,6 @@ from trainer.workdir import TRAIN
 
 MOST_REASON = 300  # characters
 MOST_IN_A_ROW = 100  # skipped steps; beyond that the model no longer learns
-RECENT, LEAST = 256, 64  # losses to compare with
-DEVIATIONS = 12  # standard deviations: normally distributed losses would practically never reach it
-LOG_DEVIATIONS = 6  # of the losses' logarithms: log-normal losses, which jump more, would practically never reach it
-NORMAL = 1.4826  # the standard deviation of normally distributed values, per median absolute deviation
-SHARE = 1.2  # a spike exceeds the median by at least this factor, even if losses hardly vary
 log = logger("trainer")
 
 
@@ -64,10 +59,9 @@ class TrainMonitor(AbstractContextManager):
         self.reports = Reports(config, TRAIN, start, session.ownership.fence)
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
-        self._feeder, self._size, self._spikes = feeder, size, LossSpikes(hint)
+        self._feeder, self._size = feeder, size
         line = partial(ProgressLine, start, end, size, config.log_every, slowest=session.watchdog.slowest_host)
         self._line = line() if jax.process_index() == 0 else None
-        self._idle_cores = IdleCores(config.input_workers)
         self._began = time.perf_counter()
         self._seconds = self._away = self._saving = 0.0
 
@@ -80,8 +74,6 @@ class TrainMonitor(AbstractContextManager):
         self._check_labels(result)
         speed = self._write(result, self.check.reported(bad))
         self.check.observe(result, bad)
-        if self._line is not None:  # one host is enough
-            self._spikes.observe(result.start, result.scalars["loss"])
         self._seconds = time.perf_counter() - self._began - self._away
         self.productive_seconds = self._seconds - self._saving
         self.last = {name: float(values[-1]) for name, values in result.scalars.items()}
@@ -106,7 +98,7 @@ class TrainMonitor(AbstractContextManager):
             return None
         loss = float(result.scalars["loss"][-1])
         speed = self._line.update(result.start + result.length, loss, self._feeder.wait_seconds)
-        alone = 0 if speed is None else 1  # the last step is reported with the speed
+        alone = speed is not None  # the last step is reported with the speed
         if count > alone:
             columns = {name: values[: count - alone] for name, values in result.scalars.items()}
             self.reports.steps(result.start + 1, columns)
@@ -114,7 +106,6 @@ class TrainMonitor(AbstractContextManager):
             last = {name: float(values[count - 1]) for name, values in result.scalars.items()}
             self.reports.scalars(result.start + count, last | speed.scalars())
             self.reports.flush()
-            self._idle_cores.observe(speed.input_wait)
         return speed
 
     def speed(self, steps: int) -> Speed:
@@ -269,48 +260,3 @@ class FiniteCheck:
         log.warning("%s: skipped the step (%d so far)%s", said, self.skipped, self._hint(step))
         if self._in_a_row > MOST_IN_A_ROW:
             raise NanError(f"{said}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not help here.")
-
-
-class LossSpikes:
-    """Warns of a loss that is far above the last 256. After each warning it stays quiet twice as long as after the one
-    before, so that a loss that jumps all the time does not fill the log.
-
-    hint: ends the warning."""
-
-    def __init__(self, hint: Hint) -> None:
-        self._recent, self._hint = np.empty(0, np.float64), hint
-        self._quiet_until, self._quiet_steps = 0, RECENT
-
-    def observe(self, start: int, losses: np.ndarray) -> None:
-        """Looks at the losses of the steps start + 1, start + 2, ..."""
-        finite = np.where(np.isfinite(losses), losses, -np.inf)
-        at = int(np.argmax(finite))
-        step, loss = start + at + 1, float(finite[at])
-        usual = float(np.median(self._recent)) if len(self._recent) >= LEAST and step > self._quiet_until else np.inf
-        if loss > _least_bound(usual) and loss > self._bound():  # the first one is cheap, and nearly always the answer
-            log.warning("step %d: the loss of %.4g is far above the usual %.4g%s", step, loss, usual, self._hint(step))
-            self._quiet_until, self._quiet_steps = step + self._quiet_steps, 2 * self._quiet_steps
-        self._recent = np.append(self._recent, finite[finite > -np.inf])[-RECENT:]
-
-    def _bound(self) -> float:
-        """What only a spike exceeds; infinite if most losses are equal or 0, which does not tell how losses vary."""
-        recent = self._recent
-        median, deviation = _spread(recent)
-        if median == 0 or deviation == 0:
-            return np.inf
-        bounds = [median + DEVIATIONS * deviation, _least_bound(float(median))]
-        if recent.min() > 0:
-            log_median, log_deviation = _spread(np.log(recent))
-            with np.errstate(over="ignore"):
-                bounds.append(np.exp(log_median + LOG_DEVIATIONS * log_deviation))
-        return float(max(bounds))
-
-
-def _least_bound(median: float) -> float:
-    return median + (SHARE - 1) * abs(median)
-
-
-def _spread(values: np.ndarray) -> tuple[np.floating, np.floating]:
-    """The median, and the standard deviation if the values without outliers are normally distributed."""
-    median = np.median(values)
-    return median, NORMAL * np.median(np.abs(values - median))

@@ -34,7 +34,7 @@ def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTr
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm is not None else []
     parts.append(_rule(config, learning_rate(config, run) if run else optax.constant_schedule(config.learning_rate)))
     if config.rates:
-        parts.append(optax.stateless(lambda updates, _: _scaled(config, updates)))
+        parts.append(optax.stateless(lambda updates, _: optax.tree.mul(updates, _group_tree(config, updates, _rate))))
     whole = optax.chain(*parts)
     if config.freeze:
         kinds: dict[Hashable, optax.GradientTransformation] = {TRAINED: whole, FROZEN: optax.set_to_zero()}
@@ -49,15 +49,11 @@ def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTr
     return optax.GradientTransformation(init, whole.update)
 
 
-def highest_rate(config: OptimizerConfig, run: Run) -> float:
-    """learning_rate for this run's batch size, by the config's rule of scaling."""
-    ratio = run.global_batch_size / config.base_batch_size
-    return config.learning_rate * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.scaling]
-
-
 def learning_rate(config: OptimizerConfig, run: Run) -> optax.Schedule:
     """Maps finished steps to the learning rate of the next. Raises OptionError if the warm-up is too long."""
-    highest, warmup = highest_rate(config, run), steps_of(config.warmup, run)
+    ratio = run.global_batch_size / config.base_batch_size
+    highest = config.learning_rate * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.scaling]
+    warmup = steps_of(config.warmup, run)
     if warmup >= run.max_steps and config.schedule != "constant":
         raise OptionError(
             f"warmup={config.warmup!r} takes {warmup} steps, but the training has {run.max_steps}. Shorten it."
@@ -113,9 +109,8 @@ def _kind(group: ParameterGroup) -> str:
     return TRAINED if group.rate else FROZEN
 
 
-def _scaled(config: OptimizerConfig, updates: Any) -> Any:
-    rates = _group_tree(config, updates, lambda group: group.rate)
-    return optax.tree.mul(updates, rates)
+def _rate(group: ParameterGroup) -> float:
+    return group.rate
 
 
 def groups_of(config: OptimizerConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ParameterGroup]:
@@ -125,8 +120,9 @@ def groups_of(config: OptimizerConfig, shapes: Mapping[str, tuple[int, ...]]) ->
 
 def _group_tree(config: OptimizerConfig, params: Any, of_group: Callable[[ParameterGroup], Any]) -> Any:
     """A tree like `params` with what of_group returns for the group of each."""
-    groups = groups_of(config, {name: leaf.shape for name, leaf in named_leaves(params).items()})
-    return jax.tree_util.tree_map_with_path(lambda path, _: of_group(groups[path_name(path)]), params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: of_group(_group(config, path_name(path), len(leaf.shape))), params
+    )
 
 
 def _group(config: OptimizerConfig, name: str, dimensions: int) -> ParameterGroup:

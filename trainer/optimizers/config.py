@@ -5,9 +5,9 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, get_args, get_origin
 
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_choice, check_number
 
 __all__ = ["OptimizerConfig", "OptimizerName", "Run", "steps_of"]
 
@@ -87,15 +87,13 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):
             value = getattr(self, setting.name)
-            if get_args(setting.type) and isinstance(value, str) and value not in get_args(setting.type):
-                raise OptionError(f"{setting.name}={value!r} is not one of {', '.join(get_args(setting.type))}.")
-            if isinstance(value, float) and not 0 <= value < math.inf:
-                raise OptionError(f"{setting.name}={value} must be at least 0.")
+            if get_origin(setting.type) is Literal:
+                check_choice(setting.name, value, get_args(setting.type))
+            if isinstance(value, float):
+                check_number(setting.name, value, at_least=0, below=math.inf)
         for name in ("momentum", "beta1", "beta2"):
-            if getattr(self, name) >= 1:
-                raise OptionError(f"{name}={getattr(self, name)} must be below 1.")
-        if self.base_batch_size < 1:
-            raise OptionError(f"base_batch_size={self.base_batch_size} must be at least 1.")
+            check_number(name, getattr(self, name), below=1)
+        check_number("base_batch_size", self.base_batch_size, at_least=1)
         if self.clip_norm == 0:
             raise OptionError("clip_norm=0.0 would stop the training. Give a norm above 0, or leave it out.")
         for length in (self.warmup, *self.decay_at):
@@ -110,11 +108,12 @@ class OptimizerConfig:
     @property
     def rates(self) -> tuple[tuple[str, float], ...]:
         """Pattern and factor of each rate_of. Raises OptionError for another form."""
-        found = [(text, FACTOR.fullmatch(text)) for text in self.rate_of]
-        for text, match in found:
-            if match is None:
+        rates = []
+        for text in self.rate_of:
+            if (found := FACTOR.fullmatch(text)) is None:
                 raise OptionError(f"rate_of={text!r} must be a pattern and a factor, such as 'backbone/*=0.1'.")
-        return tuple((match[1], float(match[2])) for _, match in found if match)
+            rates.append((found[1], float(found[2])))
+        return tuple(rates)
 
 
 def steps_of(length: str, run: Run) -> int:

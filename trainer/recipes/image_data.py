@@ -66,22 +66,15 @@ def _image_key(config: Any, schema: Schema) -> str:
     bytes_features = {key: feature for key, feature in schema.features.items() if feature.dtype == "bytes"}
     if config.image_key is not None:
         return _known("--image-key", config.image_key, bytes_features, "a feature of bytes")
-    if not bytes_features:
-        raise OptionError(
-            f"{config.data_name} has no image feature; it has {', '.join(sorted(schema.features))}. Rows of tokens are "
-            "for the recipes byte_lm and char_lm; for other data write one of your own: trainer/RECIPES.md."
-        )
     images = [key for key, feature in bytes_features.items() if feature.content == "image"]
-    if not images and any(feature.content == "text" for feature in bytes_features.values()):
-        raise OptionError(
-            f"{config.data_name} has no image feature. Texts need a recipe of your own: trainer/RECIPES.md. If one of "
-            f"these holds encoded images, give it as --image-key: {', '.join(sorted(bytes_features))}."
-        )
     if len(images) != 1:
         found = ", ".join(map(repr, images)) or "none"
+        hint = "Rows of tokens are for the recipes byte_lm and char_lm."
+        if bytes_features:
+            hint = f"Give --image-key, one of: {', '.join(sorted(bytes_features))}."
         raise OptionError(
-            f"{config.data_name}: the image features are {found}; expected exactly one. Give --image-key, one of: "
-            f"{', '.join(sorted(bytes_features))}."
+            f"{config.data_name}: the image features are {found}; expected exactly one. {hint} Other data need a "
+            "recipe of your own: trainer/RECIPES.md."
         )
     return images[0]
 

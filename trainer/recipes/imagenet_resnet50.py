@@ -1,11 +1,11 @@
 """ImageNet with ResNet-50 v1.5, in the settings of two published trainings.
 
     python -m converters.imagenet_to_gcs --raw-data-dir=ILSVRC2012 --output=shards/imagenet --full-set
-    python -m trainer imagenet_resnet50 --data-dir shards/imagenet --workdir runs/imagenet --setting flax
+    python -m trainer imagenet_resnet50 --data-dir shards/imagenet --workdir runs/imagenet
 
 Data: ImageNet 2012, 1,281,167 images for training and 50,000 for validation.
 
-| setting | hardware | batch, bn_span | steps | top-1 accuracy published by others |
+| settings | hardware | batch, bn_span | steps | top-1 accuracy published by others |
 | --- | --- | --- | --- | --- |
 | flax | 32 TPU v3 cores, 2.1 h; v2, 2.5 h | 1024, 32 | 125,100 | 76.54 % (v3), 76.67 % (v2); 8 v3 cores 76.37 % [1] |
 | tpu | 8 TPU v2 cores, 17 h | 1024, 128 | 112,590 | above 76 % [2] |
@@ -13,18 +13,18 @@ Data: ImageNet 2012, 1,281,167 images for training and 50,000 for validation.
 [1] https://github.com/google/flax/tree/main/examples/imagenet
 [2] https://github.com/tensorflow/tpu/tree/master/models/official/resnet
 
+The recipe has the settings of flax; trainer.recipes.imagenet_resnet50:TpuConfig in place of its name has those of tpu.
+
 Neither was reproduced here: there was no such hardware. These trainings differ from the published ones in details.
 Images are rounded to uint8 after resizing. Convolutions are initialized by fan-out, and strided ones are padded on both
 sides, as in torchvision. Where ten draws of a random crop fail, the largest central window is taken.
 
 bn_span is the published number of rows per core, so the statistics are theirs on any number of devices."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.errors import OptionError
-from trainer.recipe import OptimizerConfig, Recipe, TrainerConfig, settings
+from trainer.recipe import OptimizerConfig, TrainerConfig, settings
 from trainer.recipes import images
 
 
@@ -32,12 +32,9 @@ from trainer.recipes import images
 class Config(images.Config):
     """Trains ResNet-50 v1.5 on ImageNet as published, then evaluates one exact epoch of the validation split.
 
-    Other flags override the setting's. The learning rate follows --global-batch-size; give --max-steps with it, for as
-    many epochs, and --bn-span if it does not divide the batch."""
+    As flax's ImageNet example: 100 epochs with a cosine schedule. The learning rate follows --global-batch-size; give
+    --max-steps with it, for as many epochs, and --bn-span if it does not divide the batch."""
 
-    setting: Literal["flax", "tpu"] = "flax"
-    """flax: that of flax's ImageNet example: 100 epochs with a cosine schedule. tpu: that of tensorflow/tpu: 90 epochs
-    with a step schedule."""
     model: Literal["cnn", "resnet18", "resnet50"] = "resnet50"
     bn_span: int | None = 32
     resizing: Literal["bilinear", "bicubic"] = "bicubic"
@@ -50,20 +47,6 @@ class Config(images.Config):
         global_batch_size=1024, precision="bf16", max_steps=125_100, checkpoint_every_steps=2500
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.setting != type(self).setting:  # in Python; the command chooses the class by this flag
-            kind = self.settings_by_name()[self.setting]
-            raise OptionError(
-                f"setting={self.setting!r} is not that of {type(self).__name__}. In Python, use {kind.__name__} of "
-                f"{kind.__module__}, whose defaults are this setting's."
-            )
-
-    @classmethod
-    def settings_by_name(cls) -> Mapping[str, type[Recipe]]:
-        """The classes of the published settings."""
-        return {"flax": Config, "tpu": TpuConfig}
-
     def central_crop(self) -> Any:
         """The op of evaluation: the central 7/8 of the shorter side, decoded and then resized, as both settings do."""
         from pipeline.ops import DecodeCentralCrop
@@ -75,9 +58,8 @@ class Config(images.Config):
 class TpuConfig(Config):
     """Trains ResNet-50 v1.5 on ImageNet as tensorflow/tpu does, then evaluates one exact epoch of the validation split.
 
-    See Config for the flags."""
+    90 epochs with a step schedule. See Config for the flags."""
 
-    setting: Literal["flax", "tpu"] = "tpu"
     bn_span: int | None = 128
     # It decays all parameters but those of batch norms: the bias of the head, too.
     optimizer: OptimizerConfig = OptimizerConfig(

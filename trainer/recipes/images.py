@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from pipeline.shards.schema import Labels, Schema
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
 from trainer.recipes.image_data import FileNames, ImageData, file_name_key, image_data
@@ -87,18 +87,14 @@ class Config(DataRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_model()
-        if self.num_classes is not None and self.num_classes < 2:
-            raise OptionError(f"num_classes={self.num_classes} must be at least 2.")
+        check_number("num_classes", self.num_classes, at_least=2)
         for name in ("min_area", "color_jitter", "random_erasing", "label_smoothing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise OptionError(f"{name}={getattr(self, name)} must be in 0..1.")
+            check_number(name, getattr(self, name), at_least=0, at_most=1)
         for name in ("mixup", "cutmix"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise OptionError(f"{name}={getattr(self, name)} must be at least 0.")
+            check_number(name, getattr(self, name), at_least=0, below=math.inf)
 
     def _check_model(self) -> None:
-        if self.size < 8:
-            raise OptionError(f"size={self.size} must be at least 8 pixels. Give a larger size.")
+        check_number("size", self.size, at_least=8, more=" pixels")
         if self.model == "cnn" and self.size >> len(self.widths) < 1:
             raise OptionError(
                 f"size={self.size} with {len(self.widths)} widths: each width halves the image. Give a larger size or "
@@ -138,8 +134,7 @@ class Config(DataRecipe):
 
         data = self.image_data
         target = Target(data.label, data.num_classes, data.base)
-        options: Any = {"top5": data.num_classes > 5, "augment": self._on_device()}
-        return classifier_task(self, self.network, target, **options)
+        return classifier_task(self, self.network, target, top5=data.num_classes > 5, augment=self._on_device())
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet":
         """The model that --model names."""
@@ -164,8 +159,10 @@ class Config(DataRecipe):
             if self.random_erasing:
                 batch = random_erasing(batch, IMAGE, probability=self.random_erasing)
             if self.mixup or self.cutmix or self.label_smoothing:
-                soft = {"base": data.base, "smoothing": self.label_smoothing, "into": SOFT_LABELS}
-                batch = one_hot(batch, data.label, data.num_classes, **soft)
+                smoothing = self.label_smoothing
+                batch = one_hot(
+                    batch, data.label, data.num_classes, base=data.base, smoothing=smoothing, into=SOFT_LABELS
+                )
             if self.mixup:
                 batch = mixup(batch, IMAGE, SOFT_LABELS, alpha=self.mixup)
             if self.cutmix:
@@ -185,8 +182,14 @@ class Config(DataRecipe):
         )
         ops = {"none": [self.central_crop()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
         mixes = [RequireLabel(self.image_data.label, MIXING)] if self.mixup or self.cutmix else []
-        options = {"ops": [*mixes, *ops[self.augmentation]], "keys": (IMAGE, self.image_data.label), "seed": ctx.seed}
-        return train_dataset(self.train_records, epochs="span", **options, **batch_options(ctx))
+        return train_dataset(
+            self.train_records,
+            ops=[*mixes, *ops[self.augmentation]],
+            keys=(IMAGE, self.image_data.label),
+            seed=ctx.seed,
+            epochs="span",
+            **batch_options(ctx),
+        )
 
     def eval_input(self, ctx: "InputContext") -> Any:
         """As train_input, in order and cropped at the center."""

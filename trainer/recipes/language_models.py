@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_number
 from pipeline.logs import logger
 from trainer.config import check_positive_int
 from trainer.mesh_flags import partition_rules
@@ -61,13 +61,10 @@ class PackedText(DataRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.dropout < 1:
-            raise OptionError(f"dropout={self.dropout} must be at least 0 and below 1.")
-        if not 0 <= self.temperature < math.inf:
-            raise OptionError(f"temperature={self.temperature} must be a number of at least 0.")
-        check_positive_int("num_samples", self.num_samples)
-        if self.num_tokens is not None:
-            check_positive_int("num_tokens", self.num_tokens)
+        check_number("dropout", self.dropout, at_least=0, below=1)
+        check_number("temperature", self.temperature, at_least=0, below=math.inf)
+        for name in ("num_samples", "num_tokens", "layers", "width", "heads"):  # the last ones are subclasses'
+            check_positive_int(name, getattr(self, name, None))
 
     @abstractmethod
     def model(self, rngs: Any, vocabulary_size: int) -> Any:
@@ -90,14 +87,7 @@ class PackedText(DataRecipe):
         """As DataRecipe.check. Raises OptionError for data other than packed text, and for a prompt that is too long
         or that the tokenizer cannot represent."""
         super().check()
-        row = [self.text_info.sequence_length]
-        features = getattr(self.eval_records.info.layout, "features", {})
-        for key, shape in zip(KEYS, (row, row, row, []), strict=True):
-            if key not in features or [*features[key].shape] != shape:
-                raise OptionError(
-                    f"{self.data_name} has no feature {key!r} of the shape {shape}, which this recipe reads. "
-                    "Convert the texts again: python -m converters.text_to_gcs."
-                )
+        _ = self.text_info
         if self.mode == "sample":
             if self.trainer.fast_dev_run:
                 raise OptionError("fast_dev_run with mode=sample: nothing is trained to sample from. Leave one out.")
@@ -222,11 +212,6 @@ class CharLm(PackedText):
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=8e-3, clip_norm=1.0)
     trainer: TrainerConfig = SHORT
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("layers", "width"):
-            check_positive_int(name, getattr(self, name))
-
     def model(self, rngs: Any, vocabulary_size: int) -> "LstmLanguageModel":
         """See LstmLanguageModel."""
         from trainer.models.lstm import LstmLanguageModel
@@ -266,8 +251,6 @@ class ByteLm(PackedText):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("layers", "width", "heads"):
-            check_positive_int(name, getattr(self, name))
         if self.width % (unit := 2 * self.heads):
             raise OptionError(
                 f"width={self.width} is not a multiple of twice the heads, {unit}: rotary positions need an even "
@@ -284,9 +267,17 @@ class ByteLm(PackedText):
 
         if self.attention == "cudnn" and (backend := jax.default_backend()) != "gpu":
             raise OptionError(f"attention=cudnn needs an NVIDIA GPU, and this process has: {backend}. Leave it out.")
-        sizes: Any = {"layers": self.layers, "width": self.width, "heads": self.heads, "dropout": self.dropout}
-        how: Any = {"remat": self.remat, "kernel": self.attention}
-        return Transformer(vocabulary_size, rngs, **sizes, **how, rules=partition_rules(self.trainer.partition))
+        return Transformer(
+            vocabulary_size,
+            rngs,
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            dropout=self.dropout,
+            rules=partition_rules(self.trainer.partition),
+            remat=self.remat,
+            kernel=self.attention,
+        )
 
     def tiny_tokenizer(self) -> "ByteTokenizer":
         """Bytes."""

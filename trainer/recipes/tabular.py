@@ -186,5 +186,5 @@ class Config(DataRecipe):
 
         metrics = {"accuracy": Accuracy(target)} if self._classes else {"regression": Regression(target)}
         optimizer = make_optimizer(self.optimizer, self.run)
-        options: Any = {"precision": self.trainer.precision, "target": Target(target, len(self._classes) or None)}
-        return nnx_task(self.model, loss, optimizer, metrics, predict, **options)
+        aim = Target(target, len(self._classes) or None)
+        return nnx_task(self.model, loss, optimizer, metrics, predict, precision=self.trainer.precision, target=aim)

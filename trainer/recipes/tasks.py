@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 
 from pipeline.description import Description
 from pipeline.shards.schema import Feature, Schema
@@ -46,16 +47,16 @@ def classifier_task(
     the label's place if `augment` makes them. Predicts the class and its probability; also the label, where the batch
     has one."""
 
-    def labels(_: Any, batch: Batch) -> jax.Array:
+    def labels(_: Any, batch: Batch) -> Array:
         return batch[target.key] - target.base
 
-    def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def loss(model: Any, batch: Batch) -> tuple[Array, Array]:
         logits = model(batch[IMAGE], batch[MASK])
         if SOFT_LABELS in batch:
             return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
 
-    def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
+    def predict(model: Any, batch: Batch) -> dict[str, Array]:
         probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
         best = jnp.argmax(probabilities, axis=-1) + target.base
         given = {"label": batch[target.key]} if target.key in batch else {}
@@ -63,14 +64,13 @@ def classifier_task(
 
     metrics = {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {})
     optimizer, precision = make_optimizer(config.optimizer, config.run), config.trainer.precision
-    options: Any = {"augment": augment, "precision": precision, "target": target}
-    return nnx_task(make_model, loss, optimizer, metrics, predict, **options)
+    return nnx_task(make_model, loss, optimizer, metrics, predict, augment=augment, precision=precision, target=target)
 
 
 class LanguageModel(Protocol):
     """What Transformer and LstmLanguageModel have in common."""
 
-    def __call__(self, tokens: jax.Array, segment_ids: jax.Array, positions: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Array, segment_ids: Array, positions: Array) -> Array:
         """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length]."""
         ...
 
@@ -78,7 +78,7 @@ class LanguageModel(Protocol):
         """The state before the first token of `rows` segments of at most `length` tokens."""
         ...
 
-    def step(self, tokens: jax.Array, position: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+    def step(self, tokens: Array, position: Array, state: Any) -> tuple[Array, Any]:
         """Logits float32 [b, vocabulary] after one more token of each segment, and the next state."""
         ...
 
@@ -94,19 +94,19 @@ def text_task(config: Any) -> Task:
     config: a PackedText, which imports this module."""
     most = config.text_info.sequence_length - 1
 
-    def outputs_of(model: Any, batch: Batch) -> dict[str, jax.Array]:
+    def outputs_of(model: Any, batch: Batch) -> dict[str, Array]:
         logits = model(batch["tokens"], batch["segment_ids"], batch["positions"])
         return {"logits": logits, "nats": optax.softmax_cross_entropy_with_integer_labels(logits, targets({}, batch))}
 
-    def loss(model: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(model: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
         outputs = outputs_of(model, batch)
         return _row_sums(outputs["nats"], batch) / most, outputs
 
-    def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
+    def predict(model: Any, batch: Batch) -> dict[str, Array]:
         nats = _row_sums(outputs_of(model, batch)["nats"], batch)
         return {"nats": nats, "num_tokens": counts({}, batch).sum(axis=1), "num_bytes": batch["num_bytes"]}
 
-    def sample(model: Any, batch: Batch) -> dict[str, jax.Array]:
+    def sample(model: Any, batch: Batch) -> dict[str, Array]:
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(config.trainer.seed)))(batch["number"])
         length, end = config.sample_length, config.text_info.tokenizer.end
         tokens = sampled(model, batch["prompt"], keys, length=length, temperature=config.temperature, end=end)
@@ -119,28 +119,32 @@ def text_task(config: Any) -> Task:
         "perplexity": Perplexity(counts, lambda outputs, _: outputs["nats"]),
         "token_accuracy": TokenAccuracy(targets, counts, "logits"),
     }
-    optimizer = make_optimizer(config.optimizer, config.run)
-    options: Any = {"precision": config.trainer.precision, "independent_rows": not config.dropout}
-    return nnx_task(make_model, loss, optimizer, metrics, predictions, **options)
+    return nnx_task(
+        make_model,
+        loss,
+        make_optimizer(config.optimizer, config.run),
+        metrics,
+        predictions,
+        precision=config.trainer.precision,
+        independent_rows=not config.dropout,
+    )
 
 
-def targets(_: Any, batch: Batch) -> jax.Array:
+def targets(_: Any, batch: Batch) -> Array:
     """See next_tokens."""
     return next_tokens(batch)[0]
 
 
-def counts(_: Any, batch: Batch) -> jax.Array:
+def counts(_: Any, batch: Batch) -> Array:
     """See next_tokens."""
     return next_tokens(batch)[1]
 
 
-def _row_sums(nats: jax.Array, batch: Batch) -> jax.Array:
+def _row_sums(nats: Array, batch: Batch) -> Array:
     return jnp.sum(jnp.where(counts({}, batch), nats, 0), axis=1)
 
 
-def sampled(
-    model: LanguageModel, prompts: jax.Array, keys: jax.Array, *, length: int, temperature: float, end: int
-) -> jax.Array:
+def sampled(model: LanguageModel, prompts: Array, keys: Array, *, length: int, temperature: float, end: int) -> Array:
     """int32 [b, length]: the prompts and the tokens after them, up to `end` and then only `end`.
 
     prompts: int [b, tokens], with the start token. keys: a random key per row, from which its tokens follow, whatever
@@ -149,12 +153,12 @@ def sampled(
     rows, given = prompts.shape
     tokens = jnp.full((rows, length), end, jnp.int32).at[:, :given].set(prompts)
 
-    def goes_on(carry: tuple[jax.Array, jax.Array, Any]) -> jax.Array:
+    def goes_on(carry: tuple[Array, Array, Any]) -> Array:
         position, tokens, _ = carry
         ended = (position >= given) & jnp.all(tokens[:, position] == end)
         return (position + 1 < length) & ~ended
 
-    def step(carry: tuple[jax.Array, jax.Array, Any]) -> tuple[jax.Array, jax.Array, Any]:
+    def step(carry: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
         position, tokens, state = carry
         now = tokens[:, position]
         logits, state = model.step(now, position, state)
@@ -167,11 +171,11 @@ def sampled(
     return jax.lax.while_loop(goes_on, step, carry)[1]
 
 
-def _chosen(logits: jax.Array, keys: jax.Array, position: jax.Array, temperature: float) -> jax.Array:
+def _chosen(logits: Array, keys: Array, position: Array, temperature: float) -> Array:
     if not temperature:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
-    def choose(key: jax.Array, logits: jax.Array) -> jax.Array:
+    def choose(key: Array, logits: Array) -> Array:
         return jax.random.categorical(
             jax.random.fold_in(key, position), (logits - logits.max()) / temperature
         )  # no overflow
@@ -191,8 +195,8 @@ def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
         "num_bytes": sum(fields["num_bytes"] for fields, _ in rows),
         "num_tokens": sum(count for _, count in rows),
     }
-    options: Any = {"totals": totals, "description": Description(schema, text=info)}
-    return ExampleRecords(f"{split} (--tiny)", schema, (fields for fields, _ in rows), **options)
+    examples, description = (fields for fields, _ in rows), Description(schema, text=info)
+    return ExampleRecords(f"{split} (--tiny)", schema, examples, totals=totals, description=description)
 
 
 def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, check_choice
 
 Mismatch = Literal["error", "skip"]
 
@@ -36,8 +36,7 @@ class WarmStart:
     """Take the averaged parameters of a checkpoint of infeed, if it has them."""
 
     def __post_init__(self) -> None:
-        if self.init_mismatch not in get_args(Mismatch):
-            raise OptionError(f"init_mismatch={self.init_mismatch!r} is not one of {', '.join(get_args(Mismatch))}.")
+        check_choice("init_mismatch", self.init_mismatch, get_args(Mismatch))
         _ = self.renames
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
 from pipeline.errors import CheckpointError, OptionError, StorageError, did_you_mean
+from pipeline.sizes import counted
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.checkpointing.contents import contents_path
@@ -151,7 +152,7 @@ def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> 
         bad = [row for row in rows if row.status == status]
         allowed = config.init_mismatch == "skip" if status == "mismatched" else not config.init_strict
         if bad and not allowed:
-            problems.append(f"{_counted(bad)} {meaning} ({_named(bad)})")
+            problems.append(f"{counted(len(bad), 'array')} {meaning} ({_named(bad)})")
     if problems:
         raise CheckpointError(
             f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with init_rename, or leave them out "
@@ -210,11 +211,7 @@ def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
 
 
 def _is_float(array: Array) -> bool:
-    return "float" in array.dtype
-
-
-def _counted(rows: Collection[MatchedArray]) -> str:
-    return f"{len(rows)} arrays are" if len(rows) > 1 else "1 array is"
+    return "f" in array.dtype.lower()  # float32 or bfloat16; F32 or BF16 in safetensors
 
 
 def _named(rows: Collection[MatchedArray]) -> str:

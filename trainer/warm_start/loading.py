@@ -27,11 +27,6 @@ from trainer.warm_start.config import WarmStart
 TOPS = ("variables/params", "variables/extra", "ema")  # of a checkpoint of infeed
 HEAD = "head/"  # how the names of the arrays begin that know classes, in infeed's models
 OF_NNX = "/value"  # ends the name of each array in a saved nnx.State
-# The format's names: https://github.com/huggingface/safetensors#format. Others are kept as they are.
-DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"} | {
-    f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
-}
-
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in a checkpoint of TensorFlow
 NOT_THE_MODELS = ("optimizer", "save_counter", "global_step")
 
@@ -51,13 +46,15 @@ def open_weights(path: str, ema: bool = True) -> Weights:
 
     Raises OptionError for a path without a checkpoint, CheckpointError for one that cannot be read."""
     found = finding.find_checkpoint(path)
-    if found.format == "infeed":
-        return _of_infeed(found.path, ema)
-    if found.format == "orbax":
-        return _of_orbax(found.path)
-    if found.format == "safetensors":
-        return _of_safetensors(found.path, found.files)
-    return _of_tensorflow(found.path)
+    match found.format:
+        case "infeed":
+            return _of_infeed(found.path, ema)
+        case "orbax":
+            return _of_orbax(found.path)
+        case "safetensors":
+            return _of_safetensors(found.path, found.files)
+        case "tensorflow":
+            return _of_tensorflow(found.path)
 
 
 def _of_infeed(path: str, ema: bool) -> Weights:
@@ -73,11 +70,8 @@ def _of_infeed(path: str, ema: bool) -> Weights:
         params = averages
     names = finding.model_names(params, extra)
 
-    def read(name: str) -> np.ndarray:
-        return read_array(path, names[name], listed[names[name]])
-
     arrays = {name: finding.Array(tuple(listed[each]["shape"]), listed[each]["dtype"]) for name, each in names.items()}
-    return Weights(path, arrays, read)
+    return Weights(path, arrays, lambda name: read_array(path, names[name], listed[names[name]]))
 
 
 def _of_orbax(path: str) -> Weights:
@@ -100,7 +94,7 @@ def _of_orbax(path: str) -> Weights:
         chosen = order.index(originals[name])
         item = structure.unflatten([leaf if n == chosen else ocp.PLACEHOLDER for n, leaf in enumerate(leaves)])
         args: Any = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy)  # pyright: ignore[reportCallIssue]
-        with as_checkpoint_error("read", f"{name} of {path}"), ocp.Checkpointer(handler) as reader:
+        with ocp.Checkpointer(handler) as reader:
             return jax.tree.leaves(reader.restore(where, args=args))[chosen]
 
     arrays = {
@@ -121,8 +115,7 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
     for file in files:
         with as_checkpoint_error("read", file), safe_open(file, framework="np") as opened:
             parts = {name: opened.get_slice(name) for name in list(opened.keys())}
-            kinds = {name: DTYPES.get(part.get_dtype()) or part.get_dtype() for name, part in parts.items()}
-            found = {name: finding.Array(tuple(part.get_shape()), kinds[name]) for name, part in parts.items()}
+            found = {name: finding.Array(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
         for name in found:
             if name in places:
                 raise CheckpointError(f"both {places[name]} and {file} have an array {name!r}. Give one of the files.")
@@ -130,8 +123,7 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
         arrays |= found
 
     def read(name: str) -> np.ndarray:
-        file = places[name]
-        with as_checkpoint_error("read", f"{name} of {file}"), safe_open(file, framework="np") as opened:
+        with safe_open(places[name], framework="np") as opened:
             return opened.get_tensor(name)
 
     return Weights(path, arrays, read)
@@ -152,12 +144,8 @@ def _of_tensorflow(path: str) -> Weights:
         keys = _of_objects(reader.get_tensor(GRAPH)) if GRAPH in shapes else {name: name for name in shapes}
     keys = {name: key for name, key in keys.items() if name not in NOT_THE_MODELS}
 
-    def read(name: str) -> np.ndarray:
-        with as_checkpoint_error("read", f"{name} of {path}"):
-            return reader.get_tensor(keys[name])
-
     arrays = {name: finding.Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
-    return Weights(path, arrays, read)
+    return Weights(path, arrays, lambda name: reader.get_tensor(keys[name]))
 
 
 def _of_objects(serialized: bytes) -> dict[str, str]:
@@ -199,12 +187,13 @@ class Loading(NamedTuple):
         replaced: dict[int, Any] = {}
         ours = finding.model_names(params, named_leaves(state.variables.extra))
         for name, theirs in self.names.items():
-            numbers = self.weights.read(theirs)
+            with as_checkpoint_error("read", f"{theirs} of {self.weights.path}"):
+                numbers = self.weights.read(theirs)
             if finding.from_torch(name, numbers.shape, self.config):
                 numbers = np.moveaxis(numbers, (0, 1), (-1, -2))
             numbers = numbers.astype(ours[name].dtype)
             replaced[id(ours[name])] = _placed(numbers, ours[name])
-            if name in averages and name in params:
+            if name in averages:
                 replaced[id(averages[name])] = _placed(numbers, averages[name])
 
         def new(tree: Any) -> Any:

@@ -110,7 +110,7 @@ def test_mixing_with_unsuitable_labels_is_one_error(make_batch):
         InputError, match=r"cutmix mixes 'label', which is int32 \[16\]; it must be float \[b, classes\]"
     ):
         cutmix(batch, labels="label")
-    with pytest.raises(OptionError, match="mixup: alpha=0 must be above 0, and finite"):
+    with pytest.raises(OptionError, match="mixup: alpha=0 must be above 0 and below inf"):
         mixup(batch, alpha=0)
     with pytest.raises(OptionError, match="one_hot: smoothing=1 must"):
         one_hot(batch, "label", 4, smoothing=1)

@@ -62,8 +62,8 @@ def test_only_the_first_16_images_of_a_batch_are_written(events_in, tmp_path):
         (np.zeros((4, 4)), r"the image 'x' has the shape \[4, 4\]. Give \[h, w, c\] or \[n, h, w, c\]"),
         (np.zeros((4, 4, 2)), r"has the shape \[4, 4, 2\]"),
         (np.zeros((0, 4, 4, 3)), r"has the shape \[0, 4, 4, 3\]"),
-        (np.zeros((4, 4, 3), np.int32), r"is int32. Give uint8 in 0..255 or floats in 0..1"),
-        (np.linspace(-2, 2, 48).reshape(4, 4, 3), r"values in -2..2. Float images must be in 0..1: undo the normal"),
+        (np.full((4, 4, 3), 255, np.int32), r"values in 255..255. Give uint8, or floats in 0..1"),
+        (np.linspace(-2, 2, 48).reshape(4, 4, 3), r"values in -2..2. Give uint8, or floats in 0..1: undo the normal"),
         (np.full((4, 4, 3), np.nan), r"values in nan..nan"),
     ],
 )

@@ -237,7 +237,7 @@ def test_an_export_that_predicts_something_else_is_not_published(photographs, tm
         ),
         ({"assets_extra": {"vocab.txt": "missing.txt"}}, StorageError, r"cannot find missing\.txt: No such file"),
         ({"assets_extra": {"vocab.txt": "/"}}, StorageError, "/ is a directory"),
-        ({"platforms": ["gpu"]}, OptionError, "platforms has 'gpu'. Allowed: one or more of cpu, cuda, tpu"),
+        ({"platforms": ["gpu"]}, OptionError, r"platforms=\['gpu'\]. Allowed: one or more of cpu, cuda, tpu"),
         (
             {"labels": {"logits": Labels("logits", 0, ("a",))}},
             OptionError,

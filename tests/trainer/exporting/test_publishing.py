@@ -154,14 +154,6 @@ def test_directories_with_a_number_for_their_name_that_no_export_made_are_never_
     assert {name: open_storage(exports.path).read(f"{exports.path}/{name}") for name in USERS} == USERS
 
 
-def test_exports_of_earlier_releases_are_known_by_their_description(exports):
-    about = json.dumps(ABOUT | {"labels": {}, "versions": {}}).encode()
-    write(exports.path, {"3/saved_model.pb": b"graph", "3/assets.extra/infeed.json": about})
-    publish(exports)
-    exports.keep(1)
-    assert exports.numbers() == [NOW]
-
-
 def test_user_files_inside_an_export_are_never_removed(exports, caplog):
     paths = [publish(exports) for _ in range(2)]
     write(paths[0], {"notes.txt": b"mine", "variables/more": b"mine, too"})

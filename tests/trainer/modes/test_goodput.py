@@ -1,18 +1,12 @@
-"""Goodput's parts: what it is unknown without, and when training began."""
+"""Goodput, and when training began."""
 
 from trainer.history.segments import Start, append
-from trainer.modes.train_loop import TimeSpent, first_began
+from trainer.modes.train_loop import first_began
 from trainer.results import Goodput
 
 
-def test_the_time_of_earlier_runs_counts():
-    goodput = TimeSpent(began=1000.0, earlier=30.0).goodput(20.0, now=1200.0)
-    assert goodput == Goodput(50.0, 200.0)
-    assert goodput.share == 0.25
-
-
-def test_goodput_is_unknown_without_the_start():
-    assert TimeSpent(None, 30.0).goodput(20.0, now=1200.0) is None
+def test_the_share_is_that_of_the_wall_time():
+    assert Goodput(50.0, 200.0).share == 0.25
 
 
 def test_training_began_with_the_first_run_in_the_work_directory(tmp_path):

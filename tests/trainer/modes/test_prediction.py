@@ -87,7 +87,7 @@ def test_the_model_of_another_work_directory_predicts(predicting, trainer, vecto
     "settings",
     [
         {"loop_mode": "scan", "gather": True},
-        {"loop_mode": "scan", "model_parallelism": 2, "partition": ("a=None,model",)},
+        {"loop_mode": "scan", "mesh": "model=2", "partition": ("a=None,model",)},
         {"loop_mode": "scan", "iterations_per_loop": 100, "predict_batch_size": 48},
     ],
     ids=str,

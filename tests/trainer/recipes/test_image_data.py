@@ -62,13 +62,13 @@ def test_flags_choose_image_and_label_and_must_name_existing_features():
     [
         (
             {"tokens": NUMBER},
-            "has no image feature; it has tokens. Rows of tokens are for the recipes byte_lm and char_lm",
+            "image features are none; expected exactly one. Rows of tokens are for the recipes byte_lm and char_lm",
         ),
         ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the image features are 'a', 'b'; expected exactly one. Give"),
         ({"a": Feature("bytes"), "label": LABEL}, "image features are none; expected .* Give --image-key, one of: a."),
         (
             {"a": Feature("bytes", content="text")},
-            "data has no image feature. Texts need a recipe of your own: trainer",
+            "Give --image-key, one of: a. Other data need a recipe of your own: trainer",
         ),
         ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, "one integer are x, y; expected exactly one as the label. Give"),
         ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none; expected exactly one as the label"),
