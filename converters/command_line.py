@@ -21,7 +21,7 @@ from beam_jobs.runners import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
 from pipeline.errors import InfeedError, OptionError, check_number, did_you_mean, how_to_install
 from pipeline.sizes import parse_bytes
-from pipeline.tools.command import Console, Parser, say
+from pipeline.tools.command import Console, Parser, say, spelled
 
 
 def conversion_parser(
@@ -66,6 +66,7 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple
     for name in _names(rest):
         for nearest in difflib.get_close_matches(name, _ours(args), n=1, cutoff=0.85):
             raise OptionError(f"--{name} is not an option of this command. Did you mean --{nearest}?")
+    rest = [spelled(each, "-", "_") for each in rest]  # as all of Beam's are
     if args.runner != parser.get_default("runner"):
         find_runner(args.runner)  # which imports it
     if rest:
@@ -231,6 +232,6 @@ def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[
     known = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(known)
-    for name in _names(known.parse_known_args(list(rest))[1]):
+    for name in _names(spelled(each, "_", "-") for each in known.parse_known_args(list(rest))[1]):
         hint = did_you_mean(name, _ours(args))
         raise OptionError(f"--{name} is neither an option of this converter nor of Apache Beam.{hint}")

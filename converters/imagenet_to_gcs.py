@@ -1,7 +1,7 @@
 """python -m converters.imagenet_to_gcs: ImageNet as it was downloaded or extracted -> ~100 MB TFRecord shards.
 
-The shards have tensorflow/tpu's schema, and every image is a JPEG. Runs on Apache Beam. The same command resumes an
-interrupted conversion."""
+The shards have tensorflow/tpu's schema, and every image is a JPEG. Accepts the command lines of tensorflow/tpu's
+program of this name. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -22,16 +22,31 @@ from converters.images.options import add_verify_option
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from pipeline.tools.command import Console, say
 
 EXAMPLES = (
     "--raw-data-dir=ILSVRC2012 --output=shards --dry-run",
     "--raw-data-dir=ILSVRC2012 --output=tensorflow_datasets --schema=tfds",
 )
 
+# Flags of tensorflow/tpu's imagenet_to_gcs.py that still parse, so that old command lines run.
+_ANCESTOR = {
+    "--local-scratch-dir": "ignored: nothing is extracted or staged any more. Records are read inside the tars, and "
+    "shards are written to their final place.",
+    "--gcs-upload": "ignored: only --output decides where shards are written.",
+    "--nogcs-upload": "ignored: for shards on disk, give a local directory as --output.",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    args, rest = parsed(_parser(), argv)
+    parser = _parser()
+    args, rest = parsed(parser, argv)
+    console = Console(stderr=True)
+    for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-").replace("-", "_"))):
+        say(console, f"note: {flag}: {_ANCESTOR[flag]}")
+    if args.project:  # a flag of the original, which is also one of Beam's for Google Cloud runners
+        rest = [*rest, f"--project={args.project}"]
     splits = chosen_splits(args, SPLITS) or SPLITS
     converter = _converter(args)
     if args.schema == "tfds":
@@ -84,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="fail unless ILSVRC2012 is complete: every class, 1,281,167 and 50,000 images, the official labels",
     )
+    old = parser.add_argument_group("flags of the original imagenet_to_gcs.py")
+    old.add_argument("--project", help="Google Cloud project; only Google Cloud runners use it")
+    old.add_argument("--local-scratch-dir", help="ignored: nothing is staged")
+    for flag in ("--gcs-upload", "--nogcs-upload"):
+        old.add_argument(flag, action="store_true", help="ignored: --output decides")
     return parser
 
 

@@ -109,7 +109,7 @@ COMMAND_LINES = {
     # before the raw data are looked at, in dry runs too
     f"convert images --raw-data-dir=nowhere {OUT} --overwite": r"--overwite is not .* Did you mean --overwrite\?",
     f"convert images --raw-data-dir=nowhere {OUT} --dry-run --overwite": r"Did you mean --overwrite\?",
-    f"convert images --raw-data-dir=nowhere {OUT} --validation-fractoin=0.1": r"Did you mean --validation-fraction\?",
+    f"convert images --raw_data_dir=nowhere {OUT} --validation_fractoin=0.1": r"Did you mean --validation-fraction\?",
     f"convert images --raw-data-dir=nowhere {OUT} --dry-run --runner=nosuch": r"--runner=nosuch: no such runner\.",
     f"{IMAGES} --num-classes 3": r"--num-classes=3: shards has 10 classes .*\. Leave it out",
 }

@@ -42,6 +42,12 @@ class Console(rich.console.Console):
         raise BrokenPipeError
 
 
+def spelled(argument: str, old: str, new: str) -> str:
+    """An argument of a command line with other characters in the name of its option, if it is one."""
+    name, equals, value = argument.partition("=")
+    return f"--{name[2:].replace(old, new)}{equals}{value}" if name.startswith("--") else argument
+
+
 class Parser(argparse.ArgumentParser):
     """argparse's for the options of a module. Its help starts with the purpose of the command and ends with examples.
 
@@ -68,6 +74,12 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As argparse's, but underscores in the names of options are as good as hyphens. After "--" are no options."""
+        given = list(sys.argv[1:] if args is None else args)
+        end = [*given, "--"].index("--")
+        return super().parse_known_args([*(spelled(each, "_", "-") for each in given[:end]), *given[end:]], namespace)
 
     def error(self, message: str) -> NoReturn:
         """Exits with 2 and one line. argparse would print the usage first, which may be longer than a screen."""

@@ -47,7 +47,7 @@ class Run:
 
 def convert(server: Server, megabytes: int) -> Run:
     """Converts the raw data of that size in bucket "costs", and forgets the shards."""
-    flags = [f"--raw-data-dir=gs://costs/{megabytes}", f"--gcs-output-path=gs://costs/out-{megabytes}"]
+    flags = [f"--raw_data_dir=gs://costs/{megabytes}", f"--gcs_output_path=gs://costs/out-{megabytes}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     server.reset()
     subprocess.run(

@@ -28,20 +28,20 @@ from converters.imagenet.layouts import TRAIN_TAR
 
 RUNNERS = {
     "local, in process": (),
-    "local, 2 processes": ("--local-processes=2",),
+    "local, 2 processes": ("--local_processes=2",),
     "dask, 1 worker": ("--runner=dask",),
-    "dask, 2 workers": ("--runner=dask", "--local-processes=2"),
+    "dask, 2 workers": ("--runner=dask", "--local_processes=2"),
 }
 TIMEOUT_SECONDS = 1800
 
 
 def run(flags: tuple[str, ...], raw: Path, output: Path) -> tuple[float, float, bytes]:
     """(seconds of the process, seconds by its own word, the manifest)."""
-    command = [sys.executable, "-m", "converters.imagenet_to_gcs", f"--raw-data-dir={raw}", "--splits=train", *flags]
+    command = [sys.executable, "-m", "converters.imagenet_to_gcs", f"--raw_data_dir={raw}", "--splits=train", *flags]
     os.sync()  # what the last one wrote is not to be paid by this one
     begun = time.perf_counter()
     done = subprocess.run(
-        [*command, f"--gcs-output-path={output}"],
+        [*command, f"--gcs_output_path={output}"],
         cwd=ROOT,
         capture_output=True,
         text=True,

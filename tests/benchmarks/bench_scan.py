@@ -82,13 +82,13 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="another checkout of infeed, to compare with")
     options = parser.parse_args()
     roots = {"": Path(__file__).resolve().parents[2]} | ({"before: ": options.before} if options.before else {})
-    commands = {"dry run": ["--dry-run"], "conversion": []}
+    commands = {"dry run": ["--dry_run"], "conversion": []}
     took: dict[str, list[Took]] = {f"{which}{name}": [] for name in commands for which in roots}
     with tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch) / "raw"
         raw.mkdir()
         write_raw(raw, options.records)
-        flags = [f"--raw-data-dir={raw}", f"--gcs-output-path={scratch}/out", f"--label-file={raw}/synsets.txt"]
+        flags = [f"--raw_data_dir={raw}", f"--gcs_output_path={scratch}/out", f"--label_file={raw}/synsets.txt"]
         for number in range(options.rounds):
             for name, more in commands.items():
                 for which, root in roots.items():

@@ -56,8 +56,8 @@ def infeed(raw: Path, output: Path, processes: int) -> Callable[[], int]:
     from pipeline.shards.manifest import read_manifest
 
     def run() -> int:
-        sys.argv[1:] = [f"--raw-data-dir={raw}", f"--gcs-output-path={output}", "--splits=train"]
-        sys.argv.append(f"--local-processes={processes}")
+        sys.argv[1:] = [f"--raw_data_dir={raw}", f"--gcs_output_path={output}", "--splits=train"]
+        sys.argv.append(f"--local_processes={processes}")
         del sys.modules["converters.imagenet_to_gcs"]  # -m runs it as __main__
         with contextlib.suppress(SystemExit):
             runpy.run_module("converters.imagenet_to_gcs", run_name="__main__", alter_sys=True)

@@ -9,6 +9,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from converters import command_line
 from pipeline.errors import ConversionError, InfeedError, LabelError, OptionError, RawDataError
+from pipeline.shards.manifest import read_manifest
 
 without_beam = pytest.mark.usefixtures("without_beam")
 
@@ -95,6 +96,16 @@ def test_errors_on_the_command_line_are_one_message_without_a_traceback(raw_imag
     assert done.returncode == 2
     assert done.stderr.startswith("error: --splits=tarin: unknown split")
     assert "Traceback" not in done.stderr
+
+
+@without_beam
+def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(raw_imagenet, tmp_path, capsys):
+    old = ["--project=p", "--local-scratch-dir=/nowhere", "--nogcs-upload"]
+    raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
+    notes = capsys.readouterr().err
+    assert "note: --local-scratch-dir: ignored: nothing is extracted or staged any more" in notes
+    assert "note: --nogcs-upload: ignored: for shards on disk, give a local directory" in notes
+    assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
 
 
 def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imagenet, tmp_path):

@@ -175,7 +175,7 @@ WRONG = [
     (["--splits=tset"], OptionError, "unknown split 'tset'. Did you mean 'test'"),
     (["--max-side=0"], OptionError, "--max-side=0: must be at least 1"),
     (["--jpeg-quality=101"], OptionError, "--jpeg-quality=101: must be at least 1 and at most 100"),
-    (["--validation-fraction=0", "--max-sid=9"], OptionError, "--max-sid is not .* Did you mean --max-side"),
+    (["--validation-fraction=0", "--max_sid=9"], OptionError, "--max-sid is not .* Did you mean --max-side"),
 ]
 
 

@@ -6,7 +6,7 @@ import pty
 
 import pytest
 
-from pipeline.tools.command import Console, say
+from pipeline.tools.command import Console, Parser, say
 
 
 @pytest.fixture
@@ -40,3 +40,11 @@ def test_a_line_is_printed_as_it_is():
     console = Console(file=io.StringIO(), width=9)
     say(console, "a[red]x :smile: and more than nine")
     assert console.file.getvalue() == "a[red]x :smile: and more than nine\n"
+
+
+def test_names_of_options_may_have_underscores_and_what_is_no_option_keeps_them():
+    parser = Parser("pipeline.verify", __doc__, ())
+    parser.add_argument("--dali-index", nargs="?")
+    parser.add_argument("files", nargs="*")
+    given = parser.parse_args(["--dali_index=my_index", "a_b", "--", "--c_d", "e_f"])
+    assert (given.dali_index, given.files) == ("my_index", ["a_b", "--c_d", "e_f"])
