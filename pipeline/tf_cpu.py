@@ -1,4 +1,4 @@
-"""TensorFlow on the CPU, for exports and TFDS.
+"""TensorFlow on the CPU, for exports, TFDS and TensorFlowOp.
 
 Accelerators are hidden before its first op, because TensorFlow would take the memory that JAX needs."""
 

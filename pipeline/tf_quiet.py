@@ -26,7 +26,7 @@ with contextlib.nullcontext() if _wanted else quiet_libraries():
         if e.name != "tensorflow":
             raise
         raise ModuleNotFoundError(
-            "Exports, pipeline.tf_data and TFDS's own features need TensorFlow, which is not installed. "
+            "Exports, pipeline.tf_data, TensorFlowOp and TFDS's own features need TensorFlow, which is not installed. "
             f"Install it: {how_to_install('tf')}.",
             name="tensorflow",
         ) from None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,11 @@ def listed(ops: Sequence[Op]) -> tuple[Op, ...]:
             raise OptionError(
                 f"{op!r} in ops is not an op: an op has `reads`, `output_spec` and `__call__`, see pipeline.ops.Op. "
                 "Give an instance, such as DecodeJpeg('image/encoded')."
+            )
+        if "seed" in signature(op.__call__).parameters:
+            raise OptionError(
+                f"{op!r} is an op for graphs of TensorFlow: it takes `seed`. Ops are NumPy and take `rng`, see "
+                "pipeline.ops.Op. Write it so, or wrap it: TensorFlowOp(op), from pipeline.tensorflow_op."
             )
     return tuple(ops)
 

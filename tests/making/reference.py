@@ -19,6 +19,7 @@ MODULES = (
     "pipeline.datasets",
     "pipeline.tf_data",
     "pipeline.ops",
+    "pipeline.tensorflow_op",
     "pipeline.formats",
     "pipeline.hosts",
     "pipeline.description",  # what recipes and sources of one's own may state

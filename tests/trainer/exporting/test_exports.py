@@ -17,6 +17,7 @@ from pipeline.errors import CheckpointError, ExportError, OptionError, StorageEr
 from pipeline.ops import DecodeCentralCrop, DecodeResize, Rename
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
+from pipeline.tensorflow_op import TensorFlowOp
 from pipeline.tf_cpu import tf
 from trainer.exporting import making, verification
 from trainer.exporting.making import ServedExamples, make_export
@@ -268,10 +269,22 @@ def test_images_that_tensorflow_decodes_and_resizes_are_predicted_as_by_the_trai
     assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
 
 
+@dataclass(frozen=True)
+class GraphBrighter:
+    """Written for a graph, with a seed."""
+
+    reads = ("image",)
+    output_spec = Brighter.output_spec
+
+    def __call__(self, features, seed):
+        return ExportedBrighter.tensorflow(self, features)
+
+
 @pytest.mark.usefixtures("in_this_process")
-def test_an_op_with_a_method_tensorflow_is_exported(photographs, tmp_path):
+@pytest.mark.parametrize("op", [ExportedBrighter(), TensorFlowOp(GraphBrighter())], ids=repr)
+def test_an_op_with_a_method_tensorflow_is_exported(photographs, tmp_path, op):
     def input_fn(ctx):
-        return photographs.input(ctx, Rename({"image": "picture"}), Rename({"picture": "image"}), ExportedBrighter())
+        return photographs.input(ctx, Rename({"image": "picture"}), Rename({"picture": "image"}), op)
 
     done = photographs.trainer.export(str(tmp_path), input_fn)
     assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
