@@ -1,13 +1,13 @@
 """Plants defects in the code, one at a time, and tells which of them the tests find.
 
     python3 .ci/defects.py list                     # the defects, by number
-    python3 .ci/defects.py map DIR                  # runs the complete suite once; DIR/N has the tests that execute defect N
+    python3 .ci/defects.py map DIR                  # runs the complete suite once; DIR/N: tests that execute defect N
     python3 .ci/defects.py try DIR [N ...]          # plants each and runs the files with these tests, until one fails
     python3 .ci/defects.py try DIR --quick [N ...]  # only their tests of the quick suite
 
 A defect is a condition turned, a bound moved or a call left out. --seed and --count choose them, equally many in each
-package. Run it in a clean checkout with an active environment: it changes files and restores them. With --only FILE, the
-defects come from a list that `list --json` has written elsewhere: those whose text is in this checkout as well."""
+package; with --only FILE they come from a list that `list --json` has written elsewhere. Run it in a clean checkout with
+an active environment: it changes files and restores them."""
 
 import argparse
 import ast
@@ -69,9 +69,10 @@ def defects_of(file: Path) -> Iterator[Defect]:
     def text_of(node: ast.expr | ast.stmt) -> str:
         return lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
 
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.If | ast.While | ast.IfExp):
-            node = node.test
+    for each in ast.walk(ast.parse(source)):
+        node = each
+        if isinstance(each, ast.If | ast.While | ast.IfExp):
+            node = each.test
             if node.lineno != node.end_lineno or isinstance(node, ast.Compare):
                 continue
             test = text_of(node)
@@ -132,8 +133,8 @@ def map_tests(defects: list[Defect], directory: Path) -> None:
 
 
 def environment() -> dict[str, str]:
-    """That of the tests, which import this checkout and leave no caches in it."""
-    return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    """That of the tests, which import this checkout."""
+    return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 def try_out(number: int, defect: Defect, directory: Path, quick: bool) -> str:
@@ -143,11 +144,17 @@ def try_out(number: int, defect: Defect, directory: Path, quick: bool) -> str:
     files = sorted(test for test in tests if (ROOT / test).exists())
     if not files:
         return "not executed"
+    if defect.before not in (ROOT / defect.file).read_text("utf-8"):
+        return "not in this checkout"
     command = [*PYTEST, "-x", "--no-header", *([] if quick else ["-m", ""]), *files]
     with planted(defect, defect.after):
         done = subprocess.run(command, cwd=ROOT, env=environment(), check=False, capture_output=True, text=True)
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return f"found by {failed[0] if failed else f'exit code {done.returncode}'}" if done.returncode not in (0, 5) else "lives"
+    return (
+        f"found by {failed[0] if failed else f'exit code {done.returncode}'}"
+        if done.returncode not in (0, 5)
+        else "lives"
+    )
 
 
 def main() -> None:
