@@ -6,8 +6,8 @@
     python3 .ci/defects.py try DIR --quick [N ...]  # only their tests of the quick suite
 
 A defect is a condition turned, a bound moved or a call left out. --seed and --count choose them, equally many in each
-package; with --only FILE they come from a list that `list --json` has written elsewhere. Run it in a clean checkout with
-an active environment: it changes files and restores them."""
+package; with --only FILE they come from a list that `list --json` has written elsewhere. Run it in a clean
+checkout with an active environment: it changes files and restores them."""
 
 import argparse
 import ast
