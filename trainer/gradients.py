@@ -114,19 +114,6 @@ def _added(task: Task, unroll: bool, total: Any, variables: Variables, parts: Pa
     return Gradients(jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), sums, variables.params), means, extra)
 
 
-def accumulated_losses(task: Task, variables: Variables, parts: Parts, rng: jax.Array) -> jax.Array:
-    """[b]: the loss of each row of the batch, as `accumulated` computes it."""
-
-    def add(extra: Any, microbatch: tuple[jax.Array, Batch]) -> tuple[Any, jax.Array]:
-        number, rows = microbatch
-        key = jax.random.fold_in(rng, number)
-        losses, after, _ = called(task, Variables(variables.params, extra), rows, key, True)
-        return after.extra, losses
-
-    _, losses = lax.scan(add, variables.extra, parts)
-    return losses.swapaxes(0, 1).reshape(-1)
-
-
 def _sum_dtype(leaf: jax.Array) -> Any:
     return jnp.promote_types(leaf.dtype, jnp.float32)
 

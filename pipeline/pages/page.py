@@ -168,18 +168,17 @@ def write_page(path: str, page: Page) -> int:
     return len(data)
 
 
-def check_page(path: str | None) -> None:
+def check_page(path: str) -> None:
     """Raises OptionError now for what would prevent writing a page to this path later: a directory in its place, a
-    package that is missing. None: a path that is not known yet."""
+    package that is missing."""
     if path == "":
         raise OptionError("the page's path is empty. Give the name of a file, such as page.html.")
-    if path is not None:
-        storage = open_storage(path)
-        if path.endswith("/") or Path(path).is_dir():
-            raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
-        _check_replaceable(storage, path)
-        if not is_remote(path):
-            _check_writable(path)
+    storage = open_storage(path)
+    if path.endswith("/") or Path(path).is_dir():
+        raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
+    _check_replaceable(storage, path)
+    if not is_remote(path):
+        _check_writable(path)
     for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
             raise OptionError(f"pages need {package}. Install it: {how_to_install('pages')}.")

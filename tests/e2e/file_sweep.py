@@ -163,8 +163,8 @@ def readers(run: str) -> tuple[list[Callable[[], object]], ...]:
     """Of the history of a work directory; of its results; of its checkpoints."""
     step, seen = (run, "--step=5"), "trainer.seen"
     return (
-        [command(seen, *step), command(seen, *step, "--jsonl"), page(seen, *step)],
-        [command("trainer.report", run), page("trainer.report", run)],
+        [command(seen, *step), command(seen, *step, "--json")],
+        [command("trainer.report", run), command("trainer.report", run, "--json")],
         [command("trainer.checkpoints", run, "--json"), command("trainer.checkpoints", run)],
     )
 

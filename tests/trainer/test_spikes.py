@@ -19,8 +19,8 @@ def test_a_spike_is_named_once_with_the_command_that_shows_its_records(usual, ca
         spikes.observe(at, usual[at : at + 10])
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"step 151: the loss of 4 is far above the usual {np.median(usual[:150]):.4g}. To list its records by loss, "
-        "run: python -m trainer.seen 'my runs/one' --step 151 --losses"
+        f"step 151: the loss of 4 is far above the usual {np.median(usual[:150]):.4g}. To list its records, "
+        "run: python -m trainer.seen 'my runs/one' --step 151"
     )
 
 

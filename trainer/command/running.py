@@ -14,7 +14,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say, table
 from trainer.callbacks import Callback
-from trainer.command.page_writing import PageInput, write_look, write_report
+from trainer.command.page_writing import PageInput, write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
 from trainer.optimizers.build import ParameterGroup, groups_of
@@ -44,8 +44,6 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         show_state(trainer, recipe)
     elif recipe.mode == "sample":
         _print_samples(trainer, recipe)
-    elif recipe.mode == "look":
-        write_look(trainer, recipe, command)
     elif recipe.trainer.fast_dev_run:
         _try(trainer, recipe, command, predicts=task.predict_fn is not None)
     elif recipe.mode == "predict":
@@ -93,10 +91,10 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
         if jax.process_index() == 0:
             records.append(evaluated)  # about 20 bytes per record
 
-    result = trainer.evaluate(input_fn, on_records=collect if recipe.pages.report else None, **given)
+    result = trainer.evaluate(input_fn, on_records=collect if recipe.report else None, **given)
     if not recipe.trainer.fast_dev_run:
         _tell(recipe, result)
-    if recipe.pages.report and jax.process_index() == 0:
+    if recipe.report and jax.process_index() == 0:
         write_report(recipe, command, input_fn, result, records)
 
 
