@@ -201,14 +201,16 @@ REMEDY = "The file is damaged: remove the line, and the rest can be used."
 
 def _line(file: JsonFile, text: bytes) -> HistoryLine:
     page, _ = unsealed(file, text)
-    kind = KINDS.get(page.pop("kind", ""))
+    kind = KINDS.get(str(page.pop("kind", "")))
     if kind is None:
         raise file.misfit(f"its kind is none of {', '.join(KINDS)}.")
     try:
         line = msgspec.convert(page, kind)  # a later infeed may write further keys, which are skipped
         datetime.fromisoformat(page.get("time", "2026-01-01"))
+        if isinstance(line, BadRecords):
+            _ = [int(number) for number in line.records]
         return line
-    except (msgspec.ValidationError, ValueError) as e:  # ValueError: no time, or a lone surrogate in a key
+    except (msgspec.ValidationError, ValueError) as e:  # ValueError: no time or number, or a lone surrogate in a key
         raise file.misfit(f"{e}.") from e
 
 
