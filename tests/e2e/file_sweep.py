@@ -430,7 +430,7 @@ def _import_all() -> None:
     names = ("trainer.trainer", "trainer.__main__", "trainer.report", "trainer.seen", "trainer.checkpoints")
     names += ("pipeline.verify", "pipeline.describe", "pipeline.datasets", "trainer.checkpointing.manager", "optax")
     names += ("trainer.warm_start.loading", "tokenizers", "jinja2")
-    for name in (*names, "matplotlib.figure", "tensorflow_datasets", "converters.tfds_to_gcs"):
+    for name in (*names, "tensorflow_datasets", "converters.tfds_to_gcs"):
         import_module(name)
 
 
