@@ -1,10 +1,14 @@
-"""Draws README's pictures of pages, from the output of the demo: python .ci/draw_pages.py demo_out
+"""Draws README's pictures: python .ci/draw_pages.py shards/photos, with the dataset of README's block `photos`.
 
-They show a page about its shards and one about its training, as Chromium does."""
+It trains on it, kills the training, resumes it, and shows as Chromium does: the page of the dataset, that of the last
+evaluation, and the curves of the resumed run in TensorBoard."""
 
 import io
+import re
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from PIL import Image
@@ -14,29 +18,31 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/making")]
 
 from browser import open_browser  # noqa: E402
 
-from pipeline import describe  # noqa: E402
-from trainer import report  # noqa: E402
+from trainer.events.metrics_lines import last_step  # noqa: E402
 
-WIDTH, COLORS = 1000, 96
-PICTURES = (("dataset", "Samples", 455), ("run", "Loss", 475))  # page, section, pixels
+STEPS, KILLED_AT = 400, 180
+WIDTH, COLORS = 1000, 64
+HEIGHTS = {"dataset": 620, "evaluation": 620}  # pixels
+CHARTS = """
+    [...document.querySelectorAll('*')].length
+"""
 
 
 def main() -> None:
-    """Writes page_dataset.png and page_run.png beside this file."""
-    demo = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory() as scratch, open_browser(scratch) as browser:
-        describe.main([str(demo / "shards"), "--samples=12", f"--html={scratch}/dataset.html"])
-        report.main([str(demo / "model"), f"--html={scratch}/run.html"])
-        for name, section, height in PICTURES:
-            browser.show(f"{scratch}/{name}.html", WIDTH)
-            heading = f"[...document.querySelectorAll('h2')].find(h => h.textContent === '{section}')"
-            top = browser.evaluate(f"{heading}.getBoundingClientRect().top + window.scrollY")
-            browser.screenshot(f"{scratch}/{name}.png", top, height)
-            shown = io.BytesIO()
-            Image.open(f"{scratch}/{name}.png").convert("RGB").quantize(COLORS).save(shown, "PNG", optimize=True)
-            Path(ROOT, f".ci/page_{name}.png").write_bytes(shown.getvalue())
-            print(f".ci/page_{name}.png: {len(shown.getvalue()):,} bytes")
-
-
-if __name__ == "__main__":
-    main()
+    """Writes page_dataset.png, page_evaluation.png and tensorboard.png beside this file."""
+    data = sys.argv[1]
+    with tempfile.TemporaryDirectory() as scratch:
+        workdir = f"{scratch}/photos"
+        training = ["-m", "trainer", "images", f"--data-dir={data}", f"--workdir={workdir}", "--size=32"]
+        training += [f"--max-steps={STEPS}", "--checkpoint-every-steps=50"]
+        first = subprocess.Popen([sys.executable, *training], cwd=Path.cwd())
+        while (last_step(f"{workdir}/train") or 0) < KILLED_AT:
+            time.sleep(0.5)
+        first.kill()
+        first.wait()
+        run(*training, f"--report={scratch}/evaluation.html")
+        run("-m", "pipeline.describe", data, f"--html={scratch}/dataset.html")
+        with open_browser(scratch) as browser, tensorboard(workdir) as address:
+            for name, height in HEIGHTS.items():
+                browser.show(f"{scratch}/{name}.html", WIDTH)
+                save(browser, f"page_{name}", height)

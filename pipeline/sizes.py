@@ -3,6 +3,7 @@ them, and how much memory is free.
 
 Free is what the machine has, or less if a cgroup limits it: a few small files of the kernel tell."""
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -46,11 +47,34 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def format_number(value: float, digits: int = 4) -> str:
-    """With separators, and of a fraction this many significant digits: 72,000 rather than 7.2e+04."""
-    if isinstance(value, int) or 10 ** (digits - 1) <= abs(value) < 1e12:
+def format_number(value: float) -> str:
+    """As people write it: 72,000, 11.6, 0.0000093; of a fraction three significant digits, below 0.001 two."""
+    if isinstance(value, int) or 100 <= abs(value) < 1e12:
         return f"{value:,.0f}"
-    return f"{value:,.{digits}g}"
+    digits = 3 if abs(value) >= 0.001 else 2
+    if not 1e-7 <= abs(value) < 100:  # also 0 and NaN
+        return f"{value:.{digits}g}"
+    text = f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def format_share(share: float) -> str:
+    """A share in percent, with three digits: 93.5 %. Only 1 is 100 %, and only 0 is 0 %."""
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.3g} %"
+
+
+def format_seconds(seconds: float) -> str:
+    """In the units that people use: 0.84 s, 11.6 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    if seconds < 60:
+        return f"{format_number(seconds)} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    largest = next(at for at, (number, _) in enumerate(parts) if number)
+    return " ".join(f"{number:,} {unit}" for number, unit in parts[largest : largest + 2] if number)
 
 
 def counted(count: int, noun: str) -> str:

@@ -124,19 +124,6 @@ def _added(task: Task, unroll: bool, total: Any, variables: Variables, parts: Pa
     return Gradients(jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), sums, variables.params), means, extra)
 
 
-def accumulated_losses(task: Task, variables: Variables, parts: Parts, rng: Array) -> Array:
-    """[b]: the loss of each row of the batch, as `accumulated` computes it."""
-
-    def add(extra: Any, microbatch: tuple[Array, Batch]) -> tuple[Any, Array]:
-        number, rows = microbatch
-        key = jax.random.fold_in(rng, number)
-        losses, after, _ = called(task, Variables(variables.params, extra), rows, key, True)
-        return after.extra, losses
-
-    _, losses = lax.scan(add, variables.extra, parts)
-    return losses.swapaxes(0, 1).reshape(-1)
-
-
 def squares(tree: Any) -> list[Array]:
     """For every floating-point or complex array, the sum of its squares, in float32 or wider.
 

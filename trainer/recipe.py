@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pipeline.errors import OptionError, check_number
 from trainer.config import TrainerConfig
 from trainer.optimizers.config import OptimizerConfig, Run
-from trainer.settings import Export, Pages, settings
+from trainer.settings import Export, settings
 from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ __all__ = [
     "DataRecipe",
     "Export",
     "OptimizerConfig",
-    "Pages",
     "Recipe",
     "TrainerConfig",
     "WarmStart",
@@ -48,18 +47,18 @@ NEEDS_DATA = "the directory with the shards as --data-dir, or try the recipe wit
 class Recipe(ABC):
     """A Task, its inputs and its flags. A subclass adds fields, which become flags with their docstrings as help.
 
-    The fields of warm_start, export, pages and trainer are flags, too: see WarmStart, Export, Pages and TrainerConfig.
+    The fields of warm_start, export and trainer are flags, too: see WarmStart, Export and TrainerConfig.
     For other defaults of the trainer's flags, a subclass repeats its last field:
     trainer: TrainerConfig = settings(max_steps=600)."""
 
     common_fields: ClassVar[Sequence[str]] = ()
     """Those of a subclass's fields that --help shows. Default: all; --help-all shows them anyway."""
 
-    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample", "look"] = "train"
+    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample"] = "train"
     """train: train, then evaluate. evaluate: only evaluate the newest checkpoint. evaluate-continuously: evaluate new
     checkpoints as another process saves them. predict: write <workdir>/predictions.jsonl, a line per record of the
     validation split. export: publish a SavedModel, verified with records of that split. sample: print texts that a
-    language model generates. look: write a page of training records as the model sees them; trains nothing."""
+    language model generates."""
     follow_seconds: float = 3600.0
     """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that of max_steps."""
     show_state: bool = False
@@ -70,9 +69,11 @@ class Recipe(ABC):
     Results are still written to --workdir."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
+    report: str | None = None
+    """Write a page about the evaluation to this file, such as report.html; may be gs://... It shows metrics and their
+    proof, mistakes by class, and the worst records. With --mode train, the page is about the evaluation at the end."""
     warm_start: WarmStart = field(default_factory=WarmStart)
     export: Export = field(default_factory=Export)
-    pages: Pages = field(default_factory=Pages)
     trainer: TrainerConfig = field(default_factory=settings)
 
     def __post_init__(self) -> None:
@@ -139,7 +140,7 @@ class Recipe(ABC):
         from trainer.exporting.publishing import check_place
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
-        self.pages.check(self.mode)
+        self._check_report()
         if self.export.export_path is not None and self.mode in ("train", "export"):
             check_place(self.export.export_path, workdir)
         if self.mode == "sample" and type(self).samples is Recipe.samples:
@@ -157,8 +158,19 @@ class Recipe(ABC):
             _ = self.trained_in
             return
         # evaluate-continuously waits for the first checkpoint.
-        if not self.trainer.fast_dev_run and self.mode not in ("evaluate-continuously", "look"):
+        if not self.trainer.fast_dev_run and self.mode != "evaluate-continuously":
             check_checkpoint(workdir, self.trainer.restore_step if trains else None, required=not trains)
+
+    def _check_report(self) -> None:
+        if self.report is None:
+            return
+        if self.mode not in ("train", "evaluate"):
+            raise OptionError(
+                f"report={self.report!r} with mode={self.mode}: only train and evaluate write a page. Leave it out."
+            )
+        from pipeline.pages.page import check_page
+
+        check_page(self.report)
 
     def _check_warm_start(self) -> None:
         from trainer.checkpointing.listing import finished_steps
@@ -222,13 +234,13 @@ class DataRecipe(Recipe):
         from trainer.checkpointing.listing import finished_steps
         from trainer.kept_data import as_begun, as_in_run, kept
 
-        trains, tries = self.mode in ("train", "look"), self.trainer.fast_dev_run
+        trains, tries = self.mode == "train", self.trainer.fast_dev_run
         if not (trains or tries) and (found := kept(self.trained_in)):
             return found
         if not trains and self.mode != "evaluate-continuously":
             return self._opened(self.eval_split).info.description
         own, workdir = self.train_records.info.description, self.trainer.workdir
-        if own is None or tries or self.mode == "look":
+        if own is None or tries:
             return own
         return as_in_run(workdir)(own) if finished_steps(workdir) else as_begun(self.warm_start, self.target_key)(own)
 
@@ -301,7 +313,7 @@ class DataRecipe(Recipe):
         super().check()
         if self.mode == "train" and self.data_dir and self.data_dir.rstrip("/") == self.trainer.workdir.rstrip("/"):
             raise OptionError(f"workdir={self.trainer.workdir} is the data_dir. Give another directory as --workdir.")
-        if self.mode in ("train", "look"):
+        if self.mode == "train":
             _ = self.train_records
         _ = self.eval_records
 

@@ -1,145 +1,248 @@
-"""python -m trainer.report WORKDIR --html out.html: a page about a training, or about several to compare.
+"""python -m trainer.report WORKDIR: how a training is doing, in about twenty lines: state, metrics, proof, speed.
 
-The page is one file: loss and metrics over steps and over time, speed and input wait, with restarts, preemptions and
-checkpoints marked; results, settings, versions. With several work directories, each chart has a line per run, and the
-settings that differ are listed. Without --html, a table of the newest values. WORKDIR and the page may be on a disk
-or gs://. It only reads files, so it is safe while the training is still running. Needs neither JAX nor TensorFlow."""
+It only reads files, so it is safe while the training is running. WORKDIR may be on a disk or gs://. Curves over steps,
+and comparisons of runs, are TensorBoard's. Needs neither JAX nor TensorFlow."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
+import json
+import math
 import shlex
-import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-from pipeline.errors import OptionError
-from pipeline.pages.page import Block, Code, Note, Page, Section, check_page, write_page
-from pipeline.sizes import counted, format_bytes
-from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say, table
+from pipeline.errors import CheckpointError, OptionError
+from pipeline.shards.typed_json import JsonFile
+from pipeline.sizes import format_number, format_seconds, format_share
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
+from pipeline.tools.command import Console, Parser, exit_with, say
 from pipeline.tools.program import program
-from trainer.history.segments import Command
-from trainer.pages import run_tables
-from trainer.pages.run_charts import SAME_SHAPE, SPEEDS, charts
-from trainer.pages.run_files import Clock, TrainingRun, bytes_to_read, names_of, read_run
-from trainer.workdir import SEGMENTS
+from trainer.checkpointing.listing import Evaluations, best_step, finished_steps
+from trainer.events.metrics_lines import newest
+from trainer.history.segments import History, Segment, read_history
+from trainer.ownership.owner_files import OwnerFiles, lives, this_process
+from trainer.workdir import EVAL_RESULT, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name
 
-EXAMPLES = ("model", "model --html report.html")
-MOST_RUNS = 16  # lines of a chart that can still be told apart
+EXAMPLES = ("model", "model --json")
+STATES = ("preempted", "interrupted")  # how the reasons of ends begin
+SPEED = "speed/"
+WIDTH = 16  # of the first column
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What eval_result.json says of the newest evaluation besides its metrics."""
+
+    step: int
+    records: int
+    num_records: int | None
+    proven: bool
+    labelled: int
+    masked: int
+    seconds: float
+    split: str | None = None
+    checkpoint_path: str | None = None
+
+
+OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite")
+"""Keys of eval_result.json that are neither a metric nor part of the proof."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
-    parser = Parser("trainer.report", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints", "trainer.seen"))
-    parser.add_argument("workdirs", metavar="WORKDIR", nargs="+", help="a work directory, local or gs://bucket/dir")
-    parser.add_argument("--html", metavar="FILE", help="write a page: a file, local or gs://")
+    parser = Parser("trainer.report", __doc__, EXAMPLES, ("trainer.checkpoints", "trainer.seen"))
+    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a training, local or gs://bucket/dir")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
-    if len(args.workdirs) > MOST_RUNS:
-        raise OptionError(f"{len(args.workdirs)} work directories are given. Give at most {MOST_RUNS}.")
-    if args.html is not None:
-        check_page(args.html)
-    runs = _read(args.workdirs)
-    console = Console()
-    if args.html is None:
-        results = run_tables.results(runs)
-        console.print(table(results.columns, results.rows, box=None, pad_edge=False))
+    found = read_report(args.workdir)
+    if args.json:
+        print(json.dumps(_finite(found)))
         return
-    given = sys.argv[1:] if argv is None else argv
-    size = write_page(args.html, run_page(runs, f"{program('trainer.report')} {shlex.join(given)}"))
-    say(console, f"{args.html}: {format_bytes(size)}, {counted(len(runs), 'run')}")
+    console = Console()
+    say(console, args.workdir)
+    for name, text in _lines(found):
+        say(console, f"{name:<{WIDTH}}  {text}")
 
 
-def _read(workdirs: Sequence[str]) -> list[TrainingRun]:
-    names = names_of(workdirs)
-    with byte_bar(Console(stderr=True)) as bar:
-        task = bar.add_task("reading", total=sum(map(bytes_to_read, workdirs)))
-        return [
-            read_run(workdir, name, lambda count: bar.advance(task, count))
-            for workdir, name in zip(workdirs, names, strict=True)
-        ]
+def read_report(workdir: str) -> dict[str, Any]:
+    """What is known of the training in a work directory, by the keys that --json prints; None where it is not known.
 
-
-def run_page(runs: Sequence[TrainingRun], made_by: str = "") -> Page:
-    """The page. made_by: the command that wrote it."""
-    clock = Clock.of_runs(runs)
-    names, several = _names(runs), len(runs) > 1
-    wanted = {
-        "Loss": [name for name in names if "loss" in name],
-        "Speed": [name for name in SPEEDS if name not in SAME_SHAPE[: 1 if several else None]],
-        "Metrics": [name for name in names if "loss" not in name],
+    Shares are between 0 and 1. Raises OptionError if there is no training, CheckpointError for a damaged file."""
+    storage = open_storage(workdir)
+    if not storage.remote and not Path(workdir).is_dir():
+        raise OptionError(f"{workdir} is not a directory. Give the --workdir of a training.")
+    history, saved, (step, scalars) = read_history(workdir), finished_steps(workdir), newest(join(workdir, TRAIN))
+    if not (history.starts or saved or step is not None):
+        raise OptionError(
+            f"{workdir} has no training: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give the --workdir "
+            "of a training."
+        )
+    last, start = (history.segments[-1], history.starts[-1]) if history.starts else (None, None)
+    step = last.end.step if last and last.end else max([step or 0, *saved[-1:]])
+    settings, hows = start.settings if start else {}, [_how(segment) for segment in history.segments]
+    state, reason = _state(workdir, hows)
+    ended = _result(workdir, TRAIN_RESULT, dict[str, float | None]) or {}
+    speed = ended if ended.get("step") == step and state == "finished" else {}
+    names = [name for name in storage.entries(workdir)[1] if eval_name(name) is not None]
+    best_metric = settings.get("keep_best") and str(settings["keep_best"])
+    measured = Evaluations(workdir).read() if best_metric else {}
+    when = scalars.pop("time", None)
+    return {
+        "workdir": workdir,
+        "state": state,
+        "reason": reason,
+        "step": step,
+        "max_steps": settings.get("max_steps"),
+        "last_report_time": when and datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds"),
+        "recipe": start and start.command and start.command.recipe,
+        "devices": start and start.devices,
+        "training": {name: value for name, value in scalars.items() if not name.startswith(SPEED)},
+        "evaluations": {name: _evaluated(workdir, name) for name in names},
+        "proof": _proof(workdir),
+        **{key: speed.get(key, scalars.get(SPEED + key)) for key in ("examples_per_second", "steps_per_second")},
+        "input_wait_share": speed.get("input_wait", scalars.get(f"{SPEED}input_wait")),
+        "productive_seconds": speed.get("productive_seconds"),
+        "wall_seconds": speed.get("wall_seconds"),
+        "restarts": max(0, len(history.starts) - 1),
+        "ends": dict(Counter(how for how, _ in hows[:-1])),
+        "bad_records": _bad_records(history),
+        "checkpoint_steps": saved,
+        "best_step": best_step(measured, saved, best_metric, settings.get("keep_best_mode", "max"))
+        if best_metric
+        else None,
+        "best_metric": best_metric,
     }
-    drawn = charts(runs, wanted, clock)
-    differing = run_tables.differing(runs)
-    sections = [
-        Section("Results", [*_notes(runs), run_tables.results(runs)]),
-        Section(
-            "What differs", [differing if differing.rows else Note("No recorded setting differs.")] if several else []
-        ),
-        *(Section(title, drawn[title]) for title in ("Loss", "Metrics", "Speed")),
-        *(Section(f"Run {run.name}" if several else "Processes and checkpoints", _course(run)) for run in runs),
-        Section("Bad records", [] if several or not runs[0].bad_records else [run_tables.bad_records(runs[0])]),
-        Section("Settings", [table] if not several and (table := run_tables.settings(runs[0])).rows else []),
-        Section("Versions", [table] if (table := run_tables.versions(runs)).rows else []),
-    ]
-    title = (
-        f"{len(runs)} training runs: {', '.join(run.name for run in runs)}"
-        if several
-        else f"Training run {runs[0].name}"
-    )
-    return Page(title, _lead(runs), sections, made_by)
 
 
-def _lead(runs: Sequence[TrainingRun]) -> str:
-    if len(runs) > 1:
-        return "; ".join(f"{run.name}: {run.workdir}, {counted(run.last_step, 'step')}" for run in runs) + "."
-    return f"{runs[0].workdir}: {counted(runs[0].last_step, 'step')} of training."
+def _how(segment: Segment) -> tuple[str, str]:
+    """(state, reason) of a process that trained: "killed" if it left no end."""
+    if segment.end is None:
+        return "killed", ""
+    how, _, reason = segment.end.reason.partition(": ")
+    if how in STATES:
+        return how, reason
+    return ("finished", "") if segment.end.reason == "finished" else ("stopped", segment.end.reason)
 
 
-def _names(runs: Sequence[TrainingRun]) -> list[str]:
-    """Of the scalars other than the speed: those that are evaluated first."""
-    evaluated = (name for run in runs for each in run.evaluations.values() for name in each.columns)
-    trained = (name for run in runs for name in run.train.columns)
-    return [name for name in dict.fromkeys([*evaluated, *trained]) if name not in SPEEDS]
+def _state(workdir: str, hows: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """(state, reason) of the newest process, which may still run: "running or killed" if that is not known."""
+    if not hows:
+        return "unknown", f"there is no {SEGMENTS}"
+    if hows[-1][0] != "killed":
+        return hows[-1]
+    owner = OwnerFiles(workdir).newest().record
+    if owner is None or owner.released:
+        return hows[-1]
+    process = f"process {owner.process.pid} on {owner.process.host}"
+    alive = lives(owner.process, this_process())
+    return "running or killed" if alive is None else "running" if alive else "killed", process
 
 
-def _notes(runs: Sequence[TrainingRun]) -> list[Block]:
-    """What the work directories leave unknown."""
-    found: list[Block] = []
-    if without := [run.workdir for run in runs if not run.history.starts]:
-        told = "an older version of infeed trained there, or the file was not copied. Settings and versions come from "
-        told += "the newest checkpoint, if there is one. How processes started and ended is unknown."
-        found.append(Note(f"{_have(without)} no {SEGMENTS}: {told}", warning=True))
-    if without := [run.workdir for run in runs if any(each.untimed for each in (run.train, *run.evaluations.values()))]:
-        told = "steps of an older version of infeed, whose metrics.jsonl has no times. They are shown over steps only."
-        found.append(Note(f"{_have(without)} {told}", warning=True))
-    for run in runs:
-        if damaged := [step for step, page in run.checkpoints.items() if "damage" in page]:
-            found.append(
-                Note(f"Checkpoints of {run.workdir} are damaged: {', '.join(map(str, damaged))}.", warning=True)
-            )
-    return found
+def _bad_records(history: History) -> int | None:
+    """How many records the input of the newest process has left out."""
+    given = history.starts[-1].input if history.starts else None
+    return None if given is None else len(history.bad_records(given.get("fingerprint", "")))
 
 
-def _have(workdirs: Sequence[str]) -> str:
-    return f"{', '.join(workdirs)} {'have' if len(workdirs) > 1 else 'has'}"
+def _evaluated(workdir: str, name: str) -> dict[str, Any]:
+    step, metrics = newest(join(workdir, name))
+    metrics.pop("time", None)
+    return {"step": step, "metrics": metrics}
 
 
-def _course(run: TrainingRun) -> list[Block]:
-    found: list[Block] = []
-    if run.command is not None:
-        note = "An earlier process may have had other options." if len(run.history.starts) > 1 else ""
-        found.append(Code(_line_of(run.command), title="Command", note=note))
-    if run.attempts:
-        found.append(run_tables.processes(run))
-    if run.checkpoints:
-        found.append(run_tables.checkpoints(run))
-    return found
+def _proof(workdir: str) -> dict[str, Any] | None:
+    """What eval_result.json has, with its metrics in one object."""
+    page = _result(workdir, EVAL_RESULT, dict[str, Any])
+    if page is None:
+        return None
+    file, known = _file(workdir, EVAL_RESULT), Proof.__dataclass_fields__
+    proof = file.typed({name: value for name, value in page.items() if name in known}, Proof)
+    rest = {name: value for name, value in page.items() if name not in known and name not in OTHERS}
+    return asdict(proof) | {"metrics": file.typed(rest, dict[str, float])}
 
 
-def _line_of(command: Command) -> str:
-    words = shlex.join([command.recipe, *command.options])
-    return f"cd {shlex.quote(command.directory)}\n{program('trainer')} {words}"
+def _result(workdir: str, name: str, kind: Any) -> Any:
+    storage, path = open_storage(workdir), join(workdir, name)
+    return _file(workdir, name).read(storage.read(path), kind) if storage.exists(path) else None
+
+
+def _file(workdir: str, name: str) -> JsonFile:
+    remedy = "Remove it: the next evaluation or training writes it again."
+    return JsonFile(join(workdir, name), CheckpointError, remedy)
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, text) of what people ask of a training."""
+    of = f" of {found['max_steps']:,}" if isinstance(found["max_steps"], int) else ""
+    yield "state", f"{found['state']} at step {found['step']:,}{of}" + f": {found['reason']}" * bool(found["reason"])
+    if found["last_report_time"]:
+        yield "last report", found["last_report_time"].replace("T", " ").replace("+00:00", " UTC")
+    if found["recipe"] or found["devices"]:
+        yield "trained", " on ".join(filter(None, [found["recipe"], found["devices"]]))
+    yield from _metrics("training", "", found["training"])
+    proof = found["proof"]
+    if proof:
+        where = f" of {proof['checkpoint_path']}" if proof["checkpoint_path"] else ""
+        due = "" if proof["num_records"] is None else f" of {proof['num_records']:,}"
+        split, proven = proof["split"] or "", "proven exact" if proof["proven"] else "not proven"
+        told = f"step {proof['step']:,}{where}: {proof['records']:,}{due} {split} records counted, {proven}"
+        yield from _metrics("evaluation", " ".join(told.split()), proof["metrics"])
+    for directory, evaluated in found["evaluations"].items():
+        name, step = eval_name(directory), evaluated["step"]
+        if step is not None and (name or not proof or proof["step"] < step):
+            yield from _metrics(f"evaluation {name}".rstrip(), f"step {step:,}", evaluated["metrics"])
+    if found["examples_per_second"] is not None:
+        yield (
+            "speed",
+            f"{format_number(found['examples_per_second'])} records/s, {format_number(found['steps_per_second'])} "
+            "steps/s",
+        )
+        yield "input wait", f"{format_share(found['input_wait_share'])} of the time"
+    if found["wall_seconds"]:
+        productive, wall = found["productive_seconds"], found["wall_seconds"]
+        yield "goodput", f"{format_share(productive / wall)}: {format_seconds(productive)} of {format_seconds(wall)}"
+    ends = ", ".join(f"{count:,} {how}" for how, count in found["ends"].items())
+    yield "restarts", f"{found['restarts']:,}{f' (processes before: {ends})' if ends else ''}"
+    if found["bad_records"]:
+        yield "bad records", f"{found['bad_records']:,} left out"
+    yield "checkpoints", _checkpoints(found)
+    workdir = shlex.quote(found["workdir"])
+    yield "curves", f"tensorboard --logdir {workdir}"
+    yield "all numbers", f"{join(found['workdir'], TRAIN)}/{METRICS}"
+    if found["step"]:
+        yield "its records", f"{program('trainer.seen')} {workdir} --step {found['step']}"
+
+
+def _metrics(title: str, told: str, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    values = ", ".join(f"{name} {_number(name, value)}" for name, value in metrics.items())
+    yield title, "; ".join(filter(None, [told, values])) or "no step was reported yet"
+
+
+def _number(name: str, value: float) -> str:
+    return format_share(value) if "accuracy" in name else format_number(value)
+
+
+def _checkpoints(found: Mapping[str, Any]) -> str:
+    steps = found["checkpoint_steps"]
+    if not steps:
+        return "none"
+    best = f", the best by {found['best_metric']} of step {found['best_step']:,}" if found["best_step"] else ""
+    return f"{len(steps):,}, the newest of step {steps[-1]:,}{best}"
+
+
+def _finite(value: Any) -> Any:
+    """The same without numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

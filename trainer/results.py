@@ -1,6 +1,6 @@
 """The results of the Trainer's methods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from trainer.events.progress import Speed
 from trainer.state import TrainState
 
-__all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Look", "ReplayedStep", "Speed", "TrainResult"]
+__all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Speed", "TrainResult"]
 
 
 @dataclass(frozen=True)
@@ -105,32 +105,3 @@ class ExportResult:
     path: str
     step: int
     difference: float
-
-
-@dataclass(frozen=True)
-class ReplayedStep:
-    """A training step, computed again. loss: what it reports. losses: float32 [b], of each row, NaN on rows that do not
-    count or have no label. record_ids: int32 [b], `_index`; None if the input does not number its records. from_step:
-    of the checkpoint that the replay began with, 0 for a new model. counted: bool [b], the rows of which loss is the
-    mean."""
-
-    step: int
-    loss: float
-    losses: np.ndarray
-    record_ids: np.ndarray | None
-    from_step: int
-    counted: np.ndarray
-
-
-@dataclass(frozen=True)
-class Look:
-    """Training records as the model sees them.
-
-    numbers: int64 [n], of the records; None if the input does not number them. draws: for each epoch, from the first
-    one on, name -> array [n, ...]. batch: as draws, of the complete batch that contains the records in the first
-    epoch. first_batch: whether the input cannot draw a record again, so that its first batch is all there is."""
-
-    numbers: np.ndarray | None
-    draws: Sequence[Mapping[str, np.ndarray]]
-    batch: Mapping[str, np.ndarray]
-    first_batch: bool = False

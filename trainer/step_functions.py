@@ -11,7 +11,7 @@ from jax import Array
 from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
 from trainer.config import OnNan
-from trainer.gradients import accumulated, accumulated_losses, called, first_bad, gradients, microbatches, squares
+from trainer.gradients import accumulated, called, first_bad, gradients, microbatches, squares
 from trainer.inputs import INDEX, LABELLED, MASK
 from trainer.mesh import Placement
 from trainer.metrics import labels, tally
@@ -46,7 +46,7 @@ def train_step(
     accumulate, unroll, apart: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        batch = augmented(task, batch, axes)
+        batch = _augmented(task, batch, axes)
         # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         if accumulate == 1:
@@ -73,21 +73,7 @@ def train_step(
     return step
 
 
-def record_losses(
-    task: Task, state: TrainState, batch: Batch, accumulate: int = 1, axes: BatchAxes = ROWS_FIRST
-) -> tuple[Array, Array]:
-    """float32 [b]: the loss of each record in the training step from this state; bool [b]: whether the mean that this
-    step reports includes it."""
-    batch = augmented(task, batch, axes)
-    rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-    if accumulate == 1:
-        losses, *_ = called(task, state.variables, batch, rng, True)
-    else:
-        losses = accumulated_losses(task, state.variables, microbatches(batch, accumulate, axes), rng)
-    return losses.astype(jnp.float32), labels.counting(batch) > 0
-
-
-def augmented(task: Task, batch: Batch, axes: BatchAxes = ROWS_FIRST) -> Batch:
+def _augmented(task: Task, batch: Batch, axes: BatchAxes) -> Batch:
     """The batch as the loss sees it in training: with blank padding, `labelled`, and augmented."""
     batch = labels.labelled(tally.blank_padding(batch, axes=axes), task.target)
     if task.augment is None:

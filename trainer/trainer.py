@@ -23,10 +23,9 @@ from trainer.mesh import Placement
 from trainer.mesh_flags import axis_sizes, partition_rules
 from trainer.modes.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
 from trainer.modes.export import export_checkpoint
-from trainer.modes.look import look
 from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict
-from trainer.modes.train import replay, train
-from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, ReplayedStep, TrainResult
+from trainer.modes.train import train
+from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
 from trainer.task import Task
 from trainer.user_code import ShortErrors
 from trainer.warm_start.config import WarmStart
@@ -49,7 +48,7 @@ class Trainer:
     own handlers of these signals are kept, and outside of the main thread none are installed.
 
     warm_start: the arrays that a training begins with if the work directory has no checkpoint.
-    command: the recipe and options that segments.jsonl names, so that trainer.seen can replay steps."""
+    command: the recipe and options that segments.jsonl names."""
 
     def __init__(
         self,
@@ -192,26 +191,6 @@ class Trainer:
         evaluate raises."""
         check_predict(self._job.task, keys)
         return predict(self._job, input_fn, keys=keys, step=step, checkpoint_path=checkpoint_path, gather=gather)
-
-    def replay(self, input_fn: InputFn, *, step: int, to: int | None = None) -> Iterator[ReplayedStep]:
-        """Computes the training steps `step` to `to` (default: only this one) again, with the loss of each record.
-
-        It begins with the newest checkpoint before `step` of the run that trained it, or a new model before the first
-        checkpoint, and trains up to it as the run did; it writes nothing. On the devices of the run, the losses have
-        its bits if training is reproducible there.
-        Raises CheckpointError if the work directory has no history, or no such checkpoint; OptionError for steps that
-        were not trained, or that belong to several runs, in a run of several processes, and for an input without
-        positions."""
-        with ShortErrors():
-            yield from replay(self._job, input_fn, range(step, (to or step) + 1), self._warm_start)
-
-    def look(self, input_fn: InputFn, *, records: int = 16, draws: int = 4) -> Look:
-        """Returns training records as the model sees them: after the input's ops and Task.augment, in `draws` epochs.
-
-        The records are spread over the data, at most a batch of them. An input other than pipeline's, which cannot draw
-        a record again, shows its first batch once. Trains nothing and needs no checkpoint. Call it on one host."""
-        with ShortErrors():
-            return look(self._job, input_fn, records, draws)
 
     def export(
         self,

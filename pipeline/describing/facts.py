@@ -30,7 +30,8 @@ ALL_RECORDS, ALL_BYTES = 100_000, 250 * MB  # up to here all labels are counted,
 SEGMENTS = "segments"
 KINDS = {bytes: "bytes", int: "int64", float: "float32"}  # of decoded values, by dtype of the schema
 FEATURES = ("feature", "dtype", "shape", "holds", "meaning")
-SPLITS = ("split", "records", "bytes", "shards", "rejected", "fix-ups")
+SPLITS = ("split", "records", "size", "shards", "rejected", "changed")
+FIXUPS = {"alpha_on_white": "transparency made white", "cmyk_to_rgb": "CMYK to RGB"}
 SIZE_RANGES, ALIKE = 8, 1.02  # of shards; within 2 % they count as equally large
 
 
@@ -119,8 +120,14 @@ def feature_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
 def split_rows(manifest: Manifest) -> Iterator[tuple[str | int, ...]]:
     """A row of SPLITS for each split."""
     for name, entry in sorted(manifest.splits.items()):
-        fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items()))
+        fixups = ", ".join(f"{_fixup(kind)} {count:,}" for kind, count in sorted(entry.fixups.items()))
         yield name, entry.num_records, format_bytes(entry.num_bytes), len(entry.shards), entry.rejected, fixups
+
+
+def _fixup(kind: str) -> str:
+    """A kind of repair in words: "PNG to JPEG", "transparency made white", "turned upright"."""
+    form, to_jpeg, _ = kind.partition("_to_jpeg")
+    return f"{form.upper()} to JPEG" if to_jpeg else FIXUPS.get(kind, kind.replace("_", " "))
 
 
 def shard_sizes(entry: SplitEntry) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
 import numpy as np
 
@@ -11,54 +12,81 @@ from pipeline.describing.labels import label_rows, occurring, outside
 from pipeline.describing.shown_records import OF_FILES, ShownRecord
 from pipeline.describing.splits import Conversion, SplitFacts, fitting
 from pipeline.describing.values import Values
-from pipeline.pages.charts import histogram
-from pipeline.pages.page import Bars, Block, Code, Note, Page, Pictures, Section, Table
+from pipeline.pages.histogram import histogram
+from pipeline.pages.page import Bars, Block, Code, Figures, Note, Page, Pictures, Section, Table
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry
 from pipeline.shards.naming import rejects_file
-from pipeline.sizes import counted, format_bytes
+from pipeline.sizes import counted, format_bytes, format_seconds
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.packed_text import TOTALS, text_totals
 
-MOST_CHARTS = 60  # of a page: 1.2 MB
+MOST_CHARTS = 60  # of a page: 0.3 MB
 MOST_LABELS = 60
 MOST_COLUMNS = 60  # of a table of samples
 MOST_REASONS = 30
+PER_CLASS = "Records of each class"
 MOST_LINES = 3  # texts, and values, below a picture
 ALIKE = "Reasons that differ only in their numbers are counted together; the text is that of the example."
 NO_RECIPE = "None of infeed's recipes trains on these records unchanged. trainer/RECIPES.md shows how to write one."
 
 
 def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInfo | None, made_by: str) -> Page:
-    """The page, with a section for each kind of fact. text: how its text became tokens, if it is packed text."""
-    records = sum(entry.num_records for entry in manifest.splits.values())
-    size = format_bytes(sum(entry.num_bytes for entry in manifest.splits.values()))
-    names = ", ".join(sorted(manifest.splits))
-    count = counted(len(manifest.splits), "split")
-    lead = f"{counted(records, 'record')} in {count} ({names}), {size}, in {manifest.directory}"
+    """The page: what people look for first is open, the rest is folded. text: how its text became tokens, if it is
+    packed text."""
     shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
-    damage = [Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage]
+    main = max(shown, key=lambda split: (split.name == "train", manifest.splits[split.name].num_records), default=None)
+    warnings = [Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage]
     splits_table = Table(SPLITS, list(split_rows(manifest))).without_empty_columns()
-    made = [
-        ("Splits", [splits_table, *_shards(manifest), *damage]),
+    sections = [Section("", [_figures(manifest, main), *warnings])]
+    if main:
+        sections += [
+            Section(f"Samples of {main.name}", [*_fewer(splits, shown), *_samples(main, "")]),
+            Section(f"{PER_CLASS} in {main.name}", [*_labels(manifest, main, "")]),
+        ]
+    folded = [
+        *(
+            (f"Samples and labels of {split.name}", [*_samples(split, "Samples"), *_labels(manifest, split, PER_CLASS)])
+            for split in shown
+            if split is not main
+        ),
+        ("Splits and shards", [splits_table, *_shards(manifest)]),
         ("Features", [_features(manifest)]),
         ("Text", _text(manifest, text)),
-        ("Samples", [*_fewer(splits, shown), *(block for split in shown for block in _samples(split))]),
-        ("Labels", [block for split in splits for block in _labels(manifest, split)]),
         ("Distributions", [block for split in splits for block in _distributions(split, charts)]),
         ("Rejected inputs", [block for split in splits for block in _rejects(manifest, split)]),
         ("How it was made", [_origin(manifest, splits)]),
         ("How to read it", list(_reading(manifest, splits))),
     ]
-    sections = [Section(title, blocks, narrow=title == "Distributions") for title, blocks in made]
-    return Page(manifest.name, lead, sections, made_by)
+    sections += [Section(title, blocks, folded=True) for title, blocks in folded]
+    title = PurePosixPath(manifest.directory).name or manifest.name
+    return Page(title, f"{manifest.name}, in {manifest.directory}", sections, made_by)
+
+
+def _figures(manifest: Manifest, main: SplitFacts | None) -> Figures:
+    """How many records, how large, and how many classes, or how many features."""
+    entries = manifest.splits
+    counts = ((each.num_records, each.num_bytes, len(each.shards), each.rejected) for each in entries.values())
+    records, num_bytes, shards, rejected = map(sum, zip(*counts, strict=True))
+    of_splits = ", ".join(f"{name} {entry.num_records:,}" for name, entry in sorted(entries.items()))
+    left_out = f"{counted(rejected, 'input')} rejected" if rejected else ""
+    third = (f"{len(manifest.schema.features):,}", "features of a record", "")
+    if labels := manifest.labels:
+        remark = ""
+        if main and main.facts.records == entries[main.name].num_records:
+            of_classes = [main.facts.labels[label] for label in range(labels.base, labels.base + labels.count)]
+            low, high = min(of_classes), max(of_classes)
+            remark = f"{low:,}{f' to {high:,}' if high > low else ''} records each in {main.name}"
+        third = (f"{labels.count:,}", "classes", remark)
+    size = (format_bytes(num_bytes), f"in {counted(shards, 'shard')}", left_out)
+    return Figures([(f"{records:,}", "records", of_splits), size, third])
 
 
 def _shards(manifest: Manifest) -> Iterator[Block]:
     for name, entry in sorted(manifest.splits.items()):
         ranges = shard_sizes(entry)
         if len(ranges) > 1:
-            yield Bars(ranges, "shards", title=f"{name}: shards by size")
+            yield Bars(ranges, title=f"{name}: shards by size")
         elif entry.num_records:
             ((_, count),) = ranges
             about = "about " * (count > 1)
@@ -84,15 +112,15 @@ def _fewer(splits: Sequence[SplitFacts], shown: Sequence[SplitFacts]) -> Iterato
         yield Note(f"{kept:,} of {asked:,} samples are shown, which is about as many as fit on a page.")
 
 
-def _samples(split: SplitFacts) -> Iterator[Block]:
+def _samples(split: SplitFacts, title: str) -> Iterator[Block]:
     pictured = [record for record in split.samples if record.pictures]
     if pictured:
         features = list(dict.fromkeys(key for record in pictured for key in record.pictured))
         note = f"Pictures of each record, from top to bottom: {', '.join(features)}." if len(features) > 1 else ""
-        yield Pictures([(record.pictures, _lines(record)) for record in pictured], title=split.name, note=note)
+        yield Pictures([(record.pictures, _lines(record)) for record in pictured], title=title, note=note)
     others = [record for record in split.samples if not record.pictures]
     if others:
-        yield _records(others, split.name)
+        yield _records(others, title)
 
 
 def _records(records: Sequence[ShownRecord], title: str) -> Table:
@@ -110,8 +138,8 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
 def _lines(record: ShownRecord) -> list[str]:
     """What is below the pictures of a record."""
     values = [f"{key}: {value}" for key, value in record.values.items()]
-    head = [*([record.label] if record.label else []), f"record {record.number:,}", record.name]
-    return [*head, *_first(record.texts, "text"), *_first(values, "feature")]
+    head = [record.label, record.name, f"record {record.number:,}"]
+    return [*filter(None, head), *_first(record.texts, "text"), *_first(values, "feature")]
 
 
 def _first(lines: Sequence[str], what: str) -> list[str]:
@@ -123,11 +151,11 @@ def _more(count: int, what: str) -> str:
     return f"{count:,} more {what}{'s are' if count != 1 else ' is'}"
 
 
-def _labels(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
+def _labels(manifest: Manifest, split: SplitFacts, title: str) -> Iterator[Block]:
     if manifest.labels and split.facts.labels:
         rows, told = label_rows(manifest.labels, split.facts.labels, MOST_LABELS)
         note = f"Counted in {split.whose}. {occurring(manifest.labels, split.facts.labels)}. {told}".strip()
-        yield Bars(rows, "records", title=f"{split.name}: labels", note=note)
+        yield Bars(rows, title=title, note=note)
         if warning := outside(manifest.labels, split.facts.labels):
             yield Note(f"{split.name}: {warning}", warning=True)
 
@@ -149,7 +177,7 @@ def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
     if same:
         yield Table(("feature", "value"), same, title=f"{split.name}: same value in every record")
     if facts.formats:
-        yield Bars(facts.formats.most_common(), "images", title=f"{split.name}: formats of images")
+        yield Bars(facts.formats.most_common(), title=f"{split.name}: images by format")
 
 
 def _histogram(title: str, unit: str, values: Values) -> Block:
@@ -160,7 +188,7 @@ def _histogram(title: str, unit: str, values: Values) -> Block:
     )
     if values.bad:
         told.append(f"{values.bad:,} value{'s are' if values.bad != 1 else ' is'} not finite and not shown.")
-    return histogram(title, values.kept, unit, "count", note=" ".join(told))
+    return histogram(title, values.kept, unit, note=" ".join(told))
 
 
 def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
@@ -170,9 +198,9 @@ def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
         yield f"heights of {key}", "pixels", heights
     for key, numbers in facts.numbers.items():
         if key not in OF_FILES:
-            yield key, "value", numbers
+            yield key, "", numbers
     for key, lengths in facts.lengths.items():
-        yield f"lengths of {key}", "tokens" if key == SEGMENTS else "values per record", lengths
+        yield f"lengths of {key}", "tokens" if key == SEGMENTS else "values", lengths
     for key, sizes in facts.sizes.items():
         if key not in (*FILE_NAME_KEYS, *OF_FILES):
             yield f"sizes of {key}", "bytes", sizes
@@ -217,7 +245,7 @@ def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[t
         yield f"{name}: raw data", raw
     if conversion.started is not None:
         when = datetime.fromtimestamp(conversion.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        yield f"{name}: converted", f"{when}, in {conversion.seconds:,.0f} s"
+        yield f"{name}: converted", f"{when}, in {format_seconds(conversion.seconds)}"
     if conversion.problem:
         yield f"{name}: converted", conversion.problem
     yield f"{name}: fingerprint", entry.fingerprint

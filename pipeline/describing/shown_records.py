@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.describing.labels import label_text, shortened
+from pipeline.describing.labels import MOST_NAME, label_text, shortened
 from pipeline.errors import InfeedError
 from pipeline.pages.page import Picture
 from pipeline.pages.thumbnails import is_picture, thumbnail, thumbnail_of_array
@@ -33,7 +33,7 @@ TextOf = Callable[[Mapping[str, Any]], str | None]
 class ShownRecord:
     """What a page shows of a record.
 
-    number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label: its number and name,
+    number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label: its name, or number,
     or "". pictures, texts: of its features, at most 12 pictures. pictured: the feature of each picture. values: feature
     -> its numbers or bytes, in words. problem: why it cannot be shown, or ""."""
 
@@ -95,7 +95,12 @@ def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
     if not labels or labels.key not in values:
         return ""
     found = np.asarray(values[labels.key]).ravel()
-    return ", ".join(label_text(labels, label) for label in found.tolist() if isinstance(label, int))
+    return ", ".join(_name(labels, label) for label in found.tolist() if isinstance(label, int))
+
+
+def _name(labels: Labels, label: int) -> str:
+    name = labels.name_of(label)
+    return label_text(labels, label) if name is None else shortened(name, MOST_NAME)
 
 
 def _pictures(
@@ -145,7 +150,7 @@ def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: st
     keys = [key for key in features if _holds(features, key) == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES)]
     for key in filter(values.__contains__, keys):
         for text in map(_text, np.asarray(values[key], object).ravel()):
-            if text and not label.endswith(f" {text}"):
+            if text and text != label:
                 yield _on_one_line(f"{key}: {text}" if len(keys) > 1 else text)
 
 

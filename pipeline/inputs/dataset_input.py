@@ -16,16 +16,16 @@ from pipeline.description import Description, renumberings
 from pipeline.errors import BatchSizeError, FingerprintError, check_number
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
-from pipeline.inputs.batches import Batch, Batches, Delivery, Turns, batches_together, planned_rows, read_ahead
+from pipeline.inputs.batches import Batches, Turns, batches_together, planned_rows, read_ahead
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.provenance import provenance_of
 from pipeline.inputs.work import Work, divided, pickled
 from pipeline.inputs.worker_pool import WorkerBatches
 from pipeline.logs import log
 from pipeline.orders.mixing import MixOrder
-from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
+from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.sizes import format_bytes
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.spec import leaves
 
 Order = TrainOrder | MixOrder | EvalOrder
@@ -163,17 +163,6 @@ class DatasetInput:
         turns, planned = Turns(), planned_rows(self._order, position, self._rows, self._together)
         reading = read_ahead(self._records, planned, self.read_ahead_bytes, turns)
         return Batches(reading, self._decode, self._stall_seconds, turns, self._together)
-
-    def draw(self, record_ids: np.ndarray, epochs: np.ndarray) -> Batch:
-        """A batch of these records, int64 [n], drawn as in these epochs [n]; its other rows are padding.
-
-        In training a record has the same bits in a batch of that epoch. n is at most the host batch. Raises as the
-        batches do."""
-        rows = self.spec["_index"].shape[0]
-        ids, given = np.full(rows, -1), np.zeros(rows, np.int64)
-        ids[: len(record_ids)], given[: len(epochs)] = record_ids, epochs
-        drawn = Rows(ids, given, int(self._order.settings.get("seed", 0)))
-        return next(self._decode(Delivery(drawn, fetch(self._records, ids[ids >= 0]))))
 
     def described_as(self, model: Description, target: Mapping[str, int], *, strict: bool) -> "DatasetInput":
         """These batches with the numbers of a model's description, to which classes and categories are mapped by name.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError, StorageError, how_to_install, printable
-from pipeline.sizes import MB, format_bytes, format_number
+from pipeline.sizes import MB, format_bytes, format_number, format_share
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, write_file
 
@@ -35,15 +35,11 @@ class Picture:
     pixelated: bool = False
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A cell with pictures and, below them, lines of text."""
-
-    pictures: Sequence[Picture]
-    lines: Sequence[str] = ()
+class Share(float):
+    """A number that is shown in percent."""
 
 
-Cell = str | int | float | Picture | Shown | None
+Cell = str | int | float | None
 """A cell of a table. Numbers are formatted and aligned; None is an empty cell."""
 
 
@@ -77,10 +73,9 @@ class Table(_Titled):
 
 @dataclass(frozen=True)
 class Bars(_Titled):
-    """A horizontal bar for each named count. unit: what is counted."""
+    """A horizontal bar for each named count. The title says what is counted."""
 
     rows: Sequence[tuple[str, int]]
-    unit: str
 
     @property
     def most(self) -> int:
@@ -99,16 +94,29 @@ class Matrix(_Titled):
 
 
 @dataclass(frozen=True)
-class Chart(_Titled):
-    """A drawing from pipeline.pages.charts. alt: what it shows, in words."""
+class Histogram(_Titled):
+    """An upright bar for each bin, (range, count), next to each other. low, high: of all values."""
 
-    svg: str
-    alt: str
+    rows: Sequence[tuple[str, int]]
+    low: str
+    high: str
+
+    @property
+    def most(self) -> int:
+        """The largest count."""
+        return max(count for _, count in self.rows)
+
+
+@dataclass(frozen=True)
+class Figures(_Titled):
+    """The few results that a page is read for, large: (value, what it is, a remark)."""
+
+    items: Sequence[tuple[str, str, str]]
 
 
 @dataclass(frozen=True)
 class Pictures(_Titled):
-    """A grid of pictures, or of several above each other, with lines of text below them."""
+    """A grid of pictures, or of several above each other, with lines of text below them. The first twelve are open."""
 
     items: Sequence[tuple[Picture | Sequence[Picture], Sequence[str]]]
 
@@ -128,16 +136,16 @@ class Note(_Titled):
     warning: bool = False
 
 
-Block = Table | Bars | Matrix | Chart | Pictures | Code | Note
+Block = Figures | Table | Bars | Matrix | Histogram | Pictures | Code | Note
 
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks below a heading, which the top of the page links to. narrow: two charts side by side, if they fit."""
+    """Blocks below a heading, if it has one. folded: whether readers have to open it."""
 
     title: str
     blocks: Sequence[Block]
-    narrow: bool = False
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,21 +176,19 @@ def write_page(path: str, page: Page) -> int:
     return len(data)
 
 
-def check_page(path: str | None) -> None:
+def check_page(path: str) -> None:
     """Raises OptionError now for what would prevent writing a page to this path later: a directory in its place, a
-    package that is missing. None: a path that is not known yet."""
+    package that is missing."""
     if path == "":
         raise OptionError("the page's path is empty. Give the name of a file, such as page.html.")
-    if path is not None:
-        storage = open_storage(path)
-        if path.endswith("/") or Path(path).is_dir():
-            raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
-        _check_replaceable(storage, path)
-        if not is_remote(path):
-            _check_writable(path)
-    for package in ("jinja2", "matplotlib"):
-        if find_spec(package) is None:
-            raise OptionError(f"pages need {package}. Install it: {how_to_install('pages')}.")
+    storage = open_storage(path)
+    if path.endswith("/") or Path(path).is_dir():
+        raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
+    _check_replaceable(storage, path)
+    if not is_remote(path):
+        _check_writable(path)
+    if find_spec("jinja2") is None:
+        raise OptionError(f"pages need jinja2. Install it: {how_to_install('pages')}.")
 
 
 def _check_replaceable(storage: Storage, path: str) -> None:
@@ -207,6 +213,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
+def _number(value: float) -> str:
+    return format_share(value) if isinstance(value, Share) else format_number(value)
+
+
 def _pictures(pictures: Picture | Sequence[Picture]) -> Sequence[Picture]:
     return [pictures] if isinstance(pictures, Picture) else pictures
 
@@ -222,7 +232,7 @@ def _template() -> "Template":
     except ModuleNotFoundError as e:
         raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"shown": printable, "number": format_number, "lines": _lines, "pictures": _pictures}
+    environment.filters |= {"shown": printable, "number": _number, "lines": _lines, "pictures": _pictures}
     environment.filters["kind"] = lambda block: type(block).__name__.lower()  # the macro that draws it
     environment.tests["number"] = _is_number
     return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))

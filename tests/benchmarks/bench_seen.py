@@ -89,9 +89,9 @@ def main() -> None:
         directory = Path(sys.argv[1] if len(sys.argv) > 1 else scratch)
         if not (directory / "data/manifest.json").exists():
             subprocess.run([sys.executable, __file__, "--write", str(directory)], check=True)
-        for options in (["--step=440000"], ["--step=440000", "--jsonl"], ["--step=440000", "--to=440099", "--jsonl"]):
+        for options in (["--step=440000"], ["--step=440000", "--json"], ["--step=440000", "--to=440099", "--json"]):
             cpu, seconds, memory, printed = measured(directory / "run", *options)
-            lines = [json.loads(line) for line in printed.splitlines()] if "--jsonl" in options else []
+            lines = [json.loads(line) for line in printed.splitlines()] if "--json" in options else []
             assert all(line["key"] == f"{line['index']}.jpg" for line in lines)
             print(f"{' '.join(options)}: {cpu:.2f} CPU s, {seconds:.2f} s, {memory / 1e6:.0f} MB; {len(lines)} lines")
 

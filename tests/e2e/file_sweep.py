@@ -163,8 +163,8 @@ def readers(run: str) -> tuple[list[Callable[[], object]], ...]:
     """Of the history of a work directory; of its results; of its checkpoints."""
     step, seen = (run, "--step=5"), "trainer.seen"
     return (
-        [command(seen, *step), command(seen, *step, "--jsonl"), page(seen, *step)],
-        [command("trainer.report", run), page("trainer.report", run)],
+        [command(seen, *step), command(seen, *step, "--json")],
+        [command("trainer.report", run), command("trainer.report", run, "--json")],
         [command("trainer.checkpoints", run, "--json"), command("trainer.checkpoints", run)],
     )
 
@@ -430,7 +430,7 @@ def _import_all() -> None:
     names = ("trainer.trainer", "trainer.__main__", "trainer.report", "trainer.seen", "trainer.checkpoints")
     names += ("pipeline.verify", "pipeline.describe", "pipeline.datasets", "trainer.checkpointing.manager", "optax")
     names += ("trainer.warm_start.loading", "tokenizers", "jinja2")
-    for name in (*names, "matplotlib.figure", "tensorflow_datasets", "converters.tfds_to_gcs"):
+    for name in (*names, "tensorflow_datasets", "converters.tfds_to_gcs"):
         import_module(name)
 
 

@@ -15,7 +15,6 @@ from pipeline.storage.schemes import open_storage
 from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes.images import Config
-from trainer.settings import Pages
 
 CHANGES = {"color_jitter": 0.4, "random_erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "label_smoothing": 0.1}
 
@@ -74,7 +73,7 @@ def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained, cap
 
 def test_the_page_of_an_evaluation_agrees_with_the_predictions(trained, tmp_path):
     path = tmp_path / "pages" / "report.html"
-    run(replace(trained, mode="evaluate", pages=Pages(report=str(path))))
+    run(replace(trained, mode="evaluate", report=str(path)))
     run(replace(trained, mode="predict"))
     lines = (Path(trained.trainer.workdir) / "predictions.jsonl").read_text().splitlines()
     label, predicted = np.array([(each["label"], each["class"]) for each in map(json.loads, lines)]).T

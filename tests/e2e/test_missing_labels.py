@@ -19,7 +19,6 @@ from trainer.checkpointing.manager import CheckpointManager
 from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes import images
-from trainer.settings import Pages
 
 pytestmark = [pytest.mark.usefixtures("without_beam"), pytest.mark.long]
 
@@ -123,7 +122,7 @@ def pictures(tmp_path):
 
 
 def test_images_without_a_label_have_no_part_in_metrics_nor_in_the_page(pictures, tmp_path, capsys):
-    run(pictures(labels=(0, 1, -1, -1), label_smoothing=0.1, pages=Pages(report=str(tmp_path / "page.html"))))
+    run(pictures(labels=(0, 1, -1, -1), label_smoothing=0.1, report=str(tmp_path / "page.html")))
     result = json.loads((tmp_path / "run" / "eval_result.json").read_text())
     assert (result["records"], result["labelled"], result["proven"], result["accuracy"]) == (40, 20, True, 1.0)
     assert "accuracy 100.00%" in capsys.readouterr().out

@@ -127,10 +127,10 @@ def test_the_command_prints_a_table_or_lines_of_json(run, capsys):
     assert "Step 20, mean loss " in printed
     assert ": 48 records; the first 3:" in printed
     assert [line.split()[1] for line in printed.splitlines() if "-of-" in line] == [str(n) for n in truth[20][:3]]
-    seen.main([workdir, "--step=20", "--to=21", "--jsonl"])
+    seen.main([workdir, "--step=20", "--to=21", "--json"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["index"] for line in lines] == truth[20] + truth[21]
-    seen.main([workdir, "--step=20", "--rows=2", "--jsonl"])
+    seen.main([workdir, "--step=20", "--rows=2", "--json"])
     assert capsys.readouterr().out.splitlines() == [json.dumps(line) for line in lines[:2]]
     assert lines[0].keys() >= {"step", "row", "index", "epoch", "split", "shard", "offset", "key", "label"}
 
@@ -141,31 +141,19 @@ def test_data_that_were_moved_are_found_with_data_dir_and_otherwise_only_numbers
     data = str(shutil.copytree(damaged, tmp_path / "data"))
     truth = trained(data, a_mixture, tmp_path / "run", 1)
     shutil.move(data, tmp_path / "elsewhere")
-    seen.main([str(tmp_path / "run"), "--step=5", "--jsonl"])
+    seen.main([str(tmp_path / "run"), "--step=5", "--json"])
     (lost, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (lost["index"], lost["shard"], lost["key"]) == (truth[5][0], None, "")
     assert f"cannot locate the records: {data}" in caplog.text
-    seen.main([str(tmp_path / "run"), "--step=5", "--jsonl", f"--data-dir={tmp_path / 'elsewhere'}"])
+    seen.main([str(tmp_path / "run"), "--step=5", "--json", f"--data-dir={tmp_path / 'elsewhere'}"])
     (found, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found["shard"]
     assert found["directory"] == str(tmp_path / "elsewhere")
 
 
 def lines_of(capsys, *arguments):
-    seen.main([*map(str, arguments), "--jsonl"])
+    seen.main([*map(str, arguments), "--json"])
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-def test_steps_of_two_runs_or_of_a_program_of_ones_own_have_no_common_replay(run, capsys):
-    with pytest.raises(
-        OptionError, match=r"belong to several runs: one started after step 17\. Replay --step=16 --to=17"
-    ):
-        seen.main([run[0], "--step=16", "--to=18", "--losses"])
-    lines = lines_of(capsys, run[0], "--step=16")
-    seen.main([run[0], "--step=16", "--losses", "--jsonl"])
-    printed = capsys.readouterr()
-    assert [json.loads(line) for line in printed.out.splitlines()] == lines
-    assert "warning: the losses are not known: the run was started by a program of its own" in printed.err
 
 
 def test_data_dir_locates_a_moved_source_of_a_mixture(damaged, tmp_path, capsys):
@@ -188,8 +176,6 @@ def test_data_dir_locates_a_moved_source_of_a_mixture(damaged, tmp_path, capsys)
         (["--step=5", "--to=4"], r"--step=5 --to=4: give 1 to 10,000 steps, the first one first"),
         (["--step=5", "--rows=0"], r"--rows=0: must be at least 1"),
         (["--step=0"], r"step 0 does not exist"),
-        (["--step=1", "--to=30", "--html=page.html"], r"at most 500 records\. Give fewer steps or --rows=16"),
-        (["--step=1", "--jsonl", "--html=page.html"], r"--html and --jsonl are both given"),
     ],
 )
 def test_bad_options_are_one_line(run, options, message):

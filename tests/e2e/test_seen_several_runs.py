@@ -32,7 +32,7 @@ def test_after_the_data_were_repaired_no_record_is_named_as_bad(digits, tmp_path
 
 
 def indices(capsys, workdir, step):
-    seen.main([str(workdir), f"--step={step}", "--jsonl"])
+    seen.main([str(workdir), f"--step={step}", "--json"])
     return [json.loads(line)["index"] for line in capsys.readouterr().out.splitlines()]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,13 @@ from odd_names import MARKUP, dataset_with_markup, text_with_markup
 from PIL import Image
 
 from pipeline import describe
-from pipeline.datasets import train_dataset
 from pipeline.describing.shown_records import show_records
 from pipeline.pages.page import Page, Pictures, Section, Table, write_page
 from pipeline.pages.thumbnails import thumbnail_of_array
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
-from trainer import report, seen
-from trainer.command.page_writing import LookedAt, look_page
-from trainer.history.segments import Start, append
 from trainer.pages.evaluation import About, evaluation_page
-from trainer.results import EvalResult, EvaluatedRecords, Look
+from trainer.results import EvalResult, EvaluatedRecords
 
 NAMES = Labels("label", 0, (MARKUP, "plain"))
 
@@ -40,24 +35,6 @@ def text(directory, _):
     describe.main([text_with_markup(directory / "data"), f"--html={directory}/page.html"])
 
 
-def run_seen(directory, data):
-    source = train_dataset(data, global_batch=4, keys=["label"])
-    start = Start(
-        0,
-        "2026-11-23T12:00:00+00:00",
-        source.state(source.start),
-        source.info.provenance,
-        {},
-        None,
-        {},
-        "1 x cpu, 1 process",
-    )
-    append(str(directory), start)
-    (directory / "train").mkdir()
-    (directory / "train/metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 0.5}) + "\n")
-    seen.main([str(directory), "--step=1", "--to=2", f"--html={directory}/page.html"])
-
-
 def evaluation(directory, data):
     records = open_dataset(data)
     rng = np.random.default_rng(0)
@@ -70,32 +47,7 @@ def evaluation(directory, data):
     write_page(f"{directory}/page.html", evaluation_page(result, evaluated, about))
 
 
-def look(directory, data):
-    stored = show_records(open_dataset(data), [0, 1])
-    image = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
-    draw = {"image": image, MARKUP: np.array([1, 0]), "label": np.array([0, 1]), "_mask": np.ones(2, np.float32)}
-    page = look_page(Look(np.array([0, 1]), [draw, draw], draw), LookedAt(MARKUP, stored, NAMES))
-    write_page(f"{directory}/page.html", replace(page, made_by=MARKUP))
-
-
-def training(directory, data):
-    start = Start(0, "2026-11-23T12:00:00+00:00", {}, None, {MARKUP: MARKUP}, None, {MARKUP: "1"}, MARKUP)
-    append(str(directory), start)
-    (directory / "train").mkdir()
-    lines = [{"step": step, "loss": 1 / step, MARKUP: step} for step in range(1, 200)]
-    (directory / "train/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    report.main([str(directory), f"--html={directory}/page.html"])
-
-
-PAGES = {
-    "training": training,
-    "dataset": dataset,
-    "text": text,
-    "seen": run_seen,
-    "evaluation": evaluation,
-    "look": look,
-}
-HAS = {"training": "svg", "text": "td"}  # others: images
+PAGES = {"dataset": dataset, "text": text, "evaluation": evaluation}
 
 
 @pytest.fixture(scope="module")
@@ -123,33 +75,47 @@ def test_a_page_fits_any_window_loads_nothing_and_shows_markup_as_text(pages, br
         for dark in (False, True):
             view = browser.show(pages[name], width, dark)
             assert view.problems == []
-            assert view.overflow <= 0
+            for opened in ("false", "true"):
+                browser.evaluate(f"document.querySelectorAll('details').forEach(each => each.open = {opened})")
+                assert view.overflow <= 0
             grounds.add(view.ground)
     assert len(grounds) == 2  # light and dark
     assert view.count("script") == view.count("b") == view.count("iframe") == 0
     assert MARKUP in view.text
-    assert view.count(HAS.get(name, "img")) > 0
+    assert view.count("td" if name == "text" else "img") > 0
     assert view.broken_images == []
     assert view.count("h1") == 1
     assert pages[name].stat().st_size < 5e6
 
 
-def test_a_wide_table_below_pictures_keeps_its_lines_short_and_shows_that_it_scrolls(browser, tmp_path):
-    picture = thumbnail_of_array(np.zeros((8, 8), np.uint8), "black")
+def test_a_white_picture_has_an_edge_and_a_wide_table_shows_that_it_scrolls(browser, tmp_path):
+    picture = thumbnail_of_array(np.full((8, 8), 255, np.uint8), "white")
     cells = [0, 1_173, 0, "10 n00000009", "train/n00000009/n00000009_815.JPEG", "train", "train-00004-of-00006"]
     keys = Table(("row", "index", "epoch", "label", "key", "split", "shard"), [cells])
     write_page(f"{tmp_path}/page.html", Page("wide", "", [Section("wide", [Pictures([(picture, [])]), keys])]))
     for dark in (False, True):
         browser.show(tmp_path / "page.html", 390, dark)
-        grid, row = (box_of(browser, selector) for selector in (".pictures", "tbody tr"))
+        grid, row, white = (box_of(browser, selector) for selector in (".pictures", "tbody tr", "img"))
         assert row["height"] < 40
         assert box_of(browser, ".wide")["top"] - grid["bottom"] >= 15
         assert browser.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.wide'))")
         browser.screenshot(tmp_path / "page.png")
         with Image.open(tmp_path / "page.png") as image:
-            x, y = box_of(browser, ".wide")["right"] - 1, row["bottom"] - 3
-            edge, ground = (image.convert("RGB").getpixel((at, int(y))) for at in (x, 1))
-        assert max(abs(a - b) for a, b in zip(edge, ground, strict=True)) > 25
+            shown = image.convert("RGB")
+        ground = shown.getpixel((1, int(row["bottom"] - 3)))
+        shadow = shown.getpixel((box_of(browser, ".wide")["right"] - 1, int(row["bottom"] - 3)))
+        edge = shown.getpixel((int(white["left"]), int((white["top"] + white["bottom"]) / 2)))
+        for color in (shadow, edge):
+            assert max(abs(a - b) for a, b in zip(color, ground, strict=True)) > 25
+
+
+def test_pictures_are_three_to_a_row_on_a_phone_and_figures_are_large(pages, browser):
+    browser.show(pages["dataset"], 390)
+    columns = browser.evaluate("getComputedStyle(document.querySelector('.pictures')).gridTemplateColumns.split(' ')")
+    assert len(columns) == 3
+    size = "parseFloat(getComputedStyle(document.querySelector('%s')).fontSize)"
+    assert browser.evaluate(size % ".figures strong") > 24
+    assert browser.evaluate(size % "figcaption") >= 12
 
 
 def box_of(browser, selector):

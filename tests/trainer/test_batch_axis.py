@@ -128,24 +128,6 @@ def test_predictions_are_single_records_in_order(ran):
         np.testing.assert_allclose(mine["logits"], theirs["logits"], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_replay_has_the_bits_of_the_run_with_the_losses_of_its_records(ran, name, input_of):
-    losses, _, _, trainer = ran[name, "HWCN"]
-    replayed = list(trainer.replay(input_of("HWCN"), step=6, to=7))
-    assert [np.float32(step.loss) for step in replayed] == losses[5:7]
-    for step in replayed:
-        assert step.losses.mean() == pytest.approx(step.loss, rel=1e-6)
-
-
-def test_a_look_shows_the_same_records_for_either_batch_axis(ran, input_of):
-    rows_first, rows_last = (ran["scan", layout][3].look(input_of(layout), records=3) for layout in AXES)
-    for expected, found in ((rows_first.draws[0], rows_last.draws[0]), (rows_first.batch, rows_last.batch)):
-        assert found.keys() == expected.keys()
-        for name in expected:
-            np.testing.assert_array_equal(found[name], expected[name])
-    assert rows_last.draws[0]["photo/pixels"].shape == (3, 6, 5, 2)
-
-
 @pytest.fixture
 def job_of(input_of, settings):
     """job_of("HWCN"): the Job of a training, and its input."""

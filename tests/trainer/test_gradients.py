@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import OptionError
-from trainer.gradients import accumulated, accumulated_losses, gradients, microbatches
+from trainer.gradients import accumulated, gradients, microbatches
 from trainer.state import TrainState
 from trainer.step_functions import train_step
 from trainer.task import Variables
@@ -148,11 +148,3 @@ def test_without_microbatches_the_step_has_no_loop(dense_task, variables, vector
 
     loops = [lowered(**options).count("stablehlo.while") for options in ({}, {"accumulate": 2})]
     assert loops[1] > loops[0]
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_the_losses_of_microbatches_are_in_the_order_of_the_rows(noiseless, variables, vectors, count):
-    batch = batch_of(vectors, np.ones(16, np.float32))
-    expected, _, _ = noiseless.loss_fn(variables, batch, jax.random.key(0), True)
-    losses = accumulated_losses(noiseless, variables, microbatches(batch, count), jax.random.key(0))
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)

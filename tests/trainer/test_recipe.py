@@ -80,3 +80,18 @@ def test_a_recipe_without_records_of_its_own_has_no_tiny():
     recipe = Flowers(tiny=True, trainer=settings(workdir="w"))
     with pytest.raises(OptionError, match="Flowers has no records to use in place of split 'train' with --tiny. Give"):
         recipe.check()
+
+
+@pytest.mark.parametrize(
+    ("mode", "report", "message"),
+    [
+        ("predict", "out.html", "'out.html' with mode=predict: only train and evaluate write a page. Leave it out"),
+        ("evaluate", "{tmp_path}", "is a directory. Give the name of a file in it: .*/page.html"),
+        ("train", "s3://bucket/out.html", "storage s3:// is not supported"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_refused_before_the_evaluation(tmp_path, mode, report, message):
+    report = report.format(tmp_path=tmp_path)
+    recipe = Counted(tiny=True, mode=mode, report=report, trainer=settings(workdir=str(tmp_path / "run")))
+    with pytest.raises(OptionError, match=message):
+        recipe.check()

@@ -110,8 +110,6 @@ def test_uses_of_tf_datasets_with_silently_wrong_results_are_refused(trained, pr
     for other in (tf_data.evaluation_batches(program, 8), tf_data.eval_dataset(vectors, global_batch=8)):
         with pytest.raises(InputError, match=r"has global_batch=8, the trainer 16 \(eval\)\. Give both in an input_fn"):
             trainer.evaluate(other)
-    with pytest.raises(OptionError, match="a tf.data program need not deliver its batches again"):
-        list(trainer.replay(tf_data.training_batches(program, 16), step=2))
 
 
 def test_an_evaluation_that_counts_another_number_than_the_program_has_is_an_error(

@@ -147,10 +147,6 @@ class CheckpointManager:
                 continue
         return False
 
-    def saved_by(self, step: int) -> str | None:
-        """The run that saved the checkpoint of `step`, as segments.jsonl names it; None if unknown."""
-        return read_contents(self._storage, self.directory, step).get("run")
-
     def saving(self) -> bool:
         """Whether a checkpoint is being written."""
         return self._manager is not None and self._manager.is_saving_in_progress()

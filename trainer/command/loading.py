@@ -28,7 +28,6 @@ from trainer.cluster.distributed import Devices, Distributed
 from trainer.command.names import RECIPES
 from trainer.config import TrainerConfig
 from trainer.recipe import DataRecipe, Recipe
-from trainer.settings import Pages
 from trainer.user_code import described, source_lines
 
 LIBRARIES = ("flax", "jax", "jaxlib", "optax", "orbax", "scipy", "tensorboard", "tensorflow", "tyro")
@@ -151,7 +150,7 @@ def _check_class(found: Any, where: str) -> None:
         raise OptionError(f"{where} lacks the methods {', '.join(missing)}. trainer/RECIPES.md has examples.")
     inherited = fields(DataRecipe if issubclass(found, DataRecipe) else Recipe)
     own = {each.name for each in fields(found)} - {each.name for each in inherited}
-    for settings in (TrainerConfig, Devices, Distributed, Pages):
+    for settings in (TrainerConfig, Devices, Distributed):
         if taken := own & {each.name for each in fields(settings)}:
             name = min(taken)
             instead = f"use self.trainer.{name}, or rename it" if settings is TrainerConfig else "rename it"

@@ -1,4 +1,4 @@
-"""The recipe of a run, as the history of its work directory names it: for replays, `load` and `infeed predict`; and for
+"""The recipe of a run, as the history of its work directory names it: for `load` and `infeed predict`; and for
 evaluations, whose model is the training's.
 
 A work directory may be someone else's, and so may everything that its history names: no code there runs unless the user
@@ -14,7 +14,6 @@ from typing import Any
 from pipeline.errors import CheckpointError, InfeedError, OptionError
 from pipeline.logs import logger
 from pipeline.tools.program import program
-from trainer.cluster.distributed import Devices
 from trainer.command.loading import HELP, parsed, recipe_class
 from trainer.command.names import is_ours
 from trainer.history.segments import Command, read_history
@@ -30,20 +29,20 @@ ONE_DEVICE: Mapping[str, Any] = {
 """Settings of the TrainerConfig with which any model fits a single device."""
 
 
-def recorded_recipe(command: Command, kind: type[Recipe], mode: str, **settings: Any) -> tuple[Recipe, Devices]:
-    """The recipe of the class `kind` with the options of a run, and the devices that they choose.
+def _recorded_recipe(command: Command, kind: type[Recipe], mode: str, **settings: Any) -> Recipe:
+    """The recipe of the class `kind` with the options of a run.
 
     settings: of the TrainerConfig, in place of those of the run."""
     if not HELP.isdisjoint(command.options):
         raise CheckpointError(f"the history is damaged: {shlex.join(command.options)} prints help and trains no model.")
     # tyro writes a file if its first option is --tyro-write-completion, so the first one is ours.
-    recipe, devices, _ = parsed(
+    recipe, _, _ = parsed(
         kind, ["--mode=train", *command.options, f"--mode={mode}"], f"{program('trainer')} {command.recipe}"
     )
     # A cache of compiled programs is code, too, and written.
     others = {"restore_step": None, "profile_steps": None, "compilation_cache_dir": None, "input_workers": 0}
     trainer = replace(recipe.trainer, **others, **settings)
-    return replace(recipe, checkpoint_path=None, trainer=trainer), devices
+    return replace(recipe, checkpoint_path=None, trainer=trainer)
 
 
 def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
@@ -56,7 +55,7 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
         command = next((start.command for start in reversed(read_history(recipe.trained_in).starts)), None)
         if command is None or command.recipe != name or recipe.trainer.fast_dev_run:
             return recipe
-        then, now = _own(recorded_recipe(command, type(recipe), recipe.mode)[0]), _own(recipe)
+        then, now = _own(_recorded_recipe(command, type(recipe), recipe.mode)), _own(recipe)
     except InfeedError as error:
         log.warning("the options of the training are not known: %s", str(error))
         return recipe
@@ -106,9 +105,9 @@ def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None
                 "trainer.trainer.load takes the recipe, with its options, as recipe=."
             )
         if given is None and not is_ours(command.recipe):
-            raise OptionError(not_run(command, "this", f"give the recipe: its class, or {command.recipe} as --recipe"))
+            raise OptionError(_not_run(command))
         kind = given or recipe_class(command.recipe)
-        recipe, _ = recorded_recipe(command, kind, "predict", workdir=workdir, **settings)
+        recipe = _recorded_recipe(command, kind, "predict", workdir=workdir, **settings)
         if isinstance(recipe, DataRecipe):
             recipe = replace(recipe, trust_features=())
     if isinstance(recipe, DataRecipe) and not recipe.tiny and (description := kept(workdir)):
@@ -116,7 +115,7 @@ def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None
     return recipe
 
 
-def not_run(command: Command, what: str, remedy: str) -> str:
+def _not_run(command: Command) -> str:
     """Why a recipe of the user's own was not imported. Finds its file without importing a package around it."""
     module = command.recipe.partition(":")[0]
     places: Sequence[str] | None = [*sys.path, command.directory]
@@ -125,6 +124,7 @@ def not_run(command: Command, what: str, remedy: str) -> str:
         found = PathFinder.find_spec(part, places) if places else None
         file, places = (found.origin, found.submodule_search_locations) if found else (None, None)
     return (
-        f"the recipe {command.recipe} of this run is not infeed's: {what} would import {module} from "
-        f"{file or f'{command.directory}, where it is not'} and run its code. If you trust it, {remedy}."
+        f"the recipe {command.recipe} of this run is not infeed's: this would import {module} from "
+        f"{file or f'{command.directory}, where it is not'} and run its code. If you trust it, give the "
+        f"recipe: its class, or {command.recipe} as --recipe."
     )

@@ -13,7 +13,7 @@ from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join, write_file
 from pipeline.tools.command import Console, say, table
-from trainer.command.page_writing import PageInput, write_look, write_report
+from trainer.command.page_writing import PageInput, write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
 from trainer.optimizers.build import groups_of
@@ -42,8 +42,6 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         show_state(trainer, recipe)
     elif recipe.mode == "sample":
         _print_samples(trainer, recipe)
-    elif recipe.mode == "look":
-        write_look(trainer, recipe, command)
     elif recipe.trainer.fast_dev_run:
         _try(trainer, recipe, command, predicts=task.predict_fn is not None)
     elif recipe.mode == "predict":
@@ -84,10 +82,10 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
         if jax.process_index() == 0:
             records.append(evaluated)  # about 20 bytes per record
 
-    result = trainer.evaluate(input_fn, on_records=collect if recipe.pages.report else None, **given)
+    result = trainer.evaluate(input_fn, on_records=collect if recipe.report else None, **given)
     if not recipe.trainer.fast_dev_run:
         _tell(recipe, result)
-    if recipe.pages.report and jax.process_index() == 0:
+    if recipe.report and jax.process_index() == 0:
         write_report(recipe, command, input_fn, result, records)
 
 

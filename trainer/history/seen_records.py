@@ -1,4 +1,4 @@
-"""The records of training steps: what each step saw, where it is (shard, offset, key and label), and with which loss.
+"""The records of training steps: what each step saw, and where it is (shard, offset, key and label).
 
 The order is a pure function of (seed, position), so the start of a run and its settings are enough. Bad records, which
 depend on the data, are in the history. To know more than numbers, the sources of the run's input are opened again.
@@ -6,16 +6,13 @@ Needs neither JAX nor TensorFlow."""
 
 import contextlib
 import functools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from pipeline.describing.shown_records import ShownRecord, show_records
 from pipeline.errors import CheckpointError, InfeedError, printable
 from pipeline.inputs.provenance import Origin, reopened, restored_order, stand_ins
 from pipeline.logs import logger
@@ -23,7 +20,6 @@ from pipeline.orders.order import Position
 from pipeline.shards.example_decoding import decode_example
 from pipeline.sources.indexed_records import FILE_NAME_KEYS, IndexedRecords, key_of
 from pipeline.sources.records import Proven, fetch
-from pipeline.tools.packed_text import find_text_info, row_text
 from pipeline.tools.record_checks import labels_of
 from trainer.history.segments import REMEDY, History, Segment, segment_of
 from trainer.workdir import SEGMENTS
@@ -148,17 +144,6 @@ class RecordPlaces:
                 places[row] = place
         return places
 
-    def shown(self, record_ids: np.ndarray) -> list[ShownRecord | None]:
-        """The same records with their pictures and texts; None where the source cannot be opened."""
-        shown: list[ShownRecord | None] = [None] * len(record_ids)
-        for origin, rows, numbers in self._by_origin(record_ids):
-            if source := self._source(origin):
-                info = find_text_info(source.manifest)
-                found = show_records(source, numbers, None if info is None else partial(row_text, info))
-                for row, record in zip(rows.tolist(), found, strict=True):
-                    shown[row] = record
-        return shown
-
     def _by_origin(self, record_ids: np.ndarray) -> Iterator[tuple[Origin, np.ndarray, np.ndarray]]:
         """(origin, rows of record_ids, their numbers in the origin's source)."""
         owners = np.searchsorted(self._ends, record_ids, side="right")
@@ -220,15 +205,14 @@ def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iter
 class SeenRecord:
     """A record that a step saw, in this row of the global batch.
 
-    index: its number in the input, as `_index` had it. epoch: of the order. loss: from a replay. replaces: the bad
-    record in whose place it was read. masked: whether it is a bad record that was left out."""
+    index: its number in the input, as `_index` had it. epoch: of the order. replaces: the bad record in whose
+    place it was read. masked: whether it is a bad record that was left out."""
 
     step: int
     row: int
     index: int
     epoch: int
     place: RecordPlace
-    loss: float | None = None
     replaces: int | None = None
     masked: bool = False
 
@@ -240,54 +224,36 @@ class SeenRecord:
         return "" if self.replaces is None else f"in place of bad record {self.replaces}"
 
     def to_json(self) -> dict[str, Any]:
-        """As a flat dict. A loss that is not finite is the text NaN, Infinity or -Infinity, as in metrics.jsonl."""
+        """As a flat dict."""
         flat = asdict(self)
-        place, loss = flat.pop("place"), flat.pop("loss")
-        if loss is not None and not math.isfinite(loss):
-            loss = "NaN" if math.isnan(loss) else "Infinity" if loss > 0 else "-Infinity"
-        return flat | place | ({} if self.loss is None else {"loss": loss})
+        return flat | flat.pop("place")
 
 
 @dataclass(frozen=True)
 class SeenStep:
-    """The records of one step: all in row order; or those with the largest losses first, if losses are known.
-
-    places: opens the records, for their pictures and texts."""
+    """The first records of one step, in row order. num_rows: how many there are."""
 
     step: int
     num_rows: int
     records: list[SeenRecord]
-    places: RecordPlaces
 
 
 def seen_steps(
-    history: History,
-    workdir: str,
-    steps: range,
-    *,
-    data_dir: str | None = None,
-    losses: Mapping[int, np.ndarray] | None = None,
-    most: int | None = None,
+    history: History, workdir: str, steps: range, *, data_dir: str | None = None, most: int | None = None
 ) -> Iterator[SeenStep]:
-    """The records of these steps. data_dir: where the data are now, if they were moved. losses: step -> float [rows],
-    masked where a row has none. most: how many records of each step to return; None: all. Their payloads are read for
-    keys and labels.
+    """The records of these steps. data_dir: where the data are now, if they were moved. most: how many records of each
+    step to return; None: all. Their payloads are read for keys and labels.
 
     Raises what `seen_batches` raises."""
     places: dict[int, RecordPlaces] = {}
     for batch in seen_batches(history, steps, workdir):
         if id(batch.origins) not in places:
             places = {id(batch.origins): RecordPlaces(batch.origins, data_dir)}
-        yield step_of(batch, places[id(batch.origins)], (losses or {}).get(batch.step), most)
+        yield step_of(batch, places[id(batch.origins)], most)
 
 
-def step_of(
-    batch: SeenBatch, places: RecordPlaces, losses: np.ndarray | None = None, most: int | None = None
-) -> SeenStep:
-    """The records of one batch. losses, most: see `seen_steps`."""
-    unknown = batch.masked if losses is None else batch.masked | np.ma.getmaskarray(losses)
-    rows = np.arange(len(batch.record_ids)) if losses is None else _worst_first(np.asarray(losses), unknown)
-    rows = rows[:most]
+def step_of(batch: SeenBatch, places: RecordPlaces, most: int | None = None) -> SeenStep:
+    """The records of one batch. most: see `seen_steps`."""
     records = [
         SeenRecord(
             step=batch.step,
@@ -295,15 +261,9 @@ def step_of(
             index=int(batch.record_ids[row]),
             epoch=int(batch.epochs[row]),
             place=place,
-            loss=None if losses is None or unknown[row] else float(losses[row]),
             replaces=int(batch.replaced[row]) if batch.replaced[row] >= 0 else None,
             masked=bool(batch.masked[row]),
         )
-        for row, place in zip(rows.tolist(), places.of(batch.record_ids[rows]), strict=True)
+        for row, place in enumerate(places.of(batch.record_ids[:most]))
     ]
-    return SeenStep(batch.step, len(batch.record_ids), records, places)
-
-
-def _worst_first(losses: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-    """Rows by loss: those that are not finite, which explain a NaN, then the largest; those without one last."""
-    return np.lexsort((-np.nan_to_num(losses, nan=np.inf, neginf=np.inf), unknown))
+    return SeenStep(batch.step, len(batch.record_ids), records)

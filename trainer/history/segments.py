@@ -177,18 +177,6 @@ def segment_of(history: History, step: int, workdir: str) -> Segment:
     )
 
 
-def segment_of_all(history: History, steps: range, workdir: str) -> Segment:
-    """The segment of these steps. Raises OptionError if they have several, and what `segment_of` raises."""
-    segment = segment_of(history, steps[0], workdir)
-    later = next((step for step in steps if segment_of(history, step, workdir) is not segment), None)
-    if later is not None:
-        raise OptionError(
-            f"steps {steps[0]} to {steps[-1]} belong to several runs: one started after step {later - 1}. Replay "
-            f"--step={steps[0]} --to={later - 1} and --step={later} --to={steps[-1]}."
-        )
-    return segment
-
-
 def append(workdir: str, line: HistoryLine) -> None:
     """Adds a line. Hosts may do so at the same time. Raises StorageError."""
     text = sealed_line({"kind": NAMES[type(line)]} | asdict(line))
@@ -213,14 +201,16 @@ REMEDY = "The file is damaged: remove the line, and the rest can be used."
 
 def _line(file: JsonFile, text: bytes) -> HistoryLine:
     page, _ = unsealed(file, text)
-    kind = KINDS.get(page.pop("kind", ""))
+    kind = KINDS.get(str(page.pop("kind", "")))
     if kind is None:
         raise file.misfit(f"its kind is none of {', '.join(KINDS)}.")
     try:
         line = msgspec.convert(page, kind)  # a later infeed may write further keys, which are skipped
         datetime.fromisoformat(page.get("time", "2026-01-01"))
+        if isinstance(line, BadRecords):
+            _ = [int(number) for number in line.records]
         return line
-    except (msgspec.ValidationError, ValueError) as e:  # ValueError: no time, or a lone surrogate in a key
+    except (msgspec.ValidationError, ValueError) as e:  # ValueError: no time or number, or a lone surrogate in a key
         raise file.misfit(f"{e}.") from e
 
 
@@ -233,12 +223,11 @@ def no_hint(_: int) -> str:
     return ""
 
 
-def hint_of(workdir: str, by_loss: bool = True) -> Hint:
-    """Names the command for steps of the runs in a work directory. by_loss: whether it can compute losses."""
-    order, losses = (" by loss", " --losses") if by_loss else ("", "")
+def hint_of(workdir: str) -> Hint:
+    """Names the command for steps of the runs in a work directory."""
     command = f"{program('trainer.seen')} {shlex.quote(workdir)}"
 
     def hint(step: int) -> str:
-        return f". To list its records{order}, run: {command} --step {step}{losses}"
+        return f". To list its records, run: {command} --step {step}"
 
     return hint

@@ -1,6 +1,6 @@
 """The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end.
 
-And the state that it begins with: of a training or a replay, which must have the same bits, or of a checkpoint."""
+And the state that it begins with: a new one, or that of a checkpoint."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

@@ -151,7 +151,7 @@ class Recorder(AbstractContextManager):
         """Names the command that shows the records of a step of this run."""
         if self._workdir is None or self._provenance is None:
             return no_hint
-        return hint_of(self._workdir, by_loss=self._job.command is not None)
+        return hint_of(self._workdir)
 
     def start(self, step: int, position: Any, parent: str | None) -> None:
         """Writes the start of the run after this step, from this position of its input. parent: see Start."""

@@ -1,6 +1,6 @@
-"""The page of an evaluation: metrics with their proof, losses, classes and their confusions, the worst records."""
+"""The page of an evaluation: metrics with their proof, the worst mistakes, classes and their confusions, losses."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -9,15 +9,16 @@ import numpy as np
 
 from pipeline.describing.labels import MOST_NAME, shortened
 from pipeline.describing.shown_records import ShownRecord
-from pipeline.pages.charts import histogram
-from pipeline.pages.page import Block, Cell, Matrix, Note, Page, Pictures, Section, Table
+from pipeline.pages.histogram import histogram
+from pipeline.pages.page import Block, Cell, Figures, Matrix, Note, Page, Pictures, Section, Share, Table
 from pipeline.shards.schema import Labels
-from pipeline.sizes import counted, format_number
+from pipeline.sizes import counted, format_number, format_seconds, format_share
 from trainer.results import EvalResult, EvaluatedRecords
 
 SHOWN, MOST_METRICS = 24, 100
-OF_CLASSES, PROBABILITY = ("class", "label", "probability"), "probability, %"
+OF_CLASSES = ("class", "label", "probability")
 OF_RECORDS = ("text", "where")
+ALL_RIGHT, FIRST = "Every prediction is right.", "Those with the largest losses first."
 Told = str | int | float
 NO_CLASSES = (
     "This page has no table of classes: it needs the predictions 'class' and 'label', each one integer per record."
@@ -57,13 +58,6 @@ class Classes:
         of_label, of_predicted, hits = (np.bincount(places, minlength=len(self.names)) for places in found)
         return of_label, of_predicted, hits
 
-    def blocks(self) -> Iterator[Block]:
-        """The confusion matrix, the table of the classes, and the pairs that are most often confused."""
-        yield self._matrix()
-        yield self._table()
-        if self.wrong.any():
-            yield self._pairs()
-
     def confusion(self, classes: np.ndarray) -> np.ndarray:
         """int64 [k + 1, k + 1]: records by label and prediction; the last row and column are all other classes."""
         k = len(classes)
@@ -72,7 +66,8 @@ class Classes:
         codes = place[self.label] * (k + 1) + place[self.predicted]
         return np.bincount(codes, minlength=(k + 1) ** 2).reshape(k + 1, k + 1)
 
-    def _matrix(self) -> Matrix:
+    def matrix(self) -> Matrix:
+        """The confusion matrix, of the classes with the most mistakes if they are many."""
         classes, note, others = np.arange(len(self.names)), "", list[str]()
         if len(classes) > MATRIX_CLASSES:
             of_label, of_predicted, hits = self.counts
@@ -83,27 +78,29 @@ class Classes:
         counts = self.confusion(classes)
         counts[-1, -1] = 0  # right or wrong
         shown = counts[: len(names), : len(names)].tolist()
-        return Matrix(names, shown, "label", "prediction", title="Confusion matrix", note=note)
+        return Matrix(names, shown, "label", "prediction", note=note)
 
-    def _table(self) -> Table:
+    def table(self) -> Table:
+        """Recall, precision, F1 and mean loss of each class."""
         of_label, of_predicted, hits = self.counts
         with np.errstate(all="ignore"):  # a class without records has no recall
             recall, precision = hits / of_label, hits / of_predicted
             f1 = 2 * hits / (of_label + of_predicted)
             loss = np.bincount(self.label, self.loss, len(self.names)) / of_label
-        shares = [_percent(share) for share in (recall, precision, f1)]
+        shares = [_shares(values) for values in (recall, precision, f1)]
         losses = [mean if count else None for mean, count in zip(loss.tolist(), of_label.tolist(), strict=True)]
         order = np.argsort(f1, kind="stable")[:TABLE_CLASSES].tolist()
         rows: list[list[Cell]] = [
             [self.names[at], int(of_label[at]), *(share[at] for share in shares), losses[at]] for at in order
         ]
-        columns = ("class", "records", "recall, %", "precision, %", "F1, %", "mean loss")
+        columns = ("class", "records", "recall", "precision", "F1", "mean loss")
         note = TABLE_NOTE
         if len(self.names) > TABLE_CLASSES:
             note += f" The first {TABLE_CLASSES:,} of {len(self.names):,}."
-        return Table(columns, rows, title="Classes", note=note)
+        return Table(columns, rows, note=note)
 
-    def _pairs(self) -> Table:
+    def pairs(self) -> Table:
+        """The pairs that are most often confused."""
         of_label, *_ = self.counts
         codes = self.label[self.wrong] * len(self.names) + self.predicted[self.wrong]
         pairs, counts = np.unique(codes, return_counts=True)
@@ -111,9 +108,8 @@ class Classes:
         rows: list[list[Cell]] = []
         for pair, count in zip(pairs[order].tolist(), counts[order].tolist(), strict=True):
             label, predicted = divmod(pair, len(self.names))
-            rows.append([self.names[label], self.names[predicted], count, 100 * count / int(of_label[label])])
-        columns = ("label", "prediction", "records", "of the label's, %")
-        return Table(columns, rows, title="Most often confused")
+            rows.append([self.names[label], self.names[predicted], count, Share(count / int(of_label[label]))])
+        return Table(("label", "prediction", "records", "of the label's"), rows, title="Most often confused")
 
 
 def find_classes(
@@ -136,8 +132,8 @@ def find_classes(
     return Classes(names, label, predicted, loss.astype(np.float64))
 
 
-def _percent(shares: np.ndarray) -> list[float | None]:
-    return [100 * share if np.isfinite(share) else None for share in shares.tolist()]
+def _shares(values: np.ndarray) -> list[Share | None]:
+    return [Share(value) if np.isfinite(value) else None for value in values.tolist()]
 
 
 @dataclass(frozen=True)
@@ -156,30 +152,60 @@ class About:
 
 
 def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About) -> Page:
-    """The page of this result, with what the same evaluation passed to on_records."""
+    """The page of this result, with what the same evaluation passed to on_records. Its first three parts are open."""
     classes = find_classes(records.loss, records.predictions, about.class_names, about.label_names)
     listed = _Records(records, classes, about)
-    sections = [
-        Section("Result", [_metrics(result), _proof(result, about)]),
-        Section(
-            "Losses", [histogram("Loss of each record", records.loss, "loss"), *[Note(NO_CLASSES)] * (not classes)]
-        ),
-        Section("Classes", [*classes.blocks()] if classes else []),
-        Section("Worst records", [Note("The largest losses first."), listed.block(worst(records.loss, SHOWN))]),
-    ]
-    probability = records.predictions.get("probability")
-    if classes and probability is not None and classes.wrong.any():
-        places = worst(probability, SHOWN, classes.wrong)
-        note = Note("Wrong predictions, those with the highest probability first.")
-        sections.append(Section("Most confident mistakes", [note, listed.block(places)]))
-    return Page(f"{about.recipe}: evaluation of step {result.step:,}", _lead(result), sections, about.made_by)
+    sections = [Section("", [_figures(result, classes), *_reasons(result)])]
+    if classes:
+        odd = classes.wrong | ~np.isfinite(records.loss)
+        places = worst(records.loss, SHOWN, odd)
+        mistakes = [Note(FIRST), listed.block(places)] if odd.any() else [Note(ALL_RIGHT)]
+        confused = [classes.pairs()] if classes.wrong.any() else []
+        sections += [
+            Section("Worst mistakes", mistakes),
+            Section("Confusion matrix", [classes.matrix()]),
+            Section("Classes", [classes.table(), *confused], folded=True),
+        ]
+    else:
+        places = worst(records.loss, SHOWN)
+        sections.append(Section("Worst records", [Note(FIRST), listed.block(places)]))
+    losses = [histogram("Loss of each record", records.loss, ""), *[Note(NO_CLASSES)] * (not classes)]
+    sections.append(Section("Losses", losses, folded=True))
+    sections.append(Section("All metrics and their proof", [_metrics(result), _proof(result, about)], folded=True))
+    return Page(f"{about.recipe}: evaluation of step {result.step:,}", _lead(result, about), sections, about.made_by)
 
 
-def _lead(result: EvalResult) -> str:
-    due = f" of {result.num_records:,}" if result.num_records is not None else ""
-    labelled = f", {result.labelled:,} of them labelled" if result.labelled != result.records else ""
-    reasons = "".join(f" {name} is {why}." for name, why in result.not_finite.items())
-    return f"{result.records:,}{due} records were evaluated{labelled}; {_verdict(result)}.{reasons}"
+def _lead(result: EvalResult, about: About) -> str:
+    places = [about.facts.get(name) for name in ("split", "data", "checkpoint")]
+    told = " of ".join(filter(None, places[:2]))
+    return ", ".join(
+        filter(None, [told, places[2] and f"checkpoint {places[2]}", f"took {format_seconds(result.seconds)}"])
+    )
+
+
+def _figures(result: EvalResult, classes: Classes | None) -> Figures:
+    """The first metric with the number of mistakes, the second one, and how many records counted."""
+    first, *others = sorted(result.metrics, key=lambda name: (name != "accuracy", name == "loss"))
+    wrong = f"{counted(int(classes.wrong.sum()), 'mistake')} in {len(classes.wrong):,} records" if classes else ""
+    items = [(_number(first, result.metrics[first]), _words(first), wrong)]
+    if others:
+        name = "loss" if "loss" in others else others[0]
+        items.append((_number(name, result.metrics[name]), _words(name), ""))
+    due = "" if result.num_records is None else f" of {result.num_records:,}"
+    labelled = f"; {result.labelled:,} have a label" if result.labelled != result.records else ""
+    return Figures([*items, (f"{result.records:,}{due}", f"records counted{labelled}", _verdict(result))])
+
+
+def _reasons(result: EvalResult) -> list[Note]:
+    return [Note(f"{_words(name)} is {why}.", warning=True) for name, why in result.not_finite.items()]
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _number(name: str, value: float) -> str:
+    return format_share(value) if "accuracy" in name else format_number(value)
 
 
 def _verdict(result: EvalResult) -> str:
@@ -193,9 +219,9 @@ def _verdict(result: EvalResult) -> str:
 def _metrics(result: EvalResult) -> Table:
     metrics = list(result.metrics.items())
     rows: list[list[Cell]] = [
-        [f"{name}, %", 100 * value] if "accuracy" in name else [name, value] for name, value in metrics[:MOST_METRICS]
+        [_words(name), Share(value) if "accuracy" in name else value] for name, value in metrics[:MOST_METRICS]
     ]
-    rows += [[name, total] for name, total in result.totals.items()]
+    rows += [[_words(name), total] for name, total in result.totals.items()]
     note = f"The first {MOST_METRICS} of {len(metrics):,}." if len(metrics) > MOST_METRICS else ""
     return Table(("metric", "value"), rows, title="Metrics", note=note)
 
@@ -211,7 +237,7 @@ def _proof(result: EvalResult, about: About) -> Table:
         "expected sum": "unknown" if result.expected_crc is None else f"{result.expected_crc:08x}",
         "step": f"{result.step:,}",
         **about.facts,
-        "seconds": f"{result.seconds:.3g}",
+        "time": format_seconds(result.seconds),
     }
     note = "The checksums are those of the records as stored, added up modulo 2**32."
     return Table(("fact", "value"), list(known.items()), title="Proof", note=note)
@@ -244,24 +270,20 @@ class _Records:
             told |= {"label": label, "prediction": predicted}
         others = {name: values[at].item() for name, values in self._records.predictions.items()}
         if "probability" in others:
-            told[PROBABILITY] = 100 * others["probability"]
+            told["probability"] = Share(others["probability"])
         rest = {name: value for name, value in others.items() if name not in OF_CLASSES}
         taken = {*told, *OF_RECORDS}
         return told | {f"predicted {name}" if name in taken else name: value for name, value in rest.items()}
 
 
 def _caption(told: Mapping[str, Told], record: ShownRecord) -> list[str]:
-    """The lines below a picture."""
-    rest, first = dict(told), ""
-    probability = f"{rest.pop(PROBABILITY):.1f}%" if PROBABILITY in rest else ""
-    if "label" in rest:
-        label, prediction = rest.pop("label"), rest.pop("prediction")
-        verdict = f"{label}" if label == prediction else f"{label}, taken for {prediction}"
-        first = f"{verdict} ({probability})" if probability else verdict
-    elif probability:
-        first = f"probability {probability}"
-    numbers = [f"{name} {value if isinstance(value, str) else format_number(value)}" for name, value in rest.items()]
-    return [first, *numbers, record.name or record.where]
+    """The lines below a picture: what it is and was taken for, the numbers, and its file."""
+    rest = dict(told)
+    label, prediction, number = rest.pop("label", None), rest.pop("prediction", None), rest.pop("record")
+    verdict = label if label == prediction else f"{label}, taken for {prediction}"
+    sure = [f"{format_share(float(rest.pop('probability')))} sure"] if "probability" in rest else []
+    texts = [f"{_words(name)} {each if isinstance(each, str) else format_number(each)}" for name, each in rest.items()]
+    return [str(verdict or ""), *sure, *texts, record.name, f"record {number:,}"]
 
 
 def _table(rows: Sequence[tuple[Mapping[str, Told], ShownRecord | None]]) -> Table:
@@ -270,7 +292,7 @@ def _table(rows: Sequence[tuple[Mapping[str, Told], ShownRecord | None]]) -> Tab
         [*told.values(), *((record.problem or " ".join(record.texts), record.where) if record else ("", ""))]
         for told, record in rows
     ]
-    return Table([*rows[0][0], *OF_RECORDS], cells).without_empty_columns()
+    return Table([*map(_words, rows[0][0]), *OF_RECORDS], cells).without_empty_columns()
 
 
 def joined(parts: Sequence[EvaluatedRecords]) -> EvaluatedRecords:

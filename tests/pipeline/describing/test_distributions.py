@@ -8,7 +8,7 @@ from pipeline.describing import page as page_of_dataset
 from pipeline.describing.facts import gathered
 from pipeline.describing.page import dataset_page
 from pipeline.describing.splits import SplitFacts
-from pipeline.pages.page import Chart, Note
+from pipeline.pages.page import Histogram, Note
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.indexed_records import IndexedRecords
@@ -46,7 +46,7 @@ def test_splits_share_the_charts_of_a_page(write_dataset, tmp_path, monkeypatch)
     (section,) = [
         each for each in dataset_page(read_manifest(data), found, None, "").sections if each.title == "Distributions"
     ]
-    assert [block.title for block in section.blocks if isinstance(block, Chart)] == [
+    assert [block.title for block in section.blocks if isinstance(block, Histogram)] == [
         f"{split}: {name}" for split in ("test", "train") for name in "ab"
     ]
     assert [block.text for block in section.blocks if isinstance(block, Note)].count(

@@ -23,7 +23,7 @@ def conversion(directory, text):
 
 def test_the_summary_of_a_conversion_has_its_time_raw_data_and_warnings(tmp_path):
     rows = dict(of_split("train", ENTRY, conversion(tmp_path, json.dumps(SUMMARY))))
-    assert rows["train: converted"] == "1970-01-02 00:00:00 UTC, in 1,234 s"
+    assert rows["train: converted"] == "1970-01-02 00:00:00 UTC, in 20 min 34 s"
     assert rows["train: raw data"] == "1 input, 2 MB"
     assert rows["train: warning"] == "slow"
     assert rows["train: plan, seed"] == "plan, 5"

@@ -44,7 +44,9 @@ def test_the_page_has_samples_labels_charts_and_the_commands_that_read_it(marked
     page = page_of(marked)
     assert page.count("<img ") == RECORDS
     assert "Counted in all 12 records. 2 of 2 classes occur." in page
-    assert "12 values from 90 to 101" in page
+    assert "<span>90 pixels</span><span>101 pixels</span>" in page
+    assert "<strong>12</strong><span>records</span><span>train 12</span>" in page
+    assert "<strong>2</strong><span>classes</span><span>6 records each in train</span>" in page
     assert f"infeed verify {marked}" in page or f"python -m pipeline.verify {marked}" in page
     assert f"trainer images --data-dir {marked} --workdir runs/images " in page
     assert "--train-split &#39;train[:90%]&#39; --eval-split &#39;train[90%:]&#39;" in page
@@ -82,10 +84,12 @@ def test_rejects_are_counted_by_reason_without_their_numbers(marked, tmp_path):
 
 def test_missing_reject_reasons_are_reported_as_unknown(marked):
     manifest = read_manifest(marked)
-    entries = {"train": dataclasses.replace(manifest.splits["train"], rejected=3, fixups={"png_to_jpeg": 2})}
+    fixups = {"png_to_jpeg": 2, "alpha_on_white": 1, "turned_upright": 4}
+    entries = {"train": dataclasses.replace(manifest.splits["train"], rejected=3, fixups=fixups)}
     page = dataset_page(dataclasses.replace(manifest, splits=entries), [SplitFacts("train")], None, "").html()
     assert "train: 3 inputs were rejected; the reasons are unknown because _rejects/train.jsonl is missing." in page
-    assert "png_to_jpeg 2" in page
+    assert "transparency made white 1, PNG to JPEG 2, turned upright 4" in page
+    assert "<span>3 inputs rejected</span>" in page
 
 
 def test_datasets_without_images_labels_or_records_have_a_page(write_dataset, tmp_path):
@@ -96,13 +100,13 @@ def test_datasets_without_images_labels_or_records_have_a_page(write_dataset, tm
     page = page_of(write_dataset(tmp_path / "table", {"train": [values], "test": [[]]}, table))
     assert "&lt;i&gt;one" in page
     assert "<i>" not in page
-    assert "<td>00 01 (2 bytes)</td>" in page
+    assert '<td class="short">00 01 (2 bytes)</td>' in page
     assert re.findall("<th .*?>(.*?)</th>", samples_of(page)) == ["record", "text", "raw", "x"]
 
 
 def samples_of(page):
     """The table of samples of train."""
-    return page.partition('aria-label="train"')[2].partition("</table>")[0]
+    return page.partition("<h2>Samples of train</h2>")[2].partition("</table>")[0]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,7 @@ def test_packed_text_is_shown_as_text_with_the_lengths_of_its_segments(write_dat
         Path(directory, name).write_bytes(content)
     page = page_of(directory)
     assert "&lt;i&gt; ┊ x" in page
-    assert "4 values from 2 to 4, median 3" in page
+    assert "4 values, median 3 tokens." in page
     assert "Tokenizer bytes, rows of 8 tokens, packing documents." in page
     assert "trainer byte_lm" in page
     assert "train: tokens" not in page

@@ -10,12 +10,15 @@ from pipeline.pages import page as pages
 from pipeline.pages.page import (
     Bars,
     Code,
+    Figures,
+    Histogram,
     Matrix,
     Note,
     Page,
     Picture,
     Pictures,
     Section,
+    Share,
     Table,
     check_page,
     write_page,
@@ -26,9 +29,11 @@ SHOWN = "&lt;b onload=x&gt;&#34;&#39;&amp;{{ 1 }}{% raw %}\\x1b[31m\\u202eabc"
 PIXEL = Picture("data:image/png;base64,AA==", ODD, 1, 1)
 
 BLOCKS = [
-    Table((ODD,), [(ODD,), (PIXEL,), (None,), (1.5,), (12345,)], title=ODD, note=ODD),
-    Bars([(ODD, 3), (ODD, 0)], ODD, title=ODD, note=ODD),
-    Bars([], "records"),
+    Figures([(ODD, ODD, ODD), ("1", "a", "")], title=ODD, note=ODD),
+    Table((ODD,), [(ODD,), (None,), (1.5,), (12345,), (Share(0.935),)], title=ODD, note=ODD),
+    Bars([(ODD, 3), (ODD, 0)], title=ODD, note=ODD),
+    Bars([], title=ODD),
+    Histogram([(ODD, 3), ("b", 0)], ODD, ODD, title=ODD, note=ODD),
     Matrix([ODD, "b"], [[1, 0], [0, 0]], ODD, ODD, title=ODD, note=ODD),
     Pictures([(PIXEL, [ODD, "", ODD])], title=ODD, note=ODD),
     Note(ODD, title=ODD, warning=True),
@@ -50,14 +55,13 @@ def test_code_keeps_its_lines_and_is_escaped():
 
 
 def test_numbers_are_formatted_and_an_empty_section_is_left_out():
-    html = Page("page", "", [Section("numbers", [BLOCKS[0]]), Section("nothing", [])]).html()
-    assert '<td class="number">12,345</td>' in html
-    assert '<td class="number">1.5</td>' in html
+    html = Page("page", "", [Section("numbers", [BLOCKS[1]]), Section("nothing", [])]).html()
+    assert re.findall('<td class="number">(.*?)</td>', html) == ["1.5", "12,345", "93.5 %"]
     assert "nothing" not in html
 
 
 def test_a_bar_of_zero_has_no_width_and_a_small_one_can_be_seen():
-    html = Page("page", "", [Section("bars", [Bars([("none", 0), ("one", 1), ("most", 100_000)], "records")])]).html()
+    html = Page("page", "", [Section("bars", [Bars([("none", 0), ("one", 1), ("most", 100_000)])])]).html()
     assert re.findall('style="(width: .*?)"', html) == [
         "width: 0.00%",
         "width: 0.00%; min-width: 1px",
@@ -83,6 +87,16 @@ def test_a_path_where_no_file_can_be_made_is_refused_before_anything_is_read(tmp
         OptionError, match=r"cannot write /proc/page\.html: /proc: .*\. Give a file in another directory"
     ):
         check_page("/proc/page.html")
+
+
+def test_what_is_folded_is_in_the_page_and_more_than_twelve_pictures_are_folded():
+    pictures = Pictures([(PIXEL, [str(number)]) for number in range(15)])
+    html = Page("page", "", [Section("", [pictures]), Section("rest", [Note("told")], folded=True)]).html()
+    assert html.count("<img ") == 15
+    opened, folded = html.split("<summary>3 more</summary>")
+    assert (opened.count("<img "), folded.count("<img ")) == (12, 3)
+    assert re.search(r"<details><summary><h2>rest</h2></summary>.*told.*</details></section>", html, re.DOTALL)
+    assert html.count("<h2>") == 1
 
 
 def test_a_long_text_has_room_next_to_many_columns():

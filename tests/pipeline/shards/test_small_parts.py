@@ -10,7 +10,7 @@ from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.typed_json import JsonFile
-from pipeline.sizes import counted, format_bytes, format_number, parse_bytes
+from pipeline.sizes import counted, format_bytes, format_number, format_seconds, format_share, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,32 @@ def test_the_shard_format_and_storage_load_neither_tensorflow_nor_jax_nor_beam()
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        *[(71_960.4, "71,960"), (9_999.6, "10,000"), (999.96, "1,000"), (97.574, "97.57"), (0.00784, "0.00784")],
+        *[(71_960.4, "71,960"), (9_999.6, "10,000"), (999.96, "1,000"), (97.574, "97.6"), (0.00784, "0.00784")],
+        *[(9.278e-06, "0.0000093"), (11.5873, "11.6"), (0.5, "0.5"), (10.0, "10"), (0.0, "0"), (3e-9, "3e-09")],
         *[(1e15, "1e+15"), (-2500.2, "-2,500"), (12_345_678_901_234, "12,345,678,901,234"), (float("nan"), "nan")],
     ],
 )
 def test_numbers_are_shown_as_people_write_them(value, shown):
     assert format_number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0.93, "93 %"), (0.9375, "93.8 %"), (1.0, "100 %"), (0.9999, "> 99.9 %"), (0.0, "0 %"), (0.0001, "< 0.1 %")],
+)
+def test_a_share_is_all_or_nothing_only_if_it_is(share, shown):
+    assert format_share(share) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        *[(0.84, "0.84 s"), (11.5873, "11.6 s"), (60, "1 min"), (200, "3 min 20 s"), (3599.7, "1 h")],
+        *[(7500, "2 h 5 min"), (273_600, "3 d 4 h")],
+    ],
+)
+def test_a_time_has_the_units_that_people_use(seconds, shown):
+    assert format_seconds(seconds) == shown
 
 
 def test_one_thing_is_singular():

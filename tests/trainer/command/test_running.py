@@ -14,7 +14,6 @@ from pipeline.errors import InputError
 from trainer.command.running import run
 from trainer.history.segments import Command
 from trainer.recipe import DataRecipe, Recipe, batch_options
-from trainer.settings import Pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +58,10 @@ def test_a_fast_dev_run_finds_a_prediction_that_json_cannot_hold(recipe, monkeyp
         run(recipe(lambda x: {"sum": x.sum(1)}, mode="evaluate"))
 
 
-def test_a_page_is_written_by_look_and_by_report_but_not_in_a_fast_dev_run(recipe, capsys, tmp_path):
-    path = tmp_path / "page.html"
-    pages = Pages(report=str(path))
-    for mode in ("evaluate", "look"):
-        tried = recipe(lambda x: {"sum": x.sum(1)}, mode=mode, pages=pages)
-        run(tried)
-        assert "Nothing was written." in capsys.readouterr().out
-        assert not path.exists()
-    looked = replace(tried, trainer=replace(tried.trainer, fast_dev_run=None))
-    run(looked)
-    assert capsys.readouterr().out == f"page of what the model sees written to {path}\n"
-    html = path.read_text()
-    assert "16 training records" in html
-    assert "cannot draw a record again" in html
-
-
-def test_without_report_the_page_of_look_is_in_the_work_directory(recipe):
-    tried = recipe(lambda x: {"sum": x.sum(1)}, mode="look")
-    run(replace(tried, trainer=replace(tried.trainer, fast_dev_run=None)))
-    assert [path.name for path in Path(tried.trainer.workdir).iterdir()] == ["look.html"]
+def test_no_page_is_written_in_a_fast_dev_run(recipe, capsys, tmp_path):
+    run(recipe(lambda x: {"sum": x.sum(1)}, mode="evaluate", report=f"{tmp_path}/page.html"))
+    assert "Nothing was written." in capsys.readouterr().out
+    assert not (tmp_path / "page.html").exists()
 
 
 def images(seed):
@@ -111,7 +94,7 @@ def page_of(recipe, tmp_path):
     """The text of the page that run writes."""
     path = tmp_path / "page.html"
     options = ["--mode", recipe.mode, "--workdir", "my run"]
-    run(replace(recipe, pages=Pages(report=str(path), look_draws=2)), Command("mine.recipes:Odd", options, "/"))
+    run(replace(recipe, report=str(path)), Command("mine.recipes:Odd", options, "/"))
     return path.read_text()
 
 
@@ -132,21 +115,3 @@ def test_the_page_of_an_evaluation_has_the_model_the_command_and_no_pictures_of_
     assert f"evaluation page written to {tmp_path / 'page.html'}\n" in capsys.readouterr().out
     facts = re.findall("<td[^>]*>(data|split)</td>\n<td[^>]*>(.*)</td>", page)
     assert facts == [("data", "--tiny"), ("split", "validation")]
-
-
-@pytest.mark.parametrize(("read", "stored"), [(None, 8), (images(seed=1), 0)], ids=["own records", "other records"])
-def test_the_page_of_look_shows_records_as_stored_unless_others_were_read(dense_task, config, tmp_path, read, stored):
-    trainer = config(max_steps=1, global_batch_size=8)
-    recipe = Images(made=dense_task, read=read, tiny=True, mode="look", trainer=trainer)
-    page = page_of(recipe, tmp_path)
-    assert page.count("<img ") == 8 + stored  # the draws are the same
-    assert ('<th scope="col">as stored</th>' in page) == bool(stored)
-    assert "<code>python -m trainer mine.recipes:Odd --mode look --workdir" in page
-
-
-def test_the_page_of_look_says_that_overfit_batches_repeats_the_first_batch(dense_task, config, tmp_path):
-    trainer = config(max_steps=1, global_batch_size=8, overfit_batches=1)
-    page = page_of(Images(made=dense_task, tiny=True, mode="look", trainer=trainer), tmp_path)
-    assert "The training repeats its first batches unchanged, as overfit_batches asks" in page
-    assert "cannot draw" not in page
-    assert page.count("<img ") == 8 + 8

@@ -17,7 +17,6 @@ from trainer.history.segments import (
     append,
     read_history,
     segment_of,
-    segment_of_all,
 )
 
 ORDER = {"num_records": 9, "batch": 2, "seed": 1, "block_records": 1, "block_starts": [[0, 1, 9]], "streams": 1}
@@ -169,13 +168,6 @@ def test_bad_records_are_those_of_the_run_that_met_them():
     first, bad = replace(START, input=given), BadRecords("data", {"7": "truncated"})
     history = History([first, bad, BadRecords("other", {"8": "short"}), End(9, "", "finished"), replace(first, step=9)])
     assert [segment.bad_records for segment in history.segments] == [{7: "truncated"}, {}]
-
-
-def test_a_range_of_steps_from_several_runs_is_refused_with_the_ranges_to_use():
-    history = runs(("a", 0, None, 20), ("b", 20, "a", None))
-    assert segment_of_all(history, range(11, 21), "run") is history.segments[0]
-    with pytest.raises(OptionError, match=r"started after step 20\. Replay --step=19 --to=20 and --step=21 --to=22"):
-        segment_of_all(history, range(19, 23), "run")
 
 
 def traced(history, step):

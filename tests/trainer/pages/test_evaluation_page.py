@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.describing.shown_records import show_records
-from pipeline.pages.page import Matrix, Note, Pictures, Table
+from pipeline.pages.page import Matrix, Note, Pictures, Share, Table
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
 from trainer.pages.evaluation import About, evaluation_page, find_classes, joined, worst
@@ -61,15 +61,15 @@ def test_the_confusions_and_the_shares_of_each_class_are_numpys(evaluated):
     expected = np.zeros((CLASSES, CLASSES), int)
     np.add.at(expected, (label, predicted), 1)
     classes = find_classes(evaluated.loss, evaluated.predictions, NAMES, NAMES)
-    matrix, table, pairs = classes.blocks()
+    matrix, table, pairs = classes.matrix(), classes.table(), classes.pairs()
     np.testing.assert_array_equal(matrix.counts, expected)
     assert tuple(matrix.names) == NAMES.names
     for name, records, recall, precision, f1, loss in table.rows:
         at = NAMES.names.index(name)
         hits, of_label, of_class = expected[at, at], expected[at].sum(), expected[:, at].sum()
         assert records == of_label
-        assert (recall, precision) == pytest.approx((100 * hits / of_label, 100 * hits / of_class))
-        assert f1 == pytest.approx(200 * hits / (of_label + of_class))
+        assert (recall, precision) == pytest.approx((hits / of_label, hits / of_class))
+        assert f1 == pytest.approx(2 * hits / (of_label + of_class))
         assert loss == pytest.approx(evaluated.loss[label == at].mean(dtype=np.float64))
     assert [row[4] for row in table.rows] == sorted(row[4] for row in table.rows)
     np.fill_diagonal(expected, 0)
@@ -82,7 +82,7 @@ def test_the_confusion_matrix_shows_the_classes_with_the_most_mistakes():
     predicted[label >= 40] = (label[label >= 40] - 39) % 60  # 40..59 are taken for 1..20, 1..20 never
     loss = np.zeros(len(label), np.float32)
     classes = find_classes(loss, {"class": predicted, "label": label}, None, None)
-    matrix, table, _ = classes.blocks()
+    matrix, table = classes.matrix(), classes.table()
     assert list(matrix.names) == [*(str(number) for number in [*range(1, 21), *range(40, 45)]), "others"]
     assert matrix.counts[20] == [10, *[0] * 25]  # of the label 40, all taken for 1
     assert matrix.counts[25] == [*[0] * 5, *[10] * 15, *[0] * 6]  # 45..59 are taken for 6..20
@@ -104,7 +104,7 @@ def test_the_worst_come_first_then_by_number_and_a_loss_that_is_not_a_number_is_
     assert worst(scores, 9, np.array([True, False, False, True, False, True])).tolist() == [3, 5, 0]
 
 
-def test_the_page_shows_the_worst_records_and_the_most_confident_mistakes_with_their_pictures(evaluated, images):
+def test_the_page_shows_the_worst_mistakes_with_their_pictures(evaluated, images):
     collected = []
     for part in np.array_split(np.arange(RECORDS), 7):
         predictions = {key: values[part] for key, values in evaluated.predictions.items()}
@@ -112,19 +112,34 @@ def test_the_page_shows_the_worst_records_and_the_most_confident_mistakes_with_t
     about = About("mnist", class_names=NAMES, label_names=NAMES, show=partial(show_records, images))
     page = evaluation_page(result_of(RECORDS), joined(collected), about)
     blocks = blocks_of(page)
-    order = np.argsort(-evaluated.loss, kind="stable")[:24]
-    assert captions(blocks["Worst records"][1], "record") == [f"{number:,}" for number in order]
     wrong = np.flatnonzero(evaluated.predictions["class"] != evaluated.predictions["label"])
-    sure = wrong[np.argsort(-evaluated.predictions["probability"][wrong], kind="stable")][:24]
-    assert captions(blocks["Most confident mistakes"][1], "record") == [f"{number:,}" for number in sure]
-    first = blocks["Most confident mistakes"][1].items[0][1][0]
-    label, predicted = (NAMES.names[evaluated.predictions[key][sure[0]] - 1] for key in ("label", "class"))
-    assert first.startswith(f"{label}, taken for {predicted} (9")
-    assert isinstance(blocks["Classes"][0], Matrix)
+    order = wrong[np.argsort(-evaluated.loss[wrong], kind="stable")[:24]]
+    assert captions(blocks["Worst mistakes"][1], "record") == [f"{number:,}" for number in order]
+    first, sure, loss = blocks["Worst mistakes"][1].items[0][1][:3]
+    label, predicted = (NAMES.names[evaluated.predictions[key][order[0]] - 1] for key in ("label", "class"))
+    assert first == f"{label}, taken for {predicted}"
+    assert (sure, loss) == (
+        f"{100 * evaluated.predictions['probability'][order[0]]:.3g} % sure",
+        f"loss {evaluated.loss[order[0]]:.3g}",
+    )
+    assert isinstance(blocks["Confusion matrix"][0], Matrix)
+    assert [section.title for section in page.sections if not section.folded] == [
+        *("", "Worst mistakes", "Confusion matrix"),
+    ]
     html = page.html()
+    assert f"<strong>50 %</strong><span>accuracy</span><span>{len(wrong)} mistakes in 500 records</span>" in html
+    assert "<strong>0.25</strong><span>loss</span>" in html
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
-    assert html.count("<img ") == 48
+    assert html.count("<img ") == 24
+
+
+def test_a_page_without_mistakes_says_so():
+    label = np.array([1, 2])
+    records = EvaluatedRecords(None, np.zeros(2, np.float32), {"class": label, "label": label})
+    assert blocks_of(evaluation_page(result_of(2), records, About("line")))["Worst mistakes"] == [
+        Note("Every prediction is right.")
+    ]
 
 
 def captions(pictures, name):
@@ -143,9 +158,10 @@ def captions(pictures, name):
 def test_the_page_states_whether_the_evaluation_is_proven(changes, verdict):
     records = EvaluatedRecords(None, np.ones(3, np.float32), {})
     page = evaluation_page(result_of(3, **changes), records, About("line", {"checkpoint": "runs/3"}))
-    assert verdict in page.lead
-    metrics, proof = blocks_of(page)["Result"]
-    assert cells_of(metrics) == {"accuracy, %": 50.0, "loss": 0.25}
+    (figures,) = blocks_of(page)[""]
+    assert figures.items[-1][2] == verdict
+    metrics, proof = blocks_of(page)["All metrics and their proof"]
+    assert cells_of(metrics) == {"accuracy": 0.5, "loss": 0.25}
     cells = cells_of(proof)
     assert (cells["verdict"], cells["sum of checksums"], cells["checkpoint"]) == (verdict, "00000007", "runs/3")
 
@@ -156,7 +172,7 @@ def test_without_classes_or_numbers_the_page_shows_losses_alone():
         result_of(3), EvaluatedRecords(None, loss, {"nats": np.arange(3), "class": loss, "label": loss}), About("line")
     )
     blocks = blocks_of(page)
-    assert not blocks["Classes"]
+    assert "Classes" not in blocks
     assert blocks["Losses"][1] == Note(
         "This page has no table of classes: it needs the predictions 'class' and 'label', each one integer per record."
     )
@@ -164,7 +180,6 @@ def test_without_classes_or_numbers_the_page_shows_losses_alone():
     assert isinstance(table, Table)
     assert [*table.columns] == ["loss", "nats"]
     np.testing.assert_array_equal(table.rows, [[np.nan, 1], [2.0, 2], [0.5, 0]])
-    assert "Most confident mistakes" not in blocks
     page.html()
 
 
@@ -172,8 +187,8 @@ def test_a_large_metric_is_shown_without_an_exponent():
     records = EvaluatedRecords(None, np.ones(3, np.float32), {})
     result = replace(result_of(3), metrics={"perplexity": 123456.7, "nats": float("nan")}, totals={"num_bytes": 5})
     html = evaluation_page(result, records, About("line")).html()
-    cells = re.findall('<td class="short">(perplexity|nats|num_bytes)</td>\n<td class="number">(.*?)</td>', html)
-    assert cells == [("perplexity", "123,457"), ("nats", "nan"), ("num_bytes", "5")]
+    cells = re.findall('<td class="short">(perplexity|nats|num bytes)</td>\n<td class="number">(.*?)</td>', html)
+    assert cells == [("perplexity", "123,457"), ("nats", "nan"), ("num bytes", "5")]
 
 
 def test_predictions_with_the_names_of_other_columns_are_told_apart(images):
@@ -186,20 +201,16 @@ def test_predictions_with_the_names_of_other_columns_are_told_apart(images):
     (_, table), (_, grid) = (blocks_of(page)["Worst records"] for page in pages)
     assert [*table.columns] == ["record", "loss", "predicted loss", "nats", "predicted record", "predicted where"]
     assert table.rows[0] == [8, 3.0, 1.0, 1, 1, 1]
-    assert grid.items[0][1][1:-1] == [
-        "record 8",
-        "loss 3",
-        "predicted loss 1",
-        "nats 1",
-        "predicted record 1",
-        "predicted where 1",
+    assert list(filter(None, grid.items[0][1])) == [
+        *("loss 3", "predicted loss 1", "nats 1", "predicted record 1", "predicted where 1", "record 8"),
     ]
 
 
 def test_a_class_that_was_only_predicted_has_empty_cells_as_the_note_explains():
     classes = find_classes(np.ones(2), {"class": np.array([0, 1]), "label": np.array([0, 0])}, None, None)
-    _, table, _ = classes.blocks()
-    assert table.rows == [["1", 0, None, 0.0, 0.0, None], ["0", 2, 50.0, 100.0, pytest.approx(200 / 3), 1.0]]
+    table = classes.table()
+    assert table.rows == [["1", 0, None, 0.0, 0.0, None], ["0", 2, 0.5, 1.0, pytest.approx(2 / 3), 1.0]]
+    assert isinstance(table.rows[1][2], Share)
     assert "A cell is empty if the class has no records, or was never predicted." in table.note
 
 
@@ -209,7 +220,7 @@ def test_records_are_shown_with_their_label_their_file_and_what_damages_them(dig
     assert (third.number, first.number) == (3, 0)
     example = dataset.examples()[3]
     assert third.name.encode() == example["image/filename"]
-    assert third.label == f"{example['image/class/label']} {dataset.labels.names[example['image/class/label'] - 1]}"
+    assert third.label == dataset.labels.names[example["image/class/label"] - 1]
     assert third.texts[-1] == f"label {example['image/class/label']} ↵ next"
     assert "validation-00000-of-0000" in third.where
     (picture,) = third.pictures
