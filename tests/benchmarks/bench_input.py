@@ -1,7 +1,7 @@
 """CPU and wall time per record of training batches, here and in an earlier checkout, by the kind of records.
 
-    python tests/benchmarks/bench_input.py --before CHECKOUT [--python PYTHON] [--pairs 7] [KIND ...]
-    python tests/benchmarks/bench_input.py --workers 2 [--pairs 7] [KIND ...]
+    python -m tests.benchmarks.bench_input --before CHECKOUT [--python PYTHON] [--pairs 7] [KIND ...]
+    python -m tests.benchmarks.bench_input --workers 2 [--pairs 7] [KIND ...]
 
 Each measurement is a process of its own; the two sides take turns. PYTHON: the interpreter of an environment for the
 earlier checkout. --workers: batches of one process against those of so many workers, here; of these, CPU time is that
@@ -28,8 +28,8 @@ from pipeline.index import main as index
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
+from tests.benchmarks.harness import ROOT, load, spread
 
-HERE = Path(__file__).parents[2]
 IMAGE = {"image/encoded": Feature("bytes"), "image/class/label": Feature("int64"), "image/filename": Feature("bytes")}
 LENGTH = 1024
 PROGRAM = """
@@ -147,18 +147,18 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--pairs", type=int, default=7)
     args = parser.parse_args()
-    print(f"load {os.getloadavg()[0]:.1f}\n")
+    print(f"{load()}\n")
     print("| records | CPU us before, now | ratio | wall us before, now | ratio | first batch, s | peak MiB | load |")
     print("|" + " --- |" * 8)
     for name in args.kinds or KINDS:
         with tempfile.TemporaryDirectory() as data:
             write(Path(data), KINDS[name])
-            sides = ((args.before or HERE, args.python, 0), (HERE, sys.executable, args.workers))
+            sides = ((args.before or ROOT, args.python, 0), (ROOT, sys.executable, args.workers))
             rounds = [[measured(data, KINDS[name], *side) for side in sides] for _ in range(args.pairs)]
         before, now = (
             [statistics.median(each) for each in zip(*side, strict=True)] for side in zip(*rounds, strict=True)
         )
-        cpu, wall = (quartiles([new[at] / old[at] for old, new in rounds]) for at in (0, 1))
+        cpu, wall = (spread([new[at] / old[at] for old, new in rounds]) for at in (0, 1))
         print(
             f"| {name} | {before[0]:.0f}, {now[0]:.0f} | {cpu} | {before[1]:.0f}, {now[1]:.0f} | {wall} | "
             f"{before[2]:.1f}, {now[2]:.2f} | {before[4]:.0f}, {now[4]:.0f} | {os.getloadavg()[0]:.1f} |",
@@ -186,12 +186,6 @@ def measured(data: str, kind: Kind, checkout: Path, python: str, workers: int) -
     command = [python, "-c", PROGRAM, data, str(kind.batch), str(kind.batches), options]
     env = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return json.loads(subprocess.run(command, env=env, cwd="/", check=True, capture_output=True, text=True).stdout)
-
-
-def quartiles(values: list[float]) -> str:
-    """The median and the quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.2f} ({low:.2f}, {high:.2f})"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One contender of bench_conversion, in a process of its own: converts the train tar, then says what that took.
 
-    python tests/benchmarks/conversion_contenders.py NAME RAW_DIR OUTPUT_DIR
+    python -m tests.benchmarks.conversion_contenders NAME RAW_DIR OUTPUT_DIR
 
 Each imports what it needs, and only then starts its clock; the whole process, imports and all, is measured from
 outside. The last line is JSON: seconds, CPU seconds of the process and its finished children, records.
@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-
-sys.path[:0] = [str(Path(__file__).parents[2])]
 
 SHARD_BYTES = 100 * 10**6
 

@@ -2,7 +2,7 @@
 
     apt-get download mate-backgrounds plasma-workspace-wallpapers
     for package in *.deb; do dpkg -x "$package" PHOTOS; done
-    python tests/benchmarks/image_data.py PHOTOS DIR
+    python -m tests.benchmarks.image_data PHOTOS DIR
 
 Writes 320 JPEGs, 110 KB in the mean, to DIR: NNNN.jpg with the label NNNN % 23, the photograph that it was cut from."""
 

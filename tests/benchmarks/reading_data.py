@@ -1,6 +1,6 @@
 """Records of noise, 110 KB in the mean as ImageNet's photos are, in the formats that bench_reading compares.
 
-    python tests/benchmarks/reading_data.py FORMAT DIR RECORDS
+    python -m tests.benchmarks.reading_data FORMAT DIR RECORDS
 
 All formats hold the same images and labels in the same order, uncompressed, in shards of about 100 MB. Each writer
 imports what it needs: a peer's runs in the peer's interpreter."""
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[2])]
 
 __all__ = ["FORMATS", "MEAN_BYTES", "write"]
 

@@ -1,0 +1,60 @@
+"""What the benchmarks share: programs, what they took, and ratios within rounds. Standard library only."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["ROOT", "Took", "has_module", "load", "module", "run", "spread"]
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_SECONDS = 1800
+
+
+class Took(NamedTuple):
+    """Seconds of a process; cpu: of all its threads, and of the processes that it waited for."""
+
+    cpu: float
+    wall: float
+
+
+def module(name: str) -> list[str]:
+    """The arguments after an interpreter that run a module of this directory."""
+    return ["-m", f"tests.benchmarks.{name}"]
+
+
+def has_module(python: str, name: str, path: str = "") -> bool:
+    """Whether an interpreter finds a module, perhaps in a directory."""
+    probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    env = os.environ | {"PYTHONPATH": path}
+    return subprocess.run([python, "-c", probe], check=False, env=env).returncode == 0
+
+
+def run(command: Sequence[str], cwd: Path = ROOT) -> tuple[str, Took]:
+    """What a program printed, and what it took. Exits with its errors if it fails."""
+    os.sync()  # the next program does not pay for what the last one wrote
+    env = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    begun, before = time.perf_counter(), os.times()
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, cwd=cwd, env=env
+    )
+    wall, after = time.perf_counter() - begun, os.times()
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return done.stdout, Took(cpu, wall)
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and in brackets the quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
+    return f"{middle:.2f} ({low:.2f}, {high:.2f})"
+
+
+def load() -> str:
+    """What other work the machine has, for the first line of a result."""
+    return f"load {os.getloadavg()[0]:.1f}"
