@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from fake_gcs import backend, heads, stand_ins
 from fake_gcs.answers import Answer, error
-from fake_gcs.control import PREFIX, Orders, Pace
+from fake_gcs.control import PREFIX, Orders
 from fake_gcs.faults import Action, Reset, Short, Stall
 from fake_gcs.log import Entry
 from fake_gcs.store import Asked, Shared, Store
@@ -158,10 +158,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, answer: Answer, entry: Entry, *, cut: bool = False):
         """Sends the answer; with `cut`, only half of the body that its head announces."""
-        url, pace = urlsplit(self.path), Pace()
-        if stand_ins.is_media(self.command, url.path, url.query):
-            pace = self.gateway.orders.pace
-            time.sleep(max(0.0, entry.started + pace.first_byte_seconds - time.monotonic()))
         self.close_connection = self.close_connection or cut
         self.send_response_only(answer.status)
         for name, value in answer.headers:
@@ -173,10 +169,10 @@ class Handler(BaseHTTPRequestHandler):
         entry.answered(answer.status)
         self.end_headers()
         if self.command != "HEAD":
-            self.send_body(answer, answer.length // 2 if cut else answer.length, entry, pace)
+            self.send_body(answer, answer.length // 2 if cut else answer.length, entry)
 
-    def send_body(self, answer: Answer, length: int, entry: Entry, pace: Pace):
-        started, sent = time.monotonic(), 0
+    def send_body(self, answer: Answer, length: int, entry: Entry):
+        sent = 0
         while sent < length:
             if isinstance(answer.body, bytes):
                 piece = answer.body[sent : min(length, sent + _PIECE_BYTES)]
@@ -185,8 +181,6 @@ class Handler(BaseHTTPRequestHandler):
                 if not piece:
                     raise RuntimeError(f"fake-gcs-server ended after {sent} of {length} bytes of {self.path}")
             sent += len(piece)
-            if pace.bytes_per_second:
-                time.sleep(max(0.0, started + sent / pace.bytes_per_second - time.monotonic()))
             entry.sent(len(piece))
             self.wfile.write(piece)
         if length == answer.length and not isinstance(answer.body, bytes):
