@@ -10,7 +10,7 @@ from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
-OTHER_PLANS = {"seed": "--seed=7", "shards": "--num-train-shards=5", "verification": "--verify=decode"}
+OTHER_PLANS = {"seed": "--seed=7", "verification": "--verify=decode"}
 
 
 @pytest.fixture

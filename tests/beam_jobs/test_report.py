@@ -96,24 +96,6 @@ def test_a_failed_overwrite_leaves_no_summary_of_the_removed_split(raw_imagenet,
     assert not (tmp_path / "out/_summary/train.json").exists()
 
 
-@pytest.mark.usefixtures("without_beam")
-def test_overwriting_a_tfds_conversion_removes_all_of_its_old_shards(raw_imagenet, tmp_path):
-    flags = ("--schema=tfds", "--splits=train", "--overwrite")
-    raw_imagenet.convert(tmp_path, *flags, "--num-train-shards=4")
-    raw_imagenet.convert(tmp_path, *flags, "--num-train-shards=2")
-    names = sorted(path.name for path in (tmp_path / "imagenet2012/5.1.0").glob("imagenet2012-*"))
-    assert names == [f"imagenet2012-train.tfrecord-0000{shard}-of-00002" for shard in range(2)]
-
-
-@pytest.mark.usefixtures("without_beam")
-def test_a_name_that_would_move_the_cursor_is_printed_as_an_escape(raw_imagenet, tmp_path, capsys, make_large):
-    raw_imagenet.train["n00000002"]["\x1b[2J.JPEG"] = make_large
-    raw_imagenet.write().convert(tmp_path / "out", "--target-shard-bytes=20KB", "--splits=train")
-    printed = capsys.readouterr().out
-    assert "warning: train/n00000002/\\x1b[2J.JPEG is a record of" in printed
-    assert "\x1b" not in printed
-
-
 def test_the_bar_restarts_when_the_claim_is_replaced_and_tolerates_a_damaged_one(tmp_path):
     job = bar_job(tmp_path)
     with Progress() as progress:
@@ -144,7 +126,7 @@ def write_receipt(directory, shard, **fields):
     replace(receipt, **fields).write(LocalStorage(), str(directory))
 
 
-BAD_CLAIMS = [{"num_shards": 0}, {"num_shards": "2"}, {"num_shards": None}, {"bytes": []}, {"plan": 5}, {"more": 1}]
+BAD_CLAIMS = [{"num_shards": 0}, {"more": 1}]
 
 
 @pytest.mark.parametrize("wrong", BAD_CLAIMS, ids=str)

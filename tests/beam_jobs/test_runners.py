@@ -62,11 +62,6 @@ def test_names_of_beam_runners_and_user_classes_are_passed_to_beam_unchanged():
     assert runner_of(f"{__name__}.OwnRunner") == f"{__name__}.OwnRunner"
 
 
-def test_install_instructions_are_not_looked_up_if_nothing_is_missing(monkeypatch):
-    monkeypatch.setattr("beam_jobs.runners.how_to_install", None)
-    assert runner_of("local") == RUNNERS["local"].runner
-
-
 @pytest.mark.parametrize(
     ("runner", "message"),
     [

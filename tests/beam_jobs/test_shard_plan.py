@@ -116,18 +116,6 @@ def test_sums_of_a_hundred_terabytes_are_exact(record, shards):
     assert shard == (2 * total - record - 16) * shards // (2 * total)
 
 
-def test_shards_are_balanced_to_within_a_record():
-    sizes = np.random.default_rng(0).integers(20, 60, 5000).tolist()
-    job = make_job(target_shard_bytes=25_000)
-    plan, pieces = plan_of(job, make_refs(sizes))
-    got = np.zeros(plan.num_shards)
-    for bucket, batch in pieces.items():
-        for shard, refs in plan.assign(bucket, batch):
-            got[shard] += framed_bytes(job.converter, refs).sum()
-    assert plan.num_shards == round(plan.total.bytes / 25_000) == 11
-    assert np.abs(got - got.mean()).max() <= 76
-
-
 def test_the_number_of_buckets_changes_no_shard_and_no_digest():
     refs = make_refs(range(200))
     small = make_job()

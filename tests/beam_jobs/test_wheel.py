@@ -99,11 +99,6 @@ def test_pip_installs_the_wheel_and_rebuilding_from_the_installation_is_identica
     assert contents(again) == contents(built)
 
 
-def test_a_pyproject_of_others_beside_an_installed_package_is_not_ours(built, installed, tmp_path):
-    (installed / "pyproject.toml").write_text("[project]\nname = 'another'\n")
-    assert contents(build_wheel(tmp_path, root=installed)).keys() == contents(built).keys()
-
-
 def test_a_wheel_rebuilt_from_an_installation_omits_the_files_that_pip_added(installed, tmp_path):
     info = next(installed.glob("*.dist-info"))
     (info / "direct_url.json").write_text('{"url": "file:///home/me/infeed"}')

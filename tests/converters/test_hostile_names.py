@@ -14,9 +14,8 @@ import pytest
 from raw_data.archives import tar_of, zip_of
 from raw_data.imagenet import RawImagenet
 from raw_data.images import make_image
-from raw_data.pixels import RawCifar
 
-from converters import cifar_to_gcs, image_folder_to_gcs, imagenet_to_gcs, table_to_gcs, tfrecord_to_gcs
+from converters import image_folder_to_gcs, imagenet_to_gcs, table_to_gcs, tfrecord_to_gcs
 from pipeline import describe, verify
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
@@ -90,15 +89,8 @@ def imagenet(raw: Path):
     return imagenet_to_gcs.main, [f"--label-file={raw}/classes.txt"]
 
 
-def cifar(raw: Path):
-    written = RawCifar(raw)
-    written.names["batches.meta.txt"] = "".join(f"cat {i} {BAD}\n" for i in range(10))
-    written.write()
-    return cifar_to_gcs.main, []
-
-
 # Terminals, where rich behaves otherwise, get every other one.
-SOURCES = [folders, archives, table, json_rows, tfrecords, imagenet, cifar]
+SOURCES = [archives, json_rows, tfrecords, imagenet]
 
 
 @contextlib.contextmanager

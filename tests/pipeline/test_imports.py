@@ -70,7 +70,7 @@ def test_without_opencv_the_ops_name_the_install_command():
     assert "Ops need OpenCV, which is not installed. Install it: pip install -e '" in last
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("jax", [False, True])
 def test_tf_data_leaves_the_accelerators_to_keras_unless_jax_came_first(jax):
     assert run(IMPORTED.format(", jax" * jax)).stdout == f"{jax}\n"

@@ -1,4 +1,4 @@
-"""How well the default order mixes data that is sorted by class, at ImageNet's size. A table: tests/benchmarks."""
+"""How well the default order mixes data that is sorted by class, at ImageNet's size."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def mean_classes(labels: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("batch", "record_bytes"),
-    [(256, 3_000), (256, 2_000_000), (1024, 110_000), (4096, 3_000), (4096, 2_000_000)],
+    [(256, 2_000_000), (1024, 110_000), (4096, 3_000)],
 )
 def test_the_defaults_mix_sorted_data_nearly_as_a_true_shuffle_does(batch, record_bytes):
     labels, rows = np.arange(N) * CLASSES // N, 48 * 4096

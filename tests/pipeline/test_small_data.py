@@ -7,14 +7,14 @@ import pytest
 from host_batches import joined, rows_of, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.datasets import mixture, open_dataset, train_dataset
 from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
 from pipeline.order_defaults import Sizes, plan_records
-from pipeline.orders.order import TrainOrder
 
-NUMBERS, BATCHES = (1, 2, 7, 63, 234, 1000, 5000), (12, 24, 60, 300)
+NUMBERS, BATCHES = (1, 7, 234, 1000), (12, 60)
 SIZES = [(N, B, 1 + i % 4) for i, (N, B) in enumerate(itertools.product(NUMBERS, BATCHES))]
 
 
@@ -53,7 +53,7 @@ def test_records_come_equally_often_on_any_hosts(N, B, hosts):
         assert {key: value.tobytes() for key, value in batches[0].items()} == {k: v.tobytes() for k, v in alone.items()}
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_counts_are_even_and_hosts_agree_for_any_sizes(drawn):
     hosts, epochs = drawn.draw(st.integers(1, 4)), drawn.draw(st.sampled_from(["span", "drop"]))
@@ -105,13 +105,6 @@ def test_positions_over_a_thousand_epochs_are_uniform(seed):
     assert abs(unevenness(orders)) < 4
     assert abs(successions(orders) - 1) < 0.15
     assert len({tuple(order) for order in orders.tolist()}) == 1000
-
-
-def test_a_poor_shuffle_fails_these_tests():
-    windows = passes(TrainOrder(234, 234, streams=1, block_records=234, window_records=117))
-    blocks = passes(TrainOrder(234, 234, streams=1, block_records=2, window_records=1), epochs=50)
-    assert unevenness(windows) > 100
-    assert successions(blocks) > 100
 
 
 def test_the_order_of_small_data_never_changes():

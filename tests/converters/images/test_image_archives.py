@@ -81,9 +81,7 @@ PACK = {
     "stored .zip": functools.partial(zip_of, method=zipfile.ZIP_STORED),
     "streamed .zip": lambda files, folders: streamed_zip_of({**dict.fromkeys(folders, b""), **files}),
     "GNU .tar": tar_of,
-    "ustar .tar": functools.partial(tar_of, form=tarfile.USTAR_FORMAT),
     "pax .tar": functools.partial(tar_of, form=tarfile.PAX_FORMAT),
-    ".tar.gz": functools.partial(tar_of, mode="w:gz"),
     ".tgz": functools.partial(tar_of, mode="w:gz"),
 }
 

@@ -6,16 +6,14 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 from PIL import Image
 
 from converters import cifar_to_gcs
-from converters.pixels.cifar import CifarConverter, find_cifar
+from converters.pixels.cifar import find_cifar
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
-from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -90,19 +88,6 @@ def test_the_archive_the_tar_the_folder_and_the_files_give_the_same_shards(raw_c
     shards = {name for name in gz if "-of-" in name}
     assert all({name: other[name] for name in shards} == {name: gz[name] for name in shards} for other in others)
     assert len(shards) == 2
-
-
-def test_more_records_than_one_batch_of_references_holds_are_found_at_their_places(raw_cifar):
-    name = next(name for name in raw_cifar.batches if "test" in name)
-    raw_cifar.batches[name] = np.tile(raw_cifar.batches[name], (400, 1))  # 2,400 records, six times 400
-    raw = find_cifar(str(raw_cifar.write().directory), ["test"], None)
-    converter = CifarConverter(raw.names, raw.coarse_names)
-    rows = [row for refs in converter.scan(LocalStorage(), raw.sources[0]) for row in refs]
-    data = (raw_cifar.directory / raw_cifar.folder / name).read_bytes()
-    size = 3073 + raw_cifar.coarse
-    assert [row.key[-11:-4] for row in rows] == [f"{n:07d}" for n in range(2400)]
-    assert [(row.offset, row.size) for row in rows] == [(n * size, size) for n in range(2400)]
-    assert [row.columns["label"] for row in rows] == [data[n * size + raw_cifar.coarse] for n in range(2400)]
 
 
 def test_labels_that_are_no_class_are_listed(raw_cifar, tmp_path):
@@ -207,13 +192,3 @@ def test_directories_with_no_or_both_cifars_and_dry_runs_of_an_archive_are_refus
         RawDataError, match=r"has cifar-10-\S+ and cifar-100-\S+\. Give a directory with only one of them"
     ):
         raw_cifar.convert(tmp_path / "out")
-
-
-def test_tfds_gives_the_raw_pixels(raw_cifar, tmp_path):
-    raw_cifar.write().convert(tmp_path / "out", "--splits=test")
-    raw = expected(raw_cifar, "test")
-    for example in tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="test"):
-        labels, image = raw.pop(example["image"]["filename"].numpy().decode())
-        np.testing.assert_array_equal(example["image"]["encoded"], image)
-        assert int(example["image"]["class"]["label"]) == labels[-1]
-    assert not raw

@@ -82,14 +82,6 @@ def test_the_schema_of_a_prepared_dataset_lists_the_features_of_its_records(conv
     assert verify([str(converted[1]), "--decode"]) == 0
 
 
-def test_tfds_reads_a_conversion_that_was_converted_again(converted, tmp_path):
-    from converters import tfrecord_to_gcs
-
-    tfrecord_to_gcs.main([f"--raw-data-dir={converted[1]}", f"--gcs-output-path={tmp_path}"])
-    assert decoded(tmp_path, "train") == decoded(converted[0], "train")
-    assert verify([str(tmp_path)]) == 0
-
-
 def test_the_files_alone_are_enough_where_tfds_is_not_installed(converted, tmp_path):
     from converters import tfrecord_to_gcs
 

@@ -3,17 +3,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sweep import examples
 
-from pipeline.decoding.columns import Ragged
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.rows import parser_of
 from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.example import encode_example
-from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
 
@@ -27,7 +21,6 @@ FEATURES = {
     "boxes": Feature("float32", (None,)),
 }
 SCHEMA = Schema("all", FEATURES)
-f32 = st.floats(width=32, allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -51,36 +44,6 @@ def record(i: int) -> dict:
 def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str, np.ndarray]:
     seeds = np.zeros((len(records), decoder.num_ops, 2), np.int32)
     return decoder([encode_example(SCHEMA, r) for r in records], seeds, np.array(index, np.int32))
-
-
-@settings(max_examples=examples(25))
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {
-                "id": st.integers(-(2**63), 2**63 - 1),
-                "pair": st.lists(f32, min_size=2, max_size=2),
-                "grid": st.lists(st.integers(-9, 9), min_size=6, max_size=6),
-                "name": st.binary(max_size=5),
-                "boxes": st.lists(f32, max_size=4),
-            },
-            optional={"rank": st.integers(-9, 9), "words": st.lists(st.binary(max_size=3), max_size=3)},
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_parsing_gives_what_was_written(records):
-    payloads = [encode_example(SCHEMA, r) for r in records]
-    columns = parser_of(SCHEMA, FEATURES)(payloads)
-    parsed = {key: column.rows() if isinstance(column, Ragged) else column for key, column in columns.items()}
-    for i, written in enumerate(map(decode_example, payloads)):
-        for key, feature in FEATURES.items():
-            value = parsed[key][i]
-            default = [] if None in feature.shape else [b"" if feature.dtype == "bytes" else 0]
-            assert np.asarray(value, object).ravel().tolist() == written.get(key, default)
-            if None not in feature.shape:
-                assert np.shape(value) == feature.shape
 
 
 def test_by_default_a_batch_has_every_feature_that_it_can_have():
@@ -174,11 +137,6 @@ def test_a_batch_without_features_still_proves_itself():
 def test_keys_that_a_batch_cannot_have_are_refused_before_reading(options, error, text):
     with pytest.raises(error, match=text):
         Decoder(SCHEMA, 2, **options)
-
-
-def test_an_unknown_feature_is_not_parsed():
-    with pytest.raises(OptionError, match=r"the records have no feature 'iid'\. Did you mean 'id'\?"):
-        parser_of(SCHEMA, ["iid"])
 
 
 @pytest.mark.parametrize(

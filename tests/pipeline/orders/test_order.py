@@ -22,11 +22,6 @@ def epoch_ids(order, epoch: int) -> list[int]:
     return [i for position in steps for i in batch_ids(order, position)]
 
 
-def test_an_epoch_that_the_batch_divides_has_every_record():
-    order = TrainOrder(120, 12, seed=3, streams=12, block_records=7, window_records=5)
-    assert sorted(epoch_ids(order, 2)) == list(range(120))
-
-
 def test_the_order_of_a_seed_never_changes():
     # Golden: over blocks, a short last one, streams, windows and two epochs. A saved position lives by it.
     order = TrainOrder(23, 4, seed=42, streams=2, block_records=3, window_records=5)
@@ -115,11 +110,6 @@ def test_a_batch_larger_than_the_split_names_the_way_out():
 def test_an_invalid_option_of_an_order_is_refused_with_valid_values(options, text):
     with pytest.raises(OptionError, match=text):
         TrainOrder(30, 12, **(ONE | {"streams": 2} | options))
-
-
-def test_more_streams_than_records_are_refused():
-    with pytest.raises(OptionError, match=r"streams=12 .* at most the split's 5 records. Nearest that do: 3, 4\."):
-        usual_order(5, 12, streams=12, block_records=1, epochs="span")
 
 
 @pytest.mark.parametrize(

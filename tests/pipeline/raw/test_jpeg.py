@@ -1,6 +1,5 @@
 """What is said of an image's bytes, and repaired in them, at each level of verification."""
 
-import contextlib
 import io
 
 import numpy as np
@@ -91,14 +90,3 @@ def test_a_file_cut_anywhere_is_rejected_and_never_crashes(cut):
     data = encode(size=(16, 16))
     with pytest.raises(Reject):
         to_rgb_jpeg(data[: min(cut, len(data) - 3)], "end")
-
-
-def test_a_damaged_jpeg_is_rejected_without_output_on_stderr(capfd):
-    # libjpeg as TensorFlow builds it prints "Improper call to JPEG library in state 201"; neither decoder of ours does.
-    data = encode(size=(16, 16))
-    for cut in range(2, len(data) - 2):
-        for end in (b"", b"\xff\xd9"):
-            for verify in VERIFY_LEVELS:
-                with contextlib.suppress(Reject):
-                    to_rgb_jpeg(data[:cut] + end, verify)
-    assert capfd.readouterr() == ("", "")

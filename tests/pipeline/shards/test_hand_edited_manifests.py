@@ -4,7 +4,6 @@ The suite takes a sample of the mutations; with SWEEP=1 in the environment, all 
 
 import contextlib
 import copy
-import itertools
 import json
 import os
 import random
@@ -130,8 +129,3 @@ def test_mutated_manifests_are_read_unchanged_or_refused_in_one_line(directory, 
     print(f"{len(chosen)} mutations: {ended}")
     assert not wrong, "\n".join(wrong)
     assert ended["refused"] > ended["read"] > 0
-
-
-def test_mutations_reach_every_value_and_every_object():
-    assert len(list(mutations({"a": [1, {"b": 2}]}))) == 4 * (len(VALUES) + 1) + 2
-    assert sum(1 for _ in itertools.islice(places({"a": [1, {"b": 2}]}), 9)) == 4

@@ -33,7 +33,7 @@ def write(storage, path, data):
         sink.write(data)
 
 
-FAULTS = [Status(429), Status(500), Status(503, retry_after=1), Status(408), Reset(), Short()]
+FAULTS = [Status(429), Status(503, retry_after=1), Reset(), Short()]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
@@ -112,9 +112,7 @@ def test_a_revoked_token_is_renewed_once(storage, bucket, gcs_server, monkeypatc
     [
         ("read", Status(503), r"cannot read gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
         ("read", Reset(), r"cannot read gs://\S+/x: (Connection|Protocol)Error \(\d+ attempts in 1 s\): "),
-        ("read", Short(), r"cannot read gs://\S+/x: \w+ \(\d+ attempts in 1 s\): "),
         ("list", Status(429), r"cannot list gs://\S+: status 429 \(\d+ attempts in 1 s\): "),
-        ("delete", Status(500), r"cannot delete gs://\S+/x: status 500 \(\d+ attempts in 1 s\): "),
         ("write", Status(503), r"cannot write gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
         ("write large", Status(503), r"cannot write gs://\S+/x: .*503.*"),
     ],
@@ -128,7 +126,6 @@ def test_a_permanent_failure_names_object_status_and_attempts_within_the_time_li
     calls = {
         "read": lambda: storage.read(f"{bucket}/x"),
         "list": lambda: storage.list(bucket),
-        "delete": lambda: storage.delete(f"{bucket}/x"),
         "write": lambda: write(storage, f"{bucket}/x", b"new"),
         "write large": lambda: write(storage, f"{bucket}/x", LARGE),
     }
