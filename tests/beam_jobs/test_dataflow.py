@@ -56,9 +56,7 @@ def test_without_googles_client_the_extra_is_named(monkeypatch):
 @pytest.mark.parametrize("flag", ["detach", "cancel_on_interrupt"])
 def test_detaching_and_cancelling_are_refused_for_local_jobs(flag):
     args = Namespace(runner="local", local_processes=1, **{flag: True})
-    with pytest.raises(
-        OptionError, match=f"--{flag.replace('_', '-')}: with --runner=local, a job ends with this command"
-    ):
+    with pytest.raises(OptionError, match=f"--{flag.replace('_', '-')}: with --runner=local, a job ends with this"):
         beam_options(args, [])
 
 

@@ -57,9 +57,7 @@ def test_missing_credentials_are_reported_before_the_service_is_called(bucket, m
         raise DefaultCredentialsError("none here")
 
     monkeypatch.setattr(google.auth, "default", none)
-    with pytest.raises(
-        InfeedError, match="no credentials for Google Cloud. Run `gcloud auth application-default login`"
-    ):
+    with pytest.raises(InfeedError, match="no credentials for Google Cloud. Run `gcloud auth application-default"):
         submit(job_of(output=f"{bucket}/out"))
 
 
@@ -107,9 +105,7 @@ def test_a_refused_job_is_reported_with_the_exhausted_quota(bucket, service):
 @pytest.mark.timeout(60)  # Beam would try for ten minutes
 def test_a_staging_bucket_that_is_not_there_is_named_at_once(bucket, service):
     service.order()
-    with pytest.raises(
-        ConversionError, match=r"cannot create gs://nowhere/s/infeed-\S+: bucket 'nowhere' does not exist"
-    ):
+    with pytest.raises(ConversionError, match=r"cannot create gs://nowhere/s/infeed-\S+: bucket 'nowhere' does"):
         submit(job_of(output=f"{bucket}/out"), *service.flags, "--staging_location=gs://nowhere/s")
     assert service.requests("POST") == []
 

@@ -1,7 +1,6 @@
 """Names in raw data may be orders to a terminal. None arrives: not from files, archives, columns, labels or keys."""
 
 import contextlib
-import csv
 import json
 import os
 import pty
@@ -49,17 +48,6 @@ def archives(raw: Path):
         path.rmdir() if path.is_dir() else path.unlink()
     (raw / "inside").rmdir()
     return image_folder_to_gcs.main, []
-
-
-def table(raw: Path):
-    raw.mkdir()
-    with (raw / "train.csv").open("w", newline="") as out:
-        rows = csv.writer(out)
-        rows.writerow([f"id {LINES}", f"text {LINES}", "label"])
-        rows.writerows([[i, f"text {i} {LINES}", f"cat [/red] {BAD}"] for i in range(5)])
-        rows.writerow([LINES])
-    (raw / f"no table {LINES}.csv").touch()
-    return table_to_gcs.main, [f"--text-column=text {LINES}", "--label-column=label"]
 
 
 def json_rows(raw: Path):

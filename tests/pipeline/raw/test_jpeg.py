@@ -72,10 +72,7 @@ def test_bytes_after_the_end_mark_are_no_damage():
         (encode(form="PNG")[:60], "truncated or damaged image"),
         (encode(form="PNG")[:8] + bytes(30), "^truncated or damaged image: its header cannot be read$"),
         (encode("CMYK", size=(64, 64))[:-900], "truncated or damaged JPEG"),
-        (
-            b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + b"\0" * 20,
-            r"65535x65535 pixels; allowed are 1 to 100,000,000",
-        ),
+        (b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + b"\0" * 20, r"65535x65535 pixels; allowed are 1"),
         (b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x00\x00\x05\x03" + b"\0" * 20, "5x0 pixels"),
     ],
     ids=range(9),

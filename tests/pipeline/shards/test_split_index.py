@@ -50,9 +50,7 @@ def test_a_damaged_index_is_named(tmp_path):
     entry = written(tmp_path, [[5, 1], [6, 2]])
     path = tmp_path / "_index/train.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(
-        ShardError, match=r"_index/train\.npy has crc32c \w+, the manifest says .* convert the split again"
-    ):
+    with pytest.raises(ShardError, match=r"_index/train\.npy has crc32c \w+, the manifest says .* convert the split"):
         load_index(LocalStorage(), str(tmp_path), "train", entry)
 
 

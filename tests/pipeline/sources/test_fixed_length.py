@@ -95,11 +95,7 @@ def test_neighbouring_fixed_length_records_are_read_with_one_range_per_file(tmp_
 @pytest.mark.parametrize(
     ("size", "format", "text"),
     [
-        (
-            11,
-            FixedLength(5),
-            r"data\.bin has 11 bytes, which is not a whole number of 5-byte records: 2 records and 1 b",
-        ),
+        (11, FixedLength(5), r"data\.bin has 11 bytes, which is not a whole number of 5-byte records: 2 records and 1"),
         (4, FixedLength(5), "0 records and 4 bytes"),
         (11, FixedLength(5, 2, 3), "of 5-byte records between a header of 2 and a footer of 3: 1 records and 1 bytes"),
         (4, FixedLength(5, 2, 3), "has 4 bytes, .* a footer of 3: shorter than header and footer"),

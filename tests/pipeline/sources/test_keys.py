@@ -21,9 +21,7 @@ def test_an_error_names_the_record_by_its_key(digits, tmp_path):
     where = open_dataset(str(out)).where(7)
     assert " (record 7 of 'train', key train/n" in where
     decode = DecodeJpeg("image/encoded", shape=(8, 8, 1))
-    with pytest.raises(
-        SchemaError, match=r"\(record 0 of 'validation', key validation/\S+\.JPEG\): 'image/encoded' is a JPEG"
-    ):
+    with pytest.raises(SchemaError, match=r"\(record 0 of 'validation', key validation/\S+\.JPEG\): 'image/encoded'"):
         next(eval_dataset(str(out), global_batch=4, ops=[decode], keys=["image"]).batches())
     copy = shutil.copytree(out, tmp_path / "copy")
     records = open_dataset(str(copy))
