@@ -49,8 +49,7 @@ def runner_of(runner):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["local", "DirectRunner", "direct", "FnApiRunner", "apache_beam.runners.direct.direct_runner.DirectRunner"],
+    "name", ["local", "DirectRunner", "direct", "FnApiRunner", "apache_beam.runners.direct.direct_runner.DirectRunner"]
 )
 def test_every_name_of_the_local_runner_selects_the_runner_that_downloads_nothing(name):
     assert runner_of(name) == RUNNERS["local"].runner

@@ -136,12 +136,7 @@ with scratch.Scratch(out) as files:
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"),
-    [
-        (signal.SIGINT, "growing"),
-        (signal.SIGTERM, "whole"),
-        (signal.SIGTERM, "nothing"),
-    ],
+    ("number", "moment"), [(signal.SIGINT, "growing"), (signal.SIGTERM, "whole"), (signal.SIGTERM, "nothing")]
 )
 def test_ctrl_c_and_sigterm_remove_uncompressed_files_and_end_the_process_by_the_signal(tmp_path, number, moment):
     (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(1000)))

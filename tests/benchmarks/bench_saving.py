@@ -61,10 +61,7 @@ def savers(directory: Path, state: TrainState) -> dict[str, tuple[Callable[[int,
     def save_orbax(number: int, state: TrainState) -> None:
         orbax.save(number, args=ocp.args.StandardSave(state))  # pyright: ignore[reportCallIssue]
 
-    return {
-        "Orbax": (save_orbax, orbax.wait_until_finished),
-        "infeed": (save_ours, lambda: ours.settle(wait=True)),
-    }
+    return {"Orbax": (save_orbax, orbax.wait_until_finished), "infeed": (save_ours, lambda: ours.settle(wait=True))}
 
 
 def turn(

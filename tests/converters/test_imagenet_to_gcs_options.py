@@ -8,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from converters import command_line
-from pipeline.errors import ConversionError, InfeedError, LabelError, OptionError, RawDataError
+from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 
 without_beam = pytest.mark.usefixtures("without_beam")
@@ -24,17 +24,12 @@ def flags_of(raw, out):
 
 
 BAD_OPTIONS = [
-    ("--raw-data-dir=/nowhere/raw", RawDataError, "--raw-data-dir=/nowhere/raw does not exist"),
-    ("--splits=tarin", OptionError, "unknown split 'tarin'. Did you mean 'train'"),
     ("--splits=,", OptionError, "--splits=,: no split was chosen. Known: train, validation"),
-    ("--target-shard-bytes=10 parsecs", OptionError, "is not a size in bytes"),
     ("--num-train-shards=0", OptionError, "--num-train-shards=0: must be at least 1"),
     ("--gcs-output-path=", OptionError, r"--output is empty. Give a directory; the current one is '\.'"),
     ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
     ("--max-bad-records=-1", OptionError, "--max-bad-records=-1: must be at least 0"),
     ("--verfiy=end", OptionError, "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean"),
-    ("--overwite", OptionError, "--overwite is not an option of this command. Did you mean --overwrite"),
-    ("--gcs-output-path=s3://bucket", OptionError, "s3:// is not supported"),
     ("--gcs-output-path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
 ]
 
@@ -44,12 +39,6 @@ def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, me
     with pytest.raises(error, match=message):
         raw_imagenet.convert(tmp_path / "out", flag)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("flag", ["--overwite", "--verfiy=end"])
-def test_an_unknown_option_is_refused_in_a_dry_run_too(raw_imagenet, tmp_path, flag):
-    with pytest.raises(OptionError, match=flag.split("=")[0]):
-        raw_imagenet.convert(tmp_path / "out", flag, "--dry-run")
 
 
 def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
@@ -87,13 +76,6 @@ def test_a_class_that_is_not_in_the_label_list_is_one_clear_error(raw_imagenet, 
     assert not (tmp_path / "out").exists()
 
 
-def test_errors_on_the_command_line_are_one_message_without_a_traceback(raw_imagenet, tmp_path):
-    done = run(*flags_of(raw_imagenet.directory, tmp_path / "out"), "--splits=tarin")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --splits=tarin: unknown split")
-    assert "Traceback" not in done.stderr
-
-
 @without_beam
 def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(raw_imagenet, tmp_path, capsys):
     old = ["--project=p", "--local-scratch-dir=/nowhere", "--nogcs-upload"]
@@ -126,7 +108,3 @@ def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imag
     assert "Dry run: nothing was written." in dry
     assert wet == "ended: 2\n"
     assert "Install it: pip install -e '" in done.stderr
-
-
-def test_every_error_of_the_command_line_is_an_infeed_error():
-    assert all(issubclass(error, InfeedError) for _, error, _ in BAD_OPTIONS)

@@ -9,11 +9,7 @@ import pytest
 from host_batches import assert_same, crc_sum, taken
 
 from pipeline.datasets import Position, eval_dataset, train_dataset
-from pipeline.errors import (
-    BatchSizeError,
-    FingerprintError,
-    OptionError,
-)
+from pipeline.errors import BatchSizeError, FingerprintError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.sources.indexed_records import IndexedRecords

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import eval_dataset, open_dataset
-from pipeline.errors import (
-    EmptySplitError,
-    ManifestError,
-    OptionError,
-    RawDataError,
-    SchemaError,
-    StorageError,
-)
+from pipeline.errors import EmptySplitError, ManifestError, OptionError, RawDataError, SchemaError, StorageError
 from pipeline.formats import TextLines, TFRecords
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame

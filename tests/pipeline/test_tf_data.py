@@ -16,14 +16,7 @@ from sweep import examples
 
 from pipeline import datasets, tf_data
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.errors import (
-    BatchSizeError,
-    EmptySplitError,
-    EvaluationError,
-    FingerprintError,
-    InputError,
-    OptionError,
-)
+from pipeline.errors import BatchSizeError, EmptySplitError, EvaluationError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.inputs.tf_program import TfProgram
 from pipeline.ops import DecodeJpeg, RandomShift

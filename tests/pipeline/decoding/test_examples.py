@@ -28,10 +28,7 @@ VALUES = {
 }
 KEYS = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(LONG)
 FEATURES = st.builds(
-    Feature,
-    st.sampled_from(sorted(VALUES)),
-    st.sampled_from([(), (), (1,), (2, 3), (None,)]),
-    optional=st.booleans(),
+    Feature, st.sampled_from(sorted(VALUES)), st.sampled_from([(), (), (1,), (2, 3), (None,)]), optional=st.booleans()
 )
 
 

@@ -87,12 +87,6 @@ def test_a_run_resumed_before_the_first_bad_record_has_the_batches_of_the_straig
     assert_same(taken(again, again.restore(saved), 4), taken(straight, count=steps + 4)[steps:])
 
 
-@pytest.mark.parametrize("on_error", ["skip", "mask"])
-def test_a_tf_dataset_replaces_or_masks_the_same_bad_records(pictures, on_error):
-    source = training(pictures[1], on_error=on_error)
-    assert_same(list(dataset_of(source).take(4).as_numpy_iterator()), taken(source, count=4))
-
-
 def test_a_run_that_ended_on_a_bad_record_resumes_with_skip(pictures):
     ended = training(pictures[1])
     assert training(pictures[1], on_error="skip").restore(ended.state(ended.start)) == ended.start

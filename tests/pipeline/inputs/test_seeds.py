@@ -9,15 +9,9 @@ from sweep import examples
 
 from pipeline.datasets import eval_dataset, mixture, train_dataset
 from pipeline.hosts import Hosts
-from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
+from pipeline.orders.hashing import device_seeds, record_seeds
 
 NUMBERS = {"x": np.arange(30, dtype=np.int32)}
-
-
-def seeds_by_record(batches):
-    """(epoch's part of the batches) record -> its seed as a tuple."""
-    ids, seeds = rows_of(batches, "_index").tolist(), rows_of(batches, "_seed").tolist()
-    return {record: tuple(seed) for record, seed in zip(ids, seeds, strict=True)}
 
 
 @settings(max_examples=examples(25))
@@ -39,30 +33,11 @@ def test_the_seed_of_a_record_is_a_hash_of_seed_epoch_and_record_on_any_hosts(se
     assert rows_of(batches, "_seed").dtype == np.uint32
 
 
-def test_a_resumed_input_delivers_the_same_seeds():
-    source = train_dataset(NUMBERS, global_batch=8, epochs="span", seed=3)
-    whole = rows_of(taken(source, count=9), "_seed")
-    again = train_dataset(NUMBERS, global_batch=8, epochs="span", seed=3)
-    rest = taken(again, again.restore(source.state(source.advance(source.start, 4))), count=5)
-    np.testing.assert_array_equal(rows_of(rest, "_seed"), whole[32:])
-
-
 def test_records_of_a_mixture_have_seeds_of_their_own():
     parts = [NUMBERS, {"x": np.arange(100, 130, dtype=np.int32)}]
     batches = taken(train_dataset(mixture(parts, [1.0, 1.0]), global_batch=20), count=3)
     drawn = [tuple(seed) for seed in rows_of(batches, "_seed").tolist()]
     assert len(set(drawn)) == 60
-
-
-def test_seeds_are_uniform_and_independent_of_those_of_ops():
-    seeds = record_seeds(0, np.zeros(20_000, np.int64), np.arange(20_000))
-    ours, theirs = device_seeds(seeds), op_seeds(seeds, 3).view(np.uint32)
-    for bit in range(32):
-        share = ((ours >> np.uint32(bit)) & 1).mean(axis=0)
-        assert (np.abs(share - 0.5) < 0.02).all()
-    for op in range(3):
-        same = np.unpackbits((ours ^ theirs[:, op]).view(np.uint8)).mean()
-        assert abs(same - 0.5) < 0.005
 
 
 @pytest.mark.parametrize("nested", [False, True])

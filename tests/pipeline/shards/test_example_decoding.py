@@ -26,10 +26,7 @@ ODD = {
         {"a": [-1, -1]},
     ),
     "unpacked floats": (example(entry("a", feature("float32", b"\x0d\0\0\x80\x3f"))), {"a": [1.0]}),
-    "the value before the key": (
-        example(field(2, feature("int64", b"\x08\x05")) + field(1, b"a")),
-        {"a": [5]},
-    ),
+    "the value before the key": (example(field(2, feature("int64", b"\x08\x05")) + field(1, b"a")), {"a": [5]}),
     "a key twice": (
         example(*(entry("a", feature("int64", b"\x08" + number)) for number in (b"\1", b"\2"))),
         {"a": [2]},
@@ -43,10 +40,7 @@ ODD = {
     "no key": (example(field(2, feature("int64", b"\x08\x05"))), {"": [5]}),
     "nothing": (b"", {}),
     "a field beside features": (example(entry("a", feature("int64", b"\x08\x05"))) + UNKNOWN, {"a": [5]}),
-    "a field beside the entries": (
-        field(1, UNKNOWN + field(1, entry("a", feature("int64", b"\x08\x05")))),
-        {"a": [5]},
-    ),
+    "a field beside the entries": (field(1, UNKNOWN + field(1, entry("a", feature("int64", b"\x08\x05")))), {"a": [5]}),
     "a field beside the list": (example(entry("a", UNKNOWN + feature("int64", b"\x08\x05"))), {"a": [5]}),
 }
 

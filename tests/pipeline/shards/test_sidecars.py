@@ -21,9 +21,7 @@ INFO_0_1 = {
     "fileFormat": "tfrecord",
     "moduleName": "infeed",
     "name": "imagenet2012",
-    "splits": [
-        {"filepathTemplate": "ours-{SPLIT}", "name": "train", "numBytes": "700", "shardLengths": ["3", "4"]},
-    ],
+    "splits": [{"filepathTemplate": "ours-{SPLIT}", "name": "train", "numBytes": "700", "shardLengths": ["3", "4"]}],
     "version": "5.1.0",
 }
 

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import (
-    CorruptRecordError,
-    EmptySplitError,
-    ManifestError,
-    OptionError,
-    ShardError,
-    StorageError,
-)
+from pipeline.errors import CorruptRecordError, EmptySplitError, ManifestError, OptionError, ShardError, StorageError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
 from pipeline.shards.split_index import Location, SplitIndex

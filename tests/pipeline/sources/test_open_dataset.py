@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import open_dataset, train_dataset
-from pipeline.errors import (
-    OptionError,
-    ShardError,
-)
+from pipeline.errors import OptionError, ShardError
 from pipeline.formats import TextLines
 
 
