@@ -202,12 +202,6 @@ def test_a_second_split_joins_the_manifest_and_another_dataset_is_refused(gather
         later.commit()
 
 
-def test_another_plan_for_the_same_split_is_refused_with_both_digests(gather, raw_imagenet, tmp_path):
-    first = gather().plan
-    other, _, _ = plan_and_rows(raw_imagenet, tmp_path / "out", seed=1)
-    with pytest.raises(ConversionError, match=rf"another plan: {first.digest} .*seed 0\); this one is {other.digest}"):
-        claim(STORAGE, other)
-    claim(STORAGE, first)
 
 
 def test_a_finished_shard_is_reused_and_a_damaged_one_rewritten(gather, tmp_path):

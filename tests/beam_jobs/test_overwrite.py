@@ -143,12 +143,6 @@ def test_a_damaged_shard_of_the_right_size_is_found_by_verify_existing(raw_image
     assert shard_digests(out) == good
 
 
-def test_a_truncated_shard_is_written_again_without_being_asked(raw_imagenet, out, shard_digests):
-    good = shard_digests(out)
-    path = out / "train-00002-of-00003"
-    path.write_bytes(path.read_bytes()[:-1])
-    raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train")
-    assert shard_digests(out) == good
 
 
 def test_repaired_raw_data_replaces_a_failed_conversion(raw_imagenet, tmp_path):

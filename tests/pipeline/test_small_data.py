@@ -80,31 +80,12 @@ def test_only_batches_that_cross_an_epoch_hold_a_record_twice():
     assert all(step * 64 // 234 < (step * 64 + 63) // 234 for step in repeat)
 
 
-def passes(order, epochs=1000):
-    """The records of each epoch in their order, [epochs, N]. A batch of the order is an epoch."""
-    return order.rows(order.start, [range(order.num_records)], epochs).record_ids.reshape(epochs, -1)
 
 
-def unevenness(orders, bins=18):
-    """How many standard deviations chi-squared of (record, part of the epoch) is above its mean in a true shuffle."""
-    epochs, N = orders.shape
-    table = np.zeros((N, bins))
-    np.add.at(table, (orders.ravel(), np.tile(np.arange(N) * bins // N, epochs)), 1)
-    expected, freedom = epochs / bins, (N - 1) * (bins - 1)
-    return (((table - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5
 
 
-def successions(orders):
-    """How often a record is followed by the next one in the data, per epoch: about once in a true shuffle."""
-    return (np.diff(orders) == 1).sum() / len(orders)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_positions_over_a_thousand_epochs_are_uniform(seed):
-    orders = passes(planned(234, 234, "span", seed))
-    assert abs(unevenness(orders)) < 4
-    assert abs(successions(orders) - 1) < 0.15
-    assert len({tuple(order) for order in orders.tolist()}) == 1000
 
 
 def test_the_order_of_small_data_never_changes():
@@ -124,13 +105,6 @@ def test_large_data_and_given_streams_keep_their_streams():
     assert planned(234, 64, "span", streams=16).streams == 16
 
 
-def test_consecutive_batches_of_one_stream_reuse_its_permutations():
-    # A count, not a clock, as for many streams.
-    order = planned(16_384, 1024, "drop")
-    for step in range(16):
-        order.rows(order.advance(order.start, step), [range(128, 256)])
-    assert order.shuffle._blocks.cache_info().misses == 1
-    assert order.shuffle._window.cache_info().misses == 8
 
 
 def test_small_data_that_stay_several_streams_are_named(tmp_path, caplog):

@@ -139,30 +139,8 @@ def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_pa
     wait_for_threads([])
 
 
-@dataclass(frozen=True)
-class StallingOp:
-    """Waits, as an op of the user may."""
-
-    let_go: threading.Event
-    reads = ("image/class/label",)
-
-    def output_spec(self, specs) -> dict[str, ArraySpec]:
-        return {"label": specs["image/class/label"]}
-
-    def __call__(self, features, rng):
-        self.let_go.wait(2 * SOON)
-        return {"label": features["image/class/label"]}
 
 
-def test_a_decoder_that_stalls_is_a_stall_as_well(images, caplog):
-    let_go = threading.Event()
-    options = {"global_batch": 4, "ops": (StallingOp(let_go),), "keys": ("label",)}
-    batches = eval_dataset(images, stall_seconds=4 * STALL_SECONDS, **options).batches()
-    error = assert_ends_in_one_stall(batches, caplog)
-    assert "for input from thread 'infeed-decode'" in str(error)
-    assert "in StallingOp.__call__" in caplog.text
-    let_go.set()
-    wait_for_threads([])
 
 
 UNCAUGHT = """

@@ -203,40 +203,5 @@ def test_memory_does_not_grow_with_the_shard(write_dataset, tmp_path, verify):
     assert peak < 20e6  # of 50e6
 
 
-@pytest.mark.usefixtures("without_beam")
-def test_the_command_that_verify_prints_repairs_the_dataset(raw_imagenet, tmp_path, verify):
-    out = tmp_path / "out"
-    raw_imagenet.convert(out, "--num-train-shards=3")
-    status, printed, _ = verify(out, "--decode")
-    assert status == 0
-    assert printed.count("proven") == 2  # the digest of the keys, of both splits
-    flip(out / "train-00001-of-00003", -100)
-    flip(out / "_index/train.npy", -1)
-    (out / "validation-00000-of-00001").unlink()
-    edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
-    status, printed, damage = verify(out)
-    assert (status, len(damage)) == (1, 4)
-    assert f"--output={out} --splits=train,validation --verify-existing" in printed
-    raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train,validation", "--verify-existing")
-    assert verify(out, "--decode")[::2] == (0, [])
-    edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
-    _, _, damage = verify(out)
-    assert len(damage) == 1
-    assert f"manifest.json: key_digest of 'validation' is {'0' * 32}, its records have" in damage[0]
 
 
-def test_a_bucket_is_verified_as_a_disk_is(directory, verify, bucket, gcs_server):
-    name = bucket.removeprefix("gs://")
-    for file in directory.rglob("*"):
-        if file.is_file():
-            gcs_server.write(name, f"data/{file.relative_to(directory)}", file.read_bytes())
-    gcs_server.reset()
-    status, _, _ = verify(f"{bucket}/data", "--dali-index")
-    assert status == 0
-    assert len(gcs_server.requests("alt=media")) == 1 + 2 + 6  # manifest, indexes, the shards that are not empty
-    assert gcs_server.read(name, f"data/_dali/{SHARD}.idx").count(b"\n") == 7
-    flip(directory / SHARD, 14)
-    gcs_server.write(name, f"data/{SHARD}", (directory / SHARD).read_bytes())
-    status, _, damage = verify(f"{bucket}/data")
-    assert (status, len(damage)) == (1, 2)
-    assert f"{bucket}/data/{SHARD}, record 0 at byte 0: its payload has crc32c" in damage[0]

@@ -16,7 +16,6 @@ from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 MiB = 1 << 20
-SOON = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.02).with_timeout(10)
 DATA = bytes(range(256)) * 4096
 
 
@@ -39,14 +38,6 @@ def blob(things):
     return things.blob("data")
 
 
-@pytest.mark.parametrize("size", [100, 9 * MiB], ids=["at once", "resumable"])
-def test_generation_0_is_for_the_first_writer_only(server, things, size):
-    data = os.urandom(size)
-    blob = things.blob("first", chunk_size=8 * MiB)
-    blob.upload_from_file(io.BytesIO(data), if_generation_match=0)
-    with pytest.raises(exceptions.PreconditionFailed):
-        blob.upload_from_file(io.BytesIO(bytes(size)), if_generation_match=0)
-    assert server.read(things.name, "first") == data
 
 
 def test_only_the_first_of_two_resumable_uploads_of_generation_0_succeeds(server, things):
@@ -84,14 +75,6 @@ def test_a_client_that_dies_half_way_through_its_body_has_written_nothing(server
     assert list(server.objects(things.name, "half")) == ["half/other"]
 
 
-def test_a_chunk_whose_answer_is_lost_is_sent_again_and_counted_once(server, things):
-    session, data = things.blob("chunks").create_resumable_upload_session(), os.urandom(MiB // 2)
-    half = len(data) // 2
-    first = {"Content-Range": f"bytes 0-{half - 1}/*"}
-    assert [put(session, data[:half], first), put(session, data[:half], first)] == [308, 308]
-    last = {"Content-Range": f"bytes {half}-{len(data) - 1}/{len(data)}"}
-    assert [put(session, data[half:], last), put(session, data[half:], last)] == [200, 200]
-    assert server.read(things.name, "chunks") == data
 
 
 @pytest.mark.parametrize(("code", "kind"), [(403, exceptions.Forbidden), (503, exceptions.ServiceUnavailable)])
@@ -140,13 +123,6 @@ def test_a_fault_after_a_request_leaves_its_effect(server, things, action):
     assert list(server.objects(things.name)) == ["after"]
 
 
-@pytest.mark.parametrize("action", [Status(503, when="after"), Reset(when="after"), Status(500)], ids=repr)
-def test_a_resumable_upload_survives_faults_on_every_chunk(server, things, action):
-    for skip in (0, 2, 4):  # each chunk once, then its repetition passes
-        server.fail("PUT /upload.*name=patient", action, skip=skip)
-    with things.blob("patient").open("wb", chunk_size=512 * 1024, retry=SOON) as file:
-        file.write(DATA)
-    assert server.read(things.name, "patient") == DATA
 
 
 def put(url, body, headers=None):

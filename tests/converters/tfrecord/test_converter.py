@@ -136,16 +136,6 @@ def test_changed_bytes_of_the_same_size_are_another_plan_on_a_disk_too(raw, tmp_
         convert(raw, tmp_path / "out")
 
 
-def test_a_file_that_changes_between_scan_and_gather_is_named(raw, tmp_path, monkeypatch):
-    scan = TfrecordConverter.scan
-
-    def then_replaced(self, storage, source):
-        yield from scan(self, storage, source)
-        write(raw / source.tag, map(payload, range(20, 30)))
-
-    monkeypatch.setattr(TfrecordConverter, "scan", then_replaced)
-    with pytest.raises(ConversionError, match=r"raw/train-0000\d-of-00002 changed during the conversion"):
-        convert(raw, tmp_path / "out")
 
 
 def test_a_dry_run_prints_the_schema_as_the_option_takes_it(raw, tmp_path, capsys):

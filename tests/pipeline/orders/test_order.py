@@ -67,17 +67,6 @@ def test_evaluation_has_every_record_once_in_order_and_less_than_a_batch_of_padd
     assert order.remaining(order.advance(order.start, order.steps_per_epoch)) == 0
 
 
-def test_a_records_seed_depends_on_seed_epoch_and_record_alone():
-    seeds = {}
-    for batch, streams in ((12, 4), (6, 2)):
-        order = usual_order(36, batch, seed=5, streams=streams, block_records=4)
-        for t in range(order.steps_per_epoch):
-            rows = order.rows(order.advance(Position(1, 0), t), [range(batch)])
-            seeds[batch] = seeds.get(batch, {}) | dict(zip(rows.record_ids.tolist(), rows.seeds.tolist(), strict=True))
-    assert seeds[12] == seeds[6]
-    assert len(set(seeds[12].values())) == 36
-    other_epoch = usual_order(36, 12, seed=5, streams=4, block_records=4).rows(Position(2, 0), [range(12)])
-    assert not set(other_epoch.seeds.tolist()) & set(seeds[12].values())
 
 
 def test_consecutive_batches_reuse_the_permutations_of_their_epoch():

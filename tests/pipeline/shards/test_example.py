@@ -76,14 +76,8 @@ def test_floats_beyond_float32_are_refused_but_infinity_and_nan_are_encoded(valu
         assert encode_example(schema, {"x": fine})
 
 
-def test_keys_are_encoded_in_order_and_a_prefix_comes_first():
-    schema = Schema("s", {"ab": Feature("int64"), "a": Feature("int64")})
-    assert list(decode_example(encode_example(schema, {"ab": 1, "a": 2}))) == ["a", "ab"]
 
 
-def test_the_order_of_the_values_does_not_change_the_bytes():
-    schema = Schema("s", {"b": Feature("int64"), "a": Feature("bytes")})
-    assert encode_example(schema, {"a": b"x", "b": 1}) == encode_example(schema, {"b": 1, "a": b"x"})
 
 
 def test_numpy_arrays_are_encoded_in_row_major_order():
