@@ -202,8 +202,6 @@ def test_a_second_split_joins_the_manifest_and_another_dataset_is_refused(gather
         later.commit()
 
 
-
-
 def test_a_finished_shard_is_reused_and_a_damaged_one_rewritten(gather, tmp_path):
     gathered = gather()
     path = tmp_path / "out/train-00000-of-00003"

@@ -143,8 +143,6 @@ def test_a_damaged_shard_of_the_right_size_is_found_by_verify_existing(raw_image
     assert shard_digests(out) == good
 
 
-
-
 def test_repaired_raw_data_replaces_a_failed_conversion(raw_imagenet, tmp_path):
     raw = raw_imagenet
     good = raw.train["n00000001"]["n00000001_0.JPEG"]

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
+from converted import records_of
 from PIL import Image
 from pyarrow import feather, ipc, parquet
 from sweep import SWEEP
@@ -17,8 +18,6 @@ from sweep import SWEEP
 from converters.table.columns import find_columns
 from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.raw import arrow_tables
-from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.schemes import open_storage
 
@@ -58,11 +57,6 @@ RECORD = {
     "tags": [b"b", b"c"],
     "none": [b""],
 }
-
-
-def records_of(out, split="train"):
-    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
-    return [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
 
 
 def features_of(out):

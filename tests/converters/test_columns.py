@@ -4,24 +4,13 @@ import json
 import math
 
 import pytest
+from converted import ledger_of, records_of
 
 from converters.table.columns import Column
 from pipeline.errors import LabelError, OptionError
-from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("without_beam")
-
-
-def records_of(out, split="train"):
-    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
-    return [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
-
-
-def ledger_of(out, split="train"):
-    lines = (out / f"_rejects/{split}.jsonl").read_text().splitlines()
-    return [line["error"] for line in map(json.loads, lines)]
 
 
 def features_of(out):
@@ -85,7 +74,9 @@ def test_a_label_is_named_in_the_manifest_and_never_missing(table, raw_tables, t
     raw_tables.convert(tmp_path / "out", "--label-column=kind", "--max-bad-records=1", "--columns=color=category")
     labels = read_manifest(str(tmp_path / "out")).labels
     assert (labels.key, labels.base, labels.names) == ("kind", 0, ("a", "b"))
-    assert ledger_of(tmp_path / "out") == ["line 4: 'kind' is ''; a label is a text of one line, or an integer"]
+    assert [*ledger_of(tmp_path / "out").values()] == [
+        "line 4: 'kind' is ''; a label is a text of one line, or an integer"
+    ]
     assert sorted((r["x"][0], r["kind"][0], r["color"][0]) for r in records_of(tmp_path / "out")) == [
         (1, 1, 0),
         (2, 0, -1),
@@ -105,7 +96,7 @@ def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
     jpegs = {(data,) for data in raw_tables.images.values() if data.startswith(b"\xff\xd8")}
     assert jpegs < images
     assert len(images) == len(raw_tables.images)
-    assert sorted(error.partition(": ")[2][:50] for error in ledger_of(tmp_path / "out")) == [
+    assert sorted(error.partition(": ")[2][:50] for error in [*ledger_of(tmp_path / "out").values()]) == [
         "'city' is ''; a label is a text of one line, or an",
         "'rooms' is 'x'; it must be an integer within int64",
         "4 cells; the header has 5",

@@ -5,7 +5,6 @@ row's inputs; with SWEEP=1 in the environment, it takes all five hundred."""
 
 import dataclasses
 import functools
-import io
 import os
 import re
 import resource
@@ -17,13 +16,13 @@ from pathlib import Path
 import hostile_tars
 import numpy as np
 import pytest
-from fuzz_sources import SOURCES, TRAIN_TAR, VALIDATION_TAR, Files, Source, find_imagenet, with_a_table
+from fuzz_sources import SOURCES, TRAIN_TAR, VALIDATION_TAR, Files, Source, with_a_table
 from rich.console import Console
 from stages import without_beam
 from sweep import SWEEP
 
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.launch import dry_run, launch
+from beam_jobs.launch import launch
 from converters.command_line import beam_options
 from pipeline.errors import InfeedError
 from pipeline.shards.manifest import read_manifest
@@ -197,8 +196,6 @@ def test_every_entry_of_a_class_folder_is_written_or_listed(whole, tmp_path, nam
     ended = checked(source, raw, tmp_path / "a/out", tmp_path / "a", source.records(whole(source.kind)))
     assert (ended.refused, ended.rejected >= 5) == ("", True)
     assert odd > 12
-
-
 
 
 @pytest.mark.parametrize("name", ["bomb", "bomb in a tar", "truncated", "not gzip", "no tar in it"])

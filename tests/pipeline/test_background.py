@@ -131,8 +131,6 @@ def test_dropping_the_iterator_ends_its_thread():
     wait_until(lambda: "infeed-dropped" not in infeed_threads())
 
 
-
-
 class Stall:
     """An iterable that gives some items and then waits to be let go."""
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 
 import numpy as np
@@ -145,3 +146,16 @@ def test_wrong_batch_sizes_keys_and_splits_are_refused_with_a_suggestion(images,
 def test_a_limit_below_one_is_refused(images):
     with pytest.raises(OptionError, match=r"limit=0 must be at least 1; None takes all 21 records"):
         eval_dataset(images, global_batch=4, limit=0)
+
+
+def test_a_dataset_tells_how_long_an_epoch_is_and_is_iterated_from_its_start(numbers_of, caplog):
+    caplog.set_level("INFO", "pipeline")
+    training, evaluation = (recipe(numbers_of(5, 0, 3), global_batch=3) for recipe in (train_dataset, eval_dataset))
+    told = [line for line in caplog.messages if "per epoch" in line]  # threads of an earlier test may still report
+    assert [line.partition(": ")[2].partition(", up")[0] for line in told] == [
+        "8 records, 2 batches of 3 per epoch",
+        "8 records, 3 batches of 3 per epoch",
+    ]
+    assert re.fullmatch(r"<DatasetInput of 8 records in batches of 3: \S+, split 'train'>", repr(training))
+    for _ in range(2):
+        assert_same([*evaluation], taken(evaluation))

@@ -5,11 +5,13 @@ import json
 import os
 import re
 import shutil
+import tracemalloc
 from hashlib import blake2b
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from damage import flip
 
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, EmptySplitError, OptionError, RawDataError
@@ -18,6 +20,7 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.local import LocalStorage
 from pipeline.tools import index_builder
 
 NUMBERS = Schema("numbers", {"i": Feature("int64"), "pair": Feature("float32", (2,))})
@@ -84,12 +87,6 @@ def test_the_schema_fits_the_splits_that_were_indexed_before(foreign):
     schema = read_manifest(str(foreign)).schema
     assert schema.features == {"i": Feature("int64"), "pair": Feature("float32", (None,))}
     assert rows_of(foreign, "train") == list(range(30))
-
-
-def flip(path, byte):
-    data = bytearray(path.read_bytes())
-    data[byte] ^= 1
-    path.write_bytes(data)
 
 
 def test_all_damage_is_named_by_file_record_and_offset_and_nothing_is_written(foreign, capsys):
@@ -213,3 +210,20 @@ def test_the_digests_of_an_index_follow_the_format(foreign):
     plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
     assert entry.plan_digest == blake2b(plan.encode(), digest_size=16).hexdigest()
     assert entry.sources == {"inputs": 3, "bytes": entry.num_bytes}
+
+
+def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_builder, "PIECE_BYTES", 1 << 14)
+    (tmp_path / "train.tfrecord").write_bytes(frame(b"0" * 300) * 5_000)
+    storage = LocalStorage()
+    tracemalloc.start()
+    try:
+        split = index_builder.IndexedSplit(
+            tuple(index_builder.IndexBuilder(storage, str(tmp_path), "train").files(storage.list(str(tmp_path))))
+        )
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert split.num_records == 5_000
+    assert held < 12 * 5_000 + 60_000
+    assert split.index is split.index

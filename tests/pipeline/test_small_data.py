@@ -80,14 +80,6 @@ def test_only_batches_that_cross_an_epoch_hold_a_record_twice():
     assert all(step * 64 // 234 < (step * 64 + 63) // 234 for step in repeat)
 
 
-
-
-
-
-
-
-
-
 def test_the_order_of_small_data_never_changes():
     # Golden: a saved position lives by it.
     order = planned(7, 4, "span", seed=42)
@@ -103,8 +95,6 @@ def test_large_data_and_given_streams_keep_their_streams():
     assert planned(16_384, 128, "drop").streams == 1
     assert planned(16_385, 128, "drop").streams == 64
     assert planned(234, 64, "span", streams=16).streams == 16
-
-
 
 
 def test_small_data_that_stay_several_streams_are_named(tmp_path, caplog):

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from pipeline.background import stacks, thread_frames
 from pipeline.datasets import DatasetInput, eval_dataset, train_dataset
 from pipeline.errors import OptionError, StallError
-from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 from pipeline.tf_data import dataset_of
 
@@ -137,10 +135,6 @@ def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_pa
     wait_for_threads(["infeed-read"])
     end_stall(tmp_path, shard)
     wait_for_threads([])
-
-
-
-
 
 
 UNCAUGHT = """

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import flip
 
 from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.manifest import read_manifest
@@ -37,12 +39,6 @@ def places(directory, split="train"):
     found = index.locate(np.arange(len(index.lengths)))
     files = [manifest.splits[split].shards[shard].file for shard in found.shard]
     return list(zip(files, found.record.tolist(), found.offset.tolist(), found.length.tolist(), strict=True))
-
-
-def flip(path: Path, byte: int, bit: int = 4) -> None:
-    data = bytearray(path.read_bytes())
-    data[byte] ^= bit
-    path.write_bytes(data)
 
 
 def edit_manifest(directory, change) -> None:
@@ -203,5 +199,25 @@ def test_memory_does_not_grow_with_the_shard(write_dataset, tmp_path, verify):
     assert peak < 20e6  # of 50e6
 
 
+def offsets_and_sizes(data: bytes) -> list[str]:
+    """What DALI's tfrecord2idx writes of a file: it goes from header to header."""
+    lines, at = [], 0
+    while at < len(data):
+        size = 8 + 4 + struct.unpack_from("<q", data, at)[0] + 4
+        lines.append(f"{at} {size}\n")
+        at += size
+    return lines
 
 
+@pytest.mark.parametrize("where", [(), ("elsewhere",)])
+def test_dalis_index_has_offset_and_size_of_every_record(directory, verify, tmp_path, where):
+    where = [str(tmp_path / name) for name in where]
+    os.truncate(directory / "validation-00000-of-00004", 14)
+    _, printed, _ = verify(directory, "--dali-index", *where)
+    index = Path(*where) if where else directory / "_dali"
+    assert sorted(file.name for file in index.iterdir()) == [f"train-0000{i}-of-00004.idx" for i in range(4)]
+    for file in index.iterdir():
+        shard = (directory / file.stem).read_bytes()
+        assert file.read_text() == "".join(offsets_and_sizes(shard))
+    assert "validation: no DALI index, because the split is damaged." in printed
+    assert len(list(directory.glob("train*"))) == 4  # what readers glob

@@ -1,7 +1,5 @@
 """What tests of buckets rest on: the server's preconditions are those of GCS, and each fault is what clients meet."""
 
-import io
-import os
 import socket
 import time
 import urllib.error
@@ -13,7 +11,6 @@ import requests
 from fake_gcs.server import Reset, Short, Stall, Status
 from google.api_core import exceptions
 from google.cloud import storage
-from google.cloud.storage.retry import DEFAULT_RETRY
 
 MiB = 1 << 20
 DATA = bytes(range(256)) * 4096
@@ -36,8 +33,6 @@ def things(bucket):
 def blob(things):
     things.blob("data").upload_from_string(DATA)
     return things.blob("data")
-
-
 
 
 def test_only_the_first_of_two_resumable_uploads_of_generation_0_succeeds(server, things):
@@ -73,8 +68,6 @@ def test_a_client_that_dies_half_way_through_its_body_has_written_nothing(server
         client.sendall(f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode() + bytes(500))
     send("POST", f"{server.url}{target}/other", iter([b"a", b"b"]))
     assert list(server.objects(things.name, "half")) == ["half/other"]
-
-
 
 
 @pytest.mark.parametrize(("code", "kind"), [(403, exceptions.Forbidden), (503, exceptions.ServiceUnavailable)])
@@ -121,8 +114,6 @@ def test_a_fault_after_a_request_leaves_its_effect(server, things, action):
         with pytest.raises((OSError, exceptions.ServiceUnavailable)):
             things.blob(when).upload_from_string(b"x", retry=None, timeout=0.3)
     assert list(server.objects(things.name)) == ["after"]
-
-
 
 
 def put(url, body, headers=None):

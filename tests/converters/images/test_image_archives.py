@@ -1,12 +1,12 @@
 """Class folders in tars and zips, read in place: the shards of what they unpack to."""
 
 import functools
-import json
 import os
 import tarfile
 import zipfile
 
 import pytest
+from converted import ledger_of
 from raw_data.archives import files_below, folders_below, streamed_zip_of, tar_of, zip_of
 from raw_data.folders import RawImageFolder
 
@@ -31,11 +31,6 @@ def convert(raw, out, *flags):
 def shards_of(digests, out):
     """Shards and indexes; the manifest also counts raw files."""
     return {name: digest for name, digest in digests(out).items() if name != "manifest.json"}
-
-
-def ledger_of(out, split="train"):
-    lines = map(json.loads, (out / f"_rejects/{split}.jsonl").read_text().splitlines())
-    return {line["key"]: line["error"] for line in lines}
 
 
 @pytest.fixture(scope="module")

@@ -2,27 +2,22 @@
 
 import gzip
 import io
-import json
 
 import numpy as np
 import pytest
+from converted import ledger_of, records_of, single
 from PIL import Image
 
 from converters import cifar_to_gcs
 from converters.pixels.cifar import find_cifar
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
-from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 
-def records_of(out, split):
-    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
-    examples = [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
-    records = [{key: value[0] for key, value in example.items()} for example in examples]
-    return {record["image/filename"].decode(): record for record in records}
+def by_name(out, split):
+    return {record["image/filename"].decode(): record for record in single(records_of(out, split))}
 
 
 def pixels(record):
@@ -44,7 +39,7 @@ def expected(raw, split):
 def test_every_pixel_and_label_arrives_under_its_batch_and_number(raw_cifar, tmp_path):
     raw_cifar.write().convert(tmp_path / "out", "--num-train-shards=3", "--max-bad-records=1")
     for split in ("train", "test"):
-        records, raw = records_of(tmp_path / "out", split), expected(raw_cifar, split)
+        records, raw = by_name(tmp_path / "out", split), expected(raw_cifar, split)
         assert records.keys() == raw.keys()
         for name, (labels, image) in raw.items():
             np.testing.assert_array_equal(pixels(records[name]), image)
@@ -68,7 +63,7 @@ def test_a_record_is_read_as_the_cifar_page_describes(tmp_path):
     (tmp_path / "raw/batches.meta.txt").write_text("\n".join(names) + "\n\n")
     flags = [f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out", "--splits=test"]
     cifar_to_gcs.main(flags)
-    (found,) = records_of(tmp_path / "out", "test").values()
+    (found,) = by_name(tmp_path / "out", "test").values()
     assert (found["image/class/label"], found["image/class/text"]) == (6, b"frog")
     assert pixels(found)[7, 9].tolist() == [255, 7, 9]
     assert (found["image/height"], found["image/width"], found["image/channels"]) == (32, 32, 3)
@@ -95,8 +90,7 @@ def test_labels_that_are_no_class_are_listed(raw_cifar, tmp_path):
         raw_cifar.batches["train.bin"][2, 0] = 20
     with pytest.raises(ConversionError, match=r"split 'train': \d bad record"):
         raw_cifar.write().convert(tmp_path / "out")
-    ledger = [json.loads(line) for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()]
-    assert {line["key"]: line["error"] for line in ledger} == (
+    assert ledger_of(tmp_path / "out") == (
         {
             "train/train_0000001.png": "label 100; allowed are 0..99",
             "train/train_0000002.png": "a coarse label past the last, 19",

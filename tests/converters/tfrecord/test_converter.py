@@ -136,8 +136,6 @@ def test_changed_bytes_of_the_same_size_are_another_plan_on_a_disk_too(raw, tmp_
         convert(raw, tmp_path / "out")
 
 
-
-
 def test_a_dry_run_prints_the_schema_as_the_option_takes_it(raw, tmp_path, capsys):
     convert(raw, tmp_path / "out", "--dry-run")
     printed = capsys.readouterr()

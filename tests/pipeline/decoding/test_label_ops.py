@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from op_rng import rng_of
 from sweep import examples
 
-from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.padding import PadTo
 from pipeline.errors import OptionError, SchemaError
@@ -74,8 +73,6 @@ def test_a_label_out_of_range_is_an_error_that_names_it(label):
         hot(decoder, {"many": [2, label]})
     with pytest.raises(SchemaError, match=rf"^'x' has a label outside 1\.\.3, the classes of OneHot.*: {label}\.$"):
         hot(Decoder(ONE, 1, ops=[OneHot("x", 3, base=1)]), {"x": label}, schema=ONE)
-
-
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,6 @@ def test_the_key_is_the_seed_and_drawing_does_not_change_it():
     assert [type(each) for each in rng.key] == [int, int]
 
 
-
-
 @settings(max_examples=examples(100))
 @given(keys, st.integers(-(2**40), 2**40), st.integers(1, 2**32), st.none() | st.integers(0, 9))
 def test_integers_are_in_their_range(key, low, width, size):

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import flip
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import CorruptRecordError, EmptySplitError, ManifestError, OptionError, ShardError, StorageError
+from pipeline.errors import ShardError, StorageError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
 from pipeline.shards.split_index import Location, SplitIndex
@@ -131,14 +132,6 @@ def test_a_lost_shard_is_named_and_the_others_counted(directory):
         open_dataset(str(directory), "train")
 
 
-
-
-def flip(path: Path, byte: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[byte] ^= 4
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("byte", [0, 9, -1], ids=["length", "length crc", "payload crc"])
 def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
     reader = open_dataset(str(directory), "train")
@@ -147,14 +140,8 @@ def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
     assert read(reader, np.arange(12)) == before
 
 
-
-
-
-
 def test_a_shard_truncated_while_it_is_read_is_an_error_and_never_short_data(directory):
     reader = open_dataset(str(directory), "train")
     os.truncate(directory / "train-00000-of-00005", 60)
     with pytest.raises(StorageError, match=r"train-00000-of-00005 ends at byte 60"):
         read(reader, np.arange(5))
-
-

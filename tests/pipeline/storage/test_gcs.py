@@ -1,6 +1,7 @@
 """A bucket that fails: what passes is tried again, what does not is one clear error, and nothing is lost or doubled."""
 
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -240,3 +241,23 @@ def test_an_open_file_holds_one_piece_of_four_mib_at_the_most(storage, bucket, m
         assert b"".join(iter(lambda: file.read(100_000), b"")) == LARGE
     assert set(held) == {0}
     assert (sizes[0], max(sizes)) == (128 * 1024, 4 * 1024**2)
+
+
+def test_credentials_that_are_found_late_are_not_those_of_another_server(bucket, monkeypatch):
+    server, looking, found = os.environ["STORAGE_EMULATOR_HOST"], threading.Event(), threading.Event()
+
+    def default():
+        looking.set()
+        assert found.wait(60)
+        return object(), None
+
+    monkeypatch.setattr("google.auth.default", default)
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    thread = threading.Thread(target=gcs_calls.credentials)
+    thread.start()
+    assert looking.wait(60)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server)
+    gcs_calls.forget_client()
+    found.set()
+    thread.join()
+    assert isinstance(gcs_calls.credentials(), AnonymousCredentials)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+from damage import flip
 from raw_data.images import make_jpeg
 
 from converters import imagenet_to_gcs
@@ -51,12 +52,6 @@ class Dataset:
 
     def names(self):
         return next(self.directory.glob("*.labels.txt"))
-
-
-def flip(path, byte):
-    data = bytearray(path.read_bytes())
-    data[byte] ^= 4
-    path.write_bytes(data)
 
 
 def run_printed(dataset, line):
