@@ -7,6 +7,7 @@ from sweep import SWEEP
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 
+@pytest.mark.slow
 def test_no_mutation_of_receipts_claims_ledger_and_verdicts_is_believed(raw_imagenet, tmp_path, capsys):
     raw_imagenet.train["n00000001"]["n00000001_3.JPEG"] = b"no image"
     raw_imagenet.write()

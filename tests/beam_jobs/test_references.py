@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from beam_jobs.bucket_sums import BucketSums, add_sums, framed_bytes, measure
 from beam_jobs.conversion_job import ConversionJob
@@ -39,17 +40,20 @@ ROWS = st.lists(
 )
 
 
+@settings(max_examples=examples(30), deadline=None)
 @given(ROWS)
 def test_a_batch_returns_its_rows_after_pickling(rows):
     assert list(pickle.loads(pickle.dumps(References.of(rows)))) == rows
 
 
+@settings(max_examples=examples(30), deadline=None)
 @given(ROWS, st.integers(0, 12))
 def test_concatenated_pieces_have_the_rows_of_the_original(rows, cut):
     whole = concat([References.of(rows[:cut]), References.of([]), References.of(rows[cut:])])
     assert list(whole) == rows
 
 
+@settings(max_examples=examples(30), deadline=None)
 @given(ROWS, st.randoms(use_true_random=False))
 def test_taking_rows_keeps_only_the_files_they_need(rows, random):
     numbers = [i for i in range(len(rows)) if random.random() < 0.5]
@@ -87,6 +91,7 @@ def test_the_longest_name_that_storages_allow_is_kept():
     assert list(References.of([row])) == [row]
 
 
+@pytest.mark.slow
 def test_going_through_the_rows_of_a_large_shard_takes_little_memory_besides_them():
     rows = 50_000
     numbers = np.arange(rows)
@@ -175,7 +180,7 @@ def by_the_formula(job, refs):
 SIZES = st.lists(st.integers(0, 3000), min_size=1, max_size=60)
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(SIZES, st.sets(st.integers(0, 59), max_size=5), st.none() | st.integers(1, 9))
 def test_the_assignment_by_buckets_is_the_formula_over_the_whole_list(sizes, error, num_shards):
     job = make_job(num_shards=num_shards and {"train": num_shards})
@@ -183,7 +188,7 @@ def test_the_assignment_by_buckets_is_the_formula_over_the_whole_list(sizes, err
     assert shards_of(*plan_of(job, refs)) == by_the_formula(job, refs)
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(SIZES, st.randoms(use_true_random=False))
 def test_plan_and_shards_do_not_depend_on_how_the_scan_was_cut_or_ordered(sizes, random):
     job, refs = make_job(), make_refs(sizes)
@@ -196,6 +201,7 @@ def test_plan_and_shards_do_not_depend_on_how_the_scan_was_cut_or_ordered(sizes,
     assert shards_of(*one) == shards_of(*other)
 
 
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from([10**8, 10**9]), st.integers(1, 10**6))
 def test_sums_of_a_hundred_terabytes_are_exact(record, shards):
     job = make_job(num_shards={"train": shards})

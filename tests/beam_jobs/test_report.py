@@ -240,6 +240,7 @@ def test_local_workers_add_up_their_counts_and_remote_workers_write_none(tmp_pat
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):
     ours, theirs = pty.openpty()
     command = [sys.executable, forks.__file__, os.environ["FORK_SERVER"], "-u"]

@@ -113,6 +113,7 @@ def test_an_unusable_runner_is_refused_with_the_reason(runner, processes, messag
         options_of(runner, processes=processes)
 
 
+@pytest.mark.slow
 def test_dask_by_address_and_by_processes_at_once_is_refused():
     message = r"--local-processes=2 starts a Dask cluster here, but a scheduler's address selects another"
     with pytest.raises(OptionError, match=message):

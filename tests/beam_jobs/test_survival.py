@@ -50,14 +50,14 @@ def name_of(kill):
     return f"{kill.stage}: {kill.moment}, {kill.on}, {kill.processes}".replace(" ", "-")
 
 
-def cases():
-    """All kills in a sweep; one of them in the quick suite."""
-    for kill in KILLS:
-        if SWEEP or kill.in_ci:
-            quick = kill.at == "half:train-00003-of-*.json"
-            yield pytest.param(kill, id=name_of(kill), marks=[] if quick else pytest.mark.slow)
+QUICK = "half:train-00003-of-*.json"  # of the kills, the one that the quick suite takes
+CASES = [
+    pytest.param(kill, id=name_of(kill), marks=[] if kill.at == QUICK else pytest.mark.slow)
+    for kill in KILLS
+    if SWEEP or kill.in_ci
+]
 
 
-@pytest.mark.parametrize("kill", cases())
+@pytest.mark.parametrize("kill", CASES)
 def test_a_killed_conversion_resumes_to_the_same_bytes_and_repeats_no_work(strike_one, reference, kill):
     assert strike_one(kill).problems(digests(reference)) == []

@@ -1,9 +1,9 @@
-"""ImageNet's train tar to shards: ours, a bare loop, its ancestor, TFDS and MosaicML's MDSWriter.
+"""ImageNet's train tar to shards: ours, a bare loop, TFDS and MosaicML's MDSWriter.
 
-    python -m tests.benchmarks.bench_conversion [--megabytes 1150] [--rounds 15] [--peers infeed-x2,ancestor,tfds,mds]
+    python -m tests.benchmarks.bench_conversion [--megabytes 1150] [--rounds 15] [--peers tfds,mds]
 
 Each round runs `python -m converters.imagenet_to_gcs`, then the bare loop, in processes of their own, on the same tar
-in a warm page cache; the first rounds run the peers too (infeed-x2 is ours in two processes). Prints medians, and of
+in a warm page cache; the first rounds run the peers too. Prints medians, and of
 the others' time over ours within rounds the median and the quartiles: of the complete process, and "inside", without
 its start and imports. --before: the conversion of another checkout runs in each round as well. The peer mds needs
 `pip install mosaicml-streaming`, perhaps in an environment of its own (--mds_python)."""
@@ -21,12 +21,7 @@ from tests.benchmarks.conversion_data import write_raw
 from tests.benchmarks.harness import ROOT, has_module, load, module, run, spread
 
 OURS, BARE, BEFORE = "infeed", "bare-loop", "before"
-PEERS = {  # and what each imports
-    "infeed-x2": "apache_beam",
-    "ancestor": "tensorflow",
-    "tfds": "tensorflow_datasets",
-    "mds": "streaming",
-}
+PEERS = {"tfds": "tensorflow_datasets", "mds": "streaming"}  # and what each imports
 
 
 class Times(NamedTuple):

@@ -1,8 +1,7 @@
-"""From payloads to batches of pixels: random resized crops to 224 of real photographs, against tf.data and grain + PIL.
+"""From payloads to batches of pixels: random resized crops to 224 of photo-like JPEGs, against tf.data and grain + PIL.
 
-    python -m tests.benchmarks.image_data PHOTOS DIR        (see there)
     pip install --target GRAIN grain pillow
-    python -m tests.benchmarks.bench_images DIR [--grain GRAIN] [--rounds 30]
+    python -m tests.benchmarks.bench_images [--grain GRAIN] [--rounds 30]
 
 Each contender is a process of its own, which decodes all images when it is its turn: round by round, in another order
 each time, after two turns that do not count. Prints medians of CPU microseconds of all threads per image, and of theirs
@@ -15,13 +14,19 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from tests.benchmarks.conversion_data import photograph
 from tests.benchmarks.harness import ROOT, has_module, load, module, spread
 from tests.benchmarks.image_contenders import CONTENDERS
 
-OURS = "ours"
+OURS, COUNT = "ours", 320
+SIZES = ((375, 500), (333, 500), (500, 375), (500, 333), (500, 500), (480, 640), (768, 1024), (1200, 1600))
+SHARES = (0.48, 0.18, 0.13, 0.06, 0.05, 0.05, 0.03, 0.02)  # as often as in ILSVRC2012
 Key = tuple[str, int]  # a contender and its threads
 Took = dict[str, float]  # cpu and wall microseconds per image
 
@@ -29,10 +34,10 @@ Took = dict[str, float]  # cpu and wall microseconds per image
 class Process:
     """A contender that waits for its turn."""
 
-    def __init__(self, key: Key, directory: str, grain: str | None) -> None:
+    def __init__(self, key: Key, directory: Path, grain: str | None) -> None:
         path = [grain] if grain and CONTENDERS[key[0]].imports == "grain" else []
         env = os.environ | {"PYTHONPATH": os.pathsep.join(path), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, *module("image_contenders"), key[0], str(Path(directory).absolute()), str(key[1])]
+        command = [sys.executable, *module("image_contenders"), key[0], str(directory), str(key[1])]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._child = subprocess.Popen(command, **pipes, text=True, env=env, cwd=ROOT)
 
@@ -52,9 +57,16 @@ class Process:
         self._child.communicate()
 
 
-def measured(keys: Sequence[Key], options: argparse.Namespace) -> dict[Key, list[Took]]:
+def write_images(directory: Path) -> None:
+    """The photographs, the same ones every time."""
+    random = np.random.default_rng(0)
+    for number, size in enumerate(random.choice(len(SIZES), COUNT, p=SHARES).tolist()):
+        (directory / f"{number:04d}.jpg").write_bytes(photograph(random, *SIZES[size]))
+
+
+def measured(keys: Sequence[Key], directory: Path, options: argparse.Namespace) -> dict[Key, list[Took]]:
     """What each took in each round."""
-    processes = {key: Process(key, options.directory, options.grain) for key in keys}
+    processes = {key: Process(key, directory, options.grain) for key in keys}
     for process in processes.values():
         process.turn()
         process.turn()
@@ -83,12 +95,13 @@ def table(measured: dict[Key, list[Took]]) -> None:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", help="the images that image_data.py wrote")
     parser.add_argument("--grain", help="the directory into which grain was installed")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     names = [name for name, each in CONTENDERS.items() if has_module(sys.executable, each.imports, options.grain or "")]
-    turns = measured([(name, threads) for threads in (1, 2) for name in names], options)
+    with tempfile.TemporaryDirectory() as directory:
+        write_images(Path(directory))
+        turns = measured([(name, threads) for threads in (1, 2) for name in names], Path(directory), options)
     print(f"{options.rounds} rounds; {load()}\n")
     table(turns)
 

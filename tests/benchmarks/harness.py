@@ -1,15 +1,17 @@
-"""What the benchmarks share: programs, what they took, and ratios within rounds. Standard library only."""
+"""What the benchmarks share: programs, what they took, and ratios within rounds, data. Standard library only."""
 
+import contextlib
+import itertools
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["ROOT", "Took", "has_module", "load", "module", "run", "spread"]
+__all__ = ["ROOT", "Took", "has_module", "load", "module", "run", "spread", "write_tfrecords"]
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_SECONDS = 1800
@@ -58,3 +60,27 @@ def spread(values: Sequence[float]) -> str:
 def load() -> str:
     """What other work the machine has, for the first line of a result."""
     return f"load {os.getloadavg()[0]:.1f}"
+
+
+def write_tfrecords(
+    directory: Path,
+    features: Mapping[str, Any],
+    records: Iterable[Mapping[str, Any]],
+    split: str = "train",
+    per_file: int = 1000,
+) -> None:
+    """The TFRecords of a split, in files of so many, and their index."""
+    from pipeline.index import main as index
+    from pipeline.shards.example import encode_example
+    from pipeline.shards.record import frame
+    from pipeline.shards.schema import Schema
+
+    schema, left = Schema("made", dict(features)), iter(records)
+    for number in itertools.count():
+        data = b"".join(frame(encode_example(schema, record)) for record in itertools.islice(left, per_file))
+        if not data:
+            break
+        (directory / f"{split}-{number:05d}.tfrecord").write_bytes(data)
+    with contextlib.redirect_stdout(sys.stderr):
+        if index([f"{directory}/{split}-*", f"--split={split}"]):
+            raise SystemExit("the records cannot be indexed")

@@ -170,6 +170,7 @@ def test_two_columns_of_one_name_are_refused(raw, raw_tables, tmp_path):
         raw_tables.convert(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_time_for_a_table_of_many_columns_is_bounded(raw, raw_tables, tmp_path, capsys):
     names = [f"c{i}" for i in range(100_000 if SWEEP else 20_000)]
     parquet.write_table(pa.table([pa.array([1.5])] * len(names), names), raw / "train.parquet")
@@ -221,6 +222,7 @@ def test_a_file_that_is_none_is_one_clear_error(raw, raw_tables, tmp_path, name,
         raw_tables.convert(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_small_file_that_repeats_a_long_text_is_read_in_parts(raw):
     text = "x" * 1_000_000
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), [text])

@@ -127,6 +127,7 @@ def test_what_no_feature_can_hold_is_one_clear_error(table, raw_tables, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
     table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in range(100_001)))
     with pytest.raises(LabelError, match="'id' has over 100,000 different values.* give --columns id=text"):

@@ -73,12 +73,6 @@ def test_a_table_without_a_split_is_noted_with_its_likely_purpose(table, raw_tab
     assert "labels.csv" not in capsys.readouterr().out
 
 
-def test_a_label_column_with_over_100000_classes_is_refused(table, raw_tables, tmp_path):
-    table("train.csv", "text,label\n" + "".join(f"a,{i}\n" for i in range(100_001)))
-    with pytest.raises(LabelError, match=r"over 100,000 different values\. Is it a class\? .* --label-file"):
-        raw_tables.convert(tmp_path / "out", "--text-column=text", "--label-column=label")
-
-
 LABEL = Column("a", "category", names=("x", "y"), required=True)
 TARGETS = [LABEL, replace(LABEL, shape=(None,), separator="|"), Column("b", "float32", (1,), parts=("a",))]
 

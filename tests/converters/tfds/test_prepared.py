@@ -90,6 +90,7 @@ def test_the_files_alone_are_enough_where_tfds_is_not_installed(converted, tmp_p
     assert read_manifest(str(tmp_path)).labels == Labels("label", 0, ("cat", "grey eel", "dog"))
 
 
+@pytest.mark.slow
 def test_the_second_split_joins_later_and_replacing_one_keeps_the_sidecars(converted, tiny_tfds, tmp_path):
     convert(tiny_tfds, tmp_path, "--splits=validation")
     convert(tiny_tfds, tmp_path, "--splits=train")
