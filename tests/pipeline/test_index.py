@@ -212,6 +212,7 @@ def test_the_digests_of_an_index_follow_the_format(foreign):
     assert entry.sources == {"inputs": 3, "bytes": entry.num_bytes}
 
 
+@pytest.mark.slow
 def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setattr(index_builder, "PIECE_BYTES", 1 << 14)
     (tmp_path / "train.tfrecord").write_bytes(frame(b"0" * 300) * 5_000)

@@ -62,6 +62,7 @@ def mean_classes(labels: np.ndarray) -> float:
     return float(np.mean([len(np.unique(rows)) for rows in np.split(labels, len(labels) // ROWS)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "record_bytes"), [(256, 2_000_000), (1024, 110_000), (4096, 3_000)])
 def test_the_defaults_mix_sorted_data_nearly_as_a_true_shuffle_does(batch, record_bytes):
     labels, rows = np.arange(N) * CLASSES // N, 48 * 4096

@@ -154,6 +154,7 @@ for batch in source.batches():
 """
 
 
+@pytest.mark.slow
 def test_a_process_with_a_stalled_disk_reports_the_stall_and_exits_without_children(images, tmp_path, fork_server):
     # It also holds, to its end, batches and an iterator of a tf.data dataset over the same disk.
     directory = shutil.copytree(images, tmp_path / "stalled")

@@ -187,6 +187,7 @@ def test_a_dataset_that_cannot_be_verified_is_one_line_and_exit_code_2(directory
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_shard(write_dataset, tmp_path, verify):
     schema = Schema("bytes", {"data": Feature("bytes")})
     records = [{"data": bytes([i]) * 500_000} for i in range(100)]

@@ -87,7 +87,7 @@ def result(parser: ExampleParser, payloads: Sequence[bytes]) -> Any:
         return None
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50))
 @given(batches(same_order=True), st.randoms(use_true_random=False))
 def test_records_of_one_writer_are_parsed_as_protobuf_parses_them(batch, random):
     features, records = batch
@@ -100,7 +100,7 @@ def test_records_of_one_writer_are_parsed_as_protobuf_parses_them(batch, random)
     assert parsed(parser, features, []) == []
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50))
 @given(batches(same_order=False), st.randoms(use_true_random=False), st.sampled_from([0.0, 0.05, 0.3]))
 def test_records_of_any_writers_in_a_batch_are_parsed_as_protobuf_parses_them(batch, random, odd):
     """Keys in any order and repeated, values before keys, unpacked and in parts, and fields of later versions."""
@@ -134,7 +134,7 @@ def written(random: Random) -> bytes:
     return odd_example(random, MANY, values, odd=random.choice((0, 0, 0.05)))
 
 
-@settings(max_examples=1000 if SWEEP else 60)
+@settings(max_examples=1000 if SWEEP else 15)
 @given(st.integers(0, 2**32))
 def test_a_damaged_record_is_parsed_as_protobuf_parses_it_or_refused_whatever_its_batch(seed):
     random = Random(seed)
@@ -259,6 +259,7 @@ def test_threads_may_share_a_parser_whatever_the_orders_of_their_records_are():
     assert not failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "longest"), [(40_000, 6), (3, 2_000_000)])
 def test_a_record_of_many_or_long_keys_does_not_cost_its_batch_memory(keys, longest):
     entries = [field(1, b"%0*d" % (longest, i)) + VALUE for i in range(keys)]

@@ -15,7 +15,7 @@ from pipeline.errors import SchemaError
 from pipeline.ops import DecodeResize
 
 SOME = KINDS if SWEEP else {name: kind for name, kind in KINDS.items() if not kind.large}
-OF_EACH = None if SWEEP else 2
+OF_EACH = None if SWEEP else 1
 
 
 @pytest.fixture(scope="module")

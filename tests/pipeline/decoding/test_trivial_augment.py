@@ -74,7 +74,7 @@ def views(draw):
     return draw(st.sampled_from([view, view[::-1], view[:, ::-1], view.swapaxes(0, 1), view.copy()]))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(views(), st.sampled_from(NAMES), st.sampled_from(DRAWN))
 def test_an_image_may_have_any_size_and_layout(image, name, drawn):
     which = NAMES.index(name)

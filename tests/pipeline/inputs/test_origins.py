@@ -87,7 +87,7 @@ def orders(draw):
 
 
 @given(orders(), st.integers(0, 300))
-@settings(deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_an_order_from_json_has_the_same_settings_positions_and_batches(order, batches):
     again = restored_order(json.loads(json.dumps(recorded_order(order))))
     assert (again.settings, again.global_batch) == (order.settings, order.global_batch)

@@ -231,7 +231,7 @@ def test_an_image_without_a_valid_orientation_is_upright(data):
     assert orientation(data) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=80), st.integers(0, 100), st.integers(0, 200))
 def test_arbitrary_bytes_always_yield_an_orientation(noise, at, cut):
     data = bytearray(upright(exif_of(6)))

@@ -128,7 +128,7 @@ def test_a_truncated_example_is_refused(cut, read):
         read(data[:cut])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_damaged_bytes_are_refused_as_such_or_decoding_and_layout_agree(data):
     damaged = bytearray(encode_example(LISTS, {"b": [b"xy", b""], "f": [1.5, 2.5], "i": [-1, 300]}))

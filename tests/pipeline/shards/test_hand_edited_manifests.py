@@ -18,7 +18,7 @@ from pipeline.errors import InfeedError
 from pipeline.shards.manifest import read_manifest
 
 SEED = int(os.environ.get("SEED", "20"))
-SAMPLE, PAIRS = 120, 600
+SAMPLE, PAIRS = 80, 600
 VALUES = (None, True, -1, 1.5, 10**30, "x", "", "\udc80\ud800", [], {}, ["x"], [[1]], {"x": 1}, float("nan"))
 DEFAULTS = {"optional": False, "content": "raw", "doc": "", "rejected": 0, "fixups": {}, "sources": {}}
 MISSING = object()

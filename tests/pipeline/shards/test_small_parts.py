@@ -68,6 +68,7 @@ def test_the_errors_can_still_be_imported_from_where_they_were():
     assert all(getattr(shards_errors, name) is getattr(errors, name) for name in errors.__all__)
 
 
+@pytest.mark.slow
 def test_the_shard_format_and_storage_load_neither_tensorflow_nor_jax_nor_beam():
     code = (
         "import sys, pkgutil, importlib, pipeline.shards, pipeline.storage\n"
