@@ -27,7 +27,7 @@ def described(kinds, tags=("x",), base=0):
 
 
 @given(ours=NAMES, theirs=NAMES, bases=st.tuples(st.integers(0, 3), st.integers(0, 3)), data=st.data())
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(150))
 def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_counted(ours, theirs, bases, data):
     rows = data.draw(st.lists(st.lists(st.sampled_from([*theirs, None]), max_size=4), min_size=1, max_size=6))
     model, other = described(("k",), ours), described(("k",), theirs)

@@ -53,7 +53,7 @@ def test_records_come_equally_often_on_any_hosts(N, B, hosts):
         assert {key: value.tobytes() for key, value in batches[0].items()} == {k: v.tobytes() for k, v in alone.items()}
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_counts_are_even_and_hosts_agree_for_any_sizes(drawn):
     hosts, epochs = drawn.draw(st.integers(1, 4)), drawn.draw(st.sampled_from(["span", "drop"]))

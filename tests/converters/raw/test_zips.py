@@ -139,7 +139,7 @@ def test_a_multi_part_zip_is_refused(path):
 WHOLE = zip_of({f"cat/{n}.jpg": bytes(range(256)) * n for n in range(1, 9)})
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_damage_in_a_zip_is_found_when_it_is_listed_or_read(tmp_path_factory, data):
     damaged = bytearray(WHOLE)

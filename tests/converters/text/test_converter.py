@@ -57,7 +57,7 @@ def segments(row):
 
 
 @given(TEXTS, TOKENIZERS, st.integers(2, 40), st.sampled_from(["documents", "concat"]), st.integers(1, 200))
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_byte_of_every_document_comes_once(tmp_path_factory, texts, tokenizer, length, packing, window_bytes):
     directory = tmp_path_factory.mktemp("texts")
     packs = packs_of(directory, texts, TextInfo(tokenizer, length, packing), window_bytes)

@@ -37,7 +37,7 @@ def in_ranges(path, reading, cuts):
 
 
 @given(LINES, st.sampled_from(["\n", "\r\n"]), st.sets(st.integers(4, 120)), st.booleans())
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_blocks_are_the_same_in_any_ranges(file, lines, newline, cuts, bom):
     path = file / "x.txt"
     path.write_bytes(b"\xef\xbb\xbf" * bom + newline.join(lines).encode())
@@ -56,7 +56,7 @@ def test_blocks_are_the_same_in_any_ranges(file, lines, newline, cuts, bom):
 
 
 @given(st.lists(st.text(max_size=9), max_size=12), st.sets(st.integers(1, 300)))
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_rows_of_json_are_the_same_in_any_ranges(file, texts, cuts):
     path = file / "x.jsonl"
     path.write_text("\n".join(json.dumps({"text": text}) for text in texts))

@@ -19,7 +19,7 @@ def sizes(row):
 
 
 @given(LENGTHS, ROWS, PACKINGS)
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_token_comes_once_and_in_order_within_its_document(lengths, row_length, packing):
     pieces = sorted(itertools.chain.from_iterable(packed_rows(lengths, row_length, packing)))
     for document, total in enumerate(lengths):
@@ -28,7 +28,7 @@ def test_every_token_comes_once_and_in_order_within_its_document(lengths, row_le
 
 
 @given(LENGTHS, ROWS, PACKINGS)
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_row_is_empty_or_too_long_and_its_documents_are_in_order(lengths, row_length, packing):
     for row in packed_rows(lengths, row_length, packing):
         assert 2 <= sizes(row) <= row_length
@@ -36,7 +36,7 @@ def test_no_row_is_empty_or_too_long_and_its_documents_are_in_order(lengths, row
 
 
 @given(LENGTHS, ROWS)
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_documents_are_cut_only_if_they_are_longer_than_a_row(lengths, row_length):
     for piece in itertools.chain.from_iterable(packed_rows(lengths, row_length, "documents")):
         is_cut = (piece.begin, piece.end) != (0, lengths[piece.document])
@@ -44,14 +44,14 @@ def test_documents_are_cut_only_if_they_are_longer_than_a_row(lengths, row_lengt
 
 
 @given(LENGTHS, ROWS)
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_concatenated_rows_but_the_last_lack_at_most_one_token(lengths, row_length):
     *full, _ = packed_rows(lengths, row_length, "concat") or [[]]
     assert all(sizes(row) >= row_length - 1 for row in full)
 
 
 @given(LENGTHS, ROWS)
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_best_fit_never_opens_a_row_that_two_half_empty_rows_could_have_shared(lengths, row_length):
     rows = sorted(map(sizes, packed_rows(lengths, row_length, "documents")))
     assert len(rows) < 2 or rows[0] + rows[1] > row_length

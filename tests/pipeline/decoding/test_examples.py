@@ -87,7 +87,7 @@ def result(parser: ExampleParser, payloads: Sequence[bytes]) -> Any:
         return None
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(150))
 @given(batches(same_order=True), st.randoms(use_true_random=False))
 def test_records_of_one_writer_are_parsed_as_protobuf_parses_them(batch, random):
     features, records = batch
@@ -100,7 +100,7 @@ def test_records_of_one_writer_are_parsed_as_protobuf_parses_them(batch, random)
     assert parsed(parser, features, []) == []
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(150))
 @given(batches(same_order=False), st.randoms(use_true_random=False), st.sampled_from([0.0, 0.05, 0.3]))
 def test_records_of_any_writers_in_a_batch_are_parsed_as_protobuf_parses_them(batch, random, odd):
     """Keys in any order and repeated, values before keys, unpacked and in parts, and fields of later versions."""

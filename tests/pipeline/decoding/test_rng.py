@@ -29,7 +29,7 @@ def of_tensorflow(key, count):
     return bits.numpy()
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 @given(keys, counts)
 def test_bits_are_those_of_tensorflows_philox(key, count):
     bits = rng_of(key).bits(count)
@@ -37,7 +37,7 @@ def test_bits_are_those_of_tensorflows_philox(key, count):
     np.testing.assert_array_equal(bits, of_tensorflow(key, count))
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 @given(keys, st.lists(counts, max_size=5))
 def test_a_stream_continues_between_calls(key, parts):
     rng = rng_of(key)
@@ -69,7 +69,7 @@ def test_the_key_is_the_seed_and_drawing_does_not_change_it():
     assert [type(each) for each in rng.key] == [int, int]
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 @given(keys, st.integers(-(2**40), 2**40), st.integers(1, 2**32), st.none() | st.integers(0, 9))
 def test_integers_are_in_their_range(key, low, width, size):
     found = rng_of(key).integers(low, low + width, size)

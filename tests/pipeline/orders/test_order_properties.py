@@ -63,7 +63,7 @@ def straight(order: TrainOrder, steps: int, position: Position = TrainOrder.star
 
 
 @given(train_orders(st.just("drop")), st.integers(0, 3))
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 def test_an_epoch_has_each_record_at_most_once_and_drops_less_than_a_batch(order, epoch):
     ids = [i for batch in straight(order, order.steps_per_epoch, Position(epoch, 0)) for i in batch]
     assert len(set(ids)) == len(ids) == order.num_records // order.global_batch * order.global_batch
@@ -71,7 +71,7 @@ def test_an_epoch_has_each_record_at_most_once_and_drops_less_than_a_batch(order
 
 
 @given(train_orders(st.just("span")), st.integers(1, 3))
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 def test_span_is_one_permutation_after_another(order, epochs):
     # By stream: each rolls over on its own. In every epoch they share out all records between them.
     N, C = order.num_records, order.streams
@@ -83,7 +83,7 @@ def test_span_is_one_permutation_after_another(order, epochs):
 
 
 @given(with_position())
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 def test_the_global_batch_does_not_depend_on_the_number_of_hosts(order_and_position):
     order, position = order_and_position
     whole = order.rows(position, [range(order.global_batch)])
@@ -94,7 +94,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_hosts(order_and_posit
 
 
 @given(with_position(), st.data())
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 def test_any_sharding_gives_its_hosts_the_rows_it_names(order_and_position, data):
     order, position = order_and_position
     whole = order.rows(position, [range(order.global_batch)])
@@ -109,7 +109,7 @@ def test_any_sharding_gives_its_hosts_the_rows_it_names(order_and_position, data
 
 
 @given(with_position(), st.data(), st.integers(1, 9))
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 def test_rows_of_several_batches_are_those_of_one_after_the_other(order_and_position, data, batches):
     order, position = order_and_position
     host = data.draw(shardings(order.global_batch))[0].host_rows(order.global_batch)
@@ -123,7 +123,7 @@ def test_rows_of_several_batches_are_those_of_one_after_the_other(order_and_posi
 
 
 @given(with_position(), st.integers(0, 40), st.integers(0, 40))
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 def test_advancing_equals_stepping_from_any_position(order_and_position, first, then):
     order, begin = order_and_position
     position = begin
@@ -148,7 +148,7 @@ def test_span_resumes_with_another_batch_size_at_the_very_next_record(order, sto
 
 
 @given(train_orders(st.just("drop")), st.data())
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 def test_an_epoch_resumes_with_another_batch_size_at_the_very_next_record(order, data):
     shortest = order.num_records // order.streams
     stop, times = data.draw(st.integers(0, order.steps_per_epoch - 1)), data.draw(st.integers(1, shortest))

@@ -194,7 +194,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_siz
 cells = st.lists(texts, min_size=2, max_size=2)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(cells, max_size=6), st.sampled_from(["\n", "\r\n"]))
 def test_whatever_pythons_csv_module_writes_is_read_back_row_by_row(tmp_path_factory, table, end):
     text = io.StringIO(newline="")

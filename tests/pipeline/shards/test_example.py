@@ -51,14 +51,14 @@ def as_protobuf(schema, values):
     return example
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(schemas_and_values())
 def test_an_encoded_example_is_byte_equal_to_protobufs_deterministic_mode(drawn):
     schema, values = drawn
     assert encode_example(schema, values) == as_protobuf(schema, values).SerializeToString(deterministic=True)
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(schemas_and_values())
 def test_decoding_gives_back_what_was_encoded_also_from_protobufs_default_mode(drawn):
     schema, values = drawn
@@ -101,7 +101,7 @@ def test_values_that_do_not_fit_the_schema_are_refused_by_name(values, message):
         encode_example(schema, values)
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(sorted(VALUES)).flatmap(lambda dtype: st.tuples(st.just(dtype), VALUES[dtype])))
 def test_one_value_is_encoded_as_a_list_of_it(case):
     dtype, value = case
@@ -141,7 +141,7 @@ def columns(draw):
 
 
 @given(columns())
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_columns_are_encoded_to_the_bytes_of_single_examples(columns):
     records = range(len(columns["a"]))
     alone = (

@@ -67,7 +67,7 @@ def opened(directory):
 
 
 @given(st.lists(st.one_of(st.sampled_from(CORPUS), st.text(max_size=30)), max_size=4))
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_bytes_of_the_tokens_add_up_to_the_text(directory, texts):
     for name, tokenizer in opened(directory).items():
         tokens = tokenizer.encode_batch(texts)
@@ -80,7 +80,7 @@ def test_the_bytes_of_the_tokens_add_up_to_the_text(directory, texts):
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_text_that_a_tokenizer_can_represent_comes_back(directory, text):
     named = opened(directory)
     for tokenizer in (named["bytes"], named["byte level"]):
