@@ -186,7 +186,7 @@ def test_grey_becomes_three_equal_channels():
         (
             np.dtype([("image", "S9")]),
             ops.RandomCrop(),
-            r"'image' is bytes; .* Decode it first: ops.DecodeResize, DecodeCentr",
+            r"'image' is bytes; .* Decode it first: DecodeResize, DecodeCentr",
         ),
     ],
 )
