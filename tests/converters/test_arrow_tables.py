@@ -41,22 +41,9 @@ KINDS = {
     "none": pa.nulls(4),
 }
 RECORD = {
-    "i": [3],
-    "f": [2.5],
-    "h": [3],
-    "b": [1],
-    "s": [0],
-    "long": [b"text 3"],
-    "cat": [1],
-    "bin": [b""],
-    "dec": [1.25],
-    "day": [18262],
-    "at": [1577836800000],
-    "fixed": [1, 2],
-    "ragged": [],
-    "tags": [b"b", b"c"],
-    "none": [b""],
-}
+    "i": [3], "f": [2.5], "h": [3], "b": [1], "s": [0], "long": [b"text 3"], "cat": [1], "bin": [b""], "dec": [1.25],
+    "day": [18262], "at": [1577836800000], "fixed": [1, 2], "ragged": [], "tags": [b"b", b"c"], "none": [b""],
+}  # fmt: skip
 
 
 def features_of(out):

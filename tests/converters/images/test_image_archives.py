@@ -174,6 +174,12 @@ def test_options_that_do_not_fit_an_archive_are_one_clear_error(tmp_path):
     (tmp_path / "raw/validation.tar").write_bytes(tar_of(FILES))
     with pytest.raises(RawDataError, match="has two archives for the validation split"):
         convert(tmp_path / "raw", tmp_path / "out")
+    for name in ("val.zip", "validation.tar"):
+        (tmp_path / "raw" / name).unlink()
+    for name in ("a.zip", "b.zip"):  # neither of which is all of the data
+        (tmp_path / "raw" / name).write_bytes(zip_of(BY_SPLIT))
+    with pytest.raises(RawDataError, match=r"no folder of a split"):
+        convert(tmp_path / "raw", tmp_path / "out")
 
 
 def test_a_member_whose_bytes_are_damaged_is_listed_and_the_others_arrive(unpacked, tmp_path):
