@@ -32,7 +32,7 @@ OF_A_DATASET = (
     *("_scratch", "_scratch/train.csv", "_scratch/train.0-0", "_scratch/train.jsonl", "_shards/notes", "_shards/train"),
     *("train", "train.csv", "train-00000-of-00003", "train-00007-of-00009", "validation-00001-of-00002", "notes/2023"),
 )
-OF_A_MODEL = "saved_model.pb fingerprint.pb variables/variables.index variables/variables.data-00000-of-00001".split()
+OF_A_MODEL = "saved_model.pb", "fingerprint.pb", "variables/variables.index", "variables/variables.data-00000-of-00001"
 OF_EXPORTS = (
     *("0", "7", "07", "2023", "2023/a", "1000", "1000/notes", "1000/variables/more", "2000/assets", "latest", "lock"),
     *("2000/assets/vocab", "2000/assets.extra/tf_serving_warmup_requests", "1700000000", ".unpublished-abcdefgh"),
