@@ -30,7 +30,7 @@ def numbers(count):
     return tf.data.Dataset.from_tensor_slices({"x": np.arange(count)})
 
 
-@pytest.mark.parametrize(("hosts", "start_step"), zip(HOSTS, [0, 5, 0, 5], strict=True), ids=repr)
+@pytest.mark.parametrize(("hosts", "start_step"), list(zip(HOSTS, [0, 5, 0, 5], strict=True)), ids=repr)
 def test_training_has_the_bits_of_datasets_from_any_step(images, hosts, start_step):
     options = {"global_batch": 8, "ops": OPS, "hosts": hosts, "seed": 5}
     source = train_dataset(images, **options)

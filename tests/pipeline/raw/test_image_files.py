@@ -287,8 +287,9 @@ def test_each_verification_level_finds_the_damage_it_promises(verify, data, foun
         (noise("CMYK", size=(64, 64))[:-900], "truncated or damaged JPEG"),
         (b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + b"\0" * 20, "65535x65535 pixels; allowed are 1"),
         (b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x00\x00\x05\x03" + b"\0" * 20, "5x0 pixels"),
+        (b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x05\x00\x00\x03" + b"\0" * 20, "0x5 pixels"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_what_is_no_usable_image_is_rejected_with_the_reason(data, message):
     with pytest.raises(Reject, match=message):
