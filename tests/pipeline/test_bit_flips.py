@@ -22,7 +22,7 @@ from pipeline.shards.split_index import load_index
 from pipeline.storage.local import LocalStorage
 from pipeline.verify import main as verify_main
 
-PLACES = 100 if SWEEP else 24
+PLACES = 100 if SWEEP else 40
 SPLITS = {"train": 18, "validation": 6}
 
 

@@ -27,6 +27,7 @@ def found(tmp_path_factory):
     return {name: [next(reasons) for _ in each] for name, each in zip(SOME, images, strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_an_odd_image_is_decoded_or_an_error_that_says_what_it_is_and_what_to_do(found, name):
     kind = KINDS[name]

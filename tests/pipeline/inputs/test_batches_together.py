@@ -42,7 +42,11 @@ class Each:
 
 @pytest.mark.parametrize(
     ("options", "workers"),
-    [({"epochs": "span"}, 0), ({"epochs": "drop"}, 2), ({"epochs": "span", "nested": True}, 0)],
+    [
+        ({"epochs": "span"}, 0),
+        pytest.param({"epochs": "drop"}, 2, marks=pytest.mark.slow),
+        ({"epochs": "span", "nested": True}, 0),
+    ],
     ids=str,
 )
 def test_batches_made_together_have_the_bits_of_those_made_alone(options, workers):
