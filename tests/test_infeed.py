@@ -27,25 +27,6 @@ def infeed(monkeypatch, capsys):
     return functools.partial(run_infeed, monkeypatch, capsys)
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["verfy"], "there is no command 'infeed verfy'. Did you mean 'verify'? Known: checkpoints, convert, "),
-        (["imagenet"], "there is no command 'infeed imagenet'. Did you mean 'convert imagenet'? Known: "),
-        (
-            ["convert", "image", "--raw-data-dir=x"],
-            "there is no command 'infeed convert image'. Did you mean 'images'? Known: cifar, idx, imagenet, images, "
-            "table, text, tfds, tfrecord.\n",
-        ),
-        (["convert", "a\x1b"], r"there is no command 'infeed convert a\x1b'. Known: cifar, "),
-    ],
-)
-def test_an_unknown_command_is_one_line_with_the_nearest_and_exit_code_2(infeed, words, error):
-    status, shown, failed = infeed(*words)
-    assert (status, shown, failed.count("\n")) == (2, "", 1)
-    assert failed.startswith(f"error: {error}")
-
-
 def test_errors_name_a_command_as_the_user_started_it(infeed, monkeypatch, capsys):
     status, _, failed = infeed("verify")
     assert status == 2

@@ -132,9 +132,7 @@ def test_a_commit_fails_if_the_runner_lost_or_repeated_data(gather, tmp_path, lo
     gathered = gather()
     lose, message = LOSSES[loss]
     lose(gathered)
-    with pytest.raises(
-        ConversionError, match=rf"the runner lost or repeated data: .*{message}.*No manifest was written"
-    ):
+    with pytest.raises(ConversionError, match=rf"the runner lost or repeated data: .*{message}.*No manifest"):
         gathered.commit()
     assert not (tmp_path / "out/manifest.json").exists()
 
@@ -169,9 +167,7 @@ def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
         gathered.commit()
     shard.write_bytes(whole)
     receipt.write_text(receipt.read_text().replace(gathered.plan.digest, "0" * 32))
-    with pytest.raises(
-        ConversionError, match=r"receipt of shard 1 of 'train' .* is missing, damaged or another plan's"
-    ):
+    with pytest.raises(ConversionError, match=r"receipt of shard 1 of 'train' .* is missing, damaged or another"):
         gathered.commit()
     assert not (tmp_path / "out/manifest.json").exists()
 
@@ -206,16 +202,6 @@ def test_a_second_split_joins_the_manifest_and_another_dataset_is_refused(gather
         later.commit()
 
 
-def test_another_plan_for_the_same_split_is_refused_with_both_digests(gather, raw_imagenet, tmp_path):
-    first = gather().plan
-    other, _, _ = plan_and_rows(raw_imagenet, tmp_path / "out", seed=1)
-    with pytest.raises(
-        ConversionError, match=rf"another plan: {first.digest} .*seed 0\); this one is {other.digest} .*seed 1"
-    ):
-        claim(STORAGE, other)
-    claim(STORAGE, first)
-
-
 def test_a_finished_shard_is_reused_and_a_damaged_one_rewritten(gather, tmp_path):
     gathered = gather()
     path = tmp_path / "out/train-00000-of-00003"
@@ -234,9 +220,7 @@ def test_raw_data_that_changes_between_scan_and_gather_is_named(raw_imagenet, tm
     tar = raw_imagenet.directory / "ILSVRC2012_img_train.tar"
     data = tar.read_bytes()
     tar.write_bytes(data + b"more")
-    with pytest.raises(
-        RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} bytes when it was scanned"
-    ):
+    with pytest.raises(RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} bytes"):
         write_shard(STORAGE, STORAGE, plan, 0, rows[0])
     tar.unlink()
     with pytest.raises(StorageError, match=r"cannot read .*train\.tar: No such file"):

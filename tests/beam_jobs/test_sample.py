@@ -48,6 +48,7 @@ def rows(job):
     return concat([refs for source in job.sources for refs in job.converter.scan(LocalStorage(), source)])
 
 
+@pytest.mark.slow
 def test_shards_of_records_that_change_size_come_out_near_the_target(job):
     (planned,) = preview(job)
     args = type("Args", (), {"runner": "local", "local_processes": 1})

@@ -25,6 +25,7 @@ def at_once(fork_server, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_two_conversions_of_the_same_data_at_once_both_succeed(at_once, digits, tmp_path, shard_digests):
     raw, out = digits
     for status, output in at_once(*[command(raw, tmp_path / "out")] * 2):
@@ -34,6 +35,7 @@ def test_two_conversions_of_the_same_data_at_once_both_succeed(at_once, digits, 
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_conversions_of_two_splits_at_once_are_both_in_the_manifest(at_once, digits, tmp_path, shard_digests):
     raw, out = digits
     commands = [command(raw, tmp_path / "out", f"--splits={split}") for split in ("train", "validation")]

@@ -1,12 +1,11 @@
 """CPU and wall time per record of training batches, here and in an earlier checkout, by the kind of records.
 
-    python tests/benchmarks/bench_input.py --before CHECKOUT [--python PYTHON] [--pairs 7] [KIND ...]
-    python tests/benchmarks/bench_input.py --workers 2 [--pairs 7] [KIND ...]
+    python -m tests.benchmarks.bench_input --before CHECKOUT [--python PYTHON] [--pairs 7] [KIND ...]
+    python -m tests.benchmarks.bench_input --workers 2 [--pairs 7] [KIND ...]
 
 Each measurement is a process of its own; the two sides take turns. PYTHON: the interpreter of an environment for the
 earlier checkout. --workers: batches of one process against those of so many workers, here; of these, CPU time is that
-of the process that takes the batches. The data are made here: photographs are cut from noise of several scales.
-bench_images compares with the recipes of others."""
+of the process that takes the batches. The data are made here. bench_images compares with the recipes of others."""
 
 import argparse
 import json
@@ -16,20 +15,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
-import simplejpeg
 
-from pipeline.index import main as index
-from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
-from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.schema import Feature
+from tests.benchmarks.conversion_data import photograph
+from tests.benchmarks.harness import ROOT, load, spread, write_tfrecords
 
-HERE = Path(__file__).parents[2]
 IMAGE = {"image/encoded": Feature("bytes"), "image/class/label": Feature("int64"), "image/filename": Feature("bytes")}
 LENGTH = 1024
 PROGRAM = """
@@ -66,15 +61,9 @@ class Kind(NamedTuple):
     batch: int = 64
 
 
-def photograph(random: np.random.Generator, height: int, width: int) -> dict[str, Any]:
-    coarse = random.integers(0, 255, (height // 16 + 2, width // 16 + 2, 3)).astype(np.uint8)
-    image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC) + random.normal(
-        0, 12, (height, width, 3)
-    )
-    smooth = cv2.GaussianBlur(image.clip(0, 255).astype(np.uint8), (0, 0), 0.7)
-    encoded = simplejpeg.encode_jpeg(smooth, 92, colorspace="RGB", colorsubsampling="420")
-    return {
-        "image/encoded": encoded,
+def pictures(height: int, width: int) -> Callable[[np.random.Generator], dict[str, Any]]:
+    return lambda random: {
+        "image/encoded": photograph(random, height, width),
         "image/class/label": int(random.integers(1000)),
         "image/filename": b"n01440764.JPEG",
     }
@@ -114,13 +103,13 @@ def ragged(random: np.random.Generator) -> dict[str, Any]:
 CROP = "'ops': [DecodeRandomResizedCrop()], 'keys': ['image', 'image/class/label']"
 LISTS = {"ids": Feature("int64", (None,)), "weights": Feature("float32", (None,)), "label": Feature("int64")}
 KINDS = {
-    "photographs": Kind(IMAGE, lambda r: photograph(r, 375, 500), 800, f"{{{CROP}}}", 15),
+    "photographs": Kind(IMAGE, pictures(375, 500), 800, f"{{{CROP}}}", 15),
     "photographs, TrivialAugmentWide": Kind(
-        IMAGE, lambda r: photograph(r, 375, 500), 800, f"{{{CROP.replace(')]', '), TrivialAugmentWide()]')}}}", 15
+        IMAGE, pictures(375, 500), 800, f"{{{CROP.replace(')]', '), TrivialAugmentWide()]')}}}", 15
     ),
     "JPEGs of 32 x 32": Kind(
         IMAGE,
-        lambda r: photograph(r, 32, 32),
+        pictures(32, 32),
         8000,
         "{'ops': [DecodeJpeg('image/encoded', shape=(32, 32, 3))], 'keys': ['image', 'image/class/label']}",
     ),
@@ -147,37 +136,24 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--pairs", type=int, default=7)
     args = parser.parse_args()
-    print(f"load {os.getloadavg()[0]:.1f}\n")
+    print(f"{load()}\n")
     print("| records | CPU us before, now | ratio | wall us before, now | ratio | first batch, s | peak MiB | load |")
     print("|" + " --- |" * 8)
     for name in args.kinds or KINDS:
         with tempfile.TemporaryDirectory() as data:
-            write(Path(data), KINDS[name])
-            sides = ((args.before or HERE, args.python, 0), (HERE, sys.executable, args.workers))
-            rounds = [[measured(data, KINDS[name], *side) for side in sides] for _ in range(args.pairs)]
+            kind, random = KINDS[name], np.random.default_rng(0)
+            write_tfrecords(Path(data), kind.features, (kind.record(random) for _ in range(kind.records)))
+            sides = ((args.before or ROOT, args.python, 0), (ROOT, sys.executable, args.workers))
+            rounds = [[measured(data, kind, *side) for side in sides] for _ in range(args.pairs)]
         before, now = (
             [statistics.median(each) for each in zip(*side, strict=True)] for side in zip(*rounds, strict=True)
         )
-        cpu, wall = (quartiles([new[at] / old[at] for old, new in rounds]) for at in (0, 1))
+        cpu, wall = (spread([new[at] / old[at] for old, new in rounds]) for at in (0, 1))
         print(
             f"| {name} | {before[0]:.0f}, {now[0]:.0f} | {cpu} | {before[1]:.0f}, {now[1]:.0f} | {wall} | "
             f"{before[2]:.1f}, {now[2]:.2f} | {before[4]:.0f}, {now[4]:.0f} | {os.getloadavg()[0]:.1f} |",
             flush=True,
         )
-
-
-def write(directory: Path, kind: Kind) -> None:
-    """One file of TFRecords and its index."""
-    random, schema = np.random.default_rng(0), Schema("made", kind.features)
-    with (directory / "train-00000-of-00001").open("wb") as file:
-        for payload in _payloads(random, schema, kind):
-            file.write(frame(payload))
-    assert index([f"{directory}/train-*"]) == 0
-
-
-def _payloads(random: np.random.Generator, schema: Schema, kind: Kind) -> Iterator[bytes]:
-    for _ in range(kind.records):
-        yield encode_example(schema, kind.record(random))
 
 
 def measured(data: str, kind: Kind, checkout: Path, python: str, workers: int) -> list[float]:
@@ -186,12 +162,6 @@ def measured(data: str, kind: Kind, checkout: Path, python: str, workers: int) -
     command = [python, "-c", PROGRAM, data, str(kind.batch), str(kind.batches), options]
     env = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return json.loads(subprocess.run(command, env=env, cwd="/", check=True, capture_output=True, text=True).stdout)
-
-
-def quartiles(values: list[float]) -> str:
-    """The median and the quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.2f} ({low:.2f}, {high:.2f})"
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
+from tests.benchmarks.harness import spread
 from trainer.checkpointing.arrays import Saved
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.config import TrainerConfig
@@ -61,10 +61,7 @@ def savers(directory: Path, state: TrainState) -> dict[str, tuple[Callable[[int,
     def save_orbax(number: int, state: TrainState) -> None:
         orbax.save(number, args=ocp.args.StandardSave(state))  # pyright: ignore[reportCallIssue]
 
-    return {
-        "Orbax": (save_orbax, orbax.wait_until_finished),
-        "infeed": (save_ours, lambda: ours.settle(wait=True)),
-    }
+    return {"Orbax": (save_orbax, orbax.wait_until_finished), "infeed": (save_ours, lambda: ours.settle(wait=True))}
 
 
 def turn(
@@ -80,12 +77,6 @@ def turn(
         state = step(state)
     jax.block_until_ready(state)
     return held - began, time.perf_counter() - held, state
-
-
-def quartiles(values: list[float]) -> str:
-    """The median, and in brackets the quartiles."""
-    low, middle, high = np.percentile(values, [25, 50, 75])
-    return f"{middle:.4g} ({low:.4g}, {high:.4g})"
 
 
 def main() -> None:
@@ -113,12 +104,12 @@ def main() -> None:
     print(f"{kind}, {options.gigabytes} GB, {options.turns} turns, {steps} steps after each save\n")
     print("| | held, s | steps after it, s |\n| --- | --- | --- |")
     for name, pairs in found.items():
-        print(f"| {name} | {' | '.join(quartiles(list(values)) for values in zip(*pairs, strict=True))} |")
+        print(f"| {name} | {' | '.join(spread(values) for values in zip(*pairs, strict=True))} |")
     ratios = [
         [ours[part] / theirs[part] for ours, theirs in zip(found["infeed"], found["Orbax"], strict=True)]
         for part in (0, 1)
     ]
-    print(f"| infeed / Orbax | {' | '.join(map(quartiles, ratios))} |")
+    print(f"| infeed / Orbax | {' | '.join(map(spread, ratios))} |")
     if options.json:
         options.json.write_text(json.dumps(found | {"device": kind}) + "\n", encoding="utf-8")
 

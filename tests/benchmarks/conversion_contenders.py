@@ -1,13 +1,12 @@
 """One contender of bench_conversion, in a process of its own: converts the train tar, then says what that took.
 
-    python tests/benchmarks/conversion_contenders.py NAME RAW_DIR OUTPUT_DIR
+    python -m tests.benchmarks.conversion_contenders NAME RAW_DIR OUTPUT_DIR
 
 Each imports what it needs, and only then starts its clock; the whole process, imports and all, is measured from
 outside. The last line is JSON: seconds, CPU seconds of the process and its finished children, records.
 The peers' way of reading is the cheapest there is: byte ranges of the tar, found before the clock starts (`listed`)."""
 
 import contextlib
-import functools
 import itertools
 import json
 import os
@@ -19,8 +18,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-
-sys.path[:0] = [str(Path(__file__).parents[2])]
 
 SHARD_BYTES = 100 * 10**6
 
@@ -47,7 +44,7 @@ def listed(raw: Path) -> tuple[int, list[list[Image]]]:
     return os.open(raw / "ILSVRC2012_img_train.tar", os.O_RDONLY), shards
 
 
-def infeed(raw: Path, output: Path, processes: int) -> Callable[[], int]:
+def infeed(raw: Path, output: Path) -> Callable[[], int]:
     """`python -m converters.imagenet_to_gcs` itself: runpy is what -m is."""
     import apache_beam.runners.portability.fn_api_runner  # noqa: F401
 
@@ -56,8 +53,7 @@ def infeed(raw: Path, output: Path, processes: int) -> Callable[[], int]:
     from pipeline.shards.manifest import read_manifest
 
     def run() -> int:
-        sys.argv[1:] = [f"--raw_data_dir={raw}", f"--gcs_output_path={output}", "--splits=train"]
-        sys.argv.append(f"--local_processes={processes}")
+        sys.argv[1:] = [f"--raw-data-dir={raw}", f"--output={output}", "--splits=train", "--local-processes=1"]
         del sys.modules["converters.imagenet_to_gcs"]  # -m runs it as __main__
         with contextlib.suppress(SystemExit):
             runpy.run_module("converters.imagenet_to_gcs", run_name="__main__", alter_sys=True)
@@ -86,46 +82,6 @@ def bare(raw: Path, output: Path) -> Callable[[], int]:
                     file.write(struct.pack("<I", masked(google_crc32c.value(data))))
                 file.flush()
                 os.fsync(file.fileno())
-        return sum(map(len, shards))
-
-    return run
-
-
-def ancestor(raw: Path, output: Path) -> Callable[[], int]:
-    """As tensorflow/tpu's imagenet_to_gcs.py does it: each image decoded in a session, for its shape; protobuf."""
-    import tensorflow.compat.v1 as tf
-
-    tf.disable_eager_execution()
-    fd, shards = listed(raw)
-    encoded = tf.placeholder(dtype=tf.string)
-    decode, session = tf.image.decode_jpeg(encoded, channels=3), tf.Session()
-
-    def integer(value: int):
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-
-    def text(value: bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-
-    def example(image: Image, data: bytes):
-        height, width, channels = session.run(decode, feed_dict={encoded: data}).shape
-        features = {
-            "image/height": integer(height),
-            "image/width": integer(width),
-            "image/colorspace": text(b"RGB"),
-            "image/channels": integer(channels),
-            "image/class/label": integer(image.label),
-            "image/class/synset": text(image.synset.encode()),
-            "image/format": text(b"JPEG"),
-            "image/filename": text(image.name.encode()),
-            "image/encoded": text(data),
-        }
-        return tf.train.Example(features=tf.train.Features(feature=features))
-
-    def run() -> int:
-        for number, images in enumerate(shards):
-            with tf.python_io.TFRecordWriter(str(output / f"train-{number:05d}-of-{len(shards):05d}")) as writer:
-                for image in images:
-                    writer.write(example(image, os.pread(fd, image.size, image.offset)).SerializeToString())
         return sum(map(len, shards))
 
     return run
@@ -164,10 +120,8 @@ def mds(raw: Path, output: Path) -> Callable[[], int]:
 
 
 CONTENDERS = {
-    "infeed": functools.partial(infeed, processes=1),
-    "infeed-x2": functools.partial(infeed, processes=2),
+    "infeed": infeed,
     "bare-loop": bare,
-    "ancestor": ancestor,
     "tfds": tfds,
     "mds": mds,
 }

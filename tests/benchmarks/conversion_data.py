@@ -6,7 +6,6 @@ hundred are made; they stand in the tars under as many names as are wanted."""
 import io
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, ilsvrc2012_sy
 from converters.raw.tars import members
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["MEAN_BYTES", "write_raw"]
+__all__ = ["MEAN_BYTES", "photograph", "write_raw"]
 
 MEAN_BYTES = 110_000
 IMAGES_PER_CLASS = 1300  # as many as most classes of ImageNet have
@@ -30,7 +29,8 @@ def write_raw(directory: Path, total_bytes: int) -> None:
     if listing.exists():
         return
     directory.mkdir(parents=True, exist_ok=True)
-    photos = list(_photos(np.random.default_rng(0), min(_DIFFERENT, count)))
+    random = np.random.default_rng(0)
+    photos = [photograph(random, *random.integers(300, 520, 2).tolist()) for _ in range(min(_DIFFERENT, count))]
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, begin in enumerate(range(0, count, IMAGES_PER_CLASS)):
             synset = list(ilsvrc2012_synsets())[number]
@@ -62,16 +62,14 @@ def _member(name: str, data: bytes) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
 
 
-def _photos(random: np.random.Generator, count: int) -> Iterator[bytes]:
-    """JPEGs of 500 pixels and their like: smooth areas, edges, and grain of two sizes."""
-    for _ in range(count):
-        height, width = (int(side) for side in random.integers(300, 520, 2))
-        y, x = np.mgrid[0:height, 0:width].astype(np.float32)
-        angles, waves = random.uniform(0, 2 * np.pi, 3), random.uniform(20, 200, 3)
-        planes = [128 + 90 * np.sin((x * np.cos(a) + y * np.sin(a)) / w) for a, w in zip(angles, waves, strict=True)]
-        image = np.stack(planes, axis=-1)
-        image += random.normal(0, random.uniform(9, 21), (height, width, 1))
-        coarse = random.normal(0, 25, (height // 8 + 1, width // 8 + 1)).astype(np.float32)
-        image += np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))[..., None]
-        pixels = np.ascontiguousarray(image.clip(0, 255).astype(np.uint8))
-        yield simplejpeg.encode_jpeg(pixels, quality=int(random.integers(88, 97)), colorspace="RGB")
+def photograph(random: np.random.Generator, height: int, width: int) -> bytes:
+    """A JPEG with what photographs have: smooth areas, edges, and grain of two sizes."""
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    angles, waves = random.uniform(0, 2 * np.pi, 3), random.uniform(20, 200, 3)
+    planes = [128 + 90 * np.sin((x * np.cos(a) + y * np.sin(a)) / w) for a, w in zip(angles, waves, strict=True)]
+    image = np.stack(planes, axis=-1)
+    image += random.normal(0, random.uniform(9, 21), (height, width, 1))
+    coarse = random.normal(0, 25, (height // 8 + 1, width // 8 + 1)).astype(np.float32)
+    image += np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))[..., None]
+    pixels = np.ascontiguousarray(image.clip(0, 255).astype(np.uint8))
+    return simplejpeg.encode_jpeg(pixels, quality=int(random.integers(88, 97)), colorspace="RGB")

@@ -1,15 +1,11 @@
 """One contender of bench_images, in a process of its own: from payloads in memory to batches of pixels.
 
-    python tests/benchmarks/image_contenders.py NAME DIR THREADS
+    python -m tests.benchmarks.image_contenders NAME DIR THREADS
 
 Decodes all images of DIR once for each line on stdin, then says what it took, as a line of JSON: images, CPU seconds
 of all threads, wall seconds. Random resized crops to 224, flipped, in batches of 64 in memory that the caller can
-keep. The recipes of tf.data are written after their descriptions, up to the uint8 or float image; what a device can do
-is left out, of all."""
+keep. What a device can do is left out, of all."""
 
-# ruff: noqa: E402 (a script: it finds its packages itself)
-
-import functools
 import io
 import itertools
 import json
@@ -23,10 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-sys.path[:0] = [str(Path(__file__).parents[2])]
-
-from image_data import label_of
-
 __all__ = ["CONTENDERS", "Contender"]
 
 BATCH, SIZE = 64, 224
@@ -37,11 +29,10 @@ Run = Callable[[], Iterator[Any]]  # one pass: the images of each batch
 
 
 class Contender(NamedTuple):
-    """imports: what it needs. prepare: (images, threads) -> a pass over them. own: not a peer."""
+    """imports: what it needs. prepare: (images, threads) -> a pass over them."""
 
     imports: str
     prepare: Callable[[Sequence[bytes], int], Run]
-    own: bool = False
 
 
 def _payloads(images: Sequence[bytes]) -> list[bytes]:
@@ -49,7 +40,7 @@ def _payloads(images: Sequence[bytes]) -> list[bytes]:
     from pipeline.shards.schema import Feature, Schema
 
     schema = Schema("photographs", {IMAGE: Feature("bytes"), LABEL: Feature("int64")})
-    return [encode_example(schema, {IMAGE: image, LABEL: label_of(n)}) for n, image in enumerate(images)]
+    return [encode_example(schema, {IMAGE: image, LABEL: n % 23}) for n, image in enumerate(images)]
 
 
 def _tensorflow(threads: int) -> Any:
@@ -60,7 +51,7 @@ def _tensorflow(threads: int) -> Any:
     return tf
 
 
-def ours(images: Sequence[bytes], threads: int, **options: Any) -> Run:
+def ours(images: Sequence[bytes], threads: int) -> Run:
     """The Decoder of train_dataset, in as many threads as it is to have."""
     from pipeline.decoding import rows
     from pipeline.decoding.decode import Decoder
@@ -68,7 +59,7 @@ def ours(images: Sequence[bytes], threads: int, **options: Any) -> Run:
     from pipeline.shards.schema import Feature, Schema
 
     schema = Schema("photographs", {IMAGE: Feature("bytes"), LABEL: Feature("int64")})
-    op, rows.THREADS = DecodeRandomResizedCrop(size=(SIZE, SIZE), **options), threads
+    op, rows.THREADS = DecodeRandomResizedCrop(size=(SIZE, SIZE)), threads
     decoder = Decoder(schema, BATCH, ops=[op], keys=["image", LABEL])
     payloads, seed = _payloads(images), itertools.count()
     index = np.arange(BATCH, dtype=np.int32)
@@ -85,21 +76,17 @@ def ours(images: Sequence[bytes], threads: int, **options: Any) -> Run:
     return run
 
 
-def tf_data(images: Sequence[bytes], threads: int, recipe: Callable[..., Any], same_windows: bool = False) -> Run:
-    """map and batch: in the caller's thread, or in so many of tf.data's.
-
-    same_windows: those of torchvision's distribution, as ours and Pillow's. sample_distorted_bounding_box still draws,
-    for nothing: it takes a uniform height, where the area is to be uniform, so its own windows are smaller."""
+def tf_data(images: Sequence[bytes], threads: int) -> Run:
+    """map and batch of big_vision's recipe: in the caller's thread, or in several of tf.data's."""
     tf = _tensorflow(threads)
     random, sizes = np.random.default_rng(0), [Image.open(io.BytesIO(image)).size for image in images]
-    tables = itertools.cycle([_windows(sizes, random) for _ in range(PASSES)]) if same_windows else None
-    given = tf.Variable(_windows(sizes, random)) if same_windows else None
+    tables = itertools.cycle([_windows(sizes, random) for _ in range(PASSES)])
+    windows = tf.Variable(_windows(sizes, random))
     features = {IMAGE: tf.io.FixedLenFeature([], tf.string), LABEL: tf.io.FixedLenFeature([], tf.int64)}
 
     def one(payload: Any, number: Any) -> Any:
         parsed = tf.io.parse_single_example(payload, features)
-        window = None if given is None else tf.gather(given, number)
-        return {"image": recipe(tf, parsed[IMAGE], window), LABEL: parsed[LABEL]}
+        return {"image": big_vision(tf, parsed[IMAGE], tf.gather(windows, number)), LABEL: parsed[LABEL]}
 
     dataset = tf.data.Dataset.from_tensor_slices((_payloads(images), tf.range(len(images))))
     dataset = dataset.map(one, num_parallel_calls=None if threads == 1 else threads)
@@ -111,8 +98,7 @@ def tf_data(images: Sequence[bytes], threads: int, recipe: Callable[..., Any], s
     dataset = dataset.with_options(options)
 
     def run() -> Iterator[Any]:
-        if tables is not None:
-            given.assign(next(tables))
+        windows.assign(next(tables))
         for batch in dataset:
             yield batch["image"].numpy()
 
@@ -124,51 +110,23 @@ def _windows(sizes: Sequence[tuple[int, int]], random: np.random.Generator) -> n
     return np.stack([boxes[:, 1], boxes[:, 0], boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]], 1)
 
 
-def _distorted_window(tf: Any, shape: Any, given: Any, min_object_covered: float, attempts: int) -> Any:
+def big_vision(tf: Any, data: Any, window: Any) -> Any:
+    """decode_jpeg_and_inception_crop(224) and flip_lr of google-research/big_vision: bilinear, cast to uint8.
+
+    Its sample_distorted_bounding_box draws for nothing: it takes a uniform height, where ours and Pillow's take a
+    uniform area, so its own windows would be smaller."""
     begin, size, _ = tf.image.sample_distorted_bounding_box(
-        shape,
+        tf.io.extract_jpeg_shape(data),
         tf.constant([0.0, 0.0, 1.0, 1.0], shape=[1, 1, 4]),
-        min_object_covered=min_object_covered,
+        min_object_covered=0.0,
         aspect_ratio_range=RATIO,
         area_range=AREA,
-        max_attempts=attempts,
+        max_attempts=100,
         use_image_if_no_bounding_boxes=True,
     )
-    drawn = tf.concat([begin[:2], size[:2]], 0)
-    return drawn if given is None else given + tf.minimum(drawn, 0)
-
-
-def big_vision(tf: Any, data: Any, given: Any) -> Any:
-    """decode_jpeg_and_inception_crop(224) and flip_lr of google-research/big_vision: bilinear, cast to uint8."""
-    window = _distorted_window(tf, tf.io.extract_jpeg_shape(data), given, 0.0, 100)
+    window += tf.minimum(tf.concat([begin[:2], size[:2]], 0), 0)
     pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3)
     return tf.image.random_flip_left_right(tf.cast(tf.image.resize(pixels, (SIZE, SIZE)), tf.uint8))
-
-
-def tensorflow_tpu(tf: Any, data: Any, given: Any) -> Any:
-    """The training half of tensorflow/tpu's resnet_preprocessing: bicubic, the centre if nothing was drawn, float."""
-    shape = tf.io.extract_jpeg_shape(data)
-    window = _distorted_window(tf, shape, given, 0.1, 10)
-
-    def bicubic(window: Any) -> Any:
-        pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3)
-        return tf.image.resize([pixels], (SIZE, SIZE), "bicubic")[0]
-
-    def centre() -> Any:
-        side = tf.cast(SIZE / (SIZE + 32) * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
-        return bicubic(tf.stack([(shape[0] - side + 1) // 2, (shape[1] - side + 1) // 2, side, side]))
-
-    image = tf.cond(tf.reduce_all(window[2:] == shape[:2]), centre, lambda: bicubic(window))
-    return tf.cast(tf.image.random_flip_left_right(tf.reshape(image, [SIZE, SIZE, 3])), tf.bfloat16)
-
-
-def exact(tf: Any, data: Any, given: Any) -> Any:
-    """big_vision's, with the exact DCT and rounding, as ours: what it costs to be without their bias."""
-    window = _distorted_window(tf, tf.io.extract_jpeg_shape(data), given, 0.0, 10)
-    pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3, dct_method="INTEGER_ACCURATE")
-    return tf.image.random_flip_left_right(
-        tf.cast(tf.round(tf.image.resize(pixels, (SIZE, SIZE))), tf.uint8),
-    )
 
 
 def grain_pil(images: Sequence[bytes], threads: int) -> Run:
@@ -179,7 +137,7 @@ def grain_pil(images: Sequence[bytes], threads: int) -> Run:
         def random_map(self, element: tuple[bytes, int], rng: np.random.Generator) -> dict[str, Any]:
             return {"image": _pillow(element[0], rng), LABEL: element[1]}
 
-    source = [(image, label_of(number)) for number, image in enumerate(images)]
+    source = [(image, number % 23) for number, image in enumerate(images)]
     dataset = grain.MapDataset.source(source).seed(0).random_map(Crop()).batch(BATCH, drop_remainder=True)
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4)
 
@@ -211,17 +169,9 @@ def _box(width: int, height: int, random: np.random.Generator) -> tuple[int, int
     return 0, 0, width, height
 
 
-def _recipe(recipe: Callable[..., Any], own: bool = False, same_windows: bool = True) -> Contender:
-    return Contender("tensorflow", functools.partial(tf_data, recipe=recipe, same_windows=same_windows), own)
-
-
 CONTENDERS = {
-    "ours": Contender("tensorflow", ours, True),
-    "ours, bicubic": Contender("tensorflow", functools.partial(ours, method="bicubic"), True),
-    "tf.data, big_vision's recipe": _recipe(big_vision),
-    "tf.data, tensorflow/tpu's recipe": _recipe(tensorflow_tpu),
-    "tf.data, exact as ours": _recipe(exact, own=True),
-    "tf.data, big_vision's with its own windows": _recipe(big_vision, own=True, same_windows=False),
+    "ours": Contender("tensorflow", ours),
+    "tf.data, big_vision's recipe": Contender("tensorflow", tf_data),
     "grain + PIL": Contender("grain", grain_pil),
 }
 

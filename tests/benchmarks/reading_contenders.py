@@ -1,6 +1,6 @@
 """One contender of bench_reading, in a process of its own: reads all records once, then says what that took.
 
-    python tests/benchmarks/reading_contenders.py NAME DIR
+    python -m tests.benchmarks.reading_contenders NAME DIR
 
 Each imports what it needs, and only then starts its clock, before the first file is opened. The last line is JSON:
 records, wall seconds, CPU seconds in programs and in the kernel (of the process and of its workers), peak MiB of the
@@ -18,11 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path[:0] = [str(Path(__file__).parents[2])]
-
 __all__ = ["CONTENDERS", "Contender"]
 
-BATCH = 256
+BATCH, AHEAD_BYTES = 256, 256 * 10**6
 Run = Callable[[], Iterator[int]]  # yields how many records each batch has
 
 
@@ -32,11 +30,10 @@ class Contender(NamedTuple):
     format: str
     imports: str
     prepare: Callable[[Path], Run]
-    shuffled: bool = True
     every_round: bool = False  # the others only in the first ones: they are slow, or of little interest
 
 
-def infeed(directory: Path, ahead_bytes: int) -> Run:
+def infeed(directory: Path) -> Run:
     """What an Input reads, in the same two threads, without its decoding: bytes, each proven against the index."""
     from pipeline.background import Background
     from pipeline.orders.shuffle import default_block_records
@@ -50,10 +47,10 @@ def infeed(directory: Path, ahead_bytes: int) -> Run:
         order = usual_order(records.num_records, BATCH, block_records=block)
         positions = (order.advance(order.start, step) for step in range(order.steps_per_epoch))
         groups = (order.rows(position, [range(BATCH)]).record_ids for position in positions)
-        reading = records.read(weighed(records, groups), ahead_bytes)
+        reading = records.read(weighed(records, groups), AHEAD_BYTES)
         batches = ([intact(record).payload for record in batch] for batch in reading)
         for batch in Background(
-            batches, limit=lambda: ahead_bytes - reading.held_bytes, cost=lambda batch: sum(map(len, batch))
+            batches, limit=lambda: AHEAD_BYTES - reading.held_bytes, cost=lambda batch: sum(map(len, batch))
         ):
             yield len(batch)
 
@@ -81,20 +78,6 @@ def bare(directory: Path) -> Run:
             if google_crc32c.value(kept[-1]) != crc:
                 raise SystemExit("damaged data")
         yield len(places)
-
-    return run
-
-
-def infeed_parsed(directory: Path) -> Run:
-    """train_dataset as a user has it, with the cheapest decoding there is: the label alone."""
-    from pipeline.datasets import train_dataset
-
-    def run() -> Iterator[int]:
-        source = train_dataset(str(directory), global_batch=BATCH, keys=("label",))
-        batches = source.batches()
-        for _ in range(source.steps_per_epoch):
-            yield len(next(batches)["label"])
-        batches.close()
 
     return run
 
@@ -131,20 +114,6 @@ def grain_array_record(directory: Path, threads: int) -> Run:
     return run
 
 
-def array_record(directory: Path) -> Run:
-    """The format alone, without grain: batches of a permutation by its own parallel read."""
-    import numpy as np
-    from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-    def run() -> Iterator[int]:
-        source = ArrayRecordDataSource(sorted(map(str, directory.glob("*.array_record"))))
-        order = np.random.default_rng(0).permutation(len(source))
-        for begin in range(0, len(order) - BATCH + 1, BATCH):
-            yield len(source.__getitems__(order[begin : begin + BATCH].tolist()))
-
-    return run
-
-
 def webdataset(directory: Path, workers: int) -> Run:
     """Shuffled shards and a buffer of 1,024 records, a quarter of what ours mixes: the larger, the slower it is."""
     import torch.utils.data
@@ -176,13 +145,8 @@ def mosaic(directory: Path, workers: int) -> Run:
     return run
 
 
-def _ours(megabytes: int, every_round: bool = False) -> Contender:
-    run = functools.partial(infeed, ahead_bytes=megabytes * 10**6)
-    return Contender("tfrecord", "google_crc32c", run, every_round=every_round)
-
-
-def _tf(shuffled: bool = True, every_round: bool = False, **options: int) -> Contender:
-    return Contender("tfrecord", "tensorflow", functools.partial(tensorflow, **options), shuffled, every_round)
+def _tf(**options: int) -> Contender:
+    return Contender("tfrecord", "tensorflow", functools.partial(tensorflow, **options), every_round=True)
 
 
 def _peer(imports: str, run: Callable[..., Run], every_round: bool = False, **options: int) -> Contender:
@@ -191,25 +155,17 @@ def _peer(imports: str, run: Callable[..., Run], every_round: bool = False, **op
 
 
 CONTENDERS = {
-    "ours": _ours(256, True),
+    "ours": Contender("tfrecord", "google_crc32c", infeed, every_round=True),
     "bare loop": Contender("tfrecord", "google_crc32c", bare, every_round=True),
-    "TFRecordDataset": _tf(False, True, ahead=0),
-    "TFRecordDataset, prefetch 2": _tf(False, True, ahead=2),
-    "interleave 16, shuffle 16,384": _tf(buffer=16_384, ahead=2),
-    "interleave 16, shuffle 1,024": _tf(buffer=1024, ahead=2),
-    "interleave 16 (AUTOTUNE), shuffle 1,024": _tf(True, True, buffer=1024, calls=-1, ahead=2),
-    "interleave 16 (2 calls, blocks of 16), shuffle 1,024": _tf(True, True, buffer=1024, calls=2, block=16, ahead=2),
+    "TFRecordDataset": _tf(ahead=0),
+    "interleave 16 (AUTOTUNE), shuffle 1,024": _tf(buffer=1024, calls=-1, ahead=2),
+    "interleave 16 (2 calls, blocks of 16), shuffle 1,024": _tf(buffer=1024, calls=2, block=16, ahead=2),
     "grain, ArrayRecord, 1 thread": _peer("grain", grain_array_record, True, threads=1),
     "grain, ArrayRecord, 4 threads": _peer("grain", grain_array_record, True, threads=4),
-    "ArrayRecord alone": _peer("array_record", array_record, True),
     "webdataset": _peer("webdataset", webdataset, workers=0),
     "webdataset, 2 workers": _peer("webdataset", webdataset, workers=2),
     "MosaicML streaming": _peer("streaming", mosaic, workers=0),
     "MosaicML streaming, 2 workers": _peer("streaming", mosaic, workers=2),
-    "ours, 64 MB ahead": _ours(64, True),
-    "ours, 128 MB ahead": _ours(128, True),
-    "ours, 1 GB ahead": _ours(1000),
-    "ours, train_dataset with labels parsed": Contender("tfrecord", "tensorflow", infeed_parsed),
 }
 
 

@@ -1,6 +1,6 @@
 """Records of noise, 110 KB in the mean as ImageNet's photos are, in the formats that bench_reading compares.
 
-    python tests/benchmarks/reading_data.py FORMAT DIR RECORDS
+    python -m tests.benchmarks.reading_data FORMAT DIR RECORDS
 
 All formats hold the same images and labels in the same order, uncompressed, in shards of about 100 MB. Each writer
 imports what it needs: a peer's runs in the peer's interpreter."""
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[2])]
 
 __all__ = ["FORMATS", "MEAN_BYTES", "write"]
 
@@ -31,28 +29,12 @@ def _shards(records: int) -> Iterator[list[tuple[bytes, int]]]:
 
 
 def _tfrecord(directory: Path, records: int) -> None:
-    from pipeline.shards.example import encode_example
-    from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
-    from pipeline.shards.naming import index_file, shard_file
-    from pipeline.shards.record import crc32c, frame
-    from pipeline.shards.schema import Feature, Schema
-    from pipeline.shards.split_index import encode_index
-    from pipeline.storage.schemes import open_storage
+    from pipeline.shards.schema import Feature
+    from tests.benchmarks.harness import write_tfrecords
 
-    schema = Schema("noise", {"image/encoded": Feature("bytes"), "label": Feature("int64")})
-    storage, entries, rows = open_storage(str(directory)), [], []
-    shards = -(-records // _SHARD_RECORDS)
-    for number, images in enumerate(_shards(records)):
-        payloads = [encode_example(schema, {"image/encoded": image, "label": label}) for image, label in images]
-        rows += [(len(payload), crc32c(payload)) for payload in payloads]
-        data, name = b"".join(map(frame, payloads)), shard_file("train", number, shards)
-        (directory / name).write_bytes(data)
-        entries.append(ShardEntry(name, len(images), len(data), crc32c(data)))
-    index = encode_index(np.array(rows, np.uint32))
-    with storage.publish(f"{directory}/{index_file('train')}") as sink:
-        sink.write(index)
-    split = SplitEntry(tuple(entries), crc32c(index), "0" * 32, "0" * 32, seed=0)
-    update_manifest(storage, str(directory), lambda _: Manifest("noise", schema, {"train": split}))
+    images = ({"image/encoded": image, "label": label} for shard in _shards(records) for image, label in shard)
+    features = {"image/encoded": Feature("bytes"), "label": Feature("int64")}
+    write_tfrecords(directory, features, images, per_file=_SHARD_RECORDS)
 
 
 def _array_record(directory: Path, records: int) -> None:

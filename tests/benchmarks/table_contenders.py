@@ -1,6 +1,6 @@
-"""How others write shards of a Parquet table: a contender of `bench_tables.py throughput`, in a process of its own.
+"""How others write shards of a Parquet table: a contender of bench_tables, in a process of its own.
 
-    python tests/benchmarks/table_contenders.py {tfds,litdata} train.parquet DIRECTORY
+    python -m tests.benchmarks.table_contenders {tfds,litdata} train.parquet DIRECTORY
 
 Prints how many records it wrote."""
 

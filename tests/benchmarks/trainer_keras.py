@@ -1,22 +1,19 @@
 """Keras 3 on JAX, a contender of bench_trainer in a process of its own: model.fit with steps_per_execution.
 
-    python tests/benchmarks/trainer_keras.py WORK STEPS
+    python -m tests.benchmarks.trainer_keras WORK STEPS
 
 Reads from stdin how many looks a turn has, a line each, and answers with JSON: steps, seconds, CPU seconds."""
-
-# ruff: noqa: E402 (a script: it finds its packages itself)
 
 import json
 import os
 import sys
-from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "jax"
-sys.path[:0] = [str(Path(__file__).parent)]
 
 import keras
-from trainer_turns import Ended, Marks, Turn
-from trainer_work import CLASSES, WORKS, Work
+
+from tests.benchmarks.trainer_turns import Ended, Marks, Turn
+from tests.benchmarks.trainer_work import CLASSES, WORKS, Work
 
 
 def model_of(work: Work) -> keras.Model:

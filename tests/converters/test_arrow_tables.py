@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
+from converted import records_of
 from PIL import Image
 from pyarrow import feather, ipc, parquet
 from sweep import SWEEP
@@ -17,8 +18,6 @@ from sweep import SWEEP
 from converters.table.columns import find_columns
 from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.raw import arrow_tables
-from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.schemes import open_storage
 
@@ -42,27 +41,9 @@ KINDS = {
     "none": pa.nulls(4),
 }
 RECORD = {
-    "i": [3],
-    "f": [2.5],
-    "h": [3],
-    "b": [1],
-    "s": [0],
-    "long": [b"text 3"],
-    "cat": [1],
-    "bin": [b""],
-    "dec": [1.25],
-    "day": [18262],
-    "at": [1577836800000],
-    "fixed": [1, 2],
-    "ragged": [],
-    "tags": [b"b", b"c"],
-    "none": [b""],
-}
-
-
-def records_of(out, split="train"):
-    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
-    return [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
+    "i": [3], "f": [2.5], "h": [3], "b": [1], "s": [0], "long": [b"text 3"], "cat": [1], "bin": [b""], "dec": [1.25],
+    "day": [18262], "at": [1577836800000], "fixed": [1, 2], "ragged": [], "tags": [b"b", b"c"], "none": [b""],
+}  # fmt: skip
 
 
 def features_of(out):
@@ -176,6 +157,7 @@ def test_two_columns_of_one_name_are_refused(raw, raw_tables, tmp_path):
         raw_tables.convert(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_time_for_a_table_of_many_columns_is_bounded(raw, raw_tables, tmp_path, capsys):
     names = [f"c{i}" for i in range(100_000 if SWEEP else 20_000)]
     parquet.write_table(pa.table([pa.array([1.5])] * len(names), names), raw / "train.parquet")
@@ -227,6 +209,7 @@ def test_a_file_that_is_none_is_one_clear_error(raw, raw_tables, tmp_path, name,
         raw_tables.convert(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_small_file_that_repeats_a_long_text_is_read_in_parts(raw):
     text = "x" * 1_000_000
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), [text])

@@ -2,26 +2,22 @@
 
 import json
 import math
+import statistics
+from fractions import Fraction
 
+import numpy as np
 import pytest
+from converted import ledger_of, records_of
 
+from beam_jobs.column_sums import ColumnSums
 from converters.table.columns import Column
-from pipeline.errors import LabelError, OptionError
-from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.frames import read_frames
+from pipeline import describe
+from pipeline.errors import LabelError, OptionError, SchemaError
+from pipeline.shards.column_statistics import read_statistics
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
-
-
-def records_of(out, split="train"):
-    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
-    return [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
-
-
-def ledger_of(out, split="train"):
-    lines = (out / f"_rejects/{split}.jsonl").read_text().splitlines()
-    return [line["error"] for line in map(json.loads, lines)]
 
 
 def features_of(out):
@@ -85,7 +81,9 @@ def test_a_label_is_named_in_the_manifest_and_never_missing(table, raw_tables, t
     raw_tables.convert(tmp_path / "out", "--label-column=kind", "--max-bad-records=1", "--columns=color=category")
     labels = read_manifest(str(tmp_path / "out")).labels
     assert (labels.key, labels.base, labels.names) == ("kind", 0, ("a", "b"))
-    assert ledger_of(tmp_path / "out") == ["line 4: 'kind' is ''; a label is a text of one line, or an integer"]
+    assert [*ledger_of(tmp_path / "out").values()] == [
+        "line 4: 'kind' is ''; a label is a text of one line, or an integer"
+    ]
     assert sorted((r["x"][0], r["kind"][0], r["color"][0]) for r in records_of(tmp_path / "out")) == [
         (1, 1, 0),
         (2, 0, -1),
@@ -105,7 +103,7 @@ def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
     jpegs = {(data,) for data in raw_tables.images.values() if data.startswith(b"\xff\xd8")}
     assert jpegs < images
     assert len(images) == len(raw_tables.images)
-    assert sorted(error.partition(": ")[2][:50] for error in ledger_of(tmp_path / "out")) == [
+    assert sorted(error.partition(": ")[2][:50] for error in [*ledger_of(tmp_path / "out").values()]) == [
         "'city' is ''; a label is a text of one line, or an",
         "'rooms' is 'x'; it must be an integer within int64",
         "4 cells; the header has 5",
@@ -136,6 +134,7 @@ def test_what_no_feature_can_hold_is_one_clear_error(table, raw_tables, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
     table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in range(100_001)))
     with pytest.raises(LabelError, match="'id' has over 100,000 different values.* give --columns id=text"):
@@ -182,3 +181,63 @@ def test_a_column_names_the_value_that_it_cannot_hold(column, cell, message):
 )
 def test_cells_of_each_kind_become_these_values(column, cell, value):
     assert column.value({"a": cell}, bytes) == value
+
+
+@pytest.mark.parametrize(
+    "scale", [1e-45, 1.0, 1e30, 10.0 ** np.linspace(-40, 30, 1000)], ids=["tiny", "one", "huge", "mixed"]
+)
+def test_sums_are_exact_and_do_not_depend_on_the_order(scale):
+    array = (np.random.default_rng(0).normal(size=1000) * scale).astype(np.float32)
+    whole = ColumnSums()
+    for part in range(3):
+        whole.add(ColumnSums.of(array[part::3], classes=False))
+    assert whole == ColumnSums.of(array[::-1], classes=False)
+    found, values = whole.statistics(), array.tolist()
+    assert found.mean == float(sum(map(Fraction, values)) / len(values))
+    assert found.deviation == pytest.approx(statistics.pstdev(map(Fraction, values)), rel=1e-12)
+    assert (found.count, found.missing, found.min, found.max) == (1000, 0, min(values), max(values))
+
+
+def test_a_split_has_its_own_statistics_whatever_the_shards(table, raw_tables, tmp_path, capsys):
+    rows = [f"{'' if i == 3 else i / 8},{i * 2**40},{'ab'[i % 2] if i else ''}\n" for i in range(40)]
+    for name, some in (("train", rows), ("validation", rows[:2])):
+        table(f"{name}.csv", "price,big,city\n" + "".join(some))
+    flags = ("--columns=city=category",)
+    raw_tables.convert(tmp_path / "one", *flags)
+    raw_tables.convert(tmp_path / "many", *flags, "--num-train-shards=7")
+    raw_tables.convert(tmp_path / "later", *flags, "--splits=validation")
+    raw_tables.convert(tmp_path / "later", *flags, "--splits=train")
+    files = {(tmp_path / out / "_summary/columns.json").read_bytes() for out in ("one", "many", "later")}
+    assert len(files) == 1
+    found = read_statistics(open_storage(str(tmp_path)), str(tmp_path / "one"))
+    train = found["train"]
+    assert (train["price"].count, train["price"].missing) == (39, 1)
+    assert train["price"].mean == sum(i / 8 for i in range(40) if i != 3) / 39
+    assert train["big"].mean == 19.5 * 2**40
+    assert train["big"].deviation == pytest.approx(np.std(np.arange(40)) * 2**40, rel=1e-15)
+    assert dict(train["city"].categories) == {"a": 19, "b": 20}
+    assert (train["city"].missing, found["validation"]["city"].categories) == (1, {"a": 0, "b": 1})
+    capsys.readouterr()
+    describe.main([str(tmp_path / "one"), "--samples=0"])
+    shown = capsys.readouterr().out
+    assert "train: columns" in shown
+    assert "a 19" in shown
+
+
+def test_a_split_that_is_replaced_replaces_its_statistics(table, raw_tables, tmp_path):
+    table("train.csv", "a\n1\n")
+    raw_tables.convert(tmp_path / "out")
+    table("train.csv", "a\n1\n3\n")
+    raw_tables.convert(tmp_path / "out", "--overwrite")
+    assert read_statistics(open_storage("x"), str(tmp_path / "out"))["train"]["a"].mean == 2
+
+
+def test_a_damaged_file_of_statistics_is_never_trusted(table, raw_tables, tmp_path):
+    table("train.csv", "a\n1\n")
+    raw_tables.convert(tmp_path / "out")
+    file = tmp_path / "out/_summary/columns.json"
+    file.write_text(file.read_text().replace('"count": 1', '"count": 2'))
+    with pytest.raises(SchemaError, match="its checksum is .*Convert the table again"):
+        read_statistics(open_storage("x"), str(tmp_path / "out"))
+    raw_tables.convert(tmp_path / "out")
+    assert json.loads(file.read_bytes())["splits"]["train"]["a"]["count"] == 1

@@ -1,7 +1,6 @@
 """Names in raw data may be orders to a terminal. None arrives: not from files, archives, columns, labels or keys."""
 
 import contextlib
-import csv
 import json
 import os
 import pty
@@ -14,9 +13,8 @@ import pytest
 from raw_data.archives import tar_of, zip_of
 from raw_data.imagenet import RawImagenet
 from raw_data.images import make_image
-from raw_data.pixels import RawCifar
 
-from converters import cifar_to_gcs, image_folder_to_gcs, imagenet_to_gcs, table_to_gcs, tfrecord_to_gcs
+from converters import image_folder_to_gcs, imagenet_to_gcs, table_to_gcs, tfrecord_to_gcs
 from pipeline import describe, verify
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
@@ -52,17 +50,6 @@ def archives(raw: Path):
     return image_folder_to_gcs.main, []
 
 
-def table(raw: Path):
-    raw.mkdir()
-    with (raw / "train.csv").open("w", newline="") as out:
-        rows = csv.writer(out)
-        rows.writerow([f"id {LINES}", f"text {LINES}", "label"])
-        rows.writerows([[i, f"text {i} {LINES}", f"cat [/red] {BAD}"] for i in range(5)])
-        rows.writerow([LINES])
-    (raw / f"no table {LINES}.csv").touch()
-    return table_to_gcs.main, [f"--text-column=text {LINES}", "--label-column=label"]
-
-
 def json_rows(raw: Path):
     raw.mkdir()
     rows = [{"text": f"text {i} {LINES}", f"label{LINES}": f"cat [/red] {BAD}", f"more{LINES}": i} for i in range(5)]
@@ -90,15 +77,8 @@ def imagenet(raw: Path):
     return imagenet_to_gcs.main, [f"--label-file={raw}/classes.txt"]
 
 
-def cifar(raw: Path):
-    written = RawCifar(raw)
-    written.names["batches.meta.txt"] = "".join(f"cat {i} {BAD}\n" for i in range(10))
-    written.write()
-    return cifar_to_gcs.main, []
-
-
 # Terminals, where rich behaves otherwise, get every other one.
-SOURCES = [folders, archives, table, json_rows, tfrecords, imagenet, cifar]
+SOURCES = [archives, json_rows, tfrecords, imagenet]
 
 
 @contextlib.contextmanager

@@ -1,18 +1,17 @@
 """The command line; on Beam's local runner where the runner can make a difference."""
 
-import io
+import argparse
 import json
 import subprocess
 import sys
 
 import pytest
-from PIL import Image
+from apache_beam.options.pipeline_options import PipelineOptions
+from converted import records_of
 
-from converters import imagenet_to_gcs
-from pipeline.errors import ConversionError
-from pipeline.shards.example_decoding import decode_example
+from converters import command_line, imagenet_to_gcs
+from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 
 without_beam = pytest.mark.usefixtures("without_beam")
 
@@ -24,15 +23,6 @@ def run(*flags):
 
 def flags_of(raw, out):
     return [f"--raw-data-dir={raw}", f"--gcs-output-path={out}", f"--label-file={raw}/synsets.txt"]
-
-
-def records_of(path):
-    data, records, at = path.read_bytes(), [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 8], "little")
-        records.append(decode_example(data[at + HEADER_BYTES : at + HEADER_BYTES + size]))
-        at += size + FRAME_BYTES
-    return records
 
 
 def test_shards_are_within_one_percent_of_the_mean_where_records_are_small(digits, shard_digests):
@@ -49,7 +39,7 @@ def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tm
     raw_imagenet.convert(out, "--num-train-shards=4", "--num-validation-shards=2")
     for split, images in (("train", {n: d for c in raw_imagenet.train.values() for n, d in c.items()}),
                           ("validation", raw_imagenet.validation)):  # fmt: skip
-        records = [record for path in sorted(out.glob(f"{split}-*")) for record in records_of(path)]
+        records = records_of(out, split)
         assert {r["image/filename"][0].decode(): r["image/encoded"][0] for r in records} == images
         assert len(records) == len(images)
         for record in records:
@@ -60,31 +50,6 @@ def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tm
     assert len(list(out.glob("train-*-of-00004"))) == 4
 
 
-@without_beam
-def test_more_shards_than_records_make_empty_shards_in_the_manifest(raw_imagenet, tmp_path):
-    raw_imagenet.convert(tmp_path / "out", "--num-train-shards=40", "--splits=train")
-    entry = read_manifest(str(tmp_path / "out")).split("train")
-    assert len(entry.shards) == 40
-    assert sum(shard.records == 0 == shard.bytes for shard in entry.shards) >= 22
-    assert entry.num_records == 18
-
-
-@without_beam
-def test_png_and_cmyk_are_repaired_and_counted(raw_imagenet, tmp_path):
-    for synset, mode, form in (("n00000001", "RGBA", "PNG"), ("n00000002", "CMYK", "JPEG")):
-        buffer = io.BytesIO()
-        Image.new(mode, (16, 9)).save(buffer, form)
-        raw_imagenet.train[synset][f"{synset}_0.JPEG"] = buffer.getvalue()
-    raw_imagenet.write().convert(tmp_path / "out", "--splits=train")
-    entry = read_manifest(str(tmp_path / "out")).split("train")
-    assert entry.fixups == {"cmyk_to_rgb": 1, "png_to_jpeg": 1}
-    assert all(
-        r["image/encoded"][0][:2] == b"\xff\xd8"
-        for path in (tmp_path / "out").glob("train-*")
-        for r in records_of(path)
-    )
-
-
 def test_a_dry_run_tells_the_plan_and_writes_nothing(digits, tmp_path, capsys):
     raw, out = digits
     imagenet_to_gcs.main([*flags_of(raw, tmp_path / "none"), "--target-shard-bytes=100KB", "--dry-run"])
@@ -92,14 +57,6 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(digits, tmp_path, capsys):
     assert "train: 1,429 records, 1.52 MB in 15 shards of 100 KB..102 KB" in printed
     assert read_manifest(str(out)).split("train").plan_digest in printed
     assert not (tmp_path / "none").exists()
-
-
-def test_running_the_same_command_again_touches_no_shard(raw_imagenet, tmp_path, capsys):
-    raw_imagenet.convert(tmp_path / "out")
-    inodes = {path: path.stat().st_ino for path in (tmp_path / "out").glob("*-of-*")}
-    raw_imagenet.convert(tmp_path / "out")
-    assert {path: path.stat().st_ino for path in (tmp_path / "out").glob("*-of-*")} == inodes
-    assert "train: 18 records" in capsys.readouterr().out
 
 
 def spoil_truncated(raw):
@@ -134,48 +91,88 @@ def test_a_bad_record_fails_the_split_unless_it_is_allowed(raw_imagenet, tmp_pat
     assert json.loads((tmp_path / "out/_rejects/train.jsonl").read_text())["uri"].endswith("train.tar")
 
 
-def names_by_shard(out):
-    return {path.name: [r["image/filename"][0] for r in records_of(path)] for path in sorted(out.glob("train-*"))}
+BAD_OPTIONS = [
+    ("--splits=,", OptionError, "--splits=,: no split was chosen. Known: train, validation"),
+    ("--num-train-shards=0", OptionError, "--num-train-shards=0: must be at least 1"),
+    ("--gcs-output-path=", OptionError, r"--output is empty. Give a directory; the current one is '\.'"),
+    ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
+    ("--max-bad-records=-1", OptionError, "--max-bad-records=-1: must be at least 0"),
+    ("--verfiy=end", OptionError, "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean"),
+    ("--gcs-output-path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
+]
+
+
+@pytest.mark.parametrize(("flag", "error", "message"), BAD_OPTIONS)
+def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, message):
+    with pytest.raises(error, match=message):
+        raw_imagenet.convert(tmp_path / "out", flag)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
+    monkeypatch.setattr(command_line, "_beam", lambda args, rest: None)
+    ours = command_line.conversion_parser("imagenet_to_gcs", "", (), ("train", "validation"), "", fraction="a part")
+    command = ["--raw-data-dir=raw", "--output=out"]
+    for options in PipelineOptions.__subclasses__():
+        theirs = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+        options._add_argparse_args(theirs)
+        for name in vars(theirs.parse_args([])).keys() - vars(ours.parse_args(command)):
+            command_line.parsed(ours, [*command, f"--{name}=1"])
 
 
 @without_beam
-def test_every_kind_of_bad_image_is_listed_in_one_run_and_the_others_keep_their_shards(raw_imagenet, tmp_path, capsys):
-    raw_imagenet.convert(tmp_path / "clean", "--num-train-shards=3", "--splits=train")
-    images = raw_imagenet.train["n00000001"]
-    spoiled = {  # each as long as it was: the place of a record follows from the sizes in the raw data
-        "n00000001_0.JPEG": lambda data: data[:-40].ljust(len(data), b"\1"),
-        "n00000001_1.JPEG": lambda data: b"GIF89a".ljust(len(data), b"\1"),
-        "n00000001_2.JPEG": lambda data: (b"\xff\xd8\xff\xc0\0\x11\x08" + b"\xff" * 4 + b"\3").ljust(len(data), b"\1"),
-    }
-    raw_imagenet.train["n00000001"] = {name: spoiled.get(name, bytes)(data) for name, data in images.items()}
-    flags = ["--num-train-shards=3", "--splits=train"]
-    with pytest.raises(ConversionError) as failed:
-        raw_imagenet.write().convert(tmp_path / "out", *flags)
-    for reason in (
-        "truncated or damaged JPEG",
-        "not a JPEG or PNG: begins with 47 49",
-        "65535x65535 pixels; allowed are",
-    ):
-        assert reason in str(failed.value)
+@pytest.mark.parametrize(
+    ("split", "error", "message"),
+    [
+        ("train", RawDataError, r"train\.tar has no class tars in it"),
+        ("validation", ConversionError, r"split 'validation' has no records: its sources contain nothing to convert"),
+    ],
+)
+def test_an_empty_split_is_one_clear_error(raw_imagenet, tmp_path, split, error, message):
+    raw_imagenet.train, raw_imagenet.validation = {}, {}
+    raw_imagenet.write()
+    with pytest.raises(error, match=message):
+        raw_imagenet.convert(tmp_path / "out", f"--splits={split}")
     assert not (tmp_path / "out/manifest.json").exists()
-    capsys.readouterr()
-    raw_imagenet.convert(tmp_path / "out", *flags, "--max-bad-records=3")
-    printed = capsys.readouterr().out
-    assert ("18 records" in printed, "3 rejected" in printed) == (False, True)
-    assert names_by_shard(tmp_path / "out") == {
-        shard: [name for name in names if name.decode() not in spoiled]
-        for shard, names in names_by_shard(tmp_path / "clean").items()
-    }
+
+
+def test_a_class_that_is_not_in_the_label_list_is_one_clear_error(raw_imagenet, tmp_path):
+    labels = tmp_path / "few.txt"
+    labels.write_text("n00000001\nn00000002\n")
+    with pytest.raises(LabelError, match=r"class 'n00000003' is not in the label list \(2 classes"):
+        raw_imagenet.convert(tmp_path / "out", f"--label-file={labels}")
+    assert not (tmp_path / "out").exists()
 
 
 @without_beam
-def test_an_empty_member_is_listed_with_the_others_and_counted_once(raw_imagenet, tmp_path):
-    raw_imagenet.train["n00000003"]["n00000003_0.JPEG"] = b""
-    spoil_truncated(raw_imagenet)
-    with pytest.raises(
-        ConversionError, match=r"2 bad records(?s:.*)n00000003_0\.JPEG: a file of 0 bytes; allowed are 1 to"
-    ):
-        raw_imagenet.write().convert(tmp_path / "out", "--splits=train")
-    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max-bad-records=2")
-    entry = read_manifest(str(tmp_path / "out")).split("train")
-    assert (entry.num_records, entry.rejected) == (16, 2)
+def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(raw_imagenet, tmp_path, capsys):
+    old = ["--project=p", "--local-scratch-dir=/nowhere", "--nogcs-upload"]
+    raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
+    notes = capsys.readouterr().err
+    assert "note: --local-scratch-dir: ignored: nothing is extracted or staged any more" in notes
+    assert "note: --nogcs-upload: ignored: for shards on disk, give a local directory" in notes
+    assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
+
+
+def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imagenet, tmp_path):
+    flags = flags_of(raw_imagenet.directory, tmp_path / "out")
+    code = (
+        "import sys\n"
+        "sys.modules['apache_beam'] = None\n"
+        "from beam_jobs.launch import exit_with\n"
+        "from converters.imagenet_to_gcs import main\n"
+        f"for flags in (['--help'], {[*flags, '--dry-run']}, {flags}):\n"
+        "    sys.argv[1:] = flags\n"
+        "    try:\n"
+        "        exit_with(main)\n"
+        "        print('ended: 0')\n"
+        "    except SystemExit as e:\n"
+        "        print('ended:', e.code or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    help_text, _, rest = done.stdout.partition("ended: 0\n")
+    assert "--raw-data-dir" in help_text
+    dry, _, wet = rest.partition("ended: 0\n")
+    assert "Dry run: nothing was written." in dry
+    assert wet == "ended: 2\n"
+    assert "Install it: pip install -e '" in done.stderr

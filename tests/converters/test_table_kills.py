@@ -77,6 +77,7 @@ def test_a_table_that_was_killed_resumes_to_the_same_bytes(convert, expected, tm
     assert [path for path in Path(out).rglob("*") if path.name.endswith(".tmp") or path.parent.name == "_scratch"] == []
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes_of_a_parquet_table(convert, expected, tmp_path):
     code, printed = convert(tmp_path / "out", processes=2)
     assert code == 0, printed

@@ -6,30 +6,19 @@ import json
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from converted import ledger_of, records_of
 from PIL import Image
 
 from converters.raw.splits import is_validation
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
 from pipeline.errors import ConversionError
-from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 IMAGES = ("--image-column=file", "--label-column=animal")
-
-
-def records_of(out, split):
-    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
-    return [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
-
-
-def ledger_of(out, split):
-    lines = (out / f"_rejects/{split}.jsonl").read_text().splitlines()
-    return {line["key"]: line["error"] for line in map(json.loads, lines)}
 
 
 def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_tables, tmp_path):

@@ -6,7 +6,14 @@ import numpy as np
 
 from pipeline.sources.open_dataset import open_dataset
 
-__all__ = ["flip_payload_bits"]
+__all__ = ["flip", "flip_payload_bits"]
+
+
+def flip(path: Path, byte: int, bit: int = 4) -> None:
+    """Changes a byte of a file, and nothing else."""
+    data = bytearray(path.read_bytes())
+    data[byte] ^= bit
+    path.write_bytes(data)
 
 
 def flip_payload_bits(directory: str, split: str, *record_ids: int) -> None:

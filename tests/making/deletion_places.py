@@ -3,23 +3,15 @@
 tests/test_deletions.py holds the table against the code: a new place needs a row, and a row needs its place."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["PLACES", "Proof"]
 
 
-@dataclass(frozen=True)
-class Proof:
-    """How a place knows that something is ours, and what happens otherwise.
-
-    link: a link in its place, or on the way to it. foreign: a file of that name which somebody else wrote. owner:
-    another user's file, or another run's. bucket: what differs there. shown_by: tests of this."""
+class Proof(NamedTuple):
+    """How a place knows that something is ours, and the tests that what is not ours stays."""
 
     ours: str
-    link: str
-    foreign: str
-    owner: str
-    bucket: str
     shown_by: tuple[str, ...]
 
 
@@ -30,42 +22,24 @@ RANDOM_TREES = f"{FOREIGN}test_no_command_changes_what_others_put_into_its_direc
 RANDOM_WORKDIRS = f"{RUNS}test_no_run_changes_what_others_put_into_its_work_directory"
 
 PRIVATE = Proof(
-    ours="made by this process, in a new temporary directory, or under a name with 32 or more random bits",
-    link="none: the directory is new, and only its user can write there",
-    foreign="cannot be there",
-    owner="cannot be there",
-    bucket="not used, or the same",
-    shown_by=(
-        "tests/pipeline/storage/test_storage.py::test_an_exception_in_the_block_leaves_the_old_file_and_no_trace",
-    ),
+    "made by this process, in a new temporary directory, or under a name with 32 or more random bits",
+    ("tests/pipeline/storage/test_storage.py::test_an_exception_in_the_block_leaves_the_old_file_and_no_trace",),
 )
 CLAIMED = Proof(
-    ours="the split is claimed (_shards/<split>.plan.json), and the names were free before the first claim",
-    link="is not replaced, which is an error; a deletion removes the link alone",
-    foreign="refused before the claim, with the name",
-    owner="another plan is refused; --overwrite takes exactly the files of the plan that the claim lists",
-    bucket="the same",
-    shown_by=(
+    "the split is claimed (_shards/<split>.plan.json), and the names were free before the first claim",
+    (
         RANDOM_TREES,
         f"{FOREIGN}test_a_claim_names_files_of_its_own_directory_only",
         "tests/beam_jobs/test_overwrite.py::test_shards_that_no_conversion_wrote_are_never_replaced",
     ),
 )
 NAMED = Proof(
-    ours="its name has a hash that only we compute, or the plan's digest stands in it",
-    link="removed alone",
-    foreign="has another name",
-    owner="another plan's names differ",
-    bucket="the same",
-    shown_by=(RANDOM_TREES, "tests/beam_jobs/test_damaged_receipts.py"),
+    "its name has a hash that only we compute, or the plan's digest stands in it",
+    (RANDOM_TREES, "tests/beam_jobs/test_damaged_receipts.py"),
 )
 IN_OUR_FORMAT = Proof(
-    ours="what is there has our format, or has a checksum of ours",
-    link="is not replaced, which is an error",
-    foreign="refused, with the path",
-    owner="files of several runs have one format; they are merged or appended to, not replaced",
-    bucket="the same",
-    shown_by=(
+    "what is there has our format, or has a checksum of ours",
+    (
         RANDOM_TREES,
         RANDOM_WORKDIRS,
         f"{FOREIGN}test_a_page_replaces_only_a_page",
@@ -75,20 +49,12 @@ IN_OUR_FORMAT = Proof(
     ),
 )
 RUN = Proof(
-    ours="the work directory has been marked (_owner), when none of the names that runs replace was taken",
-    link="is not replaced, which is an error",
-    foreign="refused before the first mark, with the name",
-    owner="one training at a time: trainer/ownership; results of evaluations are replaced by the later one",
-    bucket="the same",
-    shown_by=(RANDOM_WORKDIRS, f"{RUNS}test_a_directory_with_a_file_that_runs_replace_is_no_work_directory"),
+    "the work directory has been marked (_owner), when none of the names that runs replace was taken",
+    (RANDOM_WORKDIRS, f"{RUNS}test_a_directory_with_a_file_that_runs_replace_is_no_work_directory"),
 )
 CHECKPOINT = Proof(
-    ours="has the parts of a checkpoint; unfinished on a disk: Orbax's own suffix. A checkpoint is removed as a unit",
-    link="kept",
-    foreign="a directory with a number for its name is refused before the training; others are not looked at",
-    owner="only the owner of the work directory removes, and asks just before (the fence)",
-    bucket="unfinished: a number for its name, nothing but parts of a checkpoint, no commit_success.txt",
-    shown_by=(
+    "has the parts of a checkpoint; unfinished on a disk: Orbax's own suffix. A checkpoint is removed as a unit",
+    (
         RANDOM_WORKDIRS,
         f"{RUNS}test_a_directory_with_the_name_of_a_checkpoint_is_refused_before_the_training",
         f"{RUNS}test_in_a_bucket_only_unfinished_checkpoints_are_removed",
@@ -96,12 +62,8 @@ CHECKPOINT = Proof(
     ),
 )
 EXPORT = Proof(
-    ours="its description states this very number, or is that of an earlier release; unfinished: a lock with our mark",
-    link="neither followed nor removed",
-    foreign="stays, also inside an export",
-    owner="a lock that is held stays with what it is for",
-    bucket="the same; an unfinished upload after a day",
-    shown_by=(
+    "its description states this very number, or is that of an earlier release; unfinished: a lock with our mark",
+    (
         RANDOM_TREES,
         f"{PUBLISHING}test_directories_with_a_number_for_their_name_that_no_export_made_are_never_removed",
         f"{PUBLISHING}test_user_files_inside_an_export_are_never_removed",
@@ -111,20 +73,12 @@ EXPORT = Proof(
     ),
 )
 CACHE = Proof(
-    ours="in a directory named by the data's fingerprint, and not larger than these records",
-    link="refused",
-    foreign="a larger file, or one that is no file, is refused",
-    owner="processes of several runs write the same bytes",
-    bucket="refused: a cache is on a disk",
-    shown_by=("tests/pipeline/caches/test_disk_cache.py::test_what_is_not_a_cache_is_refused",),
+    "in a directory named by the data's fingerprint, and not larger than these records",
+    ("tests/pipeline/caches/test_disk_cache.py::test_what_is_not_a_cache_is_refused",),
 )
 PRIMITIVE = Proof(
-    ours="not its question: the callers have rows of their own",
-    link="publish refuses to replace one; delete removes it alone",
-    foreign="create never replaces",
-    owner="an error that names the path",
-    bucket="generations decide between two writers",
-    shown_by=("tests/pipeline/storage/test_local.py::test_a_link_is_neither_followed_nor_replaced",),
+    "not its question: the callers have rows of their own",
+    ("tests/pipeline/storage/test_local.py::test_a_link_is_neither_followed_nor_replaced",),
 )
 
 PLACES: Mapping[str, Proof] = {

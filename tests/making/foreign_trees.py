@@ -13,17 +13,8 @@ __all__ = ["Planted", "plant", "seen", "trees"]
 Kind = Literal["file", "directory", "link to a file", "link to a directory", "dangling link"]
 KINDS: Sequence[Kind] = ("file", "directory", "link to a file", "link to a directory", "dangling link")
 IN_VICTIM = (
-    "a.jpg",
-    "assets.extra/infeed.json",
-    "features.json",
-    "lock",
-    "metrics.jsonl",
-    "saved_model.pb",
-    "state/d/part",
-    "train-00000-of-00003",
-    "train.npy",
-    "train.plan.json.txt",
-    "variables/variables.index",
+    *("a.jpg", "assets.extra/infeed.json", "features.json", "lock", "metrics.jsonl", "saved_model.pb", "state/d/part"),
+    *("train-00000-of-00003", "train.npy", "train.plan.json.txt", "variables/variables.index"),
 )
 
 

@@ -32,14 +32,12 @@ class Kind:
     """make: the number-th image of this kind. error: the text of the error that it has to be; None for an image.
 
     either: an image will do as well: the damage may lie where nobody looks, or be what libjpeg makes the best of.
-    window: so it will where only a window is decoded, which may lie before the damage.
     large: takes seconds and hundreds of megabytes."""
 
     make: Make
     count: int
     error: str | None = None
     either: bool = False
-    window: bool = False
     large: bool = False
 
     def images(self, count: int | None = None) -> Iterator[bytes]:
@@ -217,10 +215,7 @@ NOT_DECODED = {
     "not a known image format, but gzip": lambda rng, number: gzip.compress(_saved("JPEG")(rng, number)),
 }
 KINDS: dict[str, Kind] = {
-    **{
-        f"{name}, truncated": Kind(_after(_truncated, make), 14, DAMAGED, window="JPEG" in name)
-        for name, make in DAMAGED_FORMATS.items()
-    },
+    **{f"{name}, truncated": Kind(_after(_truncated, make), 14, DAMAGED) for name, make in DAMAGED_FORMATS.items()},
     **{f"{name}, bits flipped": Kind(_after(_flipped, make), 14, ANY, True) for name, make in DAMAGED_FORMATS.items()},
     **{
         f"{name}, bits of its header flipped": Kind(_after(_flipped_in_header, make), 8, ANY, True)

@@ -67,20 +67,8 @@ SIZES_ONLY = "a disk keeps no checksums, and to compute them would mean to read 
 
 SOURCES = [
     Source("our dataset", how.write_ours, open_dataset, example, how.found(example)),
-    Source(
-        "two of ours as one",
-        how.write_two,
-        how.open_two,
-        example,
-        how.found(example),
-    ),
-    Source(
-        "a part of a split",
-        how.write_more,
-        how.open_part,
-        example,
-        how.found(example),
-    ),
+    Source("two of ours as one", how.write_two, how.open_two, example, how.found(example)),
+    Source("a part of a split", how.write_more, how.open_part, example, how.found(example)),
     Source("our dataset, kept in RAM", how.write_ours, how.open_in_ram, example, how.found(example)),
     Source("our dataset, kept on a disk", how.write_ours, how.open_on_disk, example, how.found(example)),
     Source("TFRecords with an index", how.write_indexed, open_dataset, example, how.found(example)),
@@ -98,10 +86,7 @@ SOURCES = [
         how.open_examples,
         example,
         how.byte_of_array,
-        {
-            "change": "they are in memory, and bytes do not change",
-            "files": "they are in memory",
-        },
+        {"change": "they are in memory, and bytes do not change", "files": "they are in memory"},
     ),
     Source(
         "records of fixed length",
@@ -109,11 +94,7 @@ SOURCES = [
         how.open_fixed,
         row,
         how.found(row),
-        {
-            "proof": NO_CHECKSUMS,
-            "damage": NO_CHECKSUMS,
-            "replacement": SIZES_ONLY,
-        },
+        {"proof": NO_CHECKSUMS, "damage": NO_CHECKSUMS, "replacement": SIZES_ONLY},
     ),
     Source(
         "TFRecords without an index",

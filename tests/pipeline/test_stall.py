@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from pipeline.background import stacks, thread_frames
 from pipeline.datasets import DatasetInput, eval_dataset, train_dataset
 from pipeline.errors import OptionError, StallError
-from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 from pipeline.tf_data import dataset_of
 
@@ -95,10 +93,6 @@ def test_an_invalid_stall_timeout_is_refused(images, recipe, seconds):
         recipe(images, global_batch=4, stall_seconds=seconds)
 
 
-def test_an_infinite_bound_waits_for_ever(images):
-    assert len(list(eval_dataset(images, global_batch=4, stall_seconds=float("inf")).batches())) == 6
-
-
 @recipes
 def test_batches_over_a_stalled_disk_end_in_one_error_and_only_the_thread_inside_it_is_left(
     stalling, tmp_path, caplog, recipe, shard
@@ -131,25 +125,6 @@ def test_a_stall_counts_from_the_call_that_waits(stalling, tmp_path, caplog):
 
 
 @recipes
-def test_closing_batches_during_a_stall_returns_immediately_and_releases_waiters(
-    stalling, tmp_path, caplog, recipe, shard
-):
-    batches = stalling(recipe, shard, stall_seconds=2 * SOON).batches()
-    waiting = threading.Thread(target=lambda: list(batches))
-    waiting.start()
-    wait_until_inside()
-    begin = time.monotonic()
-    batches.close()
-    waiting.join(SOON)
-    assert not waiting.is_alive()
-    assert time.monotonic() - begin < 1
-    wait_for_threads(["infeed-read"])
-    end_stall(tmp_path, shard)
-    wait_for_threads([])
-    assert not dumps(caplog)
-
-
-@recipes
 def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_path, caplog, recipe, shard):
     dataset = dataset_of(stalling(recipe, shard))
     begin = time.monotonic()
@@ -159,45 +134,6 @@ def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_pa
     assert len(dumps(caplog)) == 1
     wait_for_threads(["infeed-read"])
     end_stall(tmp_path, shard)
-    wait_for_threads([])
-
-
-def test_a_dropped_iterator_of_a_tf_dataset_waits_no_longer_than_the_bound(stalling, tmp_path):
-    _, shard = RECIPES[1]
-    iterator = iter(dataset_of(stalling(eval_dataset, shard)))
-    next(iterator)
-    wait_until_inside()  # else it is dropped before it has opened the shard, and nobody stalls
-    begin = time.monotonic()
-    del iterator
-    gc.collect()
-    assert time.monotonic() - begin < SOON
-    end_stall(tmp_path, shard)
-    wait_for_threads([])
-
-
-@dataclass(frozen=True)
-class StallingOp:
-    """Waits, as an op of the user may."""
-
-    let_go: threading.Event
-    reads = ("image/class/label",)
-
-    def output_spec(self, specs) -> dict[str, ArraySpec]:
-        return {"label": specs["image/class/label"]}
-
-    def __call__(self, features, rng):
-        self.let_go.wait(2 * SOON)
-        return {"label": features["image/class/label"]}
-
-
-def test_a_decoder_that_stalls_is_a_stall_as_well(images, caplog):
-    let_go = threading.Event()
-    options = {"global_batch": 4, "ops": (StallingOp(let_go),), "keys": ("label",)}
-    batches = eval_dataset(images, stall_seconds=4 * STALL_SECONDS, **options).batches()
-    error = assert_ends_in_one_stall(batches, caplog)
-    assert "for input from thread 'infeed-decode'" in str(error)
-    assert "in StallingOp.__call__" in caplog.text
-    let_go.set()
     wait_for_threads([])
 
 
@@ -218,6 +154,7 @@ for batch in source.batches():
 """
 
 
+@pytest.mark.slow
 def test_a_process_with_a_stalled_disk_reports_the_stall_and_exits_without_children(images, tmp_path, fork_server):
     # It also holds, to its end, batches and an iterator of a tf.data dataset over the same disk.
     directory = shutil.copytree(images, tmp_path / "stalled")

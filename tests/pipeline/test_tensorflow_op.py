@@ -1,8 +1,6 @@
 """Ops that were written for graphs of TensorFlow, in batches of NumPy."""
 
 import pickle
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -189,25 +187,6 @@ def test_a_graph_is_traced_once_for_features_of_any_length_whichever_threads_nee
     assert traced == [[None]]
 
 
-def test_an_op_that_was_modified_is_traced_again_when_it_is_wrapped_again():
-    @dataclass
-    class Fill:
-        """Not frozen: nothing tells how it has changed, and it has no hash."""
-
-        number: int
-        reads: tuple[str, ...] = ()
-
-        def output_spec(self, specs):
-            return {"filled": ArraySpec((), np.dtype(np.int32))}
-
-        def __call__(self, features, seed):
-            return {"filled": tf.constant(self.number)}
-
-    op = Fill(0)
-    for op.number in (1, 2):
-        assert decoded(TensorFlowOp(op), keys=("filled",), seeds=SEEDS[:, :1])["filled"].tolist() == [op.number] * 4
-
-
 def test_an_export_contains_the_op_with_a_seed_of_zeros():
     op = TensorFlowOp(Measured())
     features = {
@@ -228,27 +207,3 @@ def test_a_wrapped_op_prints_compares_hashes_and_pickles():
     assert hash(pickle.loads(pickle.dumps(op))) == hash(op)
     assert op != TensorFlowOp(Checked(4))
     assert repr(op) == "TensorFlowOp(op=Checked(most=3, reads=('number',)))"
-
-
-LAZY = """
-import sys
-import numpy as np
-from pipeline.decoding.decode import Decoder
-from pipeline.spec import ArraySpec
-from pipeline.tensorflow_op import TensorFlowOp
-class Twice:
-    reads = ("x",)
-    def output_spec(self, specs):
-        return {"twice": specs["x"]}
-    def __call__(self, features, seed):
-        return {"twice": 2 * features["x"]}
-decoder = Decoder(np.dtype([("x", "u1")]), 2, ops=[TensorFlowOp(Twice())], keys=["twice"])
-print(decoder.spec["twice"].dtype, "tensorflow" in sys.modules)
-batch = decoder([b"\\1", b"\\3"], np.zeros((2, 1, 2), np.int32), np.arange(2, dtype=np.int32))
-print(batch["twice"].tolist(), "pipeline.tf_cpu" in sys.modules)
-"""
-
-
-def test_tensorflow_is_imported_when_the_op_runs_and_not_before():
-    done = subprocess.run([sys.executable, "-c", LAZY], check=False, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "uint8 False\n[2, 6] True\n", done.stderr

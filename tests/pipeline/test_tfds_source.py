@@ -67,9 +67,7 @@ def test_a_file_of_another_count_than_it_says_is_an_error(tiny, count, found):
     edit_info(tiny, lambda info: info["splits"][0].update(shardLengths=[str(count)]))
     records = open_dataset(tiny)
     assert records.num_records == count
-    with pytest.raises(
-        ShardError, match=rf"tiny-train.*{found}; .*dataset_info\.json says {count}\. Copy the file again"
-    ):
+    with pytest.raises(ShardError, match=rf"tiny-train.*{found}; .*dataset_info\.json says {count}\. Copy the file"):
         fetch(records, np.arange(count))
 
 
@@ -151,26 +149,20 @@ def stranger(tmp_path, monkeypatch):
 @pytest.mark.parametrize("where", STRANGERS)
 def test_a_class_that_is_not_one_of_tfds_is_refused_before_tfds_imports_it(stranger, where):
     (stranger / "features.json").write_text(json.dumps(STRANGERS[where]))
-    with pytest.raises(
-        RawDataError, match=r"features\.json names the class .*\. TFDS would import .* and run its code"
-    ):
+    with pytest.raises(RawDataError, match=r"features\.json names the class .*\. TFDS would import .* and run its"):
         open_dataset(stranger, trust_features=["trusted"])
 
 
 def test_features_in_dataset_info_are_refused_too(stranger):
     edit_info(stranger, lambda info: info.update(features=SCALAR | NAMED))
-    with pytest.raises(
-        RawDataError, match=r"dataset_info\.json names the class 'stranger\.X'\. TFDS would import strang"
-    ):
+    with pytest.raises(RawDataError, match=r"dataset_info\.json names the class 'stranger\.X'\. TFDS would import"):
         open_dataset(stranger)
 
 
 def test_a_module_that_is_trusted_is_imported(stranger):
     path = stranger / "features.json"
     path.write_text(path.read_text().replace(f"{CORE}.scalar.Scalar", "trusted.Mine"))
-    with pytest.raises(
-        RawDataError, match=r"run its code; only .* allowed\. .* open_dataset\(\.\.\., trust_features=\['tr"
-    ):
+    with pytest.raises(RawDataError, match=r"run its code; only .* allowed\. .* open_dataset\(\.\.\.,"):
         open_dataset(stranger)
     assert "trusted" not in sys.modules
     assert open_dataset(stranger, trust_features=["trusted"]).num_records == 1

@@ -1,6 +1,6 @@
 """One changed bit, or a cut, in what a conversion writes for itself: is any change of a value believed by what follows?
 
-pytest takes a few of them; mutation_sweep takes a thousand. Conversions run in this process, without Beam."""
+Conversions run in this process, without Beam."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Thirty kills of a real conversion, placed by stage, and what each of them costs: one table for CI and for .ci/sweep.
+"""Thirty kills of a real conversion, placed by stage, and what each of them costs. CI runs some, .ci/sweep all.
 
 A kill is SIGKILL of the whole process group at a moment that sitecustomize places; then the same command runs again.
 pytest has this folder on its path."""
@@ -7,12 +7,10 @@ import hashlib
 import os
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from fake_gcs.server import Server
 
@@ -78,33 +76,15 @@ COMMIT = [
 KILLS = (*BEFORE_SHARDS, *SHARDS, *COMMIT)
 
 
-class Place(Protocol):
-    """A directory of shards, seen without our own code."""
-
-    path: str
-    env: Mapping[str, str]
-
-    def files(self) -> Mapping[str, int]:
-        """Name -> identity (inode or generation), which a file that is written again does not keep."""
-        ...
-
-    def read(self, name: str) -> bytes: ...
-
-    def uploads(self, shard: str) -> int:
-        """How often a shard was begun to be written since `forget`; a disk does not count."""
-        ...
-
-    def forget(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class OnDisk:
-    """A directory."""
+    """A directory of shards, seen without our own code."""
 
     path: str
     env = {}  # noqa: RUF012
 
     def files(self) -> Mapping[str, int]:
+        """Name -> identity (inode or generation), which a file that is written again does not keep."""
         root = Path(self.path)
         return {str(file.relative_to(root)): file.stat().st_ino for file in sorted(root.rglob("*")) if file.is_file()}
 
@@ -112,6 +92,7 @@ class OnDisk:
         return Path(self.path, name).read_bytes()
 
     def uploads(self, shard: str) -> int:
+        """How often a shard was begun to be written since `forget`; a disk does not count."""
         return 0
 
     def forget(self) -> None:
@@ -148,6 +129,9 @@ class InBucket:
         self.server.reset()
 
 
+Place = OnDisk | InBucket
+
+
 class Outcome(NamedTuple):
     """What a kill left, and what the same command made of it."""
 
@@ -169,33 +153,15 @@ class Outcome(NamedTuple):
             *([f"written again: {self.rewritten}"] if self.rewritten else []),
             *([f"sent again: {name}" for name in self.finished if self.sent[name]]),
             *([f"sent {count} times: {name}" for name, count in self.sent.items() if count > 1]),
-            *(
-                [f"other bytes: {set(expected.items()) ^ set(self.digests.items())}"]
-                if self.digests != expected
-                else []
-            ),
+            *[f"other bytes: {name}" for name, _ in set(expected.items()) ^ set(self.digests.items())],
             *([f"left behind: {self.left}"] if self.left else []),
         ]
 
 
-def run_alone(command: list[str], env: Mapping[str, str]) -> tuple[int, str]:
-    """(exit code, all that it printed) of a new Python process."""
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen([sys.executable, *command], cwd=ROOT, env=dict(env), **options) as running:
-        try:
-            output, _ = running.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-            output = f"{running.communicate()[0]}\nstill running after 120 s"
-    return running.returncode, output
-
-
-def convert(
-    raw: str, place: Place, processes: int = 1, kill_at: str = "", run: Run = run_alone, more: Sequence[str] = ()
-) -> tuple[int, str]:
-    """(status, output) of the real command in a process group of its own. more: flags."""
+def convert(raw: str, place: Place, run: Run, processes: int = 1, kill_at: str = "") -> tuple[int, str]:
+    """(status, output) of the real command in a process group of its own."""
     flags = [f"--raw-data-dir={raw}", f"--gcs-output-path={place.path}", f"--label-file={raw}/synsets.txt"]
-    flags += ["--splits=train", f"--num-train-shards={NUM_SHARDS}", f"--local-processes={processes}", *more]
+    flags += ["--splits=train", f"--num-train-shards={NUM_SHARDS}", f"--local-processes={processes}"]
     faults = {"KILL_AT": kill_at, "KILL_ROOT": str(ROOT), "PYTHONPATH": str(Path(__file__).parent)}
     return run(["-c", OWN_GROUP + CONVERT, *flags], {**os.environ, **place.env, **faults})
 
@@ -210,14 +176,14 @@ def digests(place: Place) -> dict[str, str]:
     return {name: hashlib.sha256(place.read(name)).hexdigest() for name in names}
 
 
-def strike(kill: Kill, raw: str, place: Place, run: Run = run_alone, processes_again: int = 0) -> Outcome:
-    """Kills a conversion into an empty place, and runs the same command again; with other processes where given."""
-    status, _ = convert(raw, place, kill.processes, kill.at, run)
+def strike(kill: Kill, raw: str, place: Place, run: Run) -> Outcome:
+    """Kills a conversion into an empty place, and runs the same command again, in one process."""
+    status, _ = convert(raw, place, run, kill.processes, kill.at)
     before = place.files()
     shards = tuple(name for name in before if name.startswith("train-"))
     finished = tuple(name for name in shards if f"_shards/{name}.json" in before)
     place.forget()
-    again = convert(raw, place, processes_again or kill.processes, run=run)
+    again = convert(raw, place, run)
     after = place.files()
     return Outcome(
         status=status,

@@ -1,4 +1,4 @@
-"""Peak memory of conversions, by source and size: one table for CI, which runs its small rows, and for .ci/sweep.
+"""Peak memory of conversions, by source and size: CI runs one row, .ci/sweep all.
 
 Raw data are one image over and over. A new source is a row of ROWS: what writes so many bytes of it, and its command.
 pytest has this folder on its path."""
@@ -9,12 +9,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from fake_gcs.server import Server
 from PIL import Image
@@ -44,18 +42,11 @@ print("peak over idle", (kib("VmHWM") - idle) * 1024)
 """
 
 
-class Peak(NamedTuple):
-    """What one conversion took."""
-
-    bytes: int  # over what the process takes with all imports and nothing to do
-    seconds: float
-
-
 @dataclass(frozen=True)
 class Row:
     """write: (directory, bytes) -> raw data there. flags: of the module, {raw} being where they are.
 
-    gigabytes: what .ci/sweep runs; CI runs the first. bound: MiB, of every one of them."""
+    gigabytes: what .ci/sweep runs. bound: MiB, of every one of them."""
 
     module: str
     write: Callable[[Path, int], None]
@@ -173,8 +164,10 @@ ROWS: Mapping[str, Row] = {
 }
 
 
-def peak(row: Row, gigabytes: float, scratch: Path, server: Server) -> Peak:
-    """Converts so much raw data in a process of its own, 100 MB a shard, and removes everything again."""
+def peak(row: Row, gigabytes: float, scratch: Path, server: Server) -> int:
+    """Bytes over what the process takes with all imports and nothing to do.
+
+    Converts so much raw data in a process of its own, 100 MB a shard, and removes everything again."""
     raw = scratch / "raw"
     raw.mkdir(parents=True)
     try:
@@ -190,9 +183,8 @@ def peak(row: Row, gigabytes: float, scratch: Path, server: Server) -> Peak:
             server.delete(BUCKET, name)
 
 
-def _convert(row: Row, raw: str, out: str, server: Server) -> Peak:
+def _convert(row: Row, raw: str, out: str, server: Server) -> int:
     flags = [f"--gcs-output-path={out}", *(flag.format(raw=raw) for flag in row.flags), "--splits=train"]
-    begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, row.module, *flags],
         cwd=ROOT,
@@ -204,4 +196,4 @@ def _convert(row: Row, raw: str, out: str, server: Server) -> Peak:
     )
     assert done.returncode == 0, done.stderr
     assert "train: " in done.stdout, done.stdout
-    return Peak(int(done.stdout.split()[-1]), time.monotonic() - begun)
+    return int(done.stdout.split()[-1])

@@ -5,13 +5,14 @@ import re
 
 import pytest
 
-from beam_jobs.converter import Reject
+from beam_jobs.converter import Source
 from beam_jobs.references import References
 from converters.imagenet.converter import ImagenetConverter
-from converters.imagenet.layouts import find_raw, ilsvrc2012_synsets, read_synsets
-from pipeline.errors import LabelError, RawDataError
+from converters.imagenet.layouts import RawImagenet, check_full_set, find_raw, ilsvrc2012_synsets, read_synsets
+from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.storage.local import LocalStorage
+from pipeline.storage.storage import Stat
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -108,42 +109,18 @@ def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet, f
         assert abs(int(predicted) - actual) <= 12
 
 
-def test_bytes_that_are_not_an_image_are_rejected(raw_imagenet):
-    converter, rows = scanned(raw_imagenet)
-    with pytest.raises(Reject, match="not a JPEG"):
-        converter.convert(rows[0], b"no image")
-
-
-def test_the_digest_changes_with_classes_and_verification_alone():
-    def digest(**changes):
-        return dict(
-            ImagenetConverter(**{"synsets": ("a", "b"), "validation_labels": ("a",), **changes}).digest_fields()
-        )
-
-    assert digest() == digest()
-    assert digest() == digest(validation_labels=())  # the rows have them; train alone, or with validation, is one plan
-    different = [digest(), digest(synsets=("a", "c")), digest(verify="decode")]
-    assert all(a != b for i, a in enumerate(different) for b in different[:i])
-
-
 def test_missing_files_are_named_with_the_layout(raw_imagenet):
     (raw_imagenet.directory / "synset_labels.txt").unlink()
-    with pytest.raises(
-        RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt .* It has: ILSVR"
-    ):
+    with pytest.raises(RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt"):
         scanned(raw_imagenet)
     assert scanned(raw_imagenet, ["train"])[1]
 
 
 def test_classes_that_are_not_in_the_list_are_named_with_their_place(raw_imagenet):
-    with pytest.raises(
-        LabelError, match=r"n00000003\.tar of .*train\.tar: class 'n00000003' is not in the label list \(2 cl"
-    ):
+    with pytest.raises(LabelError, match=r"n00000003\.tar of .*train\.tar: class 'n00000003' is not in the label list"):
         scanned(raw_imagenet, ["train"], synsets=raw_imagenet.synsets[:2])
     raw_imagenet.validation_labels[2] = "n77777777"
-    with pytest.raises(
-        LabelError, match=r"validation image 3 in .*synset_labels\.txt: class 'n77777777' is not in .* --label-file"
-    ):
+    with pytest.raises(LabelError, match=r"validation image 3 in .*synset_labels\.txt: class 'n77777777'"):
         scanned(raw_imagenet.write())
 
 
@@ -161,7 +138,52 @@ def test_a_label_file_may_name_its_classes_but_not_list_one_twice(tmp_path):
         read_synsets(STORAGE, str(path))
 
 
-def test_labels_are_integers_from_one(raw_imagenet):
-    converter, rows = scanned(raw_imagenet)
-    assert {row.columns["label"] for row in rows} == {1, 2, 3}
-    assert (converter.labels.base, converter.labels.names) == (1, tuple(raw_imagenet.synsets))
+def train_of(synsets):
+    return RawImagenet(tuple(Source("train", "x.tar", Stat(1), tag=synset) for synset in synsets), ())
+
+
+def test_the_full_set_has_all_thousand_classes_and_a_missing_one_is_named():
+    synsets = list(ilsvrc2012_synsets())
+    check_full_set(train_of(synsets), ["train"])
+    with pytest.raises(RawDataError, match=rf"train has 998 classes of 1,000: {synsets[5]} is missing, and 1 more"):
+        check_full_set(train_of(synsets[:5] + synsets[6:-1]), ["train"])
+
+
+def test_other_validation_labels_than_the_official_ones_are_refused():
+    with pytest.raises(RawDataError, match="the 2 validation labels are not the official 50,000"):
+        check_full_set(RawImagenet((), ("n01440764", "n01443537")), ["validation"])
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["run", "dry"])
+def test_a_wrong_number_of_images_stops_the_conversion_before_anything_is_written(
+    raw_imagenet, tmp_path, monkeypatch, flags
+):
+    monkeypatch.setattr("converters.imagenet_to_gcs.check_full_set", lambda *_: None)
+    monkeypatch.setattr("converters.imagenet_to_gcs._converter", converter_of(raw_imagenet))
+    with pytest.raises(ConversionError, match="'train' has 18 records in the raw data; the full set has 1,281,167"):
+        raw_imagenet.convert(tmp_path / "out", "--full-set", "--splits=train", *flags)
+    assert not list((tmp_path / "out").glob("train*"))
+
+
+def converter_of(raw):
+    from converters.imagenet.converter import ImagenetConverter
+
+    return lambda _: ImagenetConverter(tuple(raw.synsets))
+
+
+def test_a_class_list_of_ones_own_is_not_the_full_set(raw_imagenet, tmp_path):
+    with pytest.raises(OptionError, match="--full-set means ILSVRC2012's own 1000 classes"):
+        raw_imagenet.convert(tmp_path, "--full-set")
+
+
+def test_the_original_numbers_of_shards_are_a_flag(raw_imagenet, tmp_path, capsys):
+    raw_imagenet.convert(tmp_path / "out", "--original-shards", "--dry-run")
+    printed = capsys.readouterr().out
+    assert "train: 18 records, " in printed
+    assert " in 1,024 shards of " in printed
+    assert " in 128 shards of " in printed
+
+
+def test_original_shards_and_num_train_shards_exclude_each_other(raw_imagenet, tmp_path):
+    with pytest.raises(OptionError, match="--original-shards and --num-train-shards: give only one of them"):
+        raw_imagenet.convert(tmp_path, "--original-shards", "--num-train-shards=3")

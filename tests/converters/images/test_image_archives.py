@@ -1,12 +1,12 @@
 """Class folders in tars and zips, read in place: the shards of what they unpack to."""
 
 import functools
-import json
 import os
 import tarfile
 import zipfile
 
 import pytest
+from converted import ledger_of
 from raw_data.archives import files_below, folders_below, streamed_zip_of, tar_of, zip_of
 from raw_data.folders import RawImageFolder
 
@@ -31,11 +31,6 @@ def convert(raw, out, *flags):
 def shards_of(digests, out):
     """Shards and indexes; the manifest also counts raw files."""
     return {name: digest for name, digest in digests(out).items() if name != "manifest.json"}
-
-
-def ledger_of(out, split="train"):
-    lines = map(json.loads, (out / f"_rejects/{split}.jsonl").read_text().splitlines())
-    return {line["key"]: line["error"] for line in lines}
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +76,7 @@ PACK = {
     "stored .zip": functools.partial(zip_of, method=zipfile.ZIP_STORED),
     "streamed .zip": lambda files, folders: streamed_zip_of({**dict.fromkeys(folders, b""), **files}),
     "GNU .tar": tar_of,
-    "ustar .tar": functools.partial(tar_of, form=tarfile.USTAR_FORMAT),
     "pax .tar": functools.partial(tar_of, form=tarfile.PAX_FORMAT),
-    ".tar.gz": functools.partial(tar_of, mode="w:gz"),
     ".tgz": functools.partial(tar_of, mode="w:gz"),
 }
 
@@ -150,34 +143,14 @@ WRONG = [
     ("train.zip", b"", r"train\.zip cannot be read as a zip: .* It is damaged, or was not fully copied"),
     ("train.tar", tar_of(FILES)[:1500], r"train\.tar breaks off as a tar: .*not fully copied"),
     ("train.tar.gz", tar_of(FILES, mode="w:gz")[:-20], r"train\.tar\.gz is truncated or damaged"),
-    (
-        "train.zip",
-        zip_of({**FILES, "../x.jpg": b"x"}),
-        r"train\.zip has a member '\.\./x\.jpg', which leads out of",
-    ),
-    (
-        "train.tar",
-        tar_of({**FILES, "cat/../../x": b"x"}),
-        r"has a member 'cat/\.\./\.\./x', which leads out of",
-    ),
-    (
-        "train.tar",
-        tar_of({**FILES, "/etc/passwd": b"x"}),
-        r"has a member '/etc/passwd', which leads out of",
-    ),
-    (
-        "train.zip",
-        zip_of(FILES, zipfile.ZIP_LZMA),
-        r"train\.zip has member 'cat/1\.jpg' with compression method 14; only stored and deflated",
-    ),
+    ("train.zip", zip_of({**FILES, "../x.jpg": b"x"}), r"train\.zip has a member '\.\./x\.jpg', which leads out of"),
+    ("train.tar", tar_of({**FILES, "cat/../../x": b"x"}), r"has a member 'cat/\.\./\.\./x', which leads out of"),
+    ("train.tar", tar_of({**FILES, "/etc/passwd": b"x"}), r"has a member '/etc/passwd', which leads out of"),
+    ("train.zip", zip_of(FILES, zipfile.ZIP_LZMA), r"train\.zip has member 'cat/1\.jpg' in LZMA; only stored"),
     ("train.7z", b"7z", r"train\.7z is in a format that cannot be read in place; \.zip, \.tar, \.tar\.gz, \.tgz can"),
     ("train.zip", zip_of({"1.jpg": b"x"}), r"train\.zip has no class folders in it\. It has: 1\.jpg"),
     ("images.zip", zip_of(FILES), r"no folder of a split .*It has: cat, dog\. .*give --validation-fraction"),
-    (
-        "all.zip",
-        zip_of({"train.zip": b"", "val.tar": b""}),
-        r"no folder of a split .*It has: train\.zip, val\.tar",
-    ),
+    ("all.zip", zip_of({"train.zip": b"", "val.tar": b""}), r"all\.zip contains archives \(train\.zip, val\.tar\),"),
     ("images.zip", zip_of({"val/a/1": b"x", "validation/a/1": b"x"}), "has two folders for the validation split"),
     ("train.zip", zip_of({"two\nlines/1.jpg": b"x"}), "its name must be UTF-8 text on one line"),
 ]
@@ -200,6 +173,12 @@ def test_options_that_do_not_fit_an_archive_are_one_clear_error(tmp_path):
     (tmp_path / "raw/val.zip").write_bytes(zip_of(FILES))
     (tmp_path / "raw/validation.tar").write_bytes(tar_of(FILES))
     with pytest.raises(RawDataError, match="has two archives for the validation split"):
+        convert(tmp_path / "raw", tmp_path / "out")
+    for name in ("val.zip", "validation.tar"):
+        (tmp_path / "raw" / name).unlink()
+    for name in ("a.zip", "b.zip"):  # neither of which is all of the data
+        (tmp_path / "raw" / name).write_bytes(zip_of(BY_SPLIT))
+    with pytest.raises(RawDataError, match=r"no folder of a split"):
         convert(tmp_path / "raw", tmp_path / "out")
 
 

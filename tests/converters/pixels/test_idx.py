@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from converted import records_of, single
 from PIL import Image
 
 from converters import idx_to_gcs
@@ -14,19 +15,11 @@ from converters.pixels.idx import IdxConverter, ImagesHeader, find_idx
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.ops import DecodePng
-from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.local import LocalStorage
 from pipeline.tools.record_checks import image_problem
 
 pytestmark = pytest.mark.usefixtures("without_beam")
-
-
-def records_of(out, split):
-    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
-    examples = [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
-    return [{key: value[0] for key, value in example.items()} for example in examples]
 
 
 def pixels(record):
@@ -48,7 +41,7 @@ def only_plain(raw):
 def test_every_pixel_and_label_arrives_under_its_number(raw_mnist, tmp_path):
     raw_mnist.write().convert(tmp_path / "out", "--num-train-shards=3")
     for split in ("train", "test"):
-        records = records_of(tmp_path / "out", split)
+        records = single(records_of(tmp_path / "out", split))
         assert sorted(map(number, records)) == list(range(len(raw_mnist.images[split])))
         for record in records:
             np.testing.assert_array_equal(pixels(record), raw_mnist.images[split][number(record)])
@@ -69,13 +62,13 @@ def test_files_of_the_known_bytes_are_read_as_the_format_says(tmp_path):
     (tmp_path / "raw/toy-test-images.idx3-ubyte").write_bytes(images)
     (tmp_path / "raw/toy-test-labels.idx1-ubyte").write_bytes(bytes.fromhex("00000801 00000002 07 02"))
     idx_to_gcs.main([f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out"])
-    found = {r["image/class/label"]: pixels(r).tolist() for r in records_of(tmp_path / "out", "test")}
+    found = {r["image/class/label"]: pixels(r).tolist() for r in single(records_of(tmp_path / "out", "test"))}
     assert found == {7: [[0, 1, 2], [3, 4, 5]], 2: [[255, 254, 253], [252, 251, 250]]}
 
 
 def test_the_transpose_option_turns_images_and_changes_the_plan(raw_mnist, tmp_path):
     raw_mnist.write().convert(tmp_path / "out", "--splits=test", "--transpose")
-    for record in records_of(tmp_path / "out", "test"):
+    for record in single(records_of(tmp_path / "out", "test")):
         np.testing.assert_array_equal(pixels(record), raw_mnist.images["test"][number(record)].T)
         assert (record["image/height"], record["image/width"]) == (4, 5)
     with pytest.raises(ConversionError, match="--overwrite"):
@@ -120,7 +113,7 @@ def test_a_prefix_must_select_one_of_several_data_sets(raw_mnist, tmp_path):
     with pytest.raises(OptionError, match="--prefix=emnist-letter: .* Did you mean 'emnist-letters'"):
         raw_mnist.convert(tmp_path / "out", "--prefix=emnist-letter")
     raw_mnist.convert(tmp_path / "out", "--prefix=emnist-letters")
-    assert len(records_of(tmp_path / "out", "test")) == 9
+    assert len(single(records_of(tmp_path / "out", "test"))) == 9
 
 
 def spoil(name, change):

@@ -76,14 +76,6 @@ def test_a_tar_cut_anywhere_gives_the_members_before_and_then_an_error(path, cut
     assert found == ["a", "b"][: sum(cut > at for at in (511, MEMBER + 511))]
 
 
-def test_a_damaged_header_is_not_taken_for_the_end_of_the_tar(path):
-    damaged = bytearray(WHOLE)
-    damaged[MEMBER + 150] ^= 0xFF
-    path.write_bytes(bytes(damaged))
-    with pytest.raises(TarError, match=f"no header and no end mark at byte {MEMBER}"):
-        scan(path)
-
-
 def test_an_empty_tar_has_no_members_and_an_empty_or_compressed_file_is_no_tar(path):
     path.write_bytes(make([]))
     assert scan(path) == []
@@ -124,12 +116,6 @@ def test_a_long_name_is_not_read_into_memory_in_pieces_either(path):
     path.write_bytes(name + hostile_tars.member(b"one", b"1") + bytes(1024))
     with pytest.raises(TarError, match=r"a header of (4,194,304|more than 1,048,576) bytes"):
         scan(path)
-
-
-def test_many_members_without_content_are_no_long_header(path):
-    links = [hostile_tars.member(b"link%d" % i, b"", b"2") for i in range(2500)]
-    path.write_bytes(b"".join(links) + bytes(1024))
-    assert len(scan(path)) == 2500
 
 
 def test_a_member_that_reaches_beyond_its_inner_tar_is_a_part_of_a_file(path):

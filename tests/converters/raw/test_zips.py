@@ -124,9 +124,7 @@ def test_links_and_folders_of_a_zip_have_their_kinds(path):
 
 def test_an_encrypted_member_is_named(path):
     path.write_bytes(with_names(zip_of({"abcde/1.jpg": b"x"}), b"abcde", b"abcde", flags=1))
-    with pytest.raises(
-        ZipError, match=r"some\.zip is encrypted \(member 'abcde/1\.jpg'\)\. Unpack it with its password"
-    ):
+    with pytest.raises(ZipError, match=r"some\.zip is encrypted \(member 'abcde/1\.jpg'\)\. Unpack it with its"):
         scan(path)
 
 

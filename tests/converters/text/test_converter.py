@@ -96,9 +96,10 @@ def test_concatenated_rows_are_the_documents_in_order(tmp_path_factory, texts, l
 class TestConversions:
     FLAGS = ("--validation-fraction=0.3", "--sequence-length=32", "--max-bad-records=20")
 
-    def test_the_manifest_states_totals_and_a_sidecar_the_tokenizer(self, tmp_path):
+    def test_the_manifest_states_totals_and_a_sidecar_the_tokenizer(self, tmp_path, capsys):
         raw = RawTexts(tmp_path / "raw").write()
         raw.convert(tmp_path / "out", *self.FLAGS, "--tokenizer=characters")
+        assert "some text is unknown to the tokenizer and became its unknown token." in capsys.readouterr().out
         splits = read_manifest(str(tmp_path / "out")).splits
         totals = [open_dataset(str(tmp_path / "out"), split).info.totals for split in splits]
         assert totals == [entry.totals for entry in splits.values()]
@@ -139,11 +140,6 @@ class TestConversions:
         ]
         assert all(line["key"].split(":")[-1] == str(line["offset"]) for line in ledger)
 
-    def test_characters_outside_the_alphabet_are_noted(self, tmp_path, capsys):
-        raw = RawTexts(tmp_path / "raw").write()
-        raw.convert(tmp_path / "out", *self.FLAGS, "--tokenizer=characters")
-        assert "some text is unknown to the tokenizer and became its unknown token." in capsys.readouterr().out
-
     def test_raw_data_that_changes_while_it_is_packed_is_an_error(self, tmp_path, monkeypatch):
         raw = RawTexts(tmp_path / "raw").write()
         pack = TextConverter.pack
@@ -169,9 +165,7 @@ class TestConversions:
         for flag in ((), ("--dry-run",)):
             raw.files = {"rows.jsonl": b'{"text": "a"}\n' * 9}
             raw.write()
-            with pytest.raises(
-                (ConversionError, RawDataError), match=r"has 0 bytes; it had \d+ bytes when the command"
-            ):
+            with pytest.raises((ConversionError, RawDataError), match=r"has 0 bytes; it had \d+ bytes"):
                 raw.convert(tmp_path / "out", *self.FLAGS, *flag)
 
     def test_other_options_are_not_taken_for_changed_raw_data(self, tmp_path):
@@ -182,14 +176,17 @@ class TestConversions:
         assert "has changed" not in str(error.value)
         assert not list((tmp_path / "out/_scratch").iterdir())  # what was packed in vain
 
-    @pytest.mark.parametrize("option", ["--packing=concat", "--validation-fraction=0.5"])
-    def test_a_split_that_is_added_is_packed_like_the_others(self, tmp_path, option):
+    def test_a_split_that_is_added_is_packed_like_the_others(self, tmp_path):
         raw = RawTexts(tmp_path / "raw").write()
         raw.convert(tmp_path / "out", *self.FLAGS, "--splits=train")
-        with pytest.raises(
-            ConversionError, match=r"train of \S+ was converted with other options: \S+text\.json is not"
-        ):
-            raw.convert(tmp_path / "out", *self.FLAGS, "--splits=validation", option)
+        options = r"train of \S+ was converted with other options: \S+text\.json"
+        for option, message in {
+            "--packing=concat": options,
+            "--validation-fraction=0.5": options,
+            "--tokenizer=characters": "its features or labels are not those of 'text'",
+        }.items():
+            with pytest.raises(ConversionError, match=message):
+                raw.convert(tmp_path / "out", *self.FLAGS, "--splits=validation", option)
 
     def test_a_dry_run_packs_few_windows_at_once(self, tmp_path, monkeypatch):
         raw = RawTexts(tmp_path / "raw").write()
@@ -216,12 +213,6 @@ class TestConversions:
         (tmp_path / "raw/a/1.txt").write_text("another text")
         with pytest.raises(ConversionError, match=r"one of 12 files starting with \S+rows\.csv has changed"):
             raw.convert(tmp_path / "out", *self.FLAGS)
-
-    def test_other_options_are_refused_where_a_split_is_added(self, tmp_path):
-        raw = RawTexts(tmp_path / "raw").write()
-        raw.convert(tmp_path / "out", *self.FLAGS, "--splits=train")
-        with pytest.raises(ConversionError, match="its features or labels are not those of 'text'"):
-            raw.convert(tmp_path / "out", *self.FLAGS, "--splits=validation", "--tokenizer=characters")
 
     def test_a_packed_file_is_used_again_unless_it_is_damaged(self, tmp_path, monkeypatch):
         raw, packed = RawTexts(tmp_path / "raw").write(), []
@@ -259,10 +250,10 @@ class TestConversions:
             monkeypatch.setattr(TextConverter, "pack", pack)
 
 
-KILLS = range(1, 16) if SWEEP else (2, 7)
+KILLS = range(1, 16) if SWEEP else (7,)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_killed_conversion_ends_with_the_same_bytes(tmp_path, run_forked, shard_digests):
     raw = RawTexts(tmp_path / "raw", 60).write()
     flags = [f"--raw-data-dir={raw.directory}", *TestConversions.FLAGS, "--target-shard-bytes=20KB"]

@@ -1,6 +1,7 @@
 """Documents in text files and tables, read completely and in ranges."""
 
 import gzip
+import itertools
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from sweep import examples
 
 from converters.text import documents as module
 from converters.text.documents import DocumentFormat, documents
+from converters.text.packing import Piece, packed_rows
 from pipeline.errors import RawDataError
 from pipeline.raw.rows import column_names
 from pipeline.storage.local import LocalStorage
@@ -120,37 +122,85 @@ def test_a_block_beyond_the_limit_is_one_unusable_document_that_is_not_kept(file
     assert len(long.raw) < 130
 
 
-def test_a_range_without_blank_lines_is_not_read_beyond_its_end(file):
+def test_a_range_without_blank_lines_is_not_read_beyond_its_end(file, monkeypatch):
     (file / "dense.txt").write_text("a line\n" * 1000)
-    read = []
+    read, opened = [], LocalStorage.open
 
-    class Counted(LocalStorage):
-        def open(self, path):
-            return _Lines(super().open(path), read)
+    def counted(self, path):
+        lines = opened(self, path)
+        readline = lines.readline
+        lines.readline = lambda size: read.append(1) or readline(size)
+        return lines
 
-    assert list(documents(Counted(), str(file / "dense.txt"), BLOCKS, 70, 140)) == []
-    assert len(read) < 20
-
-
-class _Lines:
-    def __init__(self, file, read):
-        self.file, self.read_lines = file, read
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.file.close()
-
-    def readline(self, size):
-        self.read_lines.append(1)
-        return self.file.readline(size)
+    monkeypatch.setattr(LocalStorage, "open", counted)
+    assert found(file / "dense.txt", BLOCKS, 70, 140) == []
+    assert 0 < len(read) < 20
 
 
 def test_a_truncated_file_is_an_error_with_its_name(file):
     (file / "cut.txt.gz").write_bytes(gzip.compress(b"text" * 99)[:-9])
     with pytest.raises(RawDataError, match=r"cut\.txt\.gz is truncated or damaged: .*\. Copy it again\."):
         found(file / "cut.txt.gz", DocumentFormat())
+
+
+LENGTHS = st.lists(st.integers(1, 40), max_size=60)
+LENGTH = st.integers(2, 17)
+PACKINGS = st.sampled_from(["documents", "concat"])
+
+
+def sizes(row):
+    return sum(piece.size for piece in row)
+
+
+@given(LENGTHS, LENGTH, PACKINGS)
+@settings(max_examples=examples(200), deadline=None)
+def test_every_token_comes_once_and_in_order_within_its_document(lengths, row_length, packing):
+    pieces = sorted(itertools.chain.from_iterable(packed_rows(lengths, row_length, packing)))
+    for document, total in enumerate(lengths):
+        bounds = [(piece.begin, piece.end) for piece in pieces if piece.document == document]
+        assert [0, *(end for _, end in bounds)] == [*(begin for begin, _ in bounds), total]
+
+
+@given(LENGTHS, LENGTH, PACKINGS)
+@settings(max_examples=examples(200), deadline=None)
+def test_no_row_is_empty_or_too_long_and_its_documents_are_in_order(lengths, row_length, packing):
+    for row in packed_rows(lengths, row_length, packing):
+        assert 2 <= sizes(row) <= row_length
+        assert row == sorted(row)
+
+
+@given(LENGTHS, LENGTH)
+@settings(max_examples=examples(200), deadline=None)
+def test_documents_are_cut_only_if_they_are_longer_than_a_row(lengths, row_length):
+    for piece in itertools.chain.from_iterable(packed_rows(lengths, row_length, "documents")):
+        is_cut = (piece.begin, piece.end) != (0, lengths[piece.document])
+        assert not is_cut or lengths[piece.document] > row_length - 1
+
+
+@given(LENGTHS, LENGTH)
+@settings(max_examples=examples(200), deadline=None)
+def test_concatenated_rows_but_the_last_lack_at_most_one_token(lengths, row_length):
+    *full, _ = packed_rows(lengths, row_length, "concat") or [[]]
+    assert all(sizes(row) >= row_length - 1 for row in full)
+
+
+@given(LENGTHS, LENGTH)
+@settings(max_examples=examples(200), deadline=None)
+def test_best_fit_never_opens_a_row_that_two_half_empty_rows_could_have_shared(lengths, row_length):
+    rows = sorted(map(sizes, packed_rows(lengths, row_length, "documents")))
+    assert len(rows) < 2 or rows[0] + rows[1] > row_length
+
+
+def test_the_longest_documents_come_first_and_each_goes_where_it_leaves_the_least_space():
+    rows = packed_rows([2, 6, 4, 3], 10, "documents")  # with start tokens: 3, 7, 5 and 4
+    assert rows == [[Piece(0, 0, 2), Piece(1, 0, 6)], [Piece(2, 0, 4), Piece(3, 0, 3)]]
+
+
+def test_a_document_goes_into_the_fuller_of_two_rows_with_space():
+    rows = packed_rows([5, 6, 2], 10, "documents")  # rows of 7 and 6, then a piece of 3
+    assert rows == [[Piece(1, 0, 6), Piece(2, 0, 2)], [Piece(0, 0, 5)]]
+
+
+@pytest.mark.parametrize("packing", ["documents", "concat"])
+def test_no_documents_make_no_rows(packing):
+    assert packed_rows([], 8, packing) == []

@@ -48,8 +48,3 @@ def v1(directory, limit):
 )
 def test_free_memory_is_bounded_by_the_machine_and_every_parent_cgroup(machine, files, free):
     assert free_memory_bytes(machine(files)) == free
-
-
-def test_this_machine_has_free_memory(tmp_path):
-    assert 2**20 < free_memory_bytes() < 2**50
-    assert free_memory_bytes(tmp_path) >= free_memory_bytes()  # no Linux: all

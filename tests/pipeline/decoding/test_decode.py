@@ -1,21 +1,19 @@
+import io
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sweep import examples
+from PIL import Image
 
-from pipeline.decoding.columns import Ragged
+from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.rows import parser_of
 from pipeline.errors import OptionError, SchemaError
-from pipeline.ops import DecodeJpeg
+from pipeline.ops import DecodeJpeg, DecodePng, RandomFlip
 from pipeline.shards.example import encode_example
-from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
+from trainer.recipes.tiny_images import tiny_images
 
 FEATURES = {
     "id": Feature("int64"),
@@ -27,7 +25,6 @@ FEATURES = {
     "boxes": Feature("float32", (None,)),
 }
 SCHEMA = Schema("all", FEATURES)
-f32 = st.floats(width=32, allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -51,36 +48,6 @@ def record(i: int) -> dict:
 def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str, np.ndarray]:
     seeds = np.zeros((len(records), decoder.num_ops, 2), np.int32)
     return decoder([encode_example(SCHEMA, r) for r in records], seeds, np.array(index, np.int32))
-
-
-@settings(max_examples=examples(25))
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {
-                "id": st.integers(-(2**63), 2**63 - 1),
-                "pair": st.lists(f32, min_size=2, max_size=2),
-                "grid": st.lists(st.integers(-9, 9), min_size=6, max_size=6),
-                "name": st.binary(max_size=5),
-                "boxes": st.lists(f32, max_size=4),
-            },
-            optional={"rank": st.integers(-9, 9), "words": st.lists(st.binary(max_size=3), max_size=3)},
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_parsing_gives_what_was_written(records):
-    payloads = [encode_example(SCHEMA, r) for r in records]
-    columns = parser_of(SCHEMA, FEATURES)(payloads)
-    parsed = {key: column.rows() if isinstance(column, Ragged) else column for key, column in columns.items()}
-    for i, written in enumerate(map(decode_example, payloads)):
-        for key, feature in FEATURES.items():
-            value = parsed[key][i]
-            default = [] if None in feature.shape else [b"" if feature.dtype == "bytes" else 0]
-            assert np.asarray(value, object).ravel().tolist() == written.get(key, default)
-            if None not in feature.shape:
-                assert np.shape(value) == feature.shape
 
 
 def test_by_default_a_batch_has_every_feature_that_it_can_have():
@@ -176,11 +143,6 @@ def test_keys_that_a_batch_cannot_have_are_refused_before_reading(options, error
         Decoder(SCHEMA, 2, **options)
 
 
-def test_an_unknown_feature_is_not_parsed():
-    with pytest.raises(OptionError, match=r"the records have no feature 'iid'\. Did you mean 'id'\?"):
-        parser_of(SCHEMA, ["iid"])
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -203,3 +165,40 @@ def test_a_batch_without_features_is_warned_of_unless_keys_is_empty(caplog):
     (message,) = [text for text in caplog.messages if "no feature fits" in text]
     assert message.startswith("no feature fits a batch, so it contains only _mask, _index, _crc.")
     assert "start with _: name. Add an op" in message
+
+
+LABEL = "image/class/label"
+
+
+class Doubled:
+    """An op on the label alone."""
+
+    reads = (LABEL,)
+
+    def output_spec(self, specs):
+        return {"twice": ArraySpec((), np.dtype(np.int64))}
+
+    def __call__(self, features, rng):
+        return {"twice": 2 * features[LABEL]}
+
+
+def serving(keys):
+    ops = [DecodePng("image/encoded", into="image", shape=(4, 6, 3)), Doubled(), RandomFlip("image")]
+    given = {"ops": ops, "keys": ["image", "twice"], "global_batch": 32}
+    return eval_dataset(tiny_images("validation", (4, 6, 3), 4), **given).serving(keys)
+
+
+def test_only_what_the_wanted_features_depend_on_is_read():
+    assert list(serving(["image"]).stored) == ["image/encoded"]
+    assert list(serving(["twice"]).stored) == [LABEL]
+    assert sorted(serving(["image", "twice"]).stored) == [LABEL, "image/encoded"]
+
+
+def test_the_arrays_of_records_are_made_from_their_stored_features():
+    both = serving(["image", "twice"])
+    payloads = both.payloads([5, 0, 129])
+    stored = both.stored_features(payloads)
+    arrays = both.rows.decode(payloads, np.zeros((3, both.rows.num_ops, 2), np.int32))
+    assert arrays["twice"].tolist() == [2, 0, 2] == (2 * stored[LABEL]).tolist()
+    for png, image in zip(stored["image/encoded"], arrays["image"], strict=True):
+        np.testing.assert_array_equal(image, Image.open(io.BytesIO(png)))

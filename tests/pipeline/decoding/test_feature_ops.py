@@ -103,11 +103,7 @@ def test_user_ops_may_drop_features_or_not_support_dropping():
 @pytest.mark.parametrize(
     ("ops", "options", "text"),
     [
-        (
-            [Drop(["a"]), Cast("a", "int32")],
-            {},
-            r"^Cast\(.*\) reads 'a', which Drop\(keys=\('a',\)\) dropped\. Put it",
-        ),
+        ([Drop(["a"]), Cast("a", "int32")], {}, r"^Cast\(.*\) reads 'a', which Drop\(keys=\('a',\)\) dropped\. Put it"),
         ([Keep(["b"]), Cast("a", "int32")], {}, r"reads 'a', which Keep\(keys=\('b',\)\) dropped"),
         ([Rename({"a": "c"}), Cast("a", "int32")], {}, r"reads 'a', which Rename\(.*\) dropped"),
         ([Drop(["a"]), Drop(["a"])], {}, r"'a', which Drop\(keys=\('a',\)\) dropped"),

@@ -92,9 +92,7 @@ def test_a_value_that_does_not_fit_32_bits_is_an_error(kind, fits, beyond):
     dtype = np.dtype([("x", kind)])
     decoder = Decoder(dtype, 1)
     assert decoded(decoder, [np.array((fits,), dtype).tobytes()], [0])["x"] == decoder.spec["x"].dtype.type(fits)
-    with pytest.raises(
-        SchemaError, match=rf"'x' is delivered as {decoder.spec['x'].dtype} and has a value out of range"
-    ):
+    with pytest.raises(SchemaError, match=rf"'x' is delivered as {decoder.spec['x'].dtype} and has a value out"):
         decoded(decoder, [np.array((beyond,), dtype).tobytes()], [0])
 
 

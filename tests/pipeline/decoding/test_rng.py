@@ -1,15 +1,16 @@
 """The random numbers of ops: those of TensorFlow's Philox, uniform, and each record's own."""
 
-import itertools
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_rng import rng_of
-from scipy.stats import chisquare, kstest
+from scipy.stats import chisquare
 from sweep import examples
 
+from pipeline.decoding.photo_ops import TRIES, central_square, random_window, resized_short
 from pipeline.decoding.rng import rngs_of
 from pipeline.tf_cpu import tf
 
@@ -17,10 +18,6 @@ COUNT, ALPHA = 100_000, 1e-3  # fixed seeds: what passes once passes always
 int32 = st.integers(-(2**31), 2**31 - 1)
 keys = st.tuples(int32, int32)
 counts = st.integers(0, 200)
-
-
-def keys_of(count, number=0):
-    return np.random.default_rng(number).integers(-(2**31), 2**31, (count, 2)).astype(np.int32)
 
 
 def of_tensorflow(key, count):
@@ -68,27 +65,11 @@ def test_the_numbers_of_a_record_do_not_depend_on_its_batch_nor_on_the_order_of_
     assert [together[place] for place in range(len(batch))] == alone
 
 
-def test_a_batch_without_records_has_no_streams():
-    assert len(rngs_of(np.empty((0, 2), np.int32))) == 0
-
-
 def test_the_key_is_the_seed_and_drawing_does_not_change_it():
     rng = rng_of((-5, 2**31 - 1))
     rng.bits(9)
     assert rng.key == (-5, 2**31 - 1)
     assert [type(each) for each in rng.key] == [int, int]
-
-
-@settings(max_examples=examples(100))
-@given(keys, st.floats(-1e6, 1e6), st.floats(0.01, 1e6), st.none() | st.integers(0, 9))
-def test_uniform_numbers_are_in_their_range(key, low, width, size):
-    found = rng_of(key).uniform(low, low + width, size)
-    if size is None:
-        assert type(found) is float
-    else:
-        assert found.dtype == np.float64
-        assert found.shape == (size,)
-    assert np.all((low <= np.asarray(found)) & (np.asarray(found) < low + width))
 
 
 @settings(max_examples=examples(100))
@@ -115,26 +96,6 @@ def test_uniform_numbers_have_53_random_bits():
     np.testing.assert_array_equal(scaled.astype(np.uint64), (high << np.uint64(26)) | low)
 
 
-FIRST = {  # of one record each: the numbers that ops draw first
-    "uniform": lambda rng: rng.uniform(),
-    "the second": lambda rng: rng.uniform(0, 1, 2)[1],
-    "beyond those that a batch shares": lambda rng: rng.uniform(0, 1, 40)[-1],
-}
-
-
-@pytest.mark.parametrize("name", FIRST)
-def test_numbers_are_uniform_over_the_records(name):
-    found = np.array([FIRST[name](rng) for rng in rngs_of(keys_of(20_000))])
-    assert kstest(found, "uniform").pvalue > ALPHA
-
-
-def test_numbers_are_uniform_over_a_stream_and_its_neighbours_are_independent():
-    found = rng_of().uniform(0, 1, COUNT)
-    assert kstest(found, "uniform").pvalue > ALPHA
-    pairs = np.histogram2d(found[:-1:2], found[1::2], bins=16, range=[[0, 1], [0, 1]])[0]
-    assert chisquare(pairs.ravel()).pvalue > ALPHA
-
-
 @pytest.mark.parametrize(("low", "high"), [(0, 2), (-3, 4), (5, 105)])
 def test_integers_are_equally_frequent(low, high):
     found = rng_of((11, high)).integers(low, high, COUNT)
@@ -143,8 +104,76 @@ def test_integers_are_equally_frequent(low, high):
     assert chisquare(counts).pvalue > ALPHA
 
 
-def test_streams_of_similar_keys_have_nothing_in_common():
-    batch = np.array(list(itertools.product(range(-8, 8), range(-8, 8))), np.int32)
-    words = np.array([rng.bits(64) for rng in rngs_of(batch)])
-    assert len(np.unique(words)) > words.size * 0.999
-    assert chisquare(np.bincount(words.ravel() >> 24, minlength=256)).pvalue > ALPHA
+AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+
+
+def windows(size, seeds, area=AREA, ratio=RATIO):
+    return np.array([random_window(*size, rng.bits(4 * TRIES), area, ratio) for rng in rngs_of(seeds)])
+
+
+def philox(counter, key):
+    """Four numbers of 32 bits: Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011."""
+    (a, b, c, d), (left, right) = (counter, 0, 0, 0), key
+    for _ in range(10):
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = second >> 32 ^ b ^ left, second % 2**32, first >> 32 ^ d ^ right, first % 2**32
+        left, right = (left + 0x9E3779B9) % 2**32, (right + 0xBB67AE85) % 2**32
+    return a, b, c, d
+
+
+@settings(max_examples=examples(50))
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**32 - 1))
+def test_every_window_is_inside_of_its_image(height, width, seed):
+    seeds = np.random.default_rng(seed).integers(-(2**31), 2**31, (8, 2)).astype(np.int32)
+    y, x, h, w = windows((height, width), seeds).T
+    assert min(y.min(), x.min()) >= 0
+    assert min(h.min(), w.min()) >= 1
+    assert (y + h).max() <= height
+    assert (x + w).max() <= width
+
+
+def by_hand(height, width, seed, area, ratio):
+    """The same window in Python's own arithmetic."""
+    numbers = [bits / 2**32 for i in range(TRIES) for bits in philox(i, [int(s) % 2**32 for s in seed])]
+    low, high = map(math.log, ratio)
+    for i in range(TRIES):
+        of_area, of_ratio, y, x = numbers[i::TRIES]
+        root = math.sqrt(height * width * (area[0] + of_area * (area[1] - area[0])))
+        step = (int(of_ratio * 4096) + 0.5) / 4096
+        side = round(math.exp((low + step * (high - low)) / 2) * 2**24) / 2**24
+        h, w = round(root / side), round(root * side)
+        if 1 <= h <= height and 1 <= w <= width:
+            return [math.floor(y * (height - h + 1)), math.floor(x * (width - w + 1)), h, w]
+    w, h = max(1, min(width, round(height * ratio[1]))), max(1, min(height, round(width / ratio[0])))
+    return [(height - h) // 2, (width - w) // 2, h, w]
+
+
+@pytest.mark.parametrize(("area", "ratio"), [(AREA, RATIO), ((0.3, 0.3), (0.1, 9.0)), ((0.9, 1.0), (2.0, 2.5))])
+@settings(max_examples=examples(50))
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**32 - 1))
+def test_crop_windows_equal_a_reference_computed_in_python_with_philox(area, ratio, height, width, seed):
+    """Other windows would be another training for everyone who resumes from a checkpoint."""
+    seeds = np.random.default_rng(seed).integers(-(2**31), 2**31, (4, 2)).astype(np.int32)
+    ours = windows((height, width), seeds, area, ratio).tolist()
+    assert ours == [by_hand(height, width, each, area, ratio) for each in seeds]
+
+
+@settings(max_examples=examples(50))
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([128, 160, 192, 224, 299, 331, 600]))
+def test_the_central_square_is_that_of_the_published_code(height, width, crop):
+    """tensorflow/tpu, resnet_preprocessing.py: _decode_and_center_crop, with its float32."""
+    padded = ((crop / (crop + 32)) * tf.cast(min(height, width), tf.float32)).numpy()
+    side = max(1, int(padded))
+    expected = ((height - side) + 1) // 2, ((width - side) + 1) // 2, side, side
+    assert central_square(height, width, crop, 32) == expected
+
+
+@settings(max_examples=examples(50))
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([64, 182, 256, 257, 384]))
+def test_the_shorter_side_is_resized_as_the_published_code_does_it(height, width, shorter):
+    """big_vision, pp/ops_image.py: resize_small, with its float32. Never below: the central crop has to fit."""
+    ratio = np.float32(shorter) / np.float32(min(height, width))
+    expected = tuple(int(np.round(np.float32(side) * ratio)) for side in (height, width))
+    found = resized_short(height, width, shorter)
+    assert found == expected
+    assert min(found) == shorter

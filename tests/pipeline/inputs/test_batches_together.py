@@ -40,8 +40,15 @@ class Each:
         return {"twice": 2 * int(features["number"])}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("options", [{"epochs": "span"}, {"epochs": "drop"}, {"epochs": "span", "nested": True}])
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [
+        ({"epochs": "span"}, 0),
+        pytest.param({"epochs": "drop"}, 2, marks=pytest.mark.slow),
+        ({"epochs": "span", "nested": True}, 0),
+    ],
+    ids=str,
+)
 def test_batches_made_together_have_the_bits_of_those_made_alone(options, workers):
     options |= {"global_batch": 7, "ops": [Each()], "seed": 2}
     expected = taken(train_dataset(NUMBERS, **options, **ALONE), count=100)

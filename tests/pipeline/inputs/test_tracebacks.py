@@ -42,8 +42,3 @@ def test_an_error_in_our_own_op_shows_the_users_loop_only(digits):
     assert len(text.splitlines()) <= SCREEN - 8
     assert "# the user's loop" in text
     assert "image_ops.py" not in text
-
-
-def test_all_frames_are_shown_where_they_are_asked_for(digits, monkeypatch):
-    monkeypatch.setenv("JAX_TRACEBACK_FILTERING", "off")
-    assert "_despite_bad_rows" in shown(str(digits[1]), DecodeJpeg("image/encoded", into="image", shape=(28, 28, 1)))

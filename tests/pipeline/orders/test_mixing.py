@@ -53,13 +53,6 @@ def test_every_round_is_full_and_every_source_is_within_a_row_of_its_weight(weig
     assert np.all(np.abs(shares.before(ROUNDS) - SLOTS * ROUNDS * weights) <= 1 + 1e-3)
 
 
-def test_a_source_of_one_row_in_a_hundred_thousand_comes_now_and_then_and_not_in_a_row():
-    shares = Shares(check_weights([1e-5, 1]))
-    rounds = np.flatnonzero([shares.of_round(i)[0] for i in range(ROUNDS)])
-    assert len(rounds) in (10, 11)
-    assert np.diff(rounds).min() >= 32
-
-
 @given(orders(), st.integers(0, 3000), st.sampled_from([1, 2, 4]))
 @settings(max_examples=examples(60))
 def test_any_hosts_together_read_the_global_batch(order, records, count):
@@ -203,11 +196,3 @@ def test_unsupported_uses_of_a_mixture_are_refused_with_the_alternative(mixed, n
         eval_dataset(mixed(), global_batch=4)
     with pytest.raises(OptionError, match="split and limit apply to one source"):
         train_dataset(mixed(), "train[:5]", global_batch=4)
-
-
-def test_sources_may_be_given_as_what_open_dataset_takes(numbers_of):
-    given, opened = numbers_of(5, 3), open_dataset(numbers_of(5, 3))
-    assert (
-        mixture([given, given], [1, 2]).records.info.fingerprint
-        == mixture([opened, opened], [1, 2]).records.info.fingerprint
-    )

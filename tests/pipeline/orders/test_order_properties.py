@@ -93,16 +93,6 @@ def test_the_global_batch_does_not_depend_on_the_number_of_hosts(order_and_posit
         np.testing.assert_array_equal(np.concatenate([rows.seeds for rows in hosts]), whole.seeds)
 
 
-@given(train_orders(st.just("drop")), st.integers(0, 2))
-@settings(max_examples=examples(100))
-def test_no_two_hosts_that_divide_the_streams_read_the_same_record_in_an_epoch(order, epoch):
-    steps = [order.advance(Position(epoch, 0), t) for t in range(order.steps_per_epoch)]
-    for count in divisors(order.streams):
-        rows = [Hosts(h, count).host_rows(order.global_batch) for h in range(count)]
-        seen = [{i for p in steps for i in order.rows(p, ranges).record_ids.tolist()} for ranges in rows]
-        assert sum(map(len, seen)) == len(set().union(*seen))
-
-
 @given(with_position(), st.data())
 @settings(max_examples=examples(100))
 def test_any_sharding_gives_its_hosts_the_rows_it_names(order_and_position, data):
@@ -130,17 +120,6 @@ def test_rows_of_several_batches_are_those_of_one_after_the_other(order_and_posi
         for name in ("record_ids", "epochs", "seeds"):
             expected = np.concatenate([getattr(rows, name) for rows in single])
             np.testing.assert_array_equal(getattr(together, name), expected)
-
-
-@given(with_position(), st.data())
-@settings(max_examples=examples(100))
-def test_any_ranges_of_rows_in_any_order_are_those_rows(order_and_position, data):
-    order, position = order_and_position
-    first = st.integers(0, order.global_batch - 1)
-    begins = data.draw(st.lists(first, max_size=5))
-    ranges = [range(begin, data.draw(st.integers(begin, order.global_batch))) for begin in begins]
-    whole = batch_ids(order, position)
-    assert order.rows(position, ranges).record_ids.tolist() == [whole[r] for rows in ranges for r in rows]
 
 
 @given(with_position(), st.integers(0, 40), st.integers(0, 40))
@@ -189,17 +168,3 @@ def assert_goes_on(order: TrainOrder, stop: int, times: int, steps: int) -> Trai
     joined = [a + b for a, b in zip(by_stream(order, before), by_stream(other, after), strict=True)]
     assert joined == by_stream(by_row, straight(by_row, rows))
     return other
-
-
-@given(train_orders(), st.data())
-@settings(max_examples=examples(100))
-def test_a_run_resumes_at_any_step_on_another_number_of_hosts(order, data):
-    counts = st.sampled_from(divisors(order.global_batch))
-    position, seen = order.start, []
-    for count, steps in data.draw(st.lists(st.tuples(counts, st.integers(0, 8)), max_size=4)):
-        for t in range(steps):
-            at = order.advance(position, t)
-            rows = [order.rows(at, Hosts(h, count).host_rows(order.global_batch)) for h in range(count)]
-            seen.append(np.concatenate([r.record_ids for r in rows]).tolist())
-        position = order.advance(position, steps)
-    assert seen == straight(order, len(seen))

@@ -8,13 +8,13 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from beam_jobs.converter import Reject
-from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.jpeg import VERIFY_LEVELS
-
-pytestmark = pytest.mark.usefixtures("without_beam")
+from pipeline.raw.image_files import ORIENTATION, ToJpeg, orientation
+from pipeline.raw.jpeg import VERIFY_LEVELS, to_rgb_jpeg
 
 
 def encode(pixels, form, mode=None, **options):
@@ -202,3 +202,102 @@ def test_hundreds_of_mutated_files_are_taken_or_rejected_and_never_crash(form):
         except Reject:
             outcomes.add("rejected")
     assert outcomes == {True, "rejected"}
+
+
+def upright(exif=b"", **options):
+    return encode(Image.new("L", (8, 8)), "JPEG", exif=exif, **options)
+
+
+def exif_of(value, order="<", kind=3, extra=5):
+    """A directory as a camera writes it: other entries before and after."""
+    tags = sorted([0x010F + i for i in range(extra)] + [ORIENTATION])
+    entries = [struct.pack(f"{order}HHIHH", tag, kind, 1, value if tag == ORIENTATION else 99, 0) for tag in tags]
+    head = b"II*\0" if order == "<" else b"MM\0*"
+    return b"Exif\0\0" + head + struct.pack(f"{order}IH", 8, len(entries)) + b"".join(entries) + bytes(4)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("value", range(10))
+def test_the_orientation_is_read_in_either_byte_order(order, value):
+    data = upright(exif_of(value, order), comment=b"before or after")
+    assert orientation(data) == (value if 1 <= value <= 8 else 1)
+    assert Image.open(io.BytesIO(data)).getexif().get(ORIENTATION) == value
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xd8", upright(), upright(b"Exif\0\0damaged"), upright(exif_of(6, kind=4)), b"GIF89a"]
+)
+def test_an_image_without_a_valid_orientation_is_upright(data):
+    assert orientation(data) == 1
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.binary(max_size=80), st.integers(0, 100), st.integers(0, 200))
+def test_arbitrary_bytes_always_yield_an_orientation(noise, at, cut):
+    data = bytearray(upright(exif_of(6)))
+    data[at : at + len(noise)] = noise
+    assert 1 <= orientation(bytes(data[:cut])) <= 8
+
+
+def noise(mode="RGB", form="JPEG", size=(16, 12), **options):
+    bands = len(Image.new(mode, (1, 1)).getbands())
+    pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], bands), np.uint8).squeeze()
+    return encode(Image.fromarray(pixels, mode), form, **options)
+
+
+@pytest.mark.parametrize("verify", VERIFY_LEVELS)
+@pytest.mark.parametrize(
+    ("mode", "form", "fixups"),
+    [("CMYK", "JPEG", ("cmyk_to_rgb",)), ("RGBA", "PNG", ("png_to_jpeg",)), ("L", "JPEG", ())],
+)
+def test_cmyk_and_png_become_rgb_jpegs_and_other_jpegs_stay(mode, form, fixups, verify):
+    data = noise(mode, form)
+    image = to_rgb_jpeg(data, verify)
+    assert (image.fixups, image.height, image.width) == (fixups, 12, 16)
+    assert decode(image.data).mode == ("RGB" if fixups else "L")
+    assert fixups or image.data == data
+
+
+TRUNCATED = noise(size=(64, 64))[:-200]
+DAMAGED = TRUNCATED + b"\xff\xd9"
+
+
+@pytest.mark.parametrize(
+    ("verify", "data", "found"),
+    [
+        ("header", TRUNCATED, False), ("end", TRUNCATED, True), ("decode", TRUNCATED, True),
+        ("header", DAMAGED, False), ("end", DAMAGED, False), ("decode", DAMAGED, True),
+        ("end", noise() + b"camera maker's own bytes", False),
+    ],
+)  # fmt: skip
+def test_each_verification_level_finds_the_damage_it_promises(verify, data, found):
+    if found:
+        with pytest.raises(Reject, match="truncated or damaged JPEG"):
+            to_rgb_jpeg(data, verify)
+    else:
+        assert to_rgb_jpeg(data, verify).data == data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"GIF89a...", "not a JPEG or PNG: begins with 47 49 46 38"),
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF", "truncated JPEG: no frame header in its 10 bytes"),
+        (noise(form="PNG")[:8] + bytes(30), "^truncated or damaged image: its header cannot be read$"),
+        (noise("CMYK", size=(64, 64))[:-900], "truncated or damaged JPEG"),
+        (b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + b"\0" * 20, "65535x65535 pixels; allowed are 1"),
+        (b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x00\x00\x05\x03" + b"\0" * 20, "5x0 pixels"),
+        (b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x05\x00\x00\x03" + b"\0" * 20, "0x5 pixels"),
+    ],
+    ids=range(7),
+)
+def test_what_is_no_usable_image_is_rejected_with_the_reason(data, message):
+    with pytest.raises(Reject, match=message):
+        to_rgb_jpeg(data, "end")
+
+
+def test_a_file_cut_anywhere_is_rejected_and_never_crashes():
+    data = noise(size=(16, 16))
+    for cut in range(0, len(data) - 3, 7):
+        with pytest.raises(Reject):
+            to_rgb_jpeg(data[:cut], "end")

@@ -103,24 +103,6 @@ def test_a_row_over_the_limit_is_an_error_and_the_next_rows_are_read(rows_of, mo
     ]  # fmt: skip
 
 
-class Counting(io.BytesIO):
-    read_bytes = 0
-
-    def readline(self, size=-1):
-        line = super().readline(size)
-        self.read_bytes += len(line)
-        return line
-
-
-@pytest.mark.parametrize("line", [b"3,4\n", b'a","b\n', b"\n", b'"c\nd",5\n'], ids=repr)
-def test_an_unclosed_quote_does_not_make_reading_quadratic(line):
-    """From inside quotes as from outside, 'a","b' ends inside quotes: each of these lines begins an endless row."""
-    file = Counting(b'a,b\n1,"2\n' + line * 10_000)
-    rows = list(module.rows_of(file, "t.csv", None))
-    assert (rows[0].line, rows[0].error[:13]) == (2, "not a csv row")
-    assert file.read_bytes < 3 * len(file.getvalue())
-
-
 def test_json_lines_that_are_not_objects_are_reported(rows_of):
     deep = b"[" * 100_000
     data = b'{"a": 1}\n\n[1]\n{"a": \n{"a": "\xff"}\n3\n{}\n' + deep + b'\n{"a": {"b": null}}'

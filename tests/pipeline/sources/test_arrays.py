@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
+from pipeline.shards.example import encode_example
 from pipeline.shards.record import crc32c
-from pipeline.sources.in_memory import ArrayRecords
-from pipeline.sources.records import Group, fetch, intact
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.sources.in_memory import ArrayRecords, ExampleRecords
+from pipeline.sources.records import Group, Records, fetch, intact
 
 IMAGES = np.arange(5 * 2 * 3, dtype=np.uint8).reshape(5, 2, 3)
 LABELS = np.arange(5, dtype=">i8")
@@ -127,3 +129,34 @@ def test_a_memory_mapped_file_serves_as_an_array(tmp_path):
 def test_arrays_that_cannot_be_records_are_refused_with_the_remedy(arrays, error, text):
     with pytest.raises(error, match=text):
         open_dataset(arrays)
+
+
+SCHEMA = Schema("words", {"word": Feature("bytes"), "label": Feature("int64")})
+NAMED = Labels("label", 0, ("a", "b"))
+WORDS = [{"word": b"x" * number, "label": number % 2} for number in range(5)]
+
+
+def test_example_records_have_the_payloads_that_a_conversion_would_write():
+    records = ExampleRecords("words", SCHEMA, WORDS, NAMED)
+    assert isinstance(records, Records)
+    payloads = [encode_example(SCHEMA, word) for word in WORDS]
+    opened = open_dataset(records)
+    assert list(opened) == payloads
+    assert opened.take([4, 0, 4]) == [payloads[4], payloads[0], payloads[4]]
+    assert records.info.crcs.tolist() == [crc32c(payload) for payload in payloads]
+    assert records.info.num_bytes == records.info.lengths.sum() == sum(map(len, payloads))
+    assert (opened.labels, opened.layout) == (NAMED, SCHEMA)
+    assert list(open_dataset(records, "[1:3]")) == payloads[1:3]
+
+
+def test_other_examples_have_another_fingerprint():
+    prints = {ExampleRecords(name, SCHEMA, words).info.fingerprint for name, words in (("a", WORDS), ("b", WORDS[:4]))}
+    assert len(prints | {ExampleRecords("c", SCHEMA, WORDS).info.fingerprint}) == 2
+
+
+def test_no_examples_and_unfitting_examples_are_refused():
+    with pytest.raises(EmptySplitError, match="words has no records, so there is nothing to read."):
+        ExampleRecords("words", SCHEMA, [])
+    with pytest.raises(SchemaError, match="'label' is missing"):
+        ExampleRecords("words", SCHEMA, [{"word": b""}])
+    assert ExampleRecords("words", SCHEMA, WORDS).weigh(np.array([0, 1])) > 500

@@ -4,9 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from pipeline.datasets import eval_dataset, open_dataset, train_dataset
-from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
-from pipeline.hosts import Hosts
+from pipeline.datasets import open_dataset, train_dataset
+from pipeline.errors import CorruptRecordError, OptionError, SchemaError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.schema import Feature, Schema
@@ -87,16 +86,6 @@ def test_parts_of_splits_are_read_as_they_are_written(numbers_of):
         open_dataset(records, "train[:5]")
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_several_datasets_are_evaluated_as_one_and_proven(numbers_of, count):
-    data = [numbers_of(5, 0, 7), numbers_of(1), numbers_of(20, 3)]
-    hosts = [eval_dataset(data, global_batch=8, hosts=Hosts(i, count), keys=("number",)) for i in range(count)]
-    batches = [list(source.batches()) for source in hosts]
-    rows = [np.concatenate([host[t][key] for t in range(5) for host in batches]) for key in ("number", "_mask", "_crc")]
-    assert rows[0][rows[1] > 0].tolist() == [*range(12), 0, *range(23)]
-    assert int(rows[2].sum(dtype=np.uint64)) % 2**32 == hosts[0].info.expected_crc
-
-
 def test_a_damaged_record_is_named_by_its_own_dataset(numbers_of, tmp_path, write_dataset):
     directory = write_dataset(tmp_path / "data", {"train": [[{"number": 1, "half": 0.5}]]}, NUMBERS)
     records = open_dataset([numbers_of(5, 0, 7), directory])
@@ -128,8 +117,3 @@ def test_examples_and_arrays_cannot_be_concatenated(numbers_of, turned):
     several = [numbers_of(2), {"number": np.arange(3)}]
     with pytest.raises(SchemaError, match="have nothing in common"):
         open_dataset(several[::-1] if turned else several)
-
-
-def test_an_empty_list_of_datasets_is_refused():
-    with pytest.raises(EmptySplitError, match="there are no datasets"):
-        open_dataset([])

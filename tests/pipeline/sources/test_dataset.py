@@ -129,6 +129,7 @@ json.dump(found | json.load(open(sys.argv[3] + ".forked")), open(sys.argv[3], "w
 """
 
 
+@pytest.mark.slow
 def test_spawned_and_forked_processes_read_the_same(written, run_forked, tmp_path):
     ours = SOURCES[0]
     code, printed = run_forked(["-c", PROGRAM, str(written(ours)), str(N), str(tmp_path / "found")], timeout=120)

@@ -1,9 +1,18 @@
 """Which split a file belongs to, and what is never left out silently."""
 
+import json
+from typing import Any, cast
+
+import numpy as np
 import pytest
 
-from pipeline.errors import OptionError, RawDataError
+from pipeline.datasets import open_dataset, train_dataset
+from pipeline.errors import OptionError, RawDataError, ShardError
+from pipeline.formats import TextLines
+from pipeline.shards.schema import Labels
+from pipeline.sources.foreign_splits import matching_files
 from pipeline.sources.named_splits import files_by_name, files_by_pattern, parse_assignment, split_of
+from pipeline.sources.tfds_files import tfds_classes, tfds_labels
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Stat
 
@@ -78,3 +87,92 @@ def test_a_pattern_takes_what_it_matches_also_in_folders_below(tmp_path):
 def test_a_malformed_assignment_is_refused(text):
     with pytest.raises(OptionError):
         parse_assignment("--pattern", text)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name in ("b.bin", "a.bin", "a[1].bin", "notes.txt", ".hidden.bin"):
+        (tmp_path / name).write_bytes(b"xyz")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("uri", "names"),
+    [
+        ("{}/a.bin", ["a.bin"]),
+        ("{}/*.bin", ["a.bin", "a[1].bin", "b.bin"]),
+        ("{}/[ab].bin", ["a.bin", "b.bin"]),
+        ("{}/a[1].bin", ["a[1].bin"]),
+        ("{}", ["a.bin", "a[1].bin", "b.bin", "notes.txt"]),
+        ("{}/", ["a.bin", "a[1].bin", "b.bin", "notes.txt"]),
+        ("*.txt", ["notes.txt"]),
+        ("a.bin", ["a.bin"]),
+        ("a[1].bin", ["a[1].bin"]),
+        (".", ["a.bin", "a[1].bin", "b.bin", "notes.txt"]),
+    ],
+)
+def test_a_file_a_directory_or_a_pattern_names_files(files, uri, names):
+    found = matching_files(uri.format(files), LocalStorage())
+    assert [path.rpartition("/")[2] for path in found] == names
+    assert {stat.bytes for stat in found.values()} == {3}
+    assert all(LocalStorage().read(path) == b"xyz" for path in found)
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("{}/c.bin", r"c\.bin is neither a file nor a directory with files"),
+        ("{}/folder", "folder is neither a file nor a directory with files"),
+        ("{}/*.tfrecord", r"matches no file\. .* has: a\.bin, a\[1\]\.bin, b\.bin, notes\.txt\."),
+        ("{}/*/a.bin", r"\*/a\.bin is neither a file"),
+        ("nowhere/*", r"nowhere/\* matches no file\. nowhere has: nothing"),
+    ],
+)
+def test_a_pattern_without_files_is_refused(files, uri, text):
+    with pytest.raises(OptionError, match=text):
+        matching_files(uri.format(files), LocalStorage())
+
+
+def test_values_that_are_not_datasets_are_refused_with_what_to_give(images):
+    nothing: list[Any] = [None, np.zeros(3), 7, (name for name in [images])]
+    for data in nothing:
+        with pytest.raises(OptionError, match="is not a dataset. Give a directory, a file or a pattern; a dict of"):
+            train_dataset(data, global_batch=1)
+    with pytest.raises(OptionError, match=r"TextLines'> is not known\. Known: FixedLength\(\.\.\.\), TextLines\(\)"):
+        open_dataset(images, format=cast(Any, TextLines))
+    with pytest.raises(OptionError, match="split='': '' is not a split"):
+        open_dataset(images, "")
+
+
+def test_a_text_file_opened_as_tfrecords_is_an_error_that_suggests_a_format(tmp_path):
+    (tmp_path / "lines.txt").write_text("one line of text\n" * 9)
+    with pytest.raises(ShardError, match=r"lines\.txt, record 0 at byte 0") as caught:
+        open_dataset(tmp_path / "lines.txt")
+    assert caught.value.__notes__ == [
+        "If these are not TFRecord files, give a format: TextLines() or FixedLength(...)."
+    ]
+
+
+def described(names=None, **num_classes):
+    kinds = {key: {"classLabel": {"numClasses": str(number)}} for key, number in num_classes.items()}
+    features = {"image": {"image": {}}, **kinds}
+    texts = {"features.json": json.dumps({"featuresDict": {"features": features}})}
+    return texts | ({"label.labels.txt": "\n".join(names) + "\n"} if names else {})
+
+
+def test_names_of_classes_are_those_of_the_file():
+    assert tfds_classes(described(["cat", "dog"], label=2)) == tfds_labels(described(["cat", "dog"], label=2))
+    assert tfds_classes(described(["cat", "dog"], label=2)) == Labels("label", 0, ("cat", "dog"))
+
+
+def test_classes_without_names_are_called_by_their_numbers_as_in_tfds():
+    assert tfds_classes(described(digit=3)) == Labels("digit", 0, ("0", "1", "2"))
+    assert tfds_labels(described(digit=3)) is None  # part of a conversion's plan, so it stays
+
+
+def test_the_class_label_named_label_is_chosen_from_several():
+    assert tfds_classes(described(label=2, other=3)) == Labels("label", 0, ("0", "1"))
+    assert tfds_classes(described(first=2, other=3)) is None
+    assert tfds_classes({}) is None

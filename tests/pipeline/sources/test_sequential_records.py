@@ -1,19 +1,18 @@
 """Evaluation and training from files that are read whole: exact on any hosts, and resumed on any others."""
 
 import gzip
-import json
 
 import numpy as np
 import pytest
-from host_batches import joined, rows_of, taken
+from host_batches import taken
 
-from pipeline.datasets import Position, eval_dataset, open_dataset, train_dataset
-from pipeline.errors import CorruptRecordError, FingerprintError, OptionError, SchemaError, ShardError
+from pipeline.datasets import eval_dataset, open_dataset, train_dataset
+from pipeline.errors import CorruptRecordError, OptionError, SchemaError, ShardError
 from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
 from pipeline.order_defaults import Sizes, plan_records
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import crc32c, frame
+from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import weighed
 from pipeline.storage.local import LocalStorage
@@ -21,7 +20,6 @@ from pipeline.storage.local import LocalStorage
 NUMBER = Schema("number", {"number": Feature("int64")})
 SIZES = (9, 0, 7, 1, 12, 8, 0, 4)
 N, FILES = sum(SIZES), sum(map(bool, SIZES))
-B = 8
 
 
 def example(i):
@@ -49,53 +47,6 @@ def written(request, tmp_path_factory):
     return open_dataset(f"{directory}/*", format=format), [payload(i) for i in range(N)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("limit", [None, 11])
-def test_an_evaluation_has_every_record_once_on_any_hosts(written, count, limit):
-    records, payloads = written
-    due = limit or N
-    each = [
-        eval_dataset(records, global_batch=B, hosts=Hosts(h, count), keys=(), limit=limit, read_ahead_bytes=3000)
-        for h in range(count)
-    ]
-    batches = joined([taken(source) for source in each])
-    assert {source.steps_per_epoch for source in each} == {len(batches)} == {-(-due // B)}
-    padding = -due % B
-    assert rows_of(batches, "_index").tolist() == [*range(due), *[-1] * padding]
-    assert rows_of(batches, "_mask").tolist() == [1.0] * due + [0.0] * padding
-    assert rows_of(batches, "_crc").tolist() == [*map(crc32c, payloads[:due]), *[0] * padding]
-    assert [source.info.expected_crc for source in each] == [None] * count  # nothing says beforehand what is due
-
-
-def trained(records, epochs, count, position, steps, **options):
-    """The global batches of all hosts, each from an Input of its own that went on from a saved state."""
-    options = {"global_batch": B, "epochs": epochs, "seed": 5, "keys": (), **options}
-    saved = train_dataset(records, **options)
-    state = json.dumps(saved.state(position))
-    assert len(state) < 300
-    inputs = [train_dataset(records, hosts=Hosts(h, count), **options) for h in range(count)]
-    return joined([taken(source, source.restore(json.loads(state)), steps) for source in inputs])
-
-
-@pytest.mark.parametrize("epochs", ["drop", "span"])
-def test_training_is_exact_and_resumes_at_any_position_on_any_hosts(written, epochs):
-    records, payloads = written
-    source = train_dataset(records, global_batch=B, epochs=epochs, seed=5, keys=())
-    straight = trained(records, epochs, 1, source.start, 14)
-    for batch in straight:
-        assert batch["_crc"].tolist() == [crc32c(payloads[i]) for i in batch["_index"]]
-    if epochs == "drop":
-        epoch = rows_of(straight[: N // B], "_index").tolist()
-        assert len(epoch) == len(set(epoch)) == N // B * B
-    random = np.random.default_rng(7)
-    for count in (2, 4):
-        stop = int(random.integers(0, 12))
-        before = trained(records, epochs, count, source.start, stop, read_ahead_bytes=1)
-        after = trained(records, epochs, 6 - count, source.advance(source.start, stop), 14 - stop)
-        assert rows_of([*before, *after], "_index").tolist() == rows_of(straight, "_index").tolist()
-        assert rows_of([*before, *after], "_crc").tolist() == rows_of(straight, "_crc").tolist()
-
-
 def test_the_number_of_files_bounds_the_streams_and_the_hosts(written):
     records, _ = written
     of_32 = train_dataset(records, global_batch=32, keys=(), epochs="span")
@@ -103,14 +54,6 @@ def test_the_number_of_files_bounds_the_streams_and_the_hosts(written):
     assert train_dataset(records, global_batch=FILES, hosts=Hosts(0, FILES), keys=())
     with pytest.raises(OptionError, match=rf"7 hosts cannot share {FILES} files that have no index.*pipeline\.index"):
         train_dataset(records, global_batch=7, hosts=Hosts(0, 7), keys=())
-
-
-def test_the_state_of_other_files_is_refused(written, tmp_path):
-    records, _ = written
-    (tmp_path / "0.tfrecord").write_bytes(b"".join(frame(example(i)) for i in range(N)))
-    other = train_dataset(f"{tmp_path}/*", global_batch=B, keys=())
-    with pytest.raises(FingerprintError, match="The saved position belongs to data"):
-        other.restore(train_dataset(records, global_batch=B, keys=()).state(Position(0, 0)))
 
 
 def test_an_epoch_of_training_reads_every_file_about_once(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """A bucket that fails: what passes is tried again, what does not is one clear error, and nothing is lost or doubled."""
 
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,7 +34,7 @@ def write(storage, path, data):
         sink.write(data)
 
 
-FAULTS = [Status(429), Status(500), Status(503, retry_after=1), Status(408), Reset(), Short()]
+FAULTS = [Status(429), Status(503, retry_after=1), Reset(), Short()]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
@@ -112,9 +113,7 @@ def test_a_revoked_token_is_renewed_once(storage, bucket, gcs_server, monkeypatc
     [
         ("read", Status(503), r"cannot read gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
         ("read", Reset(), r"cannot read gs://\S+/x: (Connection|Protocol)Error \(\d+ attempts in 1 s\): "),
-        ("read", Short(), r"cannot read gs://\S+/x: \w+ \(\d+ attempts in 1 s\): "),
         ("list", Status(429), r"cannot list gs://\S+: status 429 \(\d+ attempts in 1 s\): "),
-        ("delete", Status(500), r"cannot delete gs://\S+/x: status 500 \(\d+ attempts in 1 s\): "),
         ("write", Status(503), r"cannot write gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
         ("write large", Status(503), r"cannot write gs://\S+/x: .*503.*"),
     ],
@@ -128,7 +127,6 @@ def test_a_permanent_failure_names_object_status_and_attempts_within_the_time_li
     calls = {
         "read": lambda: storage.read(f"{bucket}/x"),
         "list": lambda: storage.list(bucket),
-        "delete": lambda: storage.delete(f"{bucket}/x"),
         "write": lambda: write(storage, f"{bucket}/x", b"new"),
         "write large": lambda: write(storage, f"{bucket}/x", LARGE),
     }
@@ -243,3 +241,23 @@ def test_an_open_file_holds_one_piece_of_four_mib_at_the_most(storage, bucket, m
         assert b"".join(iter(lambda: file.read(100_000), b"")) == LARGE
     assert set(held) == {0}
     assert (sizes[0], max(sizes)) == (128 * 1024, 4 * 1024**2)
+
+
+def test_credentials_that_are_found_late_are_not_those_of_another_server(bucket, monkeypatch):
+    server, looking, found = os.environ["STORAGE_EMULATOR_HOST"], threading.Event(), threading.Event()
+
+    def default():
+        looking.set()
+        assert found.wait(60)
+        return object(), None
+
+    monkeypatch.setattr("google.auth.default", default)
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    thread = threading.Thread(target=gcs_calls.credentials)
+    thread.start()
+    assert looking.wait(60)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server)
+    gcs_calls.forget_client()
+    found.set()
+    thread.join()
+    assert isinstance(gcs_calls.credentials(), AnonymousCredentials)

@@ -18,12 +18,6 @@ def storage():
     return LocalStorage()
 
 
-@pytest.mark.parametrize("call", [LocalStorage.stat, LocalStorage.read, LocalStorage.open])
-def test_a_missing_file_is_named(storage, tmp_path, call):
-    with pytest.raises(StorageError, match=r"cannot \w+ .*/nothing: No such file"):
-        call(storage, f"{tmp_path}/nothing")
-
-
 def test_the_size_of_a_directory_or_pipe_is_an_error(storage, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):

@@ -150,9 +150,7 @@ def test_a_tokenizer_without_start_and_end_tokens_is_refused_with_the_remedy(dir
     bare = Tokenizer(models.WordLevel({"a": 0, "[END]": 1}, "a"))
     bare.add_tokens([AddedToken("[START]")])
     bare.save(path)
-    with pytest.raises(
-        OptionError, match=r"bare\.json has none of the tokens .*<s>.* Give one of its own as --start-token"
-    ):
+    with pytest.raises(OptionError, match=r"bare\.json has none of the tokens .*<s>.* Give one of its own as"):
         open_hugging_face(path)
     with pytest.raises(OptionError, match=r"--end-token=\[ENDE\]: .* has no such token\. Did you mean '\[END\]'\?"):
         open_hugging_face(path, start="[START]", end="[ENDE]")
@@ -211,9 +209,7 @@ def test_a_damaged_text_json_is_one_error(tmp_path, text, message):
 
 
 def test_a_directory_without_packed_text_is_an_error(tmp_path):
-    with pytest.raises(
-        OptionError, match=r"text\.json does not exist: .* has no packed text\. Give the output directory"
-    ):
+    with pytest.raises(OptionError, match=r"text\.json does not exist: .* has no packed text\. Give the output"):
         read_text_info(str(tmp_path))
 
 

@@ -11,36 +11,24 @@ PREFIX = "/_gateway/"
 
 
 @dataclass
-class Pace:
-    """Emulated distance of the store, for downloads of objects; 0: none."""
-
-    first_byte_seconds: float = 0.0
-    bytes_per_second: float = 0.0  # a stream
-
-
-@dataclass
 class Orders:
     """What tests have ordered, and the log that they read."""
 
     faults: Faults = field(default_factory=Faults)
     log: Log = field(default_factory=Log)
-    pace: Pace = field(default_factory=Pace)
     resets: int = 0  # a stall ends when it changes
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
-        """POST faults (a Fault's JSON), POST pace (a Pace's), POST reset, GET log. Never logged, never struck."""
+        """POST faults (a Fault's JSON), POST reset, GET log. Never logged, never struck."""
         match method, path.removeprefix(PREFIX):
             case "POST", "faults":
                 self.faults.add(Fault.from_json(body))
-            case "POST", "pace":
-                self.pace = Pace(**json.loads(body))
             case "POST", "reset":
                 self.faults.clear()
                 self.log.clear()
-                self.pace = Pace()
                 self.resets += 1
             case "GET", "log":
                 return whole(json.dumps(self.log.rows()).encode())
             case _:
-                return error(404, f"{method} {path}: there are POST faults, POST pace, POST reset and GET log.")
+                return error(404, f"{method} {path}: there are POST faults, POST reset and GET log.")
         return whole(b"", 204, ())

@@ -5,7 +5,6 @@ host is refused, so nothing leaves the machine. fake_gcs.server starts it with -
 A process of its own: a proxy thread in the test's process deadlocks with TensorFlow, whose flush holds the GIL."""
 
 import contextlib
-import http.client
 import json
 import select
 import socket
@@ -17,12 +16,11 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import cast
 from urllib.parse import urlsplit
 
-from fake_gcs import backend, heads, stand_ins
+from fake_gcs import backend, stand_ins
 from fake_gcs.answers import Answer, error
-from fake_gcs.control import PREFIX, Orders, Pace
+from fake_gcs.control import PREFIX, Orders
 from fake_gcs.faults import Action, Reset, Short, Stall
 from fake_gcs.log import Entry
 from fake_gcs.store import Asked, Shared, Store
@@ -52,10 +50,6 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format, *args):
         """The gateway has a log of its own."""
 
-    @property
-    def head(self) -> heads.Head:
-        return cast(heads.Head, self.headers)  # see main
-
     def do_CONNECT(self):
         host = self.path.rsplit(":", 1)[0]
         if not host.endswith(".googleapis.com"):
@@ -77,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         self.path = url._replace(scheme="", netloc="").geturl() or "/"
         body = self.read_body()
         target = stand_ins.with_name(self.path, body)
-        entry = Entry(self.command, target, self.head, self.scheme, len(body))
+        entry = Entry(self.command, target, self.headers, self.scheme, len(body))
         if url.path.startswith(PREFIX):
             self.send(self.gateway.orders.answer(self.command, url.path, body), entry)
             return
@@ -87,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
         if action and action.when == "before" and not self.suffer(action, entry):
             return
         base_url = f"{self.scheme}://{self.headers.get('host')}"
-        answer = self.store.ask(Asked(self.command, target, self.head, body, base_url))
+        answer = self.store.ask(Asked(self.command, target, self.headers, body, base_url))
         if action and action.when == "after" and not self.suffer(action, entry):
             return
         self.send(answer, entry, cut=isinstance(action, Short))
@@ -99,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         return netloc == own or netloc.split(":")[0].endswith(".googleapis.com")
 
     def refuse(self, host: str):
-        entry = self.gateway.orders.log.add(Entry(self.command, self.path, self.head, self.scheme))
+        entry = self.gateway.orders.log.add(Entry(self.command, self.path, self.headers, self.scheme))
         self.close_connection = True
         self.send(error(403, f"The gateway refuses {host}: it serves *.googleapis.com, and nothing leaves it."), entry)
 
@@ -158,10 +152,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, answer: Answer, entry: Entry, *, cut: bool = False):
         """Sends the answer; with `cut`, only half of the body that its head announces."""
-        url, pace = urlsplit(self.path), Pace()
-        if stand_ins.is_media(self.command, url.path, url.query):
-            pace = self.gateway.orders.pace
-            time.sleep(max(0.0, entry.started + pace.first_byte_seconds - time.monotonic()))
         self.close_connection = self.close_connection or cut
         self.send_response_only(answer.status)
         for name, value in answer.headers:
@@ -173,10 +163,10 @@ class Handler(BaseHTTPRequestHandler):
         entry.answered(answer.status)
         self.end_headers()
         if self.command != "HEAD":
-            self.send_body(answer, answer.length // 2 if cut else answer.length, entry, pace)
+            self.send_body(answer, answer.length // 2 if cut else answer.length, entry)
 
-    def send_body(self, answer: Answer, length: int, entry: Entry, pace: Pace):
-        started, sent = time.monotonic(), 0
+    def send_body(self, answer: Answer, length: int, entry: Entry):
+        sent = 0
         while sent < length:
             if isinstance(answer.body, bytes):
                 piece = answer.body[sent : min(length, sent + _PIECE_BYTES)]
@@ -185,8 +175,6 @@ class Handler(BaseHTTPRequestHandler):
                 if not piece:
                     raise RuntimeError(f"fake-gcs-server ended after {sent} of {length} bytes of {self.path}")
             sent += len(piece)
-            if pace.bytes_per_second:
-                time.sleep(max(0.0, started + sent / pace.bytes_per_second - time.monotonic()))
             entry.sent(len(piece))
             self.wfile.write(piece)
         if length == answer.length and not isinstance(answer.body, bytes):
@@ -213,7 +201,6 @@ class Gateway(socketserver.ThreadingTCPServer):
 
 def main(binary: str, directory: Path) -> None:
     """Serves until stdin ends, as it also does when the process that started this one is killed."""
-    http.client.parse_headers = heads.read  # pyright: ignore[reportAttributeAccessIssue]
     with Gateway() as gateway:
         port = gateway.server_address[1]
         gateway.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

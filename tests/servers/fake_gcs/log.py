@@ -5,9 +5,8 @@ No header is kept but those named here, and of Authorization only whether there 
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from http.client import HTTPMessage
 from urllib.parse import parse_qs, unquote, urlsplit
-
-from fake_gcs.heads import Head
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Request:
 class Entry:
     """A request under way. It keeps no header but those that a Request tells of: a token must not live here."""
 
-    def __init__(self, method: str, target: str, headers: Head, scheme: str, request_bytes: int = 0):
+    def __init__(self, method: str, target: str, headers: HTTPMessage, scheme: str, request_bytes: int = 0):
         own = target.startswith("/")  # else another host was asked for
         url = urlsplit(target)
         generation = parse_qs(url.query).get("ifGenerationMatch", [None])[0]

@@ -84,11 +84,6 @@ class Server:
         """Each match suffers it with probability `share`, decided by (seed, number of the match) alone."""
         self._control("faults", Fault(pattern, action, None, share=share, seed=seed).to_json())
 
-    def slow_down(self, *, first_byte_seconds: float = 0.0, bytes_per_second: float = 0.0) -> None:
-        """Downloads of objects take this long, each stream by itself. 0: as fast as it goes."""
-        pace = {"first_byte_seconds": first_byte_seconds, "bytes_per_second": bytes_per_second}
-        self._control("pace", json.dumps(pace))
-
     def requests(self, pattern: str = "") -> list[Request]:
         """The requests so far whose "METHOD path?query" matches, those under way included, in order of arrival."""
         rows = json.loads(_call("GET", f"{self.url}/_gateway/log"))
@@ -105,7 +100,7 @@ class Server:
         return found[0]
 
     def reset(self) -> None:
-        """Forgets faults, log and pace, and ends the connections that are stalled. Objects stay."""
+        """Forgets faults and log, and ends the connections that are stalled. Objects stay."""
         self._control("reset", "")
 
     def _control(self, name: str, body: str) -> None:

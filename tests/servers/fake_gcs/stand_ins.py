@@ -68,12 +68,3 @@ def with_name(target: str, body: bytes) -> str:
         return f"{target}&name={quote(json.loads(head)['name'], safe='')}"
     except (ValueError, KeyError):
         return target
-
-
-def is_media(method: str, path: str, query: str) -> bool:
-    """Whether the request downloads an object: alt=media, or the XML API's /bucket/object that TensorFlow uses."""
-    if method != "GET":
-        return False
-    if re.match(r"/(download/)?storage/v1/", path):
-        return "alt=media" in query
-    return re.match(r"/(upload|batch|computeMetadata|_gateway)/", path) is None and path.count("/") >= 2

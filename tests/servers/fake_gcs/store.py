@@ -8,11 +8,11 @@ import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from http.client import HTTPMessage
 from urllib.parse import parse_qs, urlsplit
 
 from fake_gcs import stand_ins
 from fake_gcs.answers import Answer, error, whole
-from fake_gcs.heads import Head
 from fake_gcs.preconditions import Preconditions, subject
 from fake_gcs.uploads import Reply, Uploads
 
@@ -26,7 +26,7 @@ class Asked:
 
     method: str
     target: str
-    headers: Head
+    headers: HTTPMessage
     body: bytes
     base_url: str  # by which the client reached the gateway
 
