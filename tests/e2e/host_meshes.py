@@ -7,16 +7,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from host_axes import Losses
 from host_task import LABEL, NumberedInput, settings
 from jax import lax
 
+from trainer.callbacks import Callback
 from trainer.mesh import FLOOR
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 
 RECORDS, WIDTH, HIDDEN, CLASSES = 40, 128, 256, 10
 OPTIMIZERS = {"sgd": optax.sgd(0.1), "adam": optax.adam(1e-3), "adafactor": optax.adafactor(1e-3)}
+
+
+class Losses(Callback):
+    """Those of every step."""
+
+    def __init__(self):
+        self.of_steps = []
+
+    def on_loop_end(self, end):
+        self.of_steps += np.ravel(end.scalars["loss"]).tolist()
 
 
 def layered_task(optimizer):

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from host_axes import batch_axes
 from host_labels import missing_labels
 from host_meshes import meshes
 from host_placement import placed
@@ -48,7 +47,6 @@ AGREED = "now all agree"
 ELSEWHERE = {
     each.__name__: each
     for each in (
-        batch_axes,
         meshes,
         missing_labels,
         predictions,

@@ -10,7 +10,7 @@ from sweep import SWEEP
 from converters import imagenet_to_gcs
 from pipeline.shards.manifest import read_manifest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 BOUND = 12.0  # host_timeout_seconds
 COLLECTIVE = "[Gloo] Rank"  # what the first collective of a process prints as it connects

@@ -10,7 +10,7 @@ import pytest
 from sweep import SWEEP
 
 # Its runs, in the first test's setup, have a bound of their own: three times 240 s.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
 STOP, LATER, STEPS = 8, 12, 16  # multiples of the 4 steps per dispatch: one program fewer to compile
 CUT = "model across the hosts"

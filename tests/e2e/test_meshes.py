@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 STEPS, MIDDLE = 12, 6
 MODEL = ["layers/up=None,None,model", "layers/down=None,model"]

@@ -94,10 +94,6 @@ def as_csv(rows):
     return "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
 
 
-def as_json(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
 def as_parquet(**columns):
     parquet.write_table(pa.table(columns), sink := pa.BufferOutputStream())
     return sink.getvalue().to_pybytes()
@@ -128,18 +124,6 @@ def test_cells_of_csv_mean_what_they_mean_in_the_conversion(predicted, expected)
     assert "note:" not in err
     lines, err = predicted("less.csv", as_csv([["area", "garden"], [0.5, "true"]]))
     assert_are(lines, [(MISSING, 0.5, "", "true")], expected)
-
-
-def test_cells_of_json_mean_what_they_mean_in_the_conversion(predicted, expected):
-    rows = [
-        {"rooms": 3, "area": 0.5, "code": 101, "garden": True},
-        {"rooms": 3.0, "area": "0.5", "code": 101.0, "garden": "true"},
-        {"rooms": "7", "area": -0.25, "code": "205", "garden": False},
-        {"rooms": None, "area": None, "code": None, "garden": None},
-        {"code": 101},
-    ]
-    lines, _ = predicted("new.jsonl", as_json(rows))
-    assert_are(lines, [FIRST, FIRST, SECOND, THIRD, (MISSING, MISSING, "101", "")], expected)
 
 
 def test_cells_of_parquet_mean_what_they_mean_in_the_conversion(predicted, expected):

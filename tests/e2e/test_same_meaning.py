@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from infeed_door import run_infeed
 from stages import without_beam
 
 from converters import table_to_gcs
@@ -118,21 +117,3 @@ def test_a_class_that_the_model_does_not_have_is_refused_before_anything_is_writ
     told = "split 'test': 'y' has the class 'zero', which the model does not have. Its 2 classes are no, yes."
     assert told in " ".join(printed.split())
     assert {path: path.read_bytes() for path in before} == before
-
-
-def test_rows_without_a_target_teach_nothing(directory, monkeypatch, capsys):
-    """The table of the report: without these rows, the model says "no" around -5.5."""
-    rng = np.random.default_rng(0)
-    labelled = [(round(x, 3), "yes" if x > 0 else "no") for x in rng.uniform(-4, 4, 400)]
-    unlabelled = [(round(x, 3), "") for x in rng.normal(-5.5, 0.2, 200)]
-    write(directory, "train_gaps", labelled + unlabelled, ("x", "y"))
-    options = [*OPTIONS, f"--data-dir={directory}/train_gaps", f"--workdir={directory}/gaps", "--eval-split=train"]
-    assert trainer_main(options) == 0
-    result = json.loads((directory / "gaps/eval_result.json").read_text())
-    assert (result["records"], result["labelled"], result["proven"]) == (600, 400, True)
-    assert result["accuracy"] > 0.97
-    capsys.readouterr()
-    (directory / "new.csv").write_text("x\n-5.5\n-5.4\n5.5\n")
-    code, out, err = run_infeed(monkeypatch, capsys, "predict", f"{directory}/gaps", f"{directory}/new.csv", "--json")
-    assert code == 0, err
-    assert [json.loads(line)["class_name"] for line in out.splitlines()] == ["no", "no", "yes"]

@@ -12,7 +12,7 @@ import time
 import pytest
 from sweep import SWEEP
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 40  # as in host_stuck.py
 TIMEOUT = 6.0  # host_timeout_seconds

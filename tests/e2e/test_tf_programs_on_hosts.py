@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 RECORDS = 75
 PROGRAMS = ["program", "program, stopped"]

@@ -111,7 +111,7 @@ def test_both_layouts_train_to_the_same_losses(ran, name):
     expected, found = (ran[name, layout][0] for layout in AXES)
     assert len(expected) == STEPS
     assert expected[-1] < expected[0]
-    assert found == pytest.approx(expected, rel=1e-6)  # e2e/test_batch_axis.py compares bits
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", RUNS)
