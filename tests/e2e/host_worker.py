@@ -14,8 +14,6 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from host_labels import missing_labels
-from host_meshes import meshes
 from host_placement import placed
 from host_predictions import predictions
 from host_preemption import goes_on, preempted
@@ -47,8 +45,6 @@ AGREED = "now all agree"
 ELSEWHERE = {
     each.__name__: each
     for each in (
-        meshes,
-        missing_labels,
         predictions,
         preempted,
         goes_on,

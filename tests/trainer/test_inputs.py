@@ -66,12 +66,12 @@ def test_an_integer_over_32_bits_is_refused_not_cut():
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
-        (None, "input_fn returned a NoneType. It must return a pipeline dataset"),
+        (None, "NoneType"),
         ({"x": np.zeros(3)}, "input_fn returned a dict"),
-        ([(np.zeros(16), np.zeros(16))], r"a batch is a tuple. It must be a dict such as \{'image': array\}"),
-        ([{"x": np.float32(3)}], r"the input's x is float32 \[\]; expected 16 rows"),
-        ([{"x": np.array(["a"] * 16)}], "the batch's x is <U1. Batches contain numbers only"),
-        ([{"x": np.zeros((15, 8))}], r"the input's x is float32 \[15.*expected 16 rows.*per_host_batch_size"),
+        ([(np.zeros(16), np.zeros(16))], "a batch is a tuple"),
+        ([{"x": np.float32(3)}], "expected 16 rows"),
+        ([{"x": np.array(["a"] * 16)}], "<U1"),
+        ([{"x": np.zeros((15, 8))}], "expected 16 rows"),
     ],
     ids=str,
 )
@@ -108,9 +108,7 @@ def test_a_loss_that_is_not_one_value_a_record_is_refused(vector_input, dense_ta
 
 def test_a_metric_that_is_not_one_value_a_record_is_named_as_a_metric(vector_input, dense_task, config):
     task = replace(dense_task, metrics={"error": lambda outputs, batch: outputs.mean()})
-    with pytest.raises(
-        InputError, match=r"the metric 'error' has the shape \[\]; expected \[16\], one value per record"
-    ):
+    with pytest.raises(InputError, match=r"the metric 'error' has the shape \[\]"):
         Trainer(task, config()).train(vector_input, steps=1)
 
 
@@ -119,20 +117,12 @@ def test_an_input_that_is_not_a_function_is_refused(dense_task, config):
         Trainer(dense_task, config()).train([{}], steps=1)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "text"),
-    [
-        (optax.cosine_decay_schedule(0.1, 10), r"optimizer is a function\..* learning rate: optax\.adam\(schedule\)"),
-        (0.1, r"the task's optimizer is a float\. Give one of optax: optax\.adam\(1e-3\)\.$"),
-    ],
-)
-def test_an_optimizer_not_from_optax_is_refused(dense_task, config, optimizer, text):
-    with pytest.raises(OptionError, match=text):
+@pytest.mark.parametrize("optimizer", [optax.cosine_decay_schedule(0.1, 10), 0.1])
+def test_an_optimizer_not_from_optax_is_refused(dense_task, config, optimizer):
+    with pytest.raises(OptionError, match="optimizer is a"):
         Trainer(replace(dense_task, optimizer=optimizer), config())
 
 
 def test_a_recipe_whose_task_returns_nothing_is_refused(config):
-    with pytest.raises(
-        OptionError, match=r"the task is None\. It must be a Task\. Does task\(\) of the recipe return it"
-    ):
+    with pytest.raises(OptionError, match="the task is None"):
         Trainer(None, config())

@@ -72,18 +72,16 @@ def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp
     [
         (["--data-dir", "d"], "--workdir"),
         (["--tiny"], "--workdir"),
-        (["--data-dir", "d", "--workdir", "w", "--max-step", "3"], "--max-step, 3. Similar: --max-steps, --max-time"),
-        (
-            ["--data-dir", "d", "--workdir", "w", "--epochs", "3"],
-            "--epochs, 3. The length of a training is in steps: --max-steps. The log says how many an epoch has",
-        ),
+        (["--data-dir", "d", "--workdir", "w", "--max-step", "3"], "Similar: --max-steps"),
+        (["--data-dir", "d", "--workdir", "w", "--epochs", "3"], "is in steps: --max-steps"),
     ],
 )
 def test_a_missing_or_unknown_option_is_named_in_one_line(capsys, arguments, text):
     assert main(["digits", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
-    assert line.endswith(f"{text}. See python -m trainer digits --help.")
+    assert text in line
+    assert line.endswith("See python -m trainer digits --help.")
 
 
 def test_a_recipe_may_exit_the_program_while_its_flags_are_parsed(capsys, monkeypatch):

@@ -76,8 +76,8 @@ def test_devices_that_are_given_keep_their_order():
 @pytest.mark.parametrize(
     ("sizes", "text"),
     [
-        ({"model": 3}, r"the mesh {'model': 3} has 3 positions, which do not fit 4 devices. Allowed: 1, 2, 4\."),
-        ({"data": 1, "fsdp": 2}, r"{'data': 1, 'fsdp': 2} has 2 positions, which do not fit 4 devices. Allowed: 4\."),
+        ({"model": 3}, r"Allowed: 1, 2, 4\."),
+        ({"data": 1, "fsdp": 2}, r"Allowed: 4\."),
     ],
 )
 def test_sizes_that_the_devices_cannot_have_are_refused(sizes, text):

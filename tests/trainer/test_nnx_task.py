@@ -66,9 +66,7 @@ def test_dropout_depends_on_the_key_in_training_and_is_off_in_evaluation(variabl
 
 
 def test_nnx_task_refuses_a_model_instead_of_its_constructor():
-    with pytest.raises(
-        OptionError, match=r"make_model is a Net\. Give a function .*lambda rngs: Net\(\.\.\., rngs=rngs"
-    ):
+    with pytest.raises(OptionError, match="make_model is a Net"):
         nnx_task(Net(nnx.Rngs(0)), lambda model, batch: None, optax.sgd(0.1))
 
 

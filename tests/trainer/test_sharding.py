@@ -67,14 +67,11 @@ def test_the_first_rule_that_matches_decides_alone():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"model": 4}, r"the mesh has model=4, but no parameter is split over model\. .* --partition 'PATTERN=AXES'"),
-        ({"shapes": {"w": (8, 8)}, "fsdp": 2}, r"the mesh has fsdp=2, but no parameter is split over fsdp"),
-        (
-            {"rules": ["heads/*=model"], "model": 4},
-            r"the pattern 'heads/\*' matches no parameter\. Did you mean 'head/",
-        ),
+        ({"model": 4}, "no parameter is split over model"),
+        ({"shapes": {"w": (8, 8)}, "fsdp": 2}, "no parameter is split over fsdp"),
+        ({"rules": ["heads/*=model"], "model": 4}, r"'heads/\*' matches no parameter"),
         ({"rules": ["head/*=model"], "model": 4}, r"head/bias .* 1001 is not divisible by 4"),
-        ({"rules": ["head/bias=None,model"], "model": 4}, r"head/bias has the shape \[1001\]; .* has more dimensions"),
+        ({"rules": ["head/bias=None,model"], "model": 4}, "head/bias .* has more dimensions"),
     ],
 )
 def test_an_axis_without_use_and_a_rule_that_does_not_fit_are_refused(options, text):

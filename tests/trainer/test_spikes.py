@@ -28,6 +28,7 @@ def test_a_spike_is_named_once_with_the_command_that_shows_its_records(usual, ca
 def test_noise_a_falling_loss_and_non_finite_losses_are_no_spikes(usual, caplog, noise):
     falling = 5 * np.exp(-np.arange(4000) / 500) + noise * (usual - 2)
     falling[::97] = np.nan
+    falling[700:707] = np.nan  # all of a dispatch
     spikes = LossSpikes(hint_of("run"))
     for at in range(0, 4000, 7):
         spikes.observe(at, falling[at : at + 7])
@@ -70,13 +71,6 @@ def test_spikes_of_negative_losses_are_detected(usual, caplog):
     assert not caplog.records
     spikes.observe(101, np.array([-1.5]))
     assert len(caplog.records) == 1
-
-
-def test_a_dispatch_without_a_finite_loss_is_passed_over(usual, caplog):
-    spikes = LossSpikes(hint_of("run"))
-    spikes.observe(0, usual[:100])
-    spikes.observe(100, np.full(5, np.nan))
-    assert not caplog.records
 
 
 def test_a_loss_that_jumps_repeatedly_is_reported_only_a_few_times(usual, caplog):

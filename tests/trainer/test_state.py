@@ -8,6 +8,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from trainer.callbacks import Callback
 from trainer.mesh import Placement
 from trainer.state import abstract_state, init_state
 from trainer.trainer import Trainer
@@ -48,14 +49,40 @@ def test_a_factored_statistic_is_split_like_the_dimensions_that_it_has(cut_task)
     assert split == {"optimizer/v_col/a": P("model"), "optimizer/v_col/b": P("model")}
 
 
-def test_a_sharded_model_trains_like_a_replicated_one_and_resumes_in_either_layout(cut_task, vector_input, config):
-    def trained(name, steps, **settings):
-        settings = config(name, seed=2, **settings)
-        return Trainer(cut_task, settings).train(vector_input, max_steps=steps)
+MESHES = [{}, {"mesh": "fsdp=4"}, {"mesh": "fsdp=2,model=2"}, {"mesh": "data=2,fsdp=2", "accumulate": 2}, {}]
 
-    whole, cut = trained("whole", 4), trained("cut", 2, model_parallelism=4)
-    assert len(cut.state.variables.params["a"].addressable_shards[0].data[0]) == 4
-    resumed = trained("cut", 4)
-    assert (resumed.start_step, resumed.step) == (2, 4)
-    for left, right in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
+
+def test_a_checkpoint_moves_between_meshes_and_the_losses_are_those_of_one_device(dense_task, vector_input, config):
+    """Two steps on each mesh, one after the other."""
+    specs = {"a": P(None, ("fsdp", "model")), "b": P(("fsdp", "model"))}
+    task = replace(dense_task, partition=lambda name, shape: specs[name])
+    losses = {"alone": [], "moved": []}
+
+    class Losses(Callback):
+        def __init__(self, name):
+            self.name = name
+
+        def on_loop_end(self, end):
+            losses[self.name] += np.ravel(end.scalars["loss"]).tolist()
+
+    def train(name, steps, devices=None, **settings):
+        settings = config(name, seed=2, ema_decay=0.9, on_nan="skip", **settings)
+        return Trainer(task, settings, devices, [Losses(name)]).train(vector_input, max_steps=steps)
+
+    alone = train("alone", 10, jax.devices()[:1])
+    for number, mesh in enumerate(MESHES):
+        moved = train("moved", 2 * number + 2, jax.devices()[: 1 if number == 4 else 4], **mesh)
+        assert moved.start_step == 2 * number
+    assert losses["moved"] == pytest.approx(losses["alone"], rel=1e-5)
+    for left, right in zip(jax.tree.leaves(alone.state), jax.tree.leaves(moved.state), strict=True):
         np.testing.assert_allclose(np.asarray(left), np.asarray(right), atol=1e-5)
+
+
+def test_a_run_on_a_split_mesh_resumes_with_the_same_bits(cut_task, vector_input, config):
+    def trained(name, *stops):
+        for steps in stops:
+            settings = config(name, mesh="data=2,model=2", ema_decay=0.9)
+            result = Trainer(cut_task, settings).train(vector_input, max_steps=steps)
+        return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result.state)]
+
+    assert trained("stopped", 3, 6) == trained("straight", 6)
