@@ -38,10 +38,6 @@ def remove(path):
     path.unlink()
 
 
-def emptied(path):
-    path.write_bytes(b"")
-
-
 def no_tree(path):
     path.write_text("{}")
 
@@ -57,23 +53,16 @@ def largest(directory):
 
 
 DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
-    (
-        "contents/metadata",
-        flip,
-    ): "contents/metadata is (damaged: its checksum does not match|not JSON: .* It is damaged: copy)",
-    ("contents/metadata", cut_short): "contents/metadata is not JSON: .* It is damaged: copy the checkpoint again",
-    ("contents/metadata", remove): "contents/metadata is missing: the checkpoint is damaged",
+    ("contents/metadata", flip): "contents/metadata is (damaged|not JSON)",
+    ("contents/metadata", cut_short): "contents/metadata is not JSON",
+    ("contents/metadata", remove): "contents/metadata is missing",
     ("state/manifest.ocdbt", flip): "cannot read .*manifest.ocdbt",
     ("state/manifest.ocdbt", remove): "cannot read .*/20: NOT_FOUND",
-    ("state/_METADATA", cut_short): r"/20/state/_METADATA is not JSON: .* It is damaged: copy the checkpoint again",
-    ("state/_METADATA", remove): r"/20/state/_METADATA is missing: the checkpoint is damaged\.",
-    ("state/_METADATA", emptied): r"/20/state/_METADATA is not JSON: .* It is damaged: copy the checkpoint again",
-    ("state/_METADATA", no_tree): r"/20/state/_METADATA: it does not describe a tree of arrays\. It is damaged: copy",
-    (
-        "state/_METADATA",
-        one_less,
-    ): r"/20/state/_METADATA: it lacks variables/params/w, which the checkpoint has\. It is dam",
-    ("array data", flip): r"/20 is damaged: restored values of variables/params/w differ from saved ones\.",
+    ("state/_METADATA", cut_short): "state/_METADATA is not JSON",
+    ("state/_METADATA", remove): "state/_METADATA is missing",
+    ("state/_METADATA", no_tree): "state/_METADATA: it does not describe a tree of arrays",
+    ("state/_METADATA", one_less): "state/_METADATA: it lacks variables/params/w",
+    ("array data", flip): "restored values of variables/params/w differ from saved ones",
     ("array data", cut_short): "cannot read .*/20: .*variables.params.w",
     ("array data", remove): "cannot read .*/20: ",
 }

@@ -1,14 +1,24 @@
-"""Event files: their framing, and what TensorBoard finds in a point."""
+"""Event files: their framing, the bytes of scalars, and what TensorBoard finds in a point."""
 
 import io
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
+from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.util.tensor_util import make_ndarray
 
 from pipeline.errors import OptionError
-from trainer.events.reports import EventWriter, histogram_summary, image_summary, text_summary
+from trainer.events.reports import (
+    EventWriter,
+    histogram_summary,
+    image_summary,
+    scalar_events,
+    scalar_summary,
+    text_summary,
+)
 
 
 def written(events_in, directory, write):
@@ -94,3 +104,21 @@ def test_a_histogram_counts_every_finite_number_once(events_in, tmp_path, values
 def test_a_text_is_kept_as_it_is(events_in, tmp_path):
     found = written(events_in, tmp_path, lambda writer: writer.add(0, text_summary("config", "    {\n")))
     assert (*found[:3], found[3].tolist()) == (0, "config", "text", [b"    {\n"])
+
+
+names = st.lists(st.text(min_size=1, max_size=200), min_size=1, max_size=5, unique=True)
+
+
+@given(st.floats(1, 1e12), st.integers(1, 2**40), names, st.integers(1, 300), st.data())
+def test_events_have_the_bytes_that_protobuf_gives_each(wall_time, first, names, count, data):
+    few = [data.draw(st.floats(width=32)) for _ in range(7)]
+    columns = {name: np.resize(np.float32(few[i:] + few[:i]), count) for i, name in enumerate(names)}
+    rows = [{name: float(column[i]) for name, column in columns.items()} for i in range(count)]
+    expected = [Event(wall_time=wall_time, step=first + i, summary=scalar_summary(row)) for i, row in enumerate(rows)]
+    assert list(scalar_events(wall_time, first, columns)) == [event.SerializeToString() for event in expected]
+
+
+def test_step_0_is_read_back():
+    (event,) = scalar_events(1.0, 0, {"loss": np.float32([0.5])})
+    assert Event.FromString(event).step == 0
+    assert Event.FromString(event).summary.value[0].simple_value == 0.5

@@ -127,10 +127,10 @@ def test_the_graph_makes_the_same_from_stored_features():
 @pytest.mark.parametrize(
     ("layout", "options", "keys", "payload", "text"),
     [
-        (STRUCT, {}, ["u1"], b"short", f"not have the {STRUCT.itemsize} bytes of its dtype"),
-        (np.dtype([("x", "i8")]), {}, ["x"], np.int64(2**31).tobytes(), "x.* has a value out of the range of int32"),
-        (np.dtype([("x", "f8")]), {}, ["x"], np.float64(1e39).tobytes(), "x.* has a value out of the range of float32"),
-        (SCHEMA, {"pad_to": {"words": 2}}, ["words"], notes()[0], "words.* has more values than the 2 that pad_to"),
+        (STRUCT, {}, ["u1"], b"short", f"not have the {STRUCT.itemsize} bytes"),
+        (np.dtype([("x", "i8")]), {}, ["x"], np.int64(2**31).tobytes(), "out of the range of int32"),
+        (np.dtype([("x", "f8")]), {}, ["x"], np.float64(1e39).tobytes(), "out of the range of float32"),
+        (SCHEMA, {"pad_to": {"words": 2}}, ["words"], notes()[0], "more values than the 2"),
         (SCHEMA, {}, ["box"], b"", "box"),
     ],
 )
@@ -142,10 +142,10 @@ def test_the_graph_refuses_a_record_that_the_input_refuses(layout, options, keys
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        ({"length": 1.0}, r"its method tensorflow returned 'length' as float32 \(\); its output_spec promises int32"),
-        ({"length": [1, 2]}, r"returned 'length' as int32 \(2,\); its output_spec promises int32 \(\)"),
-        ({"size": 1}, "its method tensorflow raised KeyError: 'length'"),
-        (7, "its method tensorflow raised TypeError"),
+        ({"length": 1.0}, r"returned 'length' as float32 \(\)"),
+        ({"length": [1, 2]}, r"returned 'length' as int32 \(2,\)"),
+        ({"size": 1}, "raised KeyError: 'length'"),
+        (7, "raised TypeError"),
     ],
 )
 def test_a_method_that_breaks_the_promise_of_its_op_is_one_error(made, text):

@@ -173,9 +173,7 @@ def test_a_checkpoint_being_removed_is_not_reported_as_damaged(follower, put, ve
 def test_a_damaged_checkpoint_is_an_error_that_names_it(follower, put, vector_input, monkeypatch):
     monkeypatch.setattr(evaluating, "REMOVAL_SECONDS", 0.3)
     shutil.rmtree(put(1) / "state")
-    with pytest.raises(
-        CheckpointError, match="run/checkpoints/1/state/_METADATA is missing: the checkpoint is damaged"
-    ):
+    with pytest.raises(CheckpointError, match="checkpoints/1/state/_METADATA is missing"):
         next(follower.evaluate_continuously(vector_input))
 
 

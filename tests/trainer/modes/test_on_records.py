@@ -1,8 +1,6 @@
 """What an evaluation passes on of its records: the same as predict returns, without a change to the metrics."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -53,14 +51,6 @@ def test_the_records_are_those_that_predict_returns(trainer, predicting, of_reco
     assert np.mean(predictions["class"] == predictions["label"]) == pytest.approx(result.metrics["accuracy"])
 
 
-def test_the_metrics_keep_their_bits(fork_server, tmp_path):
-    program = str(Path(__file__).with_name("evaluation_bits.py"))
-    code, printed = fork_server.run([program, str(tmp_path / "run")], tmp_path / "printed", env=None, timeout=120)
-    assert code == 0, printed
-    found = json.loads(printed.splitlines()[-1])
-    assert found["with"] == found["without"]
-
-
 def test_on_records_omits_bad_records_that_the_input_masks(of_records, vectors, make_input):
     def masking(ctx):
         source = make_input(vectors, ctx)
@@ -100,9 +90,13 @@ def test_a_prediction_without_a_row_per_record_is_named(of_records, dense_task, 
         of_records(vector_input, task=wrong)
 
 
-def test_without_on_records_the_program_does_not_contain_the_predictions(predicting, dense_task):
+def test_rows_are_computed_apart_and_only_for_on_records_so_that_metrics_keep_their_bits(predicting, dense_task):
     batch = {"x": jnp.zeros((4, 8)), "label": jnp.zeros(4, jnp.int32), "_mask": jnp.ones(4)}
     state = EvalState(dense_task.init(jax.random.key(0), batch), jnp.int32(0), {})
-    texts = [jax.jit(eval_step(task)).lower(state, batch).as_text() for task in (dense_task, predicting)]
-    assert texts[0] == texts[1]
-    assert "optimization_barrier" not in texts[0]
+
+    def lowered(task, **options):
+        return jax.jit(eval_step(task, **options)).lower(state, batch).as_text()
+
+    assert lowered(dense_task) == lowered(predicting)
+    assert "optimization_barrier" not in lowered(predicting)
+    assert "optimization_barrier" in lowered(predicting, with_rows=True)

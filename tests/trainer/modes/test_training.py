@@ -128,31 +128,18 @@ def test_another_dataset_does_not_resume_an_input(dense_task, vectors, make_inpu
 def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_input, vector_input, config):
     Trainer(dense_task, config()).train(vector_input, steps=2)
     other = replace(dense_task, optimizer=optax.sgd(0.1))
-    with pytest.raises(
-        CheckpointError,
-        match=r"belongs to another model or optimizer: optimizer/0/count is int32 \[\] there and missing in this task",
-    ):
+    with pytest.raises(CheckpointError, match="optimizer/0/count is .* missing in this task"):
         Trainer(other, config()).train(vector_input, steps=2)
     narrow = {"x": vectors["x"][:, :5], "label": vectors["label"]}
-    with pytest.raises(
-        CheckpointError,
-        match=r"params/a is float32 \[8, 16\] there and float32 \[5, 16\] in this task.* or another workdir",
-    ):
+    with pytest.raises(CheckpointError, match=r"params/a is float32 \[8, 16\] there and float32 \[5, 16\]"):
         Trainer(dense_task, config()).train(lambda ctx: make_input(narrow, ctx), steps=2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"steps": 5, "max_steps": 5}, "steps=5 and max_steps=5 are both given"),
-        ({"steps": 0}, "steps=0 must be an int above 0"),
-        ({"max_steps": -1}, "max_steps=-1 must be an int above 0"),
-        ({"steps": 2.0}, r"steps=2\.0 is a float"),
-        ({"max_steps": True}, "max_steps=True is a bool"),
-    ],
+    "arguments", [{"steps": 5, "max_steps": 5}, {"steps": 0}, {"max_steps": -1}, {"steps": 2.0}, {"max_steps": True}]
 )
-def test_contradictory_or_missing_numbers_of_steps_are_refused(dense_task, vector_input, config, arguments, text):
-    with pytest.raises(OptionError, match=text):
+def test_contradictory_or_missing_numbers_of_steps_are_refused(dense_task, vector_input, config, arguments):
+    with pytest.raises(OptionError, match="steps="):
         Trainer(dense_task, config()).train(vector_input, **arguments)
 
 
