@@ -20,9 +20,6 @@ from host_preemption import goes_on, preempted
 from host_programs import programs
 from host_stuck import interrupted_consumer, stuck, unhurried
 from host_task import (
-    IMAGE,
-    LABEL,
-    RAW,
     Recorded,
     checksums,
     class_scores,
@@ -136,40 +133,6 @@ def dying_input(order):
         return plain_batches(ctx, 22, die if jax.process_index() == order.host else None)
 
     Trainer(dense_task(), settings(order)).train(input_fn, max_steps=1000)
-    yield "trained", True
-
-
-def stalled_shard(order):
-    """A shard of host `order.host` becomes a FIFO once its input is open: a disk that never answers."""
-
-    def input_fn(ctx):
-        mine = jax.process_index() == order.host
-        source = Recorded(order.wrong_dir if mine else order.data_dir, read_ahead_bytes=1)(ctx)
-        if mine:
-            for shard in Path(order.wrong_dir).glob("train-*"):
-                shard.unlink()
-                os.mkfifo(shard)
-        return source
-
-    config = settings(order, global_batch_size=32, stall_seconds=3.0)
-    Trainer(dense_task(), config).train(input_fn, max_steps=1000)
-    yield "trained", True
-
-
-def damaged_mixture(order):
-    """Trains on a mixture, of which one source has damaged records on host `order.host` alone."""
-
-    def input_fn(ctx):
-        from pipeline.datasets import mixture, open_dataset, train_dataset
-        from pipeline.ops import DecodeJpeg
-
-        second = order.wrong_dir if jax.process_index() == order.host else order.data_dir
-        mixed = mixture([open_dataset(order.data_dir), open_dataset(second, "validation")], [3, 1])
-        options = {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "stall_seconds": ctx.stall_seconds}
-        ops = [DecodeJpeg(RAW, into=IMAGE, shape=(32, 32, 1))]
-        return train_dataset(mixed, ops=ops, keys=(IMAGE, LABEL), seed=ctx.seed, **options)
-
-    Trainer(dense_task(), settings(order, global_batch_size=32)).train(input_fn, max_steps=10_000)
     yield "trained", True
 
 

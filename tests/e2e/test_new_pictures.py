@@ -283,9 +283,7 @@ def test_a_recipe_of_ones_own_has_to_be_given(digits, predicted, monkeypatch, tm
     monkeypatch.chdir(tmp_path)
     train(tmp_path / "run", "my_recipe:Mine", digits[1], *DIGITS, "--max-steps=1")
     (path, *_) = files_of(digits[1], "validation", tmp_path / "files")
-    with pytest.raises(
-        OptionError, match=r"my_recipe:Mine of this run is not infeed's: .* would import my_recipe from"
-    ):
+    with pytest.raises(OptionError, match="my_recipe:Mine of this run is not infeed's"):
         load(str(tmp_path / "run"))
     from my_recipe import Mine  # pyright: ignore[reportMissingImports]
 
@@ -373,9 +371,7 @@ def test_what_a_foreign_work_directory_states_costs_no_memory_and_ends_no_progra
     page = json.loads((tmp_path / "huge/description.json").read_text())
     page["schema"]["features"]["image/height"]["shape"] = [10**12]
     (tmp_path / "huge/description.json").write_text(json.dumps(sealed(page)))
-    with pytest.raises(
-        CheckpointError, match=r"description\.json: a record has 1,000,000,000,000 values of 'image/height'"
-    ):
+    with pytest.raises(CheckpointError, match="a record has 1,000,000,000,000 values"):
         load(str(tmp_path / "huge"))
     shutil.copytree(digits_run, tmp_path / "helping")
     (tmp_path / "helping/segments.jsonl").unlink()

@@ -176,12 +176,12 @@ def test_complete_rows_have_the_bits_of_their_records(run, predicted):
 def other_table(directory, name, change):
     """The options that evaluate a table of 60 other rows, each as `change(number, row)` has it; and these rows."""
     rows = [change(number, row) for number, row in enumerate(drawn(60, 2))]
-    (directory / name).mkdir()
-    with (directory / name / "validation.csv").open("w") as file:
+    raw, shards = directory / name, f"{directory}/shards of {name}"
+    raw.mkdir()
+    with (raw / "validation.csv").open("w") as file:
         csv.writer(file).writerows([HEADER, *rows])
-    shards = f"{directory}/{name}/shards"
     with without_beam():
-        table_to_gcs.main([f"--raw-data-dir={directory / name}", f"--output={shards}", "--columns=code=category"])
+        table_to_gcs.main([f"--raw-data-dir={raw}", f"--output={shards}", "--columns=code=category"])
     options = ["tabular", f"--data-dir={shards}", f"--workdir={directory}/run", "--target=kind", "--widths", "16"]
     return [*options, "--mode=evaluate", "--eval-batch-size=8"], rows
 

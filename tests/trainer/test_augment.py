@@ -39,13 +39,6 @@ def test_any_devices_and_any_steps_a_dispatch_train_the_same(augmented, dense_ta
         assert not np.allclose(c, a, atol=1e-4)
 
 
-def test_a_resumed_run_draws_what_the_straight_one_draws(augmented, vector_input, config):
-    straight = trained(Trainer(augmented, config("straight")), vector_input)
-    trained(Trainer(augmented, config("resumed")), vector_input, steps=5)
-    for a, b in zip(straight, trained(Trainer(augmented, config("resumed")), vector_input, steps=7), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_evaluation_and_prediction_see_the_records_as_they_are(dense_task, vectors, vector_input, config):
     def predict(variables, batch):
         return {"x": batch["x"]}

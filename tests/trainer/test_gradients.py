@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from pipeline.errors import OptionError
 from trainer.gradients import accumulated, accumulated_losses, gradients, microbatches
-from trainer.state import TrainState
-from trainer.step_functions import train_step
 from trainer.task import Variables
 from trainer.trainer import Trainer
 
@@ -130,18 +128,6 @@ def test_independent_rows_are_added_up_apart_to_the_same_training(noiseless, mak
 def test_a_count_that_does_not_divide_the_rows_of_a_device_is_refused(dense_task, config):
     with pytest.raises(OptionError, match="accumulate=3 does not divide the 4 rows of each device"):
         Trainer(dense_task, config(accumulate=3))
-
-
-def test_without_microbatches_the_step_has_no_loop(dense_task, variables, vectors):
-    optimizer = dense_task.optimizer.init(variables.params)
-    state = TrainState(jnp.int32(0), variables, optimizer, jax.random.key_data(KEY))
-
-    def lowered(**options):
-        step = jax.jit(train_step(dense_task, **options))
-        return step.lower(state, batch_of(vectors, np.ones(8))).as_text()
-
-    loops = [lowered(**options).count("stablehlo.while") for options in ({}, {"accumulate": 2})]
-    assert loops[1] > loops[0]
 
 
 @pytest.mark.parametrize("count", [2, 4])

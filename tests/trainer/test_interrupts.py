@@ -15,13 +15,13 @@ import pytest
 from trainer.exits import FirstOne, Interrupts
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = sorted(
-    str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__main__")
+COMMANDS = [
+    path
     for package in ("pipeline", "trainer", "converters")
     for path in (ROOT / package).rglob("*.py")
     if 'if __name__ == "__main__":' in path.read_text()
     and path.name not in ("guard.py", "service.py", "serving_process.py")  # which SIGINT does not reach
-)
+]
 
 STUCK = """
 import ctypes, sys, threading
@@ -187,17 +187,15 @@ def test_a_forked_process_has_pythons_handler_again(default_handler):
     assert not interrupts.heard
 
 
-@pytest.mark.parametrize("module", COMMANDS)
-def test_a_command_answers_ctrl_c_before_it_imports_anything_else(module):
-    path = ROOT / module.replace(".", "/")
-    tree = ast.parse((path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
-    first = next(node for node in tree.body if not isinstance(node, ast.Expr))
-    assert re.search(r"if __name__ == '__main__':.*leave_at_once\(\)", ast.unparse(first), re.DOTALL)
+def test_each_command_answers_ctrl_c_before_it_imports_anything_else():
+    assert len(COMMANDS) > 10
+    for path in COMMANDS:
+        first = next(node for node in ast.parse(path.read_text()).body if not isinstance(node, ast.Expr))
+        assert re.search(r"if __name__ == '__main__':.*leave_at_once\(\)", ast.unparse(first), re.DOTALL), path
 
 
-@pytest.mark.parametrize("module", ["trainer", "converters.imagenet_to_gcs"])
-def test_ctrl_c_among_the_imports_ends_a_command_with_130_and_no_traceback(module, tmp_path, default_handler):
-    command = [sys.executable, "-X", "importtime", "-m", module, *["digits"][: module == "trainer"], "--help"]
+def test_ctrl_c_among_the_imports_ends_a_command_with_130_and_no_traceback(tmp_path, default_handler):
+    command = [sys.executable, "-X", "importtime", "-m", "trainer", "digits", "--help"]
     with (tmp_path / "printed").open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT)
     while "pipeline.errors" not in (printed := (tmp_path / "printed").read_text()) and process.poll() is None:

@@ -229,16 +229,6 @@ def test_metrics_are_those_of_numpy_over_the_labelled_records(epochs_of, kind, d
         np.testing.assert_allclose(result.metrics["regression/rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-5)
 
 
-def test_forty_right_records_and_forty_without_a_label_have_an_accuracy_of_one(evaluated, caplog):
-    data = records(80)
-    data["label"] = (data["x"] @ START).argmax(1).astype(np.int32)
-    hide(data, slice(None, None, 2))
-    with caplog.at_level(logging.WARNING):
-        result = evaluated(linear_task("label"), data)
-    assert (result.metrics["accuracy"], result.records, result.labelled, result.proven) == (1.0, 80, 40, True)
-    assert "40 of 80 records have no label; the metrics are over the other 40" in caplog.text
-
-
 def test_a_nan_is_a_missing_number_and_minus_one_is_not(evaluated):
     data = records()
     data["number"][:3] = -1, NAN, 5

@@ -72,15 +72,6 @@ def test_outputs_of_a_bfloat16_layer_are_cast(vectors):
     assert seen == {"logits": jnp.float32, "losses": jnp.float32}
 
 
-def test_a_model_in_bfloat16_trains_as_well(vector_input, config):
-    def metrics(precision):
-        trainer = Trainer(task_of(precision), config(precision, precision=precision, eval_batch_size=32))
-        result = trainer.train_and_evaluate(vector_input, vector_input, max_steps=60)
-        return result.evaluations[-1].metrics["loss"]
-
-    assert metrics("bf16") == pytest.approx(metrics("f32"), rel=0.05)
-
-
 def test_a_task_in_another_precision_than_the_configs_is_refused(config):
     with pytest.raises(OptionError, match="precision='bf16', but the task computes in 'f32'"):
         Trainer(task_of("f32"), config(precision="bf16"))

@@ -85,7 +85,7 @@ def test_a_mistake_in_user_code_is_one_error_with_the_user_line(written, wrong, 
     assert len(printed.splitlines()) <= 2
 
 
-@pytest.mark.parametrize("call", ["train", "evaluate", "predict", "evaluate_continuously"])
+@pytest.mark.parametrize("call", ["train", "predict"])
 def test_from_python_only_the_frames_of_the_user_are_shown(written, call, tmp_path):
     written(RIGHT)
     import mine

@@ -72,9 +72,7 @@ def test_unsuitable_images_and_statistics_are_refused(make_batch):
         color_jitter(grey, contrast=-1)
     with pytest.raises(OptionError, match=r"unknown statistics='imagnet'. Did you mean 'imagenet'"):
         normalize(grey["image"], "imagnet")
-    with pytest.raises(
-        InputError, match=r"have 1 channels, the statistics 3. Give one value per channel, or one for all"
-    ):
+    with pytest.raises(InputError, match="have 1 channels, the statistics 3"):
         normalize(grey["image"], "imagenet")
     with pytest.raises(OptionError, match=r"the deviations \[0.0\] must not be 0"):
         normalize(grey["image"], ([0.5], [0.0]))

@@ -163,9 +163,7 @@ def test_mixing_with_unsuitable_labels_is_one_error(make_batch):
     batch = make_batch()
     with pytest.raises(InputError, match=r"mixup mixes 'soft', which is not in the batch.*Call one_hot first"):
         mixup(batch, labels="soft")
-    with pytest.raises(
-        InputError, match=r"cutmix mixes 'label', which is int32 \[16\]; it must be float \[b, classes\]"
-    ):
+    with pytest.raises(InputError, match="cutmix mixes 'label', which is int32"):
         cutmix(batch, labels="label")
     with pytest.raises(OptionError, match="mixup: alpha=0 must be above 0, and finite"):
         mixup(batch, alpha=0)

@@ -1,6 +1,5 @@
 """A damaged checkpoint is named, with a way out; it is never skipped and never a model of other numbers."""
 
-import contextlib
 import gc
 import inspect
 import json
@@ -130,19 +129,6 @@ def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_
             CheckpointManager(config()).restore(10, state)
         stored.write_bytes(whole)
     np.testing.assert_array_equal(CheckpointManager(config()).restore(10, state).state.variables.params["noise"], noise)
-
-
-def test_no_flipped_bit_of_a_file_of_numbers_gives_other_numbers(save, state_at, config, tmp_path):
-    save(config(), 10)
-    stored = largest(tmp_path / "run/checkpoints/10/state")
-    whole, draw = stored.read_bytes(), random.Random(0)
-    for _ in range(6):
-        flip(stored, draw.randrange(len(whole) * 8))
-        with contextlib.suppress(CheckpointError):  # the file has a few bits that say nothing
-            restored = CheckpointManager(config()).restore(10, state_at()).state
-            for mine, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state_at(10)), strict=True):
-                np.testing.assert_array_equal(mine, theirs)
-        stored.write_bytes(whole)
 
 
 def test_training_past_a_damaged_checkpoint_is_an_error_until_it_is_told_to_go_back(

@@ -15,18 +15,12 @@ from trainer.cluster.distributed import Distributed, join
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"process_id": 1}, "process_id=1 is given with coordinator_address=None. Give the host:port of process 0"),
+        ({"process_id": 1}, "process_id=1 is given with coordinator_address=None"),
         ({"coordinator_address": "auto", "num_processes": 2}, "num_processes=2 is given with coordinator_address=auto"),
-        ({"coordinator_address": "host:1"}, "coordinator_address=host:1 with nothing else: several processes need"),
+        ({"coordinator_address": "host:1"}, "coordinator_address=host:1 with nothing else"),
         ({"coordinator_address": "host:1", "num_processes": 2}, "with num_processes=2: several processes need"),
-        (
-            {"coordinator_address": "host", "num_processes": 2, "process_id": 0},
-            "coordinator_address=host with num_processes=2, process_id=0: several processes need .*host:port",
-        ),
-        (
-            {"coordinator_address": "host:1", "num_processes": 2, "process_id": 2},
-            r"process_id=2 is not one of 2 processes. Allowed: 0\.\.1\.",
-        ),
+        ({"coordinator_address": "host", "num_processes": 2, "process_id": 0}, "several processes need .*host:port"),
+        ({"coordinator_address": "host:1", "num_processes": 2, "process_id": 2}, "process_id=2 is not one of 2"),
     ],
 )
 def test_flags_that_do_not_make_a_run_say_what_is_missing(settings, text):

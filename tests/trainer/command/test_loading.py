@@ -46,7 +46,6 @@ def refused(capsys, tmp_path, monkeypatch):
     ("code", "name", "text"),
     [
         ("", "mines:Config", "there is no module 'mines'"),
-        ("", "mines", "there is no recipe 'mines'. Did you mean 'mnist'?"),
         ("", "mine.inner", "there is no recipe 'mine.inner'.* change to the directory with mine/inner.py"),
         ("", "mine.py", "mine.py is a file. Give the name of its module: python -m trainer mine:Config"),
         ("", "--mode", "'--mode' is not the name of a recipe"),

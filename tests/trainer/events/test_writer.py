@@ -69,12 +69,12 @@ def test_only_the_first_16_images_of_a_batch_are_written(events_in, tmp_path):
 @pytest.mark.parametrize(
     ("images", "text"),
     [
-        (np.zeros((4, 4)), r"the image 'x' has the shape \[4, 4\]. Give \[h, w, c\] or \[n, h, w, c\]"),
-        (np.zeros((4, 4, 2)), r"has the shape \[4, 4, 2\]"),
-        (np.zeros((0, 4, 4, 3)), r"has the shape \[0, 4, 4, 3\]"),
-        (np.zeros((4, 4, 3), np.int32), r"is int32. Give uint8 in 0..255 or floats in 0..1"),
-        (np.linspace(-2, 2, 48).reshape(4, 4, 3), r"values in -2..2. Float images must be in 0..1: undo the normal"),
-        (np.full((4, 4, 3), np.nan), r"values in nan..nan"),
+        (np.zeros((4, 4)), r"shape \[4, 4\]"),
+        (np.zeros((4, 4, 2)), r"shape \[4, 4, 2\]"),
+        (np.zeros((0, 4, 4, 3)), r"shape \[0, 4, 4, 3\]"),
+        (np.zeros((4, 4, 3), np.int32), "is int32"),
+        (np.linspace(-2, 2, 48).reshape(4, 4, 3), "values in -2..2"),
+        (np.full((4, 4, 3), np.nan), "values in nan..nan"),
     ],
 )
 def test_an_array_that_is_not_an_image_is_refused_with_its_tag(images, text):

@@ -108,7 +108,7 @@ class Ends(Callback):
 
 @pytest.mark.parametrize(
     ("how", "error"),
-    [("stopped", None), (signal.SIGTERM, Preempted), (signal.SIGINT, KeyboardInterrupt), ("failed", KeyError)],
+    [("stopped", None), (signal.SIGTERM, Preempted), ("failed", KeyError)],
 )
 @pytest.mark.usefixtures("_fresh_process")
 def test_every_remaining_checkpoint_was_reported_however_the_run_ended(dense_task, vector_input, config, how, error):

@@ -12,9 +12,8 @@ import optax
 import pytest
 from sweep import SWEEP
 
-from pipeline.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, OptionError
+from pipeline.errors import BatchSizeError, CheckpointError, OptionError
 from trainer.callbacks import Callback
-from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
 
 training_bits = str(Path(__file__).with_name("training_bits.py"))
@@ -82,47 +81,6 @@ def test_a_run_stopped_at_a_checkpoint_and_resumed_is_the_straight_run(dense_tas
     assert_same_bits(straight, resumed)
     whole, first, second = (np.array(each.given) for each in inputs)
     np.testing.assert_array_equal(whole, np.concatenate([first, second]))
-
-
-def test_a_killed_run_resumes_from_its_last_checkpoint(dense_task, vectors, make_input, config):
-    def dying(ctx):
-        source = make_input(vectors, ctx)
-        source.batches = lambda position: iter(map(source._batch, range(position, 13)))
-        return source
-
-    settings = config(iterations_per_loop=7, checkpoint_every_steps=10)
-    with pytest.raises(InputError, match="ended before step 14"):
-        Trainer(dense_task, settings).train(dying, max_steps=20)
-    resumed = Trainer(dense_task, settings).train(lambda ctx: make_input(vectors, ctx), max_steps=20)
-    assert resumed.start_step == 10
-    straight = replace(settings, workdir=config("straight").workdir)
-    assert_same_bits(resumed, Trainer(dense_task, straight).train(lambda ctx: make_input(vectors, ctx), max_steps=20))
-
-
-def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_task, vector_input, config):
-    settings = config(checkpoint_every_steps=5, seed=3)
-    trainer = Trainer(dense_task, settings)
-    state = trainer.train(vector_input, max_steps=8).state
-    with CheckpointManager(settings) as checkpoints:
-        assert checkpoints.steps() == [5, 8]
-        saved = checkpoints.restore(5, state)
-    assert saved.input_state == {"fingerprint": "array100", "seed": 3, "position": 5}
-    assert saved.config["eval_batch_size"] == 16
-    assert int(saved.state.step) == 5
-
-
-def test_only_the_newest_checkpoints_are_kept(dense_task, vector_input, config):
-    settings = config(checkpoint_every_steps=2, keep_max=2)
-    Trainer(dense_task, settings).train(vector_input, max_steps=7)
-    with CheckpointManager(settings) as checkpoints:
-        assert checkpoints.steps() == [6, 7]
-
-
-def test_another_dataset_does_not_resume_an_input(dense_task, vectors, make_input, vector_input, config):
-    Trainer(dense_task, config()).train(vector_input, steps=2)
-    fewer = {key: array[:50] for key, array in vectors.items()}
-    with pytest.raises(FingerprintError, match="array50"):
-        Trainer(dense_task, config()).train(lambda ctx: make_input(fewer, ctx), steps=2)
 
 
 def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_input, vector_input, config):

