@@ -2,7 +2,6 @@
 
 import json
 import os
-import tarfile
 
 import pytest
 from fake_gcs import stand_ins
@@ -44,31 +43,6 @@ def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(
     status, printed = run_forked(command(raw, f"{bucket}/out", "--local-processes=2"), timeout=120)
     assert status == 0, printed
     assert shard_digests(f"{bucket}/out") == expected
-
-
-@pytest.mark.usefixtures("without_beam")
-def test_extracted_folders_in_a_bucket_give_the_shards_of_the_tars(
-    raw, bucket, photos, gcs_server, expected, shard_digests
-):
-    name = bucket.removeprefix("gs://")
-    for file in ("synsets.txt", "synset_labels.txt"):
-        gcs_server.write(name, f"extracted/{file}", (photos[0] / file).read_bytes())
-    with tarfile.open(photos[0] / "ILSVRC2012_img_val.tar") as tar:
-        for image in tar:
-            gcs_server.write(name, f"extracted/validation/{image.name}", tar.extractfile(image).read())
-    with tarfile.open(photos[0] / "ILSVRC2012_img_train.tar") as tars:
-        for member in tars:
-            with tarfile.open(fileobj=tars.extractfile(member)) as tar:
-                for image in tar:
-                    folder = member.name.removesuffix(".tar")
-                    gcs_server.write(name, f"extracted/train/{folder}/{image.name}", tar.extractfile(image).read())
-    imagenet_to_gcs.main(flags(f"{bucket}/extracted", f"{bucket}/out"))
-    found = shard_digests(f"{bucket}/out")
-    assert {file: found[file] for file in found if file != "manifest.json"} == {
-        file: expected[file]
-        for file in expected
-        if file != "manifest.json"  # it says how many inputs there were
-    }
 
 
 def test_a_conversion_killed_before_a_receipt_resumes_without_sending_finished_shards(

@@ -96,20 +96,12 @@ def test_a_raw_object_that_vanishes_after_the_scan_is_named(raw, bucket, gcs_ser
     goes_on("--splits=train", finished=2)
 
 
-UNREADABLE = {
-    "at once": ("GET .*ILSVRC2012_img_train.*alt=media", 0, 0),
-    "when shards are made": ("GET .*ILSVRC2012_img_train.*alt=media", 48, 2),
-    "not even found": (r"GET /storage\S*ILSVRC2012_img_train\.tar\?projection", 0, 0),
-}
-
-
-@pytest.mark.parametrize("when", UNREADABLE)
-def test_raw_data_that_may_not_be_read_are_named(raw, gcs_server, run, goes_on, when):
-    pattern, skip, finished = UNREADABLE[when]
-    gcs_server.fail(pattern, Status(403), times=None, skip=skip)
+@pytest.mark.parametrize("request_for", ["GET .*{}.*alt=media", r"GET /storage\S*{}\.tar\?projection"])
+def test_raw_data_that_may_not_be_read_or_found_are_named(raw, gcs_server, run, goes_on, request_for):
+    gcs_server.fail(request_for.format("ILSVRC2012_img_train"), Status(403), times=None)
     said = one_error(run("--splits=train"))
     assert re.search(rf"cannot (read|find) {raw}/ILSVRC2012_img_train\.tar: {FORBIDDEN}", said)
-    goes_on("--splits=train", finished=finished)
+    goes_on("--splits=train", finished=0)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ LAYOUTS = {  # of two processes with two devices each: 0 and 1, 2 and 3
 }
 RESUMED = ("2x2", "1x4 from a cut model")  # at step STOP
 ALL = [*LAYOUTS, *RESUMED]
-ROWS = 16  # as in host_placement.py
+ROWS = 16  # as in host_worker.py
 MESHES = [*itertools.product(([0, 1, 2, 3], [0, 2, 1, 3], [2, 0, 3, 1]), (1, 2, 4))]  # devices in order; model axis
 
 

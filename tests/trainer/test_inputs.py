@@ -10,19 +10,8 @@ import pytest
 
 from pipeline.errors import FingerprintError, InputError, OptionError
 from trainer.batch_spec import batch_struct, check_batch
-from trainer.inputs import FirstBatches, Input, IterableInput, as_input
+from trainer.inputs import FirstBatches, IterableInput, as_input
 from trainer.trainer import Trainer
-
-
-def test_an_object_with_the_methods_of_an_input_is_an_input(vector_input, dense_task, config):
-    seen = []
-
-    def input_fn(ctx):
-        seen.append(vector_input(ctx))
-        return seen[-1]
-
-    Trainer(dense_task, config()).train(input_fn, steps=1)
-    assert isinstance(seen[0], Input)
 
 
 def test_a_complete_input_is_used_without_a_wrapper():

@@ -151,9 +151,3 @@ def test_predictions_and_two_evaluations_of_a_program_are_complete(dense_task, c
     )
     assert [each.records for each in result.evaluations] == [100] * 4
     np.testing.assert_array_equal([each["x"] for each in trainer.predict(batches)], vectors["x"][:, 0])
-
-
-def test_only_a_dataset_takes_the_place_of_a_function(dense_task, config, vectors):
-    for other, kind in ((vectors, "a dict"), ([vectors], "a list"), (iter([vectors]), "a list_iterator")):
-        with pytest.raises(OptionError, match=f"the input is {kind}. Give a function that makes it"):
-            Trainer(dense_task, config()).train(other, steps=1)

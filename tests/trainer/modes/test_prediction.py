@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.errors import BatchSizeError, CheckpointError, EvaluationError, InputError, OptionError
 from trainer.config import TrainerConfig
+from trainer.modes.predict import LoadedModel
 from trainer.trainer import Trainer
 
 
@@ -278,3 +279,8 @@ def test_closing_predictions_does_not_wait_for_a_stalled_input(trainer, vectors,
     found.close()
     assert time.monotonic() - begun < 10
     never.set()
+
+
+def test_a_task_that_no_nnx_module_makes_has_no_module(task):
+    with pytest.raises(OptionError, match="this task has no module"):
+        _ = LoadedModel(step=0, task=task, variables=None, recipe=None, inputs={}).module
