@@ -207,6 +207,7 @@ def test_a_class_that_the_model_does_not_have_is_refused_before_anything_is_writ
 
     before = {path: path.read_bytes() for path in (run / "run").glob("*.json*")}
     options, _ = other_table(run, f"classes {mode}", change)
-    assert trainer_main([*options, f"--mode={mode}", "--train-split=validation", "--max-steps=99"]) == 2
+    options += [f"--mode={mode}", "--train-split=validation", "--max-steps=99", "--global-batch-size=16"]
+    assert trainer_main(options) == 2
     assert "'kind' has the class 'mid', which the model does not have" in " ".join(capfd.readouterr().err.split())
     assert {path: path.read_bytes() for path in before} == before
