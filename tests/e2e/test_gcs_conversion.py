@@ -37,6 +37,7 @@ def expected(photos, shard_digests):
     return found
 
 
+@pytest.mark.slow
 def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(
     run_forked, raw, bucket, expected, shard_digests
 ):
@@ -45,6 +46,7 @@ def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(
     assert shard_digests(f"{bucket}/out") == expected
 
 
+@pytest.mark.slow
 def test_a_conversion_killed_before_a_receipt_resumes_without_sending_finished_shards(
     fork_server, raw, bucket, gcs_server, expected, shard_digests, tmp_path
 ):
@@ -70,6 +72,7 @@ def test_a_conversion_killed_before_a_receipt_resumes_without_sending_finished_s
     assert sent == {shard: [] for shard in shards if "train-00007" not in shard}
 
 
+@pytest.mark.slow
 def test_two_conversions_of_the_same_data_at_once_both_succeed(
     fork_server, raw, bucket, gcs_server, expected, shard_digests, tmp_path
 ):
@@ -112,6 +115,7 @@ def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(raw, b
     assert not [found for found in gcs_server.objects(name, "out/") if "-of-" in found]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_beam")
 def test_a_conversion_from_a_disk_resumes_from_a_bucket_after_comparing_the_bytes(
     raw, bucket, photos, gcs_server, expected, shard_digests
@@ -138,6 +142,7 @@ def test_a_shard_replaced_after_the_conversion_is_refused_before_a_record_is_rea
     assert gcs_server.requests(r"alt=media.*-of-") == gcs_server.requests(r"-of-.*alt=media") == []
 
 
+@pytest.mark.slow
 def test_credentials_are_used_and_show_in_no_output_object_or_options(run_forked, raw, bucket, gcs_server, tmp_path):
     key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
     (tmp_path / "key.json").write_text(json.dumps(key))

@@ -15,6 +15,8 @@ from converters import imagenet_to_gcs
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage import gcs_upload
 
+pytestmark = pytest.mark.slow
+
 TRAIN = "raw/ILSVRC2012_img_train.tar"
 FORBIDDEN = r"permission denied, or a quota is used up \(403\)\. The account needs the role Storage Object User"
 # A bucket with a retention policy, or an account that may create and not delete: objects stay as they are.

@@ -66,6 +66,7 @@ def test_training_evaluation_and_predictions_do_not_depend_on_workers(digits, al
     assert (tmp_path / "predictions.jsonl").read_bytes() == (alone / "predictions.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_that_began_without_workers_goes_on_with_them_to_the_same_bits(digits, alone, tmp_path):
     shutil.copytree(alone, tmp_path / "run")
     config = config_of(digits, tmp_path / "run", 2)

@@ -54,6 +54,7 @@ def commanded(shards, tmp_path, capfd):
     return run
 
 
+@pytest.mark.slow
 def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(commanded, tmp_path):
     code, printed = commanded()
     assert code == 0, printed

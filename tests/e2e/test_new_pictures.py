@@ -59,7 +59,10 @@ def odd_photographs(folder):
     return folder
 
 
-@pytest.fixture(scope="module", params=[[], ["--apply-orientation"]], ids=["as it is", "turned upright"])
+TURNED = pytest.param(["--apply-orientation"], marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=[[], TURNED], ids=["as it is", "turned upright"])
 def photographs(request, tmp_path_factory):
     """(the work directory of a training, the raw files of its validation, the option that turns them)."""
     directory = tmp_path_factory.mktemp("photographs")
@@ -180,6 +183,7 @@ def test_pngs_of_exact_pixels_are_predicted_as_records(recipe, predicted, tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_an_evaluation_has_the_options_of_the_training_and_a_resumed_one_says_what_changed(caplog, capsys, tmp_path):
     of_idx(tmp_path)
     workdir, shards = tmp_path / "run", tmp_path / "shards"
@@ -230,6 +234,7 @@ def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, 
     }
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_from_a_bucket(digits_run, bucket, gcs_server):
     for file in filter(Path.is_file, digits_run.rglob("*")):
         name = f"run/{file.relative_to(digits_run)}"
@@ -277,6 +282,7 @@ class Mine(digits.Config):
 """
 
 
+@pytest.mark.slow
 def test_a_recipe_of_ones_own_has_to_be_given(digits, predicted, monkeypatch, tmp_path):
     (tmp_path / "my_recipe.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)

@@ -186,6 +186,7 @@ def other_table(directory, name, change):
     return [*options, "--mode=evaluate", "--eval-batch-size=8"], rows
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_never_seen(run, expected, capfd):
     def change(number, row):
         return [*row[:2], 999 if number % 3 == 0 else row[2], *row[3:]]  # 101 and 205 have other numbers here
@@ -200,6 +201,7 @@ def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_nev
     assert "categories never seen count as missing (20 values)" in " ".join(capfd.readouterr().out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["evaluate", "train"])
 def test_a_class_that_the_model_does_not_have_is_refused_before_anything_is_written(run, mode, capfd):
     def change(number, row):

@@ -18,6 +18,8 @@ from trainer.modes.train import training_step
 from trainer.nnx_task import nnx_task
 from trainer.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def compiled(vector_input):

@@ -44,6 +44,7 @@ def second_per_call(monkeypatch):
     return results
 
 
+@pytest.mark.slow
 def test_the_json_has_every_measurement_with_units_in_its_keys(command):
     status, printed, _ = command("--seconds", "0.1", "--platform", "cpu", "--json")
     assert status == 0

@@ -46,6 +46,7 @@ IN_A_WORKDIR = [
     "_owner/notes",
     "2023/a.jpg",
 ]
+SLOW = pytest.mark.slow
 STEPS = {"a first training": 2, "a resumed training": 6, "a training that goes back": 5, "an evaluation": 0}
 
 
@@ -62,7 +63,9 @@ def _settings(workdir, **changes):
     return TrainerConfig(workdir=str(workdir), **given | changes)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(
+    "name", ["a first training", *(pytest.param(name, marks=pytest.mark.slow) for name in [*STEPS][1:])]
+)
 @settings(
     max_examples=100 if SWEEP else 4,
     deadline=None,

@@ -92,6 +92,7 @@ def test_microbatches_move_no_rows_between_devices(dense_task, variables, vector
     assert not any(moved in text for moved in ("all-gather", "all-to-all", "collective-permute"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 10])
 def test_a_training_with_microbatches_is_that_with_whole_batches(noiseless, vector_input, config, k):
     def trained(name, **settings):

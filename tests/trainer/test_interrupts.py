@@ -96,17 +96,20 @@ def test_ctrl_c_is_noticed_while_the_main_thread_runs_c_code_and_a_second_one_ex
     assert process.printed == "heard\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_raised_only_after_a_running_import(run_forked, tmp_path):
     status, printed = run_forked(["-c", IMPORTS, str(tmp_path)], timeout=60)
     assert status == 0, printed
     assert sorted(printed.splitlines()) == ["after the import", "heard"]
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_works_while_the_first_is_being_handled(run_forked):
     status, printed = run_forked(["-c", BETWEEN], timeout=60)
     assert (status, printed) == (130, "heard\n")
 
 
+@pytest.mark.slow
 def test_an_uncaught_interrupt_runs_exit_functions_and_exits_with_130(run_forked):
     status, printed = run_forked(["-c", UNCAUGHT], timeout=60)
     assert status == 130, printed
@@ -194,6 +197,7 @@ def test_each_command_answers_ctrl_c_before_it_imports_anything_else():
         assert re.search(r"if __name__ == '__main__':.*leave_at_once\(\)", ast.unparse(first), re.DOTALL), path
 
 
+@pytest.mark.slow
 def test_ctrl_c_among_the_imports_ends_a_command_with_130_and_no_traceback(tmp_path, default_handler):
     command = [sys.executable, "-X", "importtime", "-m", "trainer", "digits", "--help"]
     with (tmp_path / "printed").open("wb") as out:
@@ -227,6 +231,7 @@ except OSError:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "code", "waits"), [("raised", 1, True), ("our command", 2, False), ("preempted", 75, False)]
 )

@@ -97,6 +97,7 @@ def test_evaluations_and_predictions_in_python_get_the_numbers_of_the_model(run)
         assert prediction["kind"] == 1 + KINDS.index(kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"workers": 2}, {"cache": "ram"}], ids=str)
 def test_workers_and_caches_deliver_the_numbers_of_the_model(run, options):
     source = eval_dataset(pets(colors=("pink", *COLORS[::-1])), global_batch=8, **options)
@@ -147,6 +148,7 @@ def test_an_input_around_another_is_taken_as_it_is_or_refused(run):
         trainer(run).evaluate(other)
 
 
+@pytest.mark.slow
 def test_an_export_refuses_records_with_other_numbers(run, tmp_path):
     only_target = pets(OTHER["kinds"], base=7)
     trainer(run).export(str(tmp_path / "export"), evaluation(only_target), keys=["class"])

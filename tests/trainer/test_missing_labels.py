@@ -143,7 +143,12 @@ def steps_of(make_input):
 
 @pytest.mark.parametrize(
     ("kind", "layout"),
-    [*(("label", layout) for layout in LAYOUTS), ("number", "one device"), ("number", "microbatches apart")],
+    [
+        ("label", "one device"),
+        ("number", "microbatches apart"),
+        *(pytest.param("label", layout, marks=pytest.mark.slow) for layout in [*LAYOUTS][1:]),
+        pytest.param("number", "one device", marks=pytest.mark.slow),
+    ],
 )
 @given(st.sets(st.integers(0, RECORDS - 1)))
 @settings(max_examples=8, deadline=None)
@@ -163,6 +168,7 @@ def test_ten_steps_are_those_of_numpy_over_the_labelled_rows(steps_of, kind, lay
     np.testing.assert_allclose(np.asarray(state.variables.params["w"]), w, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_batch_without_any_label_changes_no_parameter_though_its_features_are_seen(steps_of):
     for kind, layout in (("label", "one device"), ("label", "microbatches on devices"), ("number", "one device")):
         steps = steps_of(kind, layout)
@@ -308,9 +314,9 @@ def test_an_evaluation_names_labels_outside_of_the_classes(evaluated, name):
     ("name", "on_nan", "accumulate"),
     [
         ("a target", "raise", 1),
-        ("a target", "ignore", 2),
+        pytest.param("a target", "ignore", 2, marks=pytest.mark.slow),
         ("accuracy", "skip", 1),
-        ("area", "raise", 2),
+        pytest.param("area", "raise", 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_training_ends_before_it_saves_what_it_learned_from_such_a_label(
@@ -387,6 +393,7 @@ def test_a_look_shows_a_missing_label_as_it_is_stored(make_input, config):
     assert look.draws[0]["label"].tolist() == [-1] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", [mixup, cutmix], ids=["mixup", "cutmix"])
 def test_a_mix_with_a_record_without_a_label_ends_the_step(make_input, config, mix):
     data = {**records(), "image": np.zeros((RECORDS, 4, 4, 1), np.float32)}

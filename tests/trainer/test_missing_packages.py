@@ -40,6 +40,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_importing_everything_but_exports_training_and_evaluating_need_no_tensorflow(tmp_path):
     program = [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM), str(tmp_path / "run")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)

@@ -108,6 +108,7 @@ def test_statistics_and_averages_are_split_as_far_as_parameters(optimizer, sizes
     assert not any(leaf.sharding.spec[:1] == ("fsdp",) for leaf in layers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "settings"),
     [(4, {"mesh": "fsdp=4"}), (4, {"mesh": "data=2,fsdp=2", "accumulate": 2}), (1, {})],
@@ -177,6 +178,7 @@ def test_a_factored_statistic_is_split_like_the_dimensions_that_it_has(cut_task)
 MESHES = [(4, {}), (4, {"mesh": "fsdp=4"}), (4, {"mesh": "fsdp=2,model=2"}), (1, {})]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_moves_between_meshes_and_the_losses_are_those_of_one_device(dense_task, vector_input, config):
     """Two steps on each mesh, one after the other."""
     specs = {"a": P(None, ("fsdp", "model")), "b": P(("fsdp", "model"))}
@@ -203,6 +205,7 @@ def test_a_checkpoint_moves_between_meshes_and_the_losses_are_those_of_one_devic
         np.testing.assert_allclose(np.asarray(left), np.asarray(right), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_on_a_split_mesh_resumes_with_the_same_bits(cut_task, vector_input, config):
     def trained(name, *stops):
         for steps in stops:

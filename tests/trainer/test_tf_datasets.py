@@ -36,6 +36,7 @@ def metrics_of(pair):
     return pair[0].metrics, pair[1].metrics
 
 
+@pytest.mark.slow
 def test_a_dataset_of_infeeds_trains_the_bits_of_its_input_resumes_and_is_proven(trained, vectors):
     def given(ctx):
         return tf_data.train_dataset(vectors, global_batch=16, seed=3, hosts=ctx.hosts, start_step=ctx.start_step)
@@ -62,11 +63,13 @@ def test_a_program_trains_the_same_with_and_without_a_stop_and_is_counted(traine
     assert result.metrics == pytest.approx(straight[0].metrics, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_program_without_a_seed_is_not_resumed(trained, program):
     with pytest.raises(FingerprintError, match="the first 12 batches"):
         trained("unseeded", lambda _: tf_data.training_batches(program.shuffle(100), 16), 12, 24)
 
 
+@pytest.mark.slow
 def test_dropping_batches_to_resume_may_take_longer_than_one_batch_may(dense_task, config, program):
     def slowly(x):
         time.sleep(0.1 / 16)
@@ -81,6 +84,7 @@ def test_dropping_batches_to_resume_may_take_longer_than_one_batch_may(dense_tas
         assert trainer.train(tf_data.training_batches(program.map(slow), 16), max_steps=stop).step == stop
 
 
+@pytest.mark.slow
 def test_a_dataset_that_cannot_start_at_a_step_is_not_resumed_by_itself(trained, program, caplog):
     with pytest.raises(InputError, match="resumes after step 4"):
         trained("itself", program.repeat().batch(16), 4, 8)
@@ -89,6 +93,7 @@ def test_a_dataset_that_cannot_start_at_a_step_is_not_resumed_by_itself(trained,
     assert "unless input_fn starts it at InputContext.start_step" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_first_batches_of_a_program_are_compared_on_a_resume_too(dense_task, config, program):
     def train(name, seed, stop):
         made = tf_data.training_batches(program.shuffle(100, seed), 16, start_step=3)
@@ -123,6 +128,7 @@ def test_an_evaluation_that_counts_another_number_than_the_program_has_is_an_err
         Trainer(dense_task, config("run")).evaluate(tf_data.evaluation_batches(masked, 16))
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_batches_says_that_records_may_be_missing_and_names_the_way_out(
     trained, program, dense_task, config, caplog
 ):

@@ -132,8 +132,9 @@ def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_
 
 
 def test_training_past_a_damaged_checkpoint_is_an_error_until_it_is_told_to_go_back(
-    dense_task, vector_input, config, tmp_path
+    dense_task, vector_input, config, tmp_path, caplog
 ):
+    caplog.set_level("INFO", "trainer")
     settings = config(checkpoint_every_steps=10)
     device = jax.devices()[:1]
     straight = Trainer(dense_task, settings, device).train(vector_input, max_steps=20)
@@ -142,4 +143,5 @@ def test_training_past_a_damaged_checkpoint_is_an_error_until_it_is_told_to_go_b
         Trainer(dense_task, settings, device).train(vector_input, max_steps=30)
     went_back = Trainer(dense_task, replace(settings, restore_step=10), device).train(vector_input, max_steps=20)
     assert (went_back.start_step, went_back.metrics) == (10, straight.metrics)
+    assert "resuming from the checkpoint of step 10; changed: restore_step None -> 10" in caplog.text
     assert CheckpointManager(settings).steps() == [10, 20]

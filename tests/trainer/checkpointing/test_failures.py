@@ -91,6 +91,7 @@ def told(open_bucket, gcs_server, fork_server, tmp_path_factory):
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", FAILURES)
 def test_a_checkpoint_that_cannot_be_written_or_read_is_named_within_seconds(told, pattern):
     seconds, error = told[list(FAILURES).index(pattern)]
@@ -98,6 +99,7 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_named_within_seconds(tol
     assert seconds < 10  # the budgets: 1 s for a request of ours, 2 s for a save, about 3 s for a stalled read
 
 
+@pytest.mark.slow
 def test_a_stalled_read_names_the_object_and_the_attempts(told):
     _, error = told[0]
     assert re.search(r"gs://failing/unread/checkpoints/20/state/d/\w+: All 2 retry attempts failed: .*too slow", error)
@@ -173,6 +175,7 @@ def without_room(fork_server, tmp_path_factory):
     return workdir, json.loads(told.read_text())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_for_which_there_is_no_room_says_where_and_what_to_do(without_room):
     workdir, errors = without_room
     assert errors["checkpoint"].startswith(f"cannot write to {workdir}/checkpoints: ")
@@ -182,12 +185,14 @@ def test_a_checkpoint_for_which_there_is_no_room_says_where_and_what_to_do(witho
     assert "complete" not in errors
 
 
+@pytest.mark.slow
 def test_a_result_for_which_there_is_no_room_says_so_and_leaves_no_file(without_room):
     workdir, errors = without_room
     assert errors["file"] == f"cannot write {workdir}/result.json: File too large. {ADVICE}"
     assert not list(workdir.glob("*result*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["flushed", "closed"])
 def test_metrics_for_which_there_is_no_room_say_so(without_room, what):
     workdir, errors = without_room

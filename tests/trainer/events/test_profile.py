@@ -31,6 +31,7 @@ def seen(path):
 
 
 # As an error, this warning of JAX 0.12's ProfileData on Python 3.13 would abort the process.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
 def test_the_trace_has_the_dispatches_of_its_steps_alone(dense_task, vector_input, config, caplog):
     settings = config(iterations_per_loop=4, checkpoint_every_steps=None, profile_steps="9:18", loop_mode="step")
@@ -103,6 +104,7 @@ def answers(*address):
 
 
 # As an error, this warning of JAX 0.12's ProfileData on Python 3.13 would abort the process.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
 def test_a_client_gets_a_trace_of_the_dispatches_and_saves_it(dense_task, endless, config, port, run_forked, tmp_path):
     ended = []
@@ -119,6 +121,7 @@ def test_a_client_gets_a_trace_of_the_dispatches_and_saves_it(dense_task, endles
     assert not list(Path(settings.workdir).rglob("*.xplane.pb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("host", "others"), [({}, False), ({"profiler_host": "0.0.0.0"}, True)])
 def test_the_profiler_port_is_local_by_default_and_open_only_during_training(
     dense_task, endless, config, port, host, others
@@ -138,6 +141,7 @@ def test_a_port_that_is_in_use_is_one_error(dense_task, endless, config, port):
             Trainer(dense_task, config(profiler_port=port)).train(endless, max_steps=1)
 
 
+@pytest.mark.slow
 def test_a_running_capture_does_not_delay_the_end_of_training(dense_task, endless, config, port):
     class Asks(Callback):
         def on_loop_end(self, end):
@@ -154,6 +158,7 @@ def test_a_running_capture_does_not_delay_the_end_of_training(dense_task, endles
         assert calls[0].exception(timeout=20) is not None
 
 
+@pytest.mark.slow
 def test_a_capture_is_limited_in_time_whatever_the_client_requests(dense_task, endless, config, port, monkeypatch):
     monkeypatch.setattr(profile, "LONGEST_CAPTURE_SECONDS", 0.2)
     answers = []

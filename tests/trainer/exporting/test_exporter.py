@@ -51,6 +51,7 @@ def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_ch
     assert steps_of("final", tmp_path) == [4]
 
 
+@pytest.mark.slow
 def test_a_model_is_exported_after_its_checkpoint_is_reported_complete(train, vector_input, tmp_path):
     class Complete(Callback):
         exported = ()
@@ -84,6 +85,7 @@ def test_best_exports_only_what_is_better_than_the_newest_export_also_after_a_re
     assert steps_of("best", tmp_path) == [2, 4]
 
 
+@pytest.mark.slow
 def test_an_exporter_ignores_evaluations_of_another_name(train, vector_input, tmp_path):
     train(2, [Exporter(str(tmp_path / "other"), vector_input, name="other")])
     assert not Path(tmp_path / "other").exists()
@@ -105,6 +107,7 @@ class Inverted:
         return {key: ~features[key] for key in self.reads}
 
 
+@pytest.mark.slow
 def test_a_training_names_at_its_start_the_ops_that_its_exports_cannot_contain(photographs, tmp_path, caplog):
     def told(ops, evaluated):
         def input_fn(ctx):
@@ -157,6 +160,7 @@ def test_wrong_options_are_one_error(train, vector_input, tmp_path):
         train(2, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="los")])
 
 
+@pytest.mark.slow
 def test_training_continues_if_a_callback_catches_a_failed_export(train, vector_input, tmp_path):
     class Forgiving(Exporter):
         def on_evaluation_end(self, end):

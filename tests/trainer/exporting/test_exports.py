@@ -226,6 +226,7 @@ def test_a_mistake_is_one_error_before_anything_is_written(photographs, tmp_path
     assert not (tmp_path / "exports").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_images_that_tensorflow_decodes_and_resizes_are_predicted_as_by_the_trainer(photographs, tmp_path):
     op = DecodeResize("image/encoded", size=(8, 8), fit="pad", method="bicubic")
@@ -245,6 +246,7 @@ class GraphBrighter:
         return ExportedBrighter.tensorflow(self, features)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("op", [ExportedBrighter(), TensorFlowOp(GraphBrighter())], ids=repr)
 def test_an_op_with_a_method_tensorflow_is_exported(photographs, tmp_path, op):
@@ -277,6 +279,7 @@ def test_stored_features_have_the_dtypes_of_the_signature_for_them(photographs):
     assert label.dtype == serving.stored["image/class/label"].dtype
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_an_op_that_the_model_does_not_depend_on_needs_no_graph(photographs, tmp_path):
     class Label(Brighter):
@@ -292,6 +295,7 @@ def test_an_op_that_the_model_does_not_depend_on_needs_no_graph(photographs, tmp
     assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(dense_task, vector_input, config, tmp_path):
     task = replace(dense_task, predict_fn=lambda variables, batch: {"sums": batch["x"] @ variables.params["a"]})
@@ -301,6 +305,7 @@ def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(dense_task
     assert list(described(done)["signatures"]) == ["arrays"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(dense_task, vector_input, config, tmp_path):
     def rigid(variables, batch):

@@ -64,6 +64,7 @@ def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypa
         verify("there", "here", {}, arrays(expected), {"arrays": 1e-5}, lambda: None)
 
 
+@pytest.mark.slow
 def test_a_missing_saved_model_is_a_one_line_error_and_local_modules_are_not_imported(tmp_path, monkeypatch):
     (tmp_path / "trainer.py").write_text("raise SystemExit('not this one')")
     monkeypatch.chdir(tmp_path)
@@ -127,6 +128,7 @@ def wait_for(condition, seconds):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0.0, 1.5], ids=["while it starts", "while it works"])
 def test_a_killed_export_leaves_no_process(fork_server, tmp_path, late):
     parent = fork_server.start(["-c", STUCK, str(tmp_path)], tmp_path / "printed")

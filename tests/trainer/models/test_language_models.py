@@ -228,6 +228,7 @@ def gradient_of(remat, precision="f32"):
     return jax.grad(total), variables.params, kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", REMATS[1:])
 def test_what_is_computed_again_is_not_kept_and_gradients_are_the_same(remat):
     grad, params, kept = gradient_of(remat)
@@ -240,6 +241,7 @@ def test_what_is_computed_again_is_not_kept_and_gradients_are_the_same(remat):
     assert sum(leaf.size for leaf in kept) < sum(leaf.size for leaf in all_kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 @pytest.mark.parametrize("remat", REMATS)
 def test_every_rematerialization_lowers_for_accelerators(remat, platform):

@@ -106,6 +106,7 @@ class Ends(Callback):
             raise KeyError("mine")  # while the checkpoint is being written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "error"),
     [("stopped", None), (signal.SIGTERM, Preempted), ("failed", KeyError)],

@@ -106,8 +106,8 @@ def assert_same_bits(a, b):
     ("where", "number"),
     [
         ("train", signal.SIGTERM),
-        ("evaluate", signal.SIGINT),
-        ("compile", signal.SIGTERM),
+        pytest.param("evaluate", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("compile", signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
@@ -170,6 +170,7 @@ class Stalling:
             yield batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "number"),
     [

@@ -18,6 +18,8 @@ from pipeline.errors import OwnerError
 from pipeline.storage.schemes import open_storage
 from trainer.ownership.ownership import Times
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 
