@@ -63,14 +63,6 @@ def test_a_trace_cut_short_by_the_end_of_a_run_is_uploaded(bucket):
     assert list(ProfileData.from_serialized_xspace(GcsStorage().read(f"{directory}/{time}/{name}")).planes)
 
 
-CLIENT = """
-import sys
-from tensorflow.profiler.experimental import client
-
-client.trace("grpc://" + sys.argv[1], sys.argv[2], 300, num_tracing_attempts=1)
-"""
-
-
 class During(Callback):
     """Calls `visit` in a thread while the training runs, and ends the training afterwards."""
 
@@ -101,24 +93,6 @@ def answers(*address):
     except ConnectionRefusedError:
         return False
     return True
-
-
-# As an error, this warning of JAX 0.12's ProfileData on Python 3.13 would abort the process.
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
-def test_a_client_gets_a_trace_of_the_dispatches_and_saves_it(dense_task, endless, config, port, run_forked, tmp_path):
-    ended = []
-    visit = During(lambda: ended.append(run_forked(["-c", CLIENT, f"127.0.0.1:{port}", str(tmp_path / "saved")], 60)))
-    settings = config(iterations_per_loop=4, profiler_port=port)
-    result = Trainer(dense_task, settings, callbacks=[visit]).train(endless)
-    assert result.stopped == "the visit is over"
-    assert ended[0][0] == 0, ended
-    (trace,) = (tmp_path / "saved").rglob("*.xplane.pb")
-    events = [e for plane in ProfileData.from_file(str(trace)).planes for line in plane.lines for e in line.events]
-    steps = [dict(event.stats)["step_num"] for event in events if event.name == "dispatch"]
-    assert len(steps) > 1
-    assert all(0 < step < result.step and step % 4 == 0 for step in steps)
-    assert not list(Path(settings.workdir).rglob("*.xplane.pb"))
 
 
 @pytest.mark.slow

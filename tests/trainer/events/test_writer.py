@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tensorboard.compat.proto.event_pb2 import Event
@@ -110,6 +110,7 @@ def test_a_text_is_kept_as_it_is(events_in, tmp_path):
 names = st.lists(st.text(min_size=1, max_size=200), min_size=1, max_size=5, unique=True)
 
 
+@settings(deadline=None)
 @given(st.floats(1, 1e12), st.integers(1, 2**40), names, st.integers(1, 300), st.data())
 def test_events_have_the_bytes_that_protobuf_gives_each(wall_time, first, names, count, data):
     few = [data.draw(st.floats(width=32)) for _ in range(7)]
