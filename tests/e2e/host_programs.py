@@ -12,9 +12,8 @@ RECORDS, BATCH, STOP, STEPS = 75, 16, 10, 20
 
 
 def programs(order):
-    """Trains and evaluates on a program of its own, also after a stop, and on infeed's datasets; then in ways that must
-    end with an error."""
-    from pipeline import datasets, tf_data
+    """Trains and evaluates on a program of its own, also after a stop; then in ways that must end with an error."""
+    from pipeline import tf_data
     from pipeline.tf_cpu import tf
 
     rng = np.random.default_rng(0)
@@ -30,12 +29,6 @@ def programs(order):
     def evaluated(ctx):
         return tf_data.evaluation_batches(examples, BATCH, ctx.hosts)
 
-    def of_infeed(module):
-        return (
-            lambda ctx: module.train_dataset(arrays, global_batch=BATCH, hosts=ctx.hosts, seed=1),
-            lambda ctx: module.eval_dataset(arrays, global_batch=BATCH, hosts=ctx.hosts),
-        )
-
     def trainer(name):
         task = replace(dense_task(), predict_fn=class_scores)
         return Trainer(task, replace(settings(order), workdir=f"{order.workdir}/{name}"))
@@ -48,10 +41,6 @@ def programs(order):
 
     yield "program", report("program", program(1), evaluated, STEPS)
     yield "program, stopped", report("stopped", program(1), evaluated, STOP, STEPS)
-    in_turn = trainer("in turn").train_and_evaluate(program(1), evaluated, max_steps=STEPS, eval_every_steps=STOP)
-    yield "in turn", [checksums(in_turn.state), [result.records for result in in_turn.evaluations]]
-    yield "datasets", report("datasets", *of_infeed(datasets), STEPS)
-    yield "tf_data", report("tf_data", *of_infeed(tf_data), STEPS)
     if order.count > 1:
         yield "itself", error_of(lambda: trainer("program").evaluate(tf_data.evaluation_batches(examples, BATCH)))
         shuffled = examples.shuffle(RECORDS, seed=jax.process_index())  # as without a seed, but surely different
@@ -67,7 +56,6 @@ def programs(order):
         yield "per host", error_of(lambda: trainer("program").evaluate(of_host))
         mapped = trainer("program").predict(lambda ctx: unlike(ctx).map(lambda batch: batch))
         yield "mapped", len(list(mapped))
-        yield "predictions unlike", error_of(lambda: list(trainer("program").predict(unlike)))
         yield (
             "training unlike",
             error_of(lambda: trainer("unlike").train(program(jax.process_index()), max_steps=STEPS)),

@@ -14,18 +14,11 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from host_axes import batch_axes
-from host_labels import missing_labels
-from host_meshes import meshes
-from host_placement import placed
-from host_predictions import predictions
 from host_preemption import goes_on, preempted
 from host_programs import programs
 from host_stuck import interrupted_consumer, stuck, unhurried
 from host_task import (
-    IMAGE,
-    LABEL,
-    RAW,
+    NumberedInput,
     Recorded,
     checksums,
     class_scores,
@@ -36,11 +29,13 @@ from host_task import (
     whole,
 )
 
+from trainer.batch_spec import BatchAxes, batch_struct
 from trainer.callbacks import Callback
 from trainer.checkpointing.listing import finished_steps
 from trainer.cluster.distributed import Distributed, join
 from trainer.config import TrainerConfig
 from trainer.exporter import Exporter
+from trainer.mesh import Placement
 from trainer.trainer import Trainer
 from trainer.warm_start.config import WarmStart
 
@@ -48,10 +43,6 @@ AGREED = "now all agree"
 ELSEWHERE = {
     each.__name__: each
     for each in (
-        batch_axes,
-        meshes,
-        missing_labels,
-        predictions,
         preempted,
         goes_on,
         programs,
@@ -70,6 +61,32 @@ class Complete(Callback):
         assert end.reports.writes
         assert end.step in finished_steps(str(Path(end.path).parents[1]))
         self.steps.append(end.step)
+
+
+ROWS = 16
+
+
+def placed(devices, model):
+    """The host's ranges of rows; the shape of the global batch, and what each device holds, also of an array with
+    rows last; the shape of a batch of half the host's rows, or that it is refused.
+
+    A batch is the numbers of its rows. Nothing is compiled."""
+    placement = Placement.of([jax.devices()[i] for i in devices], {"model": model}, BatchAxes({"last": 1}))
+    rows = placement.hosts(ROWS).rows
+    numbers = np.array([row for part in rows for row in part], np.int32)
+    batch = {"row": numbers, "last": np.stack([numbers, -numbers])}
+    struct = placement.global_struct(batch_struct(batch), ROWS)
+    placed = placement.place(batch, struct)
+    parts = {
+        name: {jax.devices().index(shard.device): shard.data.tolist() for shard in array.addressable_shards}
+        for name, array in placed.items()
+    }
+    try:
+        half = placement.place({"row": numbers[: len(numbers) // 2]}, {"row": struct["row"]})["row"].shape
+    except ValueError:
+        half = "refused"
+    own = {"rows": [[part.start, part.stop] for part in rows], "half": half, "shape": placed["row"].shape}
+    return own | {"parts": parts["row"], "last": parts["last"]}
 
 
 def same_truth(order):
@@ -128,8 +145,6 @@ def dying_input(order):
 
     def die(batch):
         Path(order.out, "died").write_text(str(time.time()))
-        if order.how == "ended":
-            return None
         if order.how == "reshaped":
             return batch | {"image": batch["image"][:, :4]}
         if order.how == "killed":
@@ -142,40 +157,6 @@ def dying_input(order):
         return plain_batches(ctx, 22, die if jax.process_index() == order.host else None)
 
     Trainer(dense_task(), settings(order)).train(input_fn, max_steps=1000)
-    yield "trained", True
-
-
-def stalled_shard(order):
-    """A shard of host `order.host` becomes a FIFO once its input is open: a disk that never answers."""
-
-    def input_fn(ctx):
-        mine = jax.process_index() == order.host
-        source = Recorded(order.wrong_dir if mine else order.data_dir, read_ahead_bytes=1)(ctx)
-        if mine:
-            for shard in Path(order.wrong_dir).glob("train-*"):
-                shard.unlink()
-                os.mkfifo(shard)
-        return source
-
-    config = settings(order, global_batch_size=32, stall_seconds=3.0)
-    Trainer(dense_task(), config).train(input_fn, max_steps=1000)
-    yield "trained", True
-
-
-def damaged_mixture(order):
-    """Trains on a mixture, of which one source has damaged records on host `order.host` alone."""
-
-    def input_fn(ctx):
-        from pipeline.datasets import mixture, open_dataset, train_dataset
-        from pipeline.ops import DecodeJpeg
-
-        second = order.wrong_dir if jax.process_index() == order.host else order.data_dir
-        mixed = mixture([open_dataset(order.data_dir), open_dataset(second, "validation")], [3, 1])
-        options = {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "stall_seconds": ctx.stall_seconds}
-        ops = [DecodeJpeg(RAW, into=IMAGE, shape=(32, 32, 1))]
-        return train_dataset(mixed, ops=ops, keys=(IMAGE, LABEL), seed=ctx.seed, **options)
-
-    Trainer(dense_task(), settings(order, global_batch_size=32)).train(input_fn, max_steps=10_000)
     yield "trained", True
 
 
@@ -250,6 +231,50 @@ def uneven_inputs(order):
     yield "uneven", [trained.step, checksums(trained.state)]
     straight = Trainer(dense_task(), replace(config, workdir=f"{order.workdir}/straight"))
     yield "straight", [12, checksums(straight.train(plain_batches, max_steps=12).state)]
+
+
+def predictions(order):
+    """Predicts over several layouts, drops iterators at unlike places, then drops one on host `order.host` alone."""
+
+    def means(variables, batch):
+        image = batch["image"].astype(jnp.float32)
+        return {"mean": image.mean((1, 2)), "of all": jnp.broadcast_to(image.mean(), batch["_mask"].shape)}
+
+    def input_fn(ctx):
+        if ctx.mode == "train":
+            return plain_batches(ctx)
+        return NumberedInput(ctx, records=75)
+
+    def trainer(model=1, devices=range(4)):
+        config = settings(order, model_parallelism=model, iterations_per_loop=1)
+        task = replace(dense_task(), predict_fn=means)
+        return Trainer(task, config, [jax.devices()[i] for i in devices])
+
+    trainer().train(input_fn, max_steps=1)
+    layouts = {"data": {}, "model across the hosts": {"model": 2, "devices": [0, 2, 1, 3]}}
+    for name, layout in layouts.items():
+        for gather in (False, True):
+            found = list(trainer(**layout).predict(input_fn, gather=gather))
+            yield f"{name}, {gather}", [[int(record["_index"]), float(record["mean"])] for record in found]
+    mine = jax.process_index() == order.host
+    for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
+        if index == (4 if mine else 20):  # of 16 records a dispatch: one has made a dispatch more
+            break
+    parts = []
+    yield "after", trainer().evaluate(input_fn, on_records=parts.append).records
+    yield (
+        "evaluated",
+        [
+            [int(index), float(mean)]
+            for part in parts
+            for index, mean in zip(part.index, part.predictions["mean"], strict=True)
+        ],
+    )
+    for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
+        if mine and index == 4:
+            Path(order.out, "died").write_text(str(time.time()))
+            break
+    yield "all" if not mine else "dropped", index
 
 
 def main():

@@ -22,7 +22,7 @@ from raw_data.imagenet import RawImagenet
 from converters import imagenet_to_gcs
 from pipeline.shards.manifest import read_manifest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

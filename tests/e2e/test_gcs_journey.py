@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import time
 
 import pytest
 from fake_gcs import stand_ins
@@ -17,7 +16,7 @@ from pipeline.storage import gcs_calls
 from trainer.__main__ import main
 from trainer.checkpointing import orbax_paths
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 SECRET = "a-planted-secret-that-must-not-show"
 STEPS = (10, 20)  # of the first command, and where the second one ends
@@ -119,45 +118,6 @@ def test_the_pages_of_an_evaluation_and_of_what_the_model_sees_are_written_to_a_
     assert "proven: every record that was due counted exactly once" in evaluated
     assert "training records, after the input&#39;s ops and the augmentation on the device" in looked
     assert evaluated.count("<img ") >= 24
-
-
-REFUSED = {  # what fails, its every request -> what the command's one line says
-    r"GET .*shards/manifest": r"cannot find gs://journey/shards/manifest.json: status 503 \(\d+ attempts in 1 s\)",
-    r"GET .*shards/train-": r"cannot \w+ gs://journey/shards/train-\d+-of-00015: status 503 \(\d+ attempts in 1 s\)",
-    r"GET .*20/contents": (
-        r"cannot \w+ gs://journey/model/checkpoints/20/contents\S*: status 503 \(\d+ attempts in 1 s\)"
-    ),
-    r"GET .*20/state/d/": (
-        "cannot read gs://journey/model/checkpoints/20: status 503: "
-        r".* of gs://journey/model/checkpoints/20/state/d/\w+: All 7 retry attempts failed"
-    ),
-    r"POST .*model/.hosts-": (
-        r"cannot write to workdir=gs://journey/model: cannot create gs://journey/model/.hosts-\w+: "
-        r"status 503 \(\d+ attempts in 1 s\)"
-    ),
-}
-
-
-# Tensorstore tells the arrays of a restore that has failed to an event loop that Orbax has closed by then.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("pattern", REFUSED)
-def test_a_permanently_failing_request_is_a_one_line_error_within_seconds(
-    pattern, there, gcs_server, monkeypatch, capsys
-):
-    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)
-    gcs_server.reset()
-    gcs_server.fail(pattern.replace("/", "(?:/|%2F)"), Status(503), times=None)
-    begun = time.monotonic()
-    assert main(flags(f"{there}/shards", f"{there}/model", "--max-steps=30")) == 2
-    assert time.monotonic() - begun < 20
-    *_, last = capsys.readouterr().err.splitlines()
-    assert re.match(f"error: {REFUSED[pattern]}", last), last
-
-
-def test_a_bucket_that_does_not_exist_is_one_line(there, capsys):
-    assert main(flags(f"{there}/shards", "gs://missing/model")) == 2
-    *_, last = capsys.readouterr().err.splitlines()
-    assert last == "error: cannot list gs://missing/model/checkpoints: bucket 'missing' does not exist (404)."
 
 
 def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_server, run_forked, tmp_path):

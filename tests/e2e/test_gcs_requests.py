@@ -7,6 +7,8 @@ from fake_gcs.server import Stall
 
 from converters import imagenet_to_gcs
 
+pytestmark = pytest.mark.slow
+
 CLASSES, SHARDS = 64, 50
 STALL_SECONDS = 0.25
 CLASS_LISTING = "GET .*prefix=raw/train/n"

@@ -1,16 +1,13 @@
 """When one host fails, every host ends, soon, and with the reason; before training begins if it could be known."""
 
 import shutil
-import time
 
 import pytest
-from damage import flip_payload_bits
-from sweep import SWEEP
 
 from converters import imagenet_to_gcs
 from pipeline.shards.manifest import read_manifest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 BOUND = 12.0  # host_timeout_seconds
 COLLECTIVE = "[Gloo] Rank"  # what the first collective of a process prints as it connects
@@ -28,9 +25,9 @@ def broken(run_hosts):
 
 
 # (how, host, count)
-RAISED = [("raised", 1, 2), *([("raised", 0, 2)] if SWEEP else [])]
-WRONG = [*([("ended", 1, 2)] if SWEEP else []), ("reshaped", 0, 2)]
-SILENT = [("killed", 1, 2), ("stopped", 1, 2), ("killed", 0, 4 if SWEEP else 2)]
+RAISED = [("raised", 1, 2)]
+WRONG = [("reshaped", 0, 2)]
+SILENT = [("killed", 1, 2), ("stopped", 1, 2), ("killed", 0, 2)]
 DEATHS = [*RAISED, *WRONG, *SILENT]  # in the order of the tests
 
 
@@ -114,8 +111,8 @@ def test_padding_on_one_host_that_changes_the_metrics_is_an_error_on_all(disagre
         assert process.report["all"].startswith("EvaluationError: check_padding: with the largest values in place of")
 
 
-@pytest.mark.parametrize(("count", "host"), [(2, 1), *([(2, 0)] if SWEEP else [])])
-def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(broken, copies, count, host):
+def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(broken, copies):
+    count, host = 2, 1
     ended = broken("wrong_index", count, host=host, data_dir=copies[0], wrong_dir=copies[1])
     for index, process in enumerate(ended):
         # A host that is slow to raise, on a busy machine, is ended by its watchdog, with the same words.
@@ -137,24 +134,16 @@ def test_an_input_error_on_one_host_ends_all_hosts_in_time_with_its_message(deat
     assert ended[host].report["error"] == "OSError: the disk of this host is on fire"
 
 
-WRONG_BATCHES = {
-    "ended": "the input ended before step 23: it gave 22 batches from step 1 on, wanted 100000. Repeat the input",
-    "reshaped": "a batch's image is uint8 [8, 4, 8]; expected uint8 [8, 8, 8]. Shapes are static: ",
-}
-
-
 @pytest.mark.parametrize(("how", "host", "count"), WRONG)
-def test_an_input_that_ends_or_changes_on_one_host_ends_all_with_what_came_and_what_was_expected(
-    death, how, host, count
-):
+def test_an_input_that_changes_on_one_host_ends_all_with_what_came_and_what_was_expected(death, how, host, count):
     ended, died = death(how, host, count)
+    wrong = "a batch's image is uint8 [8, 4, 8]; expected uint8 [8, 8, 8]"
     for index, process in enumerate(ended):
         assert process.at - died < BOUND + SLACK
-        assert WRONG_BATCHES[how] in process.printed
+        assert wrong in process.printed
         assert process.code in ((1,) if index == host else (1, 3))
-    assert ended[host].report["error"].startswith(f"InputError: {WRONG_BATCHES[how]}")
-    if how != "ended":
-        assert "while reading the batch of step 23" in ended[host].printed
+    assert ended[host].report["error"].startswith(f"InputError: {wrong}")
+    assert "while reading the batch of step 23" in ended[host].printed
 
 
 @pytest.mark.parametrize(("how", "host", "count"), SILENT)
@@ -166,30 +155,6 @@ def test_a_host_that_dies_silently_is_named_by_the_others_within_the_bound(death
             assert process.at - died < BOUND + SLACK
             assert f"host {host} of {count} failed: it sent no heartbeat for 6 s" in process.printed
             assert "Check failure" not in process.printed
-
-
-def test_a_stalled_disk_on_one_host_ends_all_with_a_dump_of_its_threads(broken, digits, tmp_path):
-    own = shutil.copytree(digits[1], tmp_path / "own")
-    begun = time.time()
-    ended = broken("stalled_shard", 2, host=1, data_dir=str(digits[1]), wrong_dir=str(own))
-    assert ended[1].report["error"].startswith("StallError: ")
-    assert "read_ranges" in ended[1].printed  # the dump shows where
-    for process in ended:
-        assert process.code in (1, 3)
-        assert process.at - begun < 60
-    assert "host 1 of 2 failed: " in ended[0].printed
-
-
-def test_a_damaged_record_of_a_mixture_on_one_host_ends_all_with_its_place(broken, digits, tmp_path):
-    own = shutil.copytree(digits[1], tmp_path / "own")
-    flip_payload_bits(str(own), "validation", *range(0, 368, 16))
-    begun = time.time()
-    ended = broken("damaged_mixture", 2, host=1, data_dir=str(digits[1]), wrong_dir=str(own))
-    assert ended[1].report["error"].startswith(f"CorruptRecordError: {own}/validation-0000")
-    for process in ended:
-        assert process.code in (1, 3)
-        assert process.at - begun < 60
-    assert f"host 1 of 2 failed: {ended[1].report['error'].partition(': ')[2]}" in ended[0].printed
 
 
 def fingerprint(directory):

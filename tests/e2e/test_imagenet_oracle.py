@@ -40,6 +40,7 @@ def of_files(pattern, *keys):
     return rows(tf.data.TFRecordDataset(sorted(tf.io.gfile.glob(pattern))), *keys)
 
 
+@pytest.mark.slow
 def test_tfds_makes_the_same_records_of_the_same_tars_and_loads_ours(raw, tmp_path):
     oracle = tfds.builder("imagenet2012", data_dir=str(tmp_path / "tfds"))
     config = tfds.download.DownloadConfig(manual_dir=raw.directory)

@@ -15,6 +15,8 @@ from trainer.command.running import run
 from trainer.models.resnet import RESNETS
 from trainer.recipes import imagenet_resnet50, images
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--size", "16", "--global-batch-size", "4", "--eval-batch-size", "4", "--bn-span", "2", "--max-steps", "2")
 
 

@@ -4,58 +4,58 @@ import csv
 import io
 import json
 import re
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from PIL import Image
+from stages import without_beam
 
 from converters import table_to_gcs
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.in_memory import ExampleRecords
-from trainer.checkpointing.manager import CheckpointManager
+from trainer.__main__ import main
 from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes import images
-
-pytestmark = [pytest.mark.usefixtures("without_beam"), pytest.mark.long]
 
 LABEL, RECORDS = "image/class/label", 40
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """A table whose city and price follow from the area; every fourth row has neither. No row of "test" has a city."""
+    """A table whose city follows from the area; every fourth row has none, and none of "test"."""
     directory = tmp_path_factory.mktemp("table")
     (directory / "raw").mkdir()
     rng = np.random.default_rng(0)
     for split, rows in (("train", 200), ("validation", 80), ("test", 30)):
         with (directory / "raw" / f"{split}.csv").open("w") as file:
             writer = csv.writer(file)
-            writer.writerow(["area", "city", "price"])
+            writer.writerow(["area", "city"])
             for number, area in enumerate(rng.normal(size=rows).round(3).tolist()):
-                known = ["Oslo" if area > 0 else "Rome", 100 + 3 * area] if number % 4 else ["", ""]
-                writer.writerow([area, *(["", 100.5] if split == "test" else known)])
-    with pytest.MonkeyPatch.context() as patch:
-        from stages import Stages
-
-        from beam_jobs import graph
-
-        patch.setattr(graph, "pipeline_of", Stages)
+                known = number % 4 and split != "test"
+                writer.writerow([area, ["Rome", "Oslo"][area > 0] if known else ""])
+    with without_beam():
         table_to_gcs.main([f"--raw-data-dir={directory}/raw", f"--output={directory}/shards"])
     return directory / "shards"
 
 
-def commanded(run_forked, shards, workdir, *flags):
-    command = ["-m", "trainer", "tabular", f"--data-dir={shards}", f"--workdir={workdir}", "--columns=area", *flags]
-    code, printed = run_forked([*command, "--max-steps=200", "--iterations-per-loop=20"], timeout=200)
-    return code, " ".join(printed.split())
+@pytest.fixture
+def commanded(shards, tmp_path, capfd):
+    """commanded(flag, ...): the exit code of the command, and what it prints."""
+
+    def run(*flags):
+        options = ["tabular", f"--data-dir={shards}", f"--workdir={tmp_path}", "--columns=area", "--target=city"]
+        code = main([*options, "--max-steps=200", "--iterations-per-loop=20", *flags])
+        return code, " ".join("".join(capfd.readouterr()).split())
+
+    return run
 
 
-def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(run_forked, shards, tmp_path):
-    code, printed = commanded(run_forked, shards, tmp_path, "--target=city")
+@pytest.mark.slow
+def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(commanded, tmp_path):
+    code, printed = commanded()
     assert code == 0, printed
     result = json.loads((tmp_path / "eval_result.json").read_bytes())
     assert (result["records"], result["labelled"], result["num_records"], result["proven"]) == (80, 60, 80, True)
@@ -65,7 +65,7 @@ def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(run_for
     assert "20 of 80 records have no label; the metrics are over the other 60" in printed
     assert len(re.findall("rows had no label, and no part in the loss", printed)) == 1
 
-    code, printed = commanded(run_forked, shards, tmp_path, "--target=city", "--mode=predict")
+    code, printed = commanded("--mode=predict")
     assert code == 0, printed
     lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     right = sum(line["label"] == line["class"] for line in lines)
@@ -76,23 +76,14 @@ def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(run_for
         in printed
     )
 
-    new = ["--target=city", "--eval-split=test"]
-    code, printed = commanded(run_forked, shards, tmp_path, *new, "--mode=evaluate")
+    new = "--eval-split=test"
+    code, printed = commanded(new, "--mode=evaluate")
     assert code != 0
     named = r"shards, split 'test': none of the 30 records has the label 'city', so nothing .*--mode predict"
     assert re.search(named, printed), printed
-    code, printed = commanded(run_forked, shards, tmp_path, *new, "--mode=predict")
+    code, printed = commanded(new, "--mode=predict")
     assert code == 0, printed
     assert printed.endswith(f"30 predictions written to {tmp_path}/predictions.jsonl")
-
-
-def test_a_table_with_missing_numbers_is_learned_and_evaluated(run_forked, shards, tmp_path):
-    code, printed = commanded(run_forked, shards, tmp_path, "--target=price")
-    assert code == 0, printed
-    result = json.loads((tmp_path / "eval_result.json").read_bytes())
-    assert (result["records"], result["labelled"], result["proven"], result["not_finite"]) == (80, 60, True, {})
-    assert result["regression/r2"] > 0.9
-    assert np.isfinite(result["loss"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,20 +126,5 @@ def test_images_without_a_label_have_no_part_in_metrics_nor_in_the_page(pictures
 @pytest.mark.parametrize("mix", [{"mixup": 0.2}, {"cutmix": 1.0}], ids=["mixup", "cutmix"])
 def test_mixing_is_refused_with_the_name_of_the_record_without_a_label(pictures, mix):
     labels = tuple(-1 if number == 17 else number % 2 for number in range(RECORDS))
-    with pytest.raises(
-        SchemaError, match=r"17.*no label: 'image/class/label' is -1\. --mixup and --cutmix mix the labels of two"
-    ):
+    with pytest.raises(SchemaError, match=r"17.*no label"):
         run(pictures(labels=labels, **mix))
-
-
-def test_a_label_outside_of_the_classes_ends_training_and_evaluation(pictures, tmp_path):
-    wrong = (0, 1, 7, 1)
-    told = r"record \d+: 'image/class/label' is 7, which is not one of its 2 classes, 0\.\.1, or -1 for none"
-    with pytest.raises(SchemaError, match=told):
-        run(pictures(labels=wrong))
-    assert CheckpointManager(pictures().trainer).steps() == []
-    run(pictures())
-    (Path(tmp_path) / "run" / "eval_result.json").unlink()
-    with pytest.raises(SchemaError, match=told):
-        run(replace(pictures(labels=wrong), mode="evaluate"))
-    assert not (Path(tmp_path) / "run" / "eval_result.json").exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 BOUND = 8.0  # host_timeout_seconds
 SLACK = 6.0  # a process that ends on a busy machine

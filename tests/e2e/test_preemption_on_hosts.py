@@ -8,7 +8,7 @@ import signal
 import pytest
 from sweep import SWEEP
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NUMBER = {("train", 3): signal.SIGINT}  # of the others SIGTERM
 CODE = {signal.SIGTERM: 75, signal.SIGINT: 130}

@@ -46,11 +46,7 @@ def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail
             yield payloads
 
     monkeypatch.setattr(IndexedReading, "__iter__", lying)
-    with pytest.raises(
-        EvaluationError,
-        match=r"counted 368 records as due, .* crcs add up to \w+ and not to the index's .* "
-        r"--split validation --decode\. If",
-    ):
+    with pytest.raises(EvaluationError, match=r"crcs add up to \w+ and not to the index's"):
         trainer.evaluate(eval_input)
 
 

@@ -1,4 +1,4 @@
-"""`infeed predict` of rows that never were converted: what their cells mean, computed anew from the parameters."""
+"""Rows that never were converted, and other tables: what their cells mean, computed anew from the parameters."""
 
 import csv
 import json
@@ -94,10 +94,6 @@ def as_csv(rows):
     return "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
 
 
-def as_json(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
 def as_parquet(**columns):
     parquet.write_table(pa.table(columns), sink := pa.BufferOutputStream())
     return sink.getvalue().to_pybytes()
@@ -128,18 +124,6 @@ def test_cells_of_csv_mean_what_they_mean_in_the_conversion(predicted, expected)
     assert "note:" not in err
     lines, err = predicted("less.csv", as_csv([["area", "garden"], [0.5, "true"]]))
     assert_are(lines, [(MISSING, 0.5, "", "true")], expected)
-
-
-def test_cells_of_json_mean_what_they_mean_in_the_conversion(predicted, expected):
-    rows = [
-        {"rooms": 3, "area": 0.5, "code": 101, "garden": True},
-        {"rooms": 3.0, "area": "0.5", "code": 101.0, "garden": "true"},
-        {"rooms": "7", "area": -0.25, "code": "205", "garden": False},
-        {"rooms": None, "area": None, "code": None, "garden": None},
-        {"code": 101},
-    ]
-    lines, _ = predicted("new.jsonl", as_json(rows))
-    assert_are(lines, [FIRST, FIRST, SECOND, THIRD, (MISSING, MISSING, "101", "")], expected)
 
 
 def test_cells_of_parquet_mean_what_they_mean_in_the_conversion(predicted, expected):
@@ -187,3 +171,45 @@ def test_complete_rows_have_the_bits_of_their_records(run, predicted):
         (record["class"], record["probability"]) for record in records
     )
     assert len(lines) == 40
+
+
+def other_table(directory, name, change):
+    """The options that evaluate a table of 60 other rows, each as `change(number, row)` has it; and these rows."""
+    rows = [change(number, row) for number, row in enumerate(drawn(60, 2))]
+    raw, shards = directory / name, f"{directory}/shards of {name}"
+    raw.mkdir()
+    with (raw / "validation.csv").open("w") as file:
+        csv.writer(file).writerows([HEADER, *rows])
+    with without_beam():
+        table_to_gcs.main([f"--raw-data-dir={raw}", f"--output={shards}", "--columns=code=category"])
+    options = ["tabular", f"--data-dir={shards}", f"--workdir={directory}/run", "--target=kind", "--widths", "16"]
+    return [*options, "--mode=evaluate", "--eval-batch-size=8"], rows
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_never_seen(run, expected, capfd):
+    def change(number, row):
+        return [*row[:2], 999 if number % 3 == 0 else row[2], *row[3:]]  # 101 and 205 have other numbers here
+
+    options, rows = other_table(run, "other", change)
+    assert trainer_main(options) == 0
+    result = json.loads((run / "run/eval_result.json").read_text())
+    cells = [(rooms, area, "" if code == 999 else str(code), garden) for rooms, area, code, garden, _ in rows]
+    right = [["big", "low"][np.argmax(expected(*each))] == row[4] for each, row in zip(cells, rows, strict=True)]
+    assert result["accuracy"] == pytest.approx(np.mean(right))
+    assert (result["unseen"], result["records"], result["proven"]) == (20, 60, True)
+    assert "categories never seen count as missing (20 values)" in " ".join(capfd.readouterr().out.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["evaluate", "train"])
+def test_a_class_that_the_model_does_not_have_is_refused_before_anything_is_written(run, mode, capfd):
+    def change(number, row):
+        return [*row[:4], "mid" if row[4] == "low" else "big"]
+
+    before = {path: path.read_bytes() for path in (run / "run").glob("*.json*")}
+    options, _ = other_table(run, f"classes {mode}", change)
+    options += [f"--mode={mode}", "--train-split=validation", "--max-steps=99", "--global-batch-size=16"]
+    assert trainer_main(options) == 2
+    assert "'kind' has the class 'mid', which the model does not have" in " ".join(capfd.readouterr().err.split())
+    assert {path: path.read_bytes() for path in before} == before

@@ -35,7 +35,7 @@ main()
 """
 SHARDS = ("--num-train-shards=5", "--num-validation-shards=2")
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import time
 import pytest
 from sweep import SWEEP
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 40  # as in host_stuck.py
 TIMEOUT = 6.0  # host_timeout_seconds
@@ -133,17 +133,7 @@ def test_a_run_that_was_stuck_resumes_with_the_bits_of_one_that_was_not(start, s
 @pytest.mark.parametrize(
     ("signals", "code", "said"),
     [
-        (
-            [signal.SIGTERM],
-            75,
-            "SIGTERM; no progress for 10 s; it is in on_loop_end of the callback Hanging, so it ends",
-        ),
-        (
-            [signal.SIGTERM, signal.SIGTERM],
-            75,
-            "SIGTERM; a second time, so it ends without saving: step ",
-        ),
-        ([signal.SIGINT], 130, "interrupted: host 0 of 1: SIGINT; no progress for 10 s; it is in on_loop_end of the"),
+        ([signal.SIGTERM], 75, "SIGTERM; no progress for 10 s; it is in on_loop_end of the callback Hanging"),
         ([signal.SIGINT, signal.SIGTERM], 75, "SIGTERM; a second time, so it ends without saving: step "),
     ],
 )

@@ -119,17 +119,15 @@ def test_samples_begin_with_the_prompt_and_follow_from_the_seed(trained, capsys)
 def test_prompts_that_do_not_fit_are_refused(trained):
     sampling = replace(trained, mode="sample")
     for fields, text in (
-        ({"prompt": "x" * 31}, r"the prompt has 31 tokens; at most 30 leave room for another one in the 32 tokens"),
-        ({"trainer": replace(trained.trainer, fast_dev_run=1)}, "fast_dev_run with mode=sample: nothing is trained"),
-        ({"num_tokens": 32}, r"num_tokens=32 after a prompt of 0 tokens does not fit into the 32 .* Give at most 31\."),
+        ({"prompt": "x" * 31}, "the prompt has 31 tokens"),
+        ({"trainer": replace(trained.trainer, fast_dev_run=1)}, "fast_dev_run with mode=sample"),
+        ({"num_tokens": 32}, "num_tokens=32"),
     ):
         with pytest.raises(OptionError, match=text):
             replace(sampling, **fields).check()
     characters = replace(sampling, prompt="größte")
     vars(characters)["text_info"] = TextInfo(CharacterTokenizer(), 32, "documents")
-    with pytest.raises(
-        OptionError, match=r"has characters \('ß', 'ö'\) that the tokenizer of .* does not know\. Leave"
-    ):
+    with pytest.raises(OptionError, match=r"has characters \('ß', 'ö'\)"):
         characters.check()
 
 

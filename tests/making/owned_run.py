@@ -1,7 +1,7 @@
 """A small training that meets another one in its work directory: python owned_run.py WORKDIR OUT '{"option": ...}'.
 
 Its result, or the error that a command would print, is written to OUT. Options: machine, a name that makes it another
-one's; pause, seconds that each dispatch takes longer; wait_at, a step at which it makes OUT.waiting and goes on when
+one's; wait_at, a step at which it makes OUT.waiting and goes on when
 there is OUT.go; no_locks, as on a network disk; days, by which its clock is wrong; proof, seconds that a proof of
 ownership is valid (after the 30 s of a real takeover none is, so a test with shorter times gives 0)."""
 
@@ -36,11 +36,10 @@ STEPS, EVERY = 60, 20
 
 
 class Slow(Callback):
-    def __init__(self, out, pause=0.0, wait_at=STEPS + 1):
-        self._out, self._pause, self._wait_at = out, pause, wait_at
+    def __init__(self, out, wait_at=STEPS + 1):
+        self._out, self._wait_at = out, wait_at
 
     def on_loop_end(self, end):
-        time.sleep(self._pause)
         if end.step >= self._wait_at:
             Path(f"{self._out}.waiting").touch()
             while not Path(f"{self._out}.go").exists():
@@ -105,7 +104,7 @@ def main(workdir, out, options):
         time.time = lambda: true_time() + 86400 * options["days"]
     if "proof" in options:
         ownership.TIMES = replace(ownership.TIMES, proof=options["proof"])
-    callback = Slow(out, options.get("pause", 0.0), options.get("wait_at", STEPS + 1))
+    callback = Slow(out, options.get("wait_at", STEPS + 1))
     training = trainer(workdir, [callback])
     open_storage(workdir)  # imports the bucket's client, which takes seconds on a busy machine
     began, error = time.monotonic(), None

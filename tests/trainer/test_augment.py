@@ -5,7 +5,6 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from pipeline.errors import InputError
@@ -13,7 +12,7 @@ from trainer.augment import one_hot, uniform
 from trainer.nnx_task import nnx_task
 from trainer.state import TrainState
 from trainer.step_functions import train_step
-from trainer.task import Task, Variables
+from trainer.task import Task
 from trainer.trainer import Trainer
 
 
@@ -40,13 +39,6 @@ def test_any_devices_and_any_steps_a_dispatch_train_the_same(augmented, dense_ta
         assert not np.allclose(c, a, atol=1e-4)
 
 
-def test_a_resumed_run_draws_what_the_straight_one_draws(augmented, vector_input, config):
-    straight = trained(Trainer(augmented, config("straight")), vector_input)
-    trained(Trainer(augmented, config("resumed")), vector_input, steps=5)
-    for a, b in zip(straight, trained(Trainer(augmented, config("resumed")), vector_input, steps=7), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_evaluation_and_prediction_see_the_records_as_they_are(dense_task, vectors, vector_input, config):
     def predict(variables, batch):
         return {"x": batch["x"]}
@@ -57,17 +49,6 @@ def test_evaluation_and_prediction_see_the_records_as_they_are(dense_task, vecto
     assert trainer.evaluate(vector_input).metrics == plain.evaluate(vector_input).metrics
     record = next(trainer.predict(vector_input))
     assert (record["x"] == vectors["x"][record["_index"]]).all()
-
-
-def test_a_record_is_augmented_once():
-    def loss_fn(variables, batch, rng, train):
-        return batch["x"], variables, None
-
-    variables = Variables({"w": jnp.zeros(1)})
-    task = Task(lambda *_: variables, loss_fn, optax.sgd(1), augment=lambda batch: {**batch, "x": 3 * batch["x"]})
-    batch = {"x": jnp.array([1.0, 5.0]), "_mask": jnp.ones(2)}
-    state = TrainState(jnp.int32(0), variables, task.optimizer.init(variables.params), jnp.zeros(2, jnp.uint32))
-    assert train_step(task)(state, batch)[1]["loss"] == 9
 
 
 def test_augment_cannot_change_reserved_keys_but_may_add_others(dense_task):

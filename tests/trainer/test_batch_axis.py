@@ -111,7 +111,7 @@ def test_both_layouts_train_to_the_same_losses(ran, name):
     expected, found = (ran[name, layout][0] for layout in AXES)
     assert len(expected) == STEPS
     assert expected[-1] < expected[0]
-    assert found == pytest.approx(expected, rel=1e-6)  # e2e/test_batch_axis.py compares bits
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -191,21 +191,11 @@ def trained(settings, batch, **others):
 @pytest.mark.parametrize(
     ("shape", "axes", "error", "text"),
     [
-        (
-            (6, 5, 2, 7),
-            {"photo/pixels": 3},
-            InputError,
-            r"photo/pixels is float32 \[6, 5, 2, 7\]; expected 8 rows along axis 3 \(batch_axis\), this host's part",
-        ),
-        ((6, 5, 2, 8), {"photo/pixels": 4}, InputError, r"\[6, 5, 2, 8\]; expected 8 rows along axis 4 \(batch_axis\)"),
-        ((6, 5, 2, 8), {}, InputError, r"photo/pixels is float32 \[6, 5, 2, 8\]; expected 8 rows, this host's part"),
-        (
-            (6, 5, 2, 8),
-            {"photo/pixel": 3},
-            OptionError,
-            "'photo/pixel', which the batch lacks. Did you mean 'photo/pixels'. Known: label, photo/pixels",
-        ),
-        ((6, 5, 2, 8), {3: 3}, OptionError, "batch_axis names 3, which the batch lacks. Known: label, photo/pixels"),
+        ((6, 5, 2, 7), {"photo/pixels": 3}, InputError, "photo/pixels .* expected 8 rows along axis 3"),
+        ((6, 5, 2, 8), {"photo/pixels": 4}, InputError, "photo/pixels .* expected 8 rows along axis 4"),
+        ((6, 5, 2, 8), {}, InputError, "photo/pixels .* expected 8 rows, this host's part"),
+        ((6, 5, 2, 8), {"photo/pixel": 3}, OptionError, "'photo/pixel', which the batch lacks. Did you mean"),
+        ((6, 5, 2, 8), {3: 3}, OptionError, "batch_axis names 3, which the batch lacks"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named_with_their_shape_and_axis(settings, shape, axes, error, text):
@@ -221,18 +211,16 @@ def test_an_evaluation_may_lack_an_array_of_the_training(settings):
 
 def test_an_augmentation_is_refused_before_any_input_is_opened(settings):
     task = replace(conv_task("HWCN"), augment=lambda batch: batch)
-    text = "batch_axis={'photo/pixels': 3}, but Task.augment needs arrays with rows first. Augment in loss_fn"
-    with pytest.raises(OptionError, match=text):
+    with pytest.raises(OptionError, match="Task.augment needs arrays with rows first"):
         Trainer(task, settings("HWCN"))
     Trainer(task, settings("HWCN", batch_axis={"photo/pixels": 0}))
 
 
 def test_an_export_is_refused_and_nothing_is_written(ran, input_of, tmp_path):
     trainer, place = ran["scan", "HWCN"][3], str(tmp_path / "exports")
-    text = "batch_axis={'photo/pixels': 3}, but an export needs arrays with rows first. Export with a Trainer without"
-    with pytest.raises(OptionError, match=text):
+    with pytest.raises(OptionError, match="an export needs arrays with rows first"):
         trainer.export(place, input_of("HWCN"))
     exporting = Trainer(conv_task("HWCN"), trainer.config, callbacks=[Exporter(place, input_of("HWCN"))])
-    with pytest.raises(OptionError, match=text):
+    with pytest.raises(OptionError, match="an export needs arrays with rows first"):
         exporting.evaluate(input_of("HWCN"))
     assert list(tmp_path.iterdir()) == []

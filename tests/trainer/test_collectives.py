@@ -18,6 +18,8 @@ from trainer.modes.train import training_step
 from trainer.nnx_task import nnx_task
 from trainer.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def compiled(vector_input):
@@ -115,8 +117,7 @@ def test_a_model_that_gathers_its_parameters_trains_as_one_that_has_them_all(lan
         np.testing.assert_allclose(other, one, atol=1e-6)
 
 
-@pytest.mark.parametrize("mesh", ["data=4", "data=2,model=2"])
-@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize(("mesh", "accumulate"), [("data=4", 1), ("data=4", 4), ("data=2,model=2", 4)])
 def test_gradients_are_summed_once_per_update_for_any_number_of_microbatches(
     language_model, compiled, config, accumulate, mesh
 ):
@@ -133,8 +134,7 @@ def test_gradients_are_summed_once_per_update_for_any_number_of_microbatches(
     )  # over model, activations of the head as well
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
-@pytest.mark.parametrize("on_nan", ["raise", "skip"])
+@pytest.mark.parametrize(("on_nan", "dtype"), [("raise", jnp.complex64), ("skip", jnp.float32)])
 def test_the_check_of_every_step_gathers_no_parameter(dense_task, compiled, config, on_nan, dtype):
     def init(rng, spec):
         variables = dense_task.init(rng, spec)

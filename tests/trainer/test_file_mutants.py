@@ -1,5 +1,4 @@
-"""Mutants of the files that infeed reads back: the same values, or one error. The commands that read them are in
-tests/e2e/file_sweep.py, for .ci/sweep."""
+"""Mutants of the files that infeed reads back: the same values, or one error."""
 
 import itertools
 import json

@@ -45,6 +45,7 @@ IN_A_WORKDIR = [
     "_owner/notes",
     "2023/a.jpg",
 ]
+SLOW = pytest.mark.slow
 STEPS = {"a first training": 2, "a resumed training": 6, "a training that goes back": 5, "an evaluation": 0}
 
 
@@ -61,7 +62,9 @@ def _settings(workdir, **changes):
     return TrainerConfig(workdir=str(workdir), **given | changes)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(
+    "name", ["a first training", *(pytest.param(name, marks=pytest.mark.slow) for name in [*STEPS][1:])]
+)
 @settings(
     max_examples=100 if SWEEP else 4,
     deadline=None,
@@ -89,10 +92,10 @@ def test_no_run_changes_what_others_put_into_its_work_directory(
     shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize(
-    "file", ["eval_result.json", "predictions.jsonl", "description.json", "segments.jsonl", "train/metrics.jsonl"]
-)
-@pytest.mark.parametrize("call", ["train", "evaluate"])
+FILES = ["eval_result.json", "predictions.jsonl", "description.json", "segments.jsonl", "train/metrics.jsonl"]
+
+
+@pytest.mark.parametrize(("call", "file"), [*(("train", file) for file in FILES), ("evaluate", FILES[0])])
 def test_a_directory_with_a_file_that_runs_replace_is_no_work_directory(
     file, call, dense_task, vector_input, trained, tmp_path
 ):
@@ -121,8 +124,7 @@ def test_a_directory_with_the_name_of_a_checkpoint_is_refused_before_the_trainin
 ):
     (tmp_path / "checkpoints" / name).mkdir(parents=True)
     (tmp_path / "checkpoints" / name / "photo.jpg").touch()
-    says = f"checkpoints/{name} has the name of a checkpoint, but is none. Move it, or give another workdir."
-    with pytest.raises(CheckpointError, match=says):
+    with pytest.raises(CheckpointError, match=f"checkpoints/{name} has the name of a checkpoint, but is none"):
         Trainer(dense_task, _settings(tmp_path)).train(vector_input, max_steps=2)
 
 

@@ -1,26 +1,17 @@
-"""What an input_fn may return, and what is refused before the first step."""
+"""What an input_fn may return, what is refused before the first step, and the first batches read once."""
 
+import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import optax
 import pytest
 
-from pipeline.errors import InputError, OptionError
+from pipeline.errors import FingerprintError, InputError, OptionError
 from trainer.batch_spec import batch_struct, check_batch
-from trainer.inputs import FirstBatches, Input, IterableInput, as_input
+from trainer.inputs import FirstBatches, IterableInput, as_input
 from trainer.trainer import Trainer
-
-
-def test_an_object_with_the_methods_of_an_input_is_an_input(vector_input, dense_task, config):
-    seen = []
-
-    def input_fn(ctx):
-        seen.append(vector_input(ctx))
-        return seen[-1]
-
-    Trainer(dense_task, config()).train(input_fn, steps=1)
-    assert isinstance(seen[0], Input)
 
 
 def test_a_complete_input_is_used_without_a_wrapper():
@@ -66,12 +57,12 @@ def test_an_integer_over_32_bits_is_refused_not_cut():
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
-        (None, "input_fn returned a NoneType. It must return a pipeline dataset"),
+        (None, "NoneType"),
         ({"x": np.zeros(3)}, "input_fn returned a dict"),
-        ([(np.zeros(16), np.zeros(16))], r"a batch is a tuple. It must be a dict such as \{'image': array\}"),
-        ([{"x": np.float32(3)}], r"the input's x is float32 \[\]; expected 16 rows"),
-        ([{"x": np.array(["a"] * 16)}], "the batch's x is <U1. Batches contain numbers only"),
-        ([{"x": np.zeros((15, 8))}], r"the input's x is float32 \[15.*expected 16 rows.*per_host_batch_size"),
+        ([(np.zeros(16), np.zeros(16))], "a batch is a tuple"),
+        ([{"x": np.float32(3)}], "expected 16 rows"),
+        ([{"x": np.array(["a"] * 16)}], "<U1"),
+        ([{"x": np.zeros((15, 8))}], "expected 16 rows"),
     ],
     ids=str,
 )
@@ -108,9 +99,7 @@ def test_a_loss_that_is_not_one_value_a_record_is_refused(vector_input, dense_ta
 
 def test_a_metric_that_is_not_one_value_a_record_is_named_as_a_metric(vector_input, dense_task, config):
     task = replace(dense_task, metrics={"error": lambda outputs, batch: outputs.mean()})
-    with pytest.raises(
-        InputError, match=r"the metric 'error' has the shape \[\]; expected \[16\], one value per record"
-    ):
+    with pytest.raises(InputError, match=r"the metric 'error' has the shape \[\]"):
         Trainer(task, config()).train(vector_input, steps=1)
 
 
@@ -119,20 +108,86 @@ def test_an_input_that_is_not_a_function_is_refused(dense_task, config):
         Trainer(dense_task, config()).train([{}], steps=1)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "text"),
-    [
-        (optax.cosine_decay_schedule(0.1, 10), r"optimizer is a function\..* learning rate: optax\.adam\(schedule\)"),
-        (0.1, r"the task's optimizer is a float\. Give one of optax: optax\.adam\(1e-3\)\.$"),
-    ],
-)
-def test_an_optimizer_not_from_optax_is_refused(dense_task, config, optimizer, text):
-    with pytest.raises(OptionError, match=text):
+@pytest.mark.parametrize("optimizer", [optax.cosine_decay_schedule(0.1, 10), 0.1])
+def test_an_optimizer_not_from_optax_is_refused(dense_task, config, optimizer):
+    with pytest.raises(OptionError, match="optimizer is a"):
         Trainer(replace(dense_task, optimizer=optimizer), config())
 
 
 def test_a_recipe_whose_task_returns_nothing_is_refused(config):
-    with pytest.raises(
-        OptionError, match=r"the task is None\. It must be a Task\. Does task\(\) of the recipe return it"
-    ):
+    with pytest.raises(OptionError, match="the task is None"):
         Trainer(None, config())
+
+
+def rows(*values):
+    return [{"x": np.full((2, 1), value, np.float32)} for value in values]
+
+
+def taken(source, position, count):
+    return [int(batch["x"][0, 0]) for batch in itertools.islice(source.batches(position), count)]
+
+
+def test_first_batches_repeats_from_any_position():
+    source = FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True)
+    assert taken(source, source.info.start, 8) == [0, 1, 2, 0, 1, 2, 0, 1]
+    position = source.restore(source.state(source.advance(source.info.start, 5)))
+    assert taken(source, position, 4) == [2, 0, 1, 2]
+    assert taken(FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True), position, 2) == [2, 0]
+
+
+def test_first_batches_reads_its_source_once_and_closes_it():
+    read, ended = [], []
+
+    def batches():
+        try:
+            for number in itertools.count():
+                read.append(number)
+                yield from rows(number)
+        finally:
+            ended.append(len(read))
+
+    assert taken(FirstBatches(IterableInput(batches(), 1), 2, repeat=True), 0, 7) == [0, 1, 0, 1, 0, 1, 0]
+    assert (read, ended) == ([0, 1], [2])
+
+
+def test_an_input_of_fewer_batches_is_refused_with_both_numbers():
+    with pytest.raises(InputError, match="has only 2 batches"):
+        taken(FirstBatches(IterableInput(rows(0, 1), 1), 3, repeat=True), 0, 3)
+
+
+def test_the_checkpoint_of_another_number_of_batches_is_refused():
+    two, three = (FirstBatches(IterableInput(rows(0, 1, 2), 1), count, repeat=True) for count in (2, 3))
+    for state in (two.state(1), {"fingerprint": "iterable"}):
+        with pytest.raises(FingerprintError, match="the first 3 batches"):
+            three.restore(state)
+
+
+def test_overfit_batches_limits_training_but_not_evaluation(dense_task, vectors, make_input, vector_input, config):
+    read = []
+
+    def input_fn(ctx):
+        read.append(make_input(vectors, ctx))
+        return read[-1]
+
+    trainer = Trainer(dense_task, config(overfit_batches=2, iterations_per_loop=5))
+    trainer.train(input_fn, steps=5)
+    assert len(read[0].given) == 2
+    evaluated = trainer.evaluate(vector_input)
+    assert (evaluated.records, evaluated.proven) == (100, True)
+
+
+def test_a_fast_dev_run_trains_and_evaluates_a_little_and_neither_reads_nor_writes_a_file(
+    dense_task, vector_input, config, caplog
+):
+    caplog.set_level("INFO", "trainer")
+    settings = config(fast_dev_run=3, max_steps=1000)
+    Path(settings.workdir, "checkpoints", "500").mkdir(parents=True)
+    before = sorted(Path(settings.workdir).rglob("*"))
+    trainer = Trainer(dense_task, settings)
+    assert "trains 3 steps; evaluates and predicts one batch" in caplog.text
+    result = trainer.train(vector_input)
+    evaluated = trainer.evaluate(vector_input)
+    assert (result.start_step, result.step, evaluated.records, evaluated.proven) == (0, 3, 16, False)
+    assert sorted(Path(settings.workdir).rglob("*")) == before
+    assert "steps 0 to 3: 176 parameters, batch 16 on 4 cpu devices, " in caplog.text
+    assert repr(result).startswith("TrainResult(start_step=0, step=3, metrics=")  # without a screenful of arrays

@@ -97,6 +97,7 @@ def test_evaluations_and_predictions_in_python_get_the_numbers_of_the_model(run)
         assert prediction["kind"] == 1 + KINDS.index(kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"workers": 2}, {"cache": "ram"}], ids=str)
 def test_workers_and_caches_deliver_the_numbers_of_the_model(run, options):
     source = eval_dataset(pets(colors=("pink", *COLORS[::-1])), global_batch=8, **options)
@@ -114,19 +115,6 @@ def test_evaluations_during_a_training_get_its_numbers(tmp_path):
     same, other = ([each.metrics for each in result.evaluations if each.name == name] for name in inputs)
     assert same == other
     assert len(same) == 2
-
-
-def test_categories_never_seen_are_missing_in_every_row_and_counted(run):
-    rows = [(kind, ["pink" if color == "red" else color for color in pair], weight) for kind, pair, weight in ROWS]
-    found = trainer(run).evaluate(evaluation(pets(colors=("pink", "white", "black"), rows=rows)))
-    assert found.unseen == sum(pair.count("pink") for _, pair, _ in rows)
-    described = pets().info.description
-    examples = [
-        {"kind": KINDS.index(k) + 1, "colors": [-1 if c == "pink" else COLORS.index(c) for c in pair], "weight": w}
-        for k, pair, w in rows
-    ]
-    missing = ExampleRecords("pets", SCHEMA, examples, described.labels, description=described)
-    assert trainer(run).evaluate(evaluation(missing)).metrics == found.metrics
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -156,14 +144,15 @@ class Repeats:
 def test_an_input_around_another_is_taken_as_it_is_or_refused(run):
     same, other = (lambda ctx, r=r: Repeats(evaluation(r)(ctx)) for r in (pets(), pets(**OTHER)))
     assert trainer(run).evaluate(same).metrics == trainer(run).evaluate(evaluation(pets())).metrics
-    with pytest.raises(InputError, match="the data number the classes of 'colors' unlike the model, and a Repeats can"):
+    with pytest.raises(InputError, match="the classes of 'colors' unlike the model"):
         trainer(run).evaluate(other)
 
 
+@pytest.mark.slow
 def test_an_export_refuses_records_with_other_numbers(run, tmp_path):
     only_target = pets(OTHER["kinds"], base=7)
     trainer(run).export(str(tmp_path / "export"), evaluation(only_target), keys=["class"])
-    with pytest.raises(ExportError, match="the evaluation split numbers the categories of 'colors' differently"):
+    with pytest.raises(ExportError, match="the categories of 'colors' differently"):
         trainer(run).export(str(tmp_path / "other"), evaluation(pets(**OTHER)), keys=["class"])
     assert not (tmp_path / "other").exists()
 

@@ -9,7 +9,6 @@ from flax import nnx
 
 from pipeline.errors import OptionError
 from trainer.nnx_task import nnx_task
-from trainer.trainer import Trainer
 
 
 class Net(nnx.Module):
@@ -66,9 +65,7 @@ def test_dropout_depends_on_the_key_in_training_and_is_off_in_evaluation(variabl
 
 
 def test_nnx_task_refuses_a_model_instead_of_its_constructor():
-    with pytest.raises(
-        OptionError, match=r"make_model is a Net\. Give a function .*lambda rngs: Net\(\.\.\., rngs=rngs"
-    ):
+    with pytest.raises(OptionError, match="make_model is a Net"):
         nnx_task(Net(nnx.Rngs(0)), lambda model, batch: None, optax.sgd(0.1))
 
 
@@ -76,15 +73,6 @@ def test_an_nnx_task_predicts_the_outputs_of_an_evaluation(task, variables, loss
     batch = {"x": jnp.eye(4, 8), "label": jnp.zeros(4, jnp.int32)}
     evaluated = loss_fn(variables, batch, jax.random.key(3), False)[2]
     assert (jax.jit(task.predict_fn)(variables, batch)["logits"] == evaluated).all()
-
-
-def test_batch_statistics_are_trained_and_restored_bit_for_bit(task, vector_input, config):
-    straight = Trainer(task, config(checkpoint_every_steps=2)).train(vector_input, max_steps=4)
-    resumed = Trainer(task, config(restore_step=2)).train(vector_input, max_steps=4)
-    assert resumed.start_step == 2
-    for left, right in zip(jax.tree.leaves(straight.state), jax.tree.leaves(resumed.state), strict=True):
-        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
-    assert np.asarray(straight.state.variables.extra["norm/mean"]).any()
 
 
 def test_an_evaluation_leaves_the_statistics_alone(variables, loss_fn):

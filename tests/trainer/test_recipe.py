@@ -60,11 +60,9 @@ class Counted(Flowers):
 
 def test_a_recipe_needs_exactly_one_of_data_dir_and_tiny():
     trainer = settings(workdir="w")
-    with pytest.raises(
-        OptionError, match="data_dir is not given. Give the directory with the shards as --data-dir, or"
-    ):
+    with pytest.raises(OptionError, match="data_dir is not given"):
         Flowers(trainer=trainer)
-    with pytest.raises(OptionError, match="data_dir='d' with tiny: tiny generates its records. Leave one out."):
+    with pytest.raises(OptionError, match="with tiny"):
         Flowers(data_dir="d", tiny=True, trainer=trainer)
 
 

@@ -9,6 +9,8 @@ import pytest
 from pipeline.errors import OptionError
 from trainer.cluster.distributed import Devices
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import jax
 from trainer.cluster.distributed import Devices

@@ -15,18 +15,12 @@ from trainer.cluster.distributed import Distributed, join
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"process_id": 1}, "process_id=1 is given with coordinator_address=None. Give the host:port of process 0"),
+        ({"process_id": 1}, "process_id=1 is given with coordinator_address=None"),
         ({"coordinator_address": "auto", "num_processes": 2}, "num_processes=2 is given with coordinator_address=auto"),
-        ({"coordinator_address": "host:1"}, "coordinator_address=host:1 with nothing else: several processes need"),
+        ({"coordinator_address": "host:1"}, "coordinator_address=host:1 with nothing else"),
         ({"coordinator_address": "host:1", "num_processes": 2}, "with num_processes=2: several processes need"),
-        (
-            {"coordinator_address": "host", "num_processes": 2, "process_id": 0},
-            "coordinator_address=host with num_processes=2, process_id=0: several processes need .*host:port",
-        ),
-        (
-            {"coordinator_address": "host:1", "num_processes": 2, "process_id": 2},
-            r"process_id=2 is not one of 2 processes. Allowed: 0\.\.1\.",
-        ),
+        ({"coordinator_address": "host", "num_processes": 2, "process_id": 0}, "several processes need .*host:port"),
+        ({"coordinator_address": "host:1", "num_processes": 2, "process_id": 2}, "process_id=2 is not one of 2"),
     ],
 )
 def test_flags_that_do_not_make_a_run_say_what_is_missing(settings, text):
@@ -52,6 +46,7 @@ def slurm_task(port):
     return task | {"JAX_COORDINATOR_PORT": str(port), "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}"}
 
 
+@pytest.mark.slow
 def test_auto_takes_the_coordinator_and_the_place_from_the_cluster(port):
     code = "import jax; from trainer.cluster.distributed import *; join(Distributed(coordinator_address='auto')); "
     code += "print(jax._src.distributed.global_state.coordinator_address, jax.process_index(), jax.process_count())"
@@ -73,11 +68,13 @@ def joined_by_auto(run_forked, **environment):
     return printed
 
 
+@pytest.mark.slow
 def test_auto_without_a_cluster_says_what_to_give_instead(run_forked):
     text = r"^coordinator_address=auto: JAX finds no .*Slurm.* give coordinator_address=host:port, num_proc"
     assert re.search(text, joined_by_auto(run_forked), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named_with_auto_too(run_forked):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -96,6 +93,7 @@ def joining(address):
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_a_coordinator_port_in_use_is_one_line_at_once():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -125,6 +123,7 @@ def test_an_address_of_another_host_is_one_line_at_once(address, problem):
     assert "process_id=0" in str(error.value)
 
 
+@pytest.mark.slow
 def test_processes_that_do_not_meet_in_time_end_with_one_line(port):
     code = "from trainer.cluster.distributed import *; join("
     code += "Distributed(coordinator_address='127.0.0.1:%d', num_processes=2,"

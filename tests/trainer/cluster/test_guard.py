@@ -76,7 +76,7 @@ def guards_of(pid):
     return subprocess.run(command, check=False, capture_output=True, text=True).stdout.split()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no guard")
 def test_a_process_that_runs_no_python_is_killed_and_one_that_rests_or_is_suspended_is_not(started, tmp_path):
     runs = {how: started(how) for how in ("lock", "unread", "frozen", "suspended", "rests")}
@@ -102,6 +102,7 @@ def test_a_process_that_runs_no_python_is_killed_and_one_that_rests_or_is_suspen
         assert not guards_of(process.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no guard")
 def test_the_helper_ends_with_its_process_even_if_a_child_of_that_goes_on(started, tmp_path):
     process, _ = started("forked")

@@ -12,6 +12,8 @@ import pytest
 from pipeline.errors import OptionError
 from trainer.cluster.service import check_port
 
+pytestmark = pytest.mark.slow
+
 # A connection is all that the service sees of a host; JAX's own are in tests/e2e.
 PROCESS_0 = """
 import sys

@@ -1,12 +1,19 @@
-"""Recipes that cannot be run: one error, which states what is missing and where."""
+"""Recipes that cannot be run, what is taken from a run's history, and the line about predictions."""
 
 import re
 import sys
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from trainer.__main__ import main
-from trainer.command.names import is_ours
+from trainer.command.loading import recipe_class
+from trainer.command.names import is_ours, name_of
+from trainer.command.recorded import as_trained
+from trainer.command.running import Agreement
+from trainer.history.segments import Command, Start, append
+from trainer.recipe import Recipe, settings
 
 BASE = """
 from dataclasses import dataclass
@@ -38,69 +45,25 @@ def refused(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("code", "name", "text"),
     [
-        (
-            "",
-            "mines:Config",
-            "error: there is no module 'mines'. For a recipe of your own, change to the directory with",
-        ),
-        (
-            "",
-            "mines",
-            "there is no recipe 'mines'. Did you mean 'mnist'? Known: .*, mnist, tabular. Nor is there a module",
-        ),
+        ("", "mines:Config", "there is no module 'mines'"),
         ("", "mine.inner", "there is no recipe 'mine.inner'.* change to the directory with mine/inner.py"),
-        ("", "mine.py", r"mine.py is a file. Give the name of its module: python -m trainer mine:Config, in the dir"),
-        ("", "--mode", "'--mode' is not the name of a recipe. Give it first, before all flags"),
-        (
-            "import nowhere",
-            "mine",
-            "mine cannot be imported: ModuleNotFoundError: No module named 'nowhere'\n  mine.py:1, ",
-        ),
-        (
-            "x = 1\ny = 1 / 0",
-            "mine",
-            "mine cannot be imported: ZeroDivisionError: .*\n  mine.py:2, in <module>: y = 1 / 0",
-        ),
+        ("", "mine.py", "mine.py is a file. Give the name of its module: python -m trainer mine:Config"),
+        ("", "--mode", "'--mode' is not the name of a recipe"),
+        ("import nowhere", "mine", "mine cannot be imported: ModuleNotFoundError: .*'nowhere'\n  mine.py:1, "),
+        ("x = 1\ny = 1 / 0", "mine", "mine cannot be imported: ZeroDivisionError: .*\n  mine.py:2, in <module>: y = 1"),
         ("x = (1", "mine", "SyntaxError: '\\(' was never closed .*\n  mine.py:1: x = \\(1"),
-        ("raise SystemExit(3)", "mine", "mine ended the program while it was imported, with exit code 3. Put what it"),
-        (
-            f"{BASE}settings(seed=-1)",
-            "mine",
-            "mine cannot be imported: OptionError: seed=-1 .*\n  mine.py:4, in <module>",
-        ),
-        (
-            "x = 1",
-            "mine",
-            "mine has no class 'Config'. A recipe is a dataclass that subclasses Recipe or DataRecipe of",
-        ),
+        ("raise SystemExit(3)", "mine", "mine ended the program while it was imported, with exit code 3"),
+        (f"{BASE}settings(seed=-1)", "mine", "mine cannot be imported: OptionError: seed=-1 .*\n  mine.py:4, in"),
+        ("x = 1", "mine", "mine has no class 'Config'. A recipe is a dataclass"),
         (RECIPE, "mine", "mine has no class 'Config'. Its recipes: Wine. Run one: python -m trainer mine:Wine"),
         (RECIPE, "mine:Wint", "mine has no class 'Wint'. Did you mean 'Wine'?"),
-        (
-            f"{BASE}class Config: ...",
-            "mine",
-            "mine:Config is a class, but not a recipe. A recipe is a dataclass",
-        ),
-        ("Config = 3", "mine", "mine:Config is a int, but not a recipe. A recipe is a dataclass"),
-        (
-            f"{BASE}class Config(Recipe):\n    x: int = 1",
-            "mine",
-            "mine:Config is not a dataclass. Put @dataclass\\(frozen=Tr",
-        ),
-        (
-            f"{BASE}@dataclass\nclass Config(Recipe): ...",
-            "mine",
-            "cannot inherit non-frozen dataclass from a frozen one. Put @dataclass\\(frozen=True, kw_only=True\\)",
-        ),
-        (
-            RECIPE.replace("def eval_input", "def evaluation_input"),
-            "mine:Wine",
-            "mine:Wine lacks the methods eval_input\\(self, ctx\\). trainer/RECIPES.md has",
-        ),
-        (
-            RECIPE.replace("def task", "seed: int = 0\n    def task"),
-            "mine:Wine",
-            "mine:Wine has a field 'seed', but .*--seed exists already: use self.trainer.seed, or rename it.",
-        ),
+        (f"{BASE}@dataclass\nclass Sheet: ...", "mine", "Its dataclasses are not recipes: Sheet"),
+        (f"{BASE}class Config: ...", "mine", "is a class, but not a recipe.* lacks the methods task\\(self\\)"),
+        ("Config = 3", "mine", "mine:Config is a int, but not a recipe"),
+        (f"{BASE}class Config(Recipe):\n    x: int = 1", "mine", "mine:Config is not a dataclass"),
+        (f"{BASE}@dataclass\nclass Config(Recipe): ...", "mine", "cannot inherit non-frozen dataclass from a frozen"),
+        (RECIPE.replace("def eval_input", "def other"), "mine:Wine", "mine:Wine lacks the methods eval_input"),
+        (RECIPE.replace("def task", "seed: int = 0\n    def task"), "mine:Wine", "mine:Wine has a field 'seed'"),
     ],
 )
 def test_a_broken_or_missing_recipe_is_one_error(refused, code, name, text):
@@ -115,7 +78,67 @@ def test_a_library_that_training_needs_is_named_with_the_command_that_installs_i
     assert "Install what training needs: pip install -e '" in refused("import optax", "mine")
 
 
-def test_only_the_names_and_places_of_its_own_recipes_are_infeeds():
-    assert is_ours("mnist")
-    assert is_ours("trainer.recipes.imagenet_resnet50:TpuConfig")
+def test_recipes_are_found_where_histories_of_older_versions_name_them():
+    for old, name in {"trainer.recipes.mnist:Config": "mnist", "trainer.recipes.byte_lm": "byte_lm"}.items():
+        assert recipe_class(old) is recipe_class(name)
+        assert name_of(recipe_class(old)) == name
+        assert is_ours(old)
     assert not is_ours("mnist:Config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Recipe):
+    """A recipe of a user's."""
+
+    width: int = 1
+    sizes: tuple[int, ...] = (1,)
+    module: str = "mine"
+    flip: bool = True
+
+    def task(self):
+        raise NotImplementedError
+
+    def train_input(self, ctx):
+        return [np.ones(1)]
+
+    eval_input = train_input
+
+
+def test_of_a_recipe_of_ones_own_only_numbers_are_taken_and_none_that_is_given(tmp_path):
+    options = ["--width=3", "--sizes", "4", "5", "--module=theirs", f"--workdir={tmp_path}"]
+    (tmp_path / "train").mkdir()
+    append(
+        str(tmp_path),
+        Start(0, "2026-11-26T12:00:00+00:00", {}, None, {}, Command("own:Own", options, "."), {}, "1 cpu"),
+    )
+    recipe = Own(mode="evaluate", trainer=settings(workdir=str(tmp_path)))
+    taken = as_trained(recipe, "own:Own", ["--workdir", str(tmp_path)])
+    assert (taken.width, taken.sizes, taken.module) == (3, (4, 5), "mine")
+    given = as_trained(recipe, "own:Own", ["--width=1"])
+    assert (given.width, given.sizes) == (1, (4, 5))
+    unflipped = as_trained(Own(mode="evaluate", flip=False, trainer=recipe.trainer), "own:Own", ["--no-flip"])
+    assert (unflipped.width, unflipped.flip) == (3, False)
+    assert as_trained(recipe, "other:Own", []) == recipe
+
+
+def told(*records):
+    agreement = Agreement()
+    for record in records:
+        agreement.add(record)
+    return str(agreement)
+
+
+def named(label, predicted):
+    return {"class": 0, "label": 0, "class_name": predicted, "label_name": label}
+
+
+def test_the_most_frequent_confusions_are_named():
+    records = [named("cat", "dog")] * 3 + [named("dog", "cat")] * 2 + [named("cat", "cat")] * 5
+    assert told(*records) == ": 5 agree with their label, 5 do not; most often cat as dog (3), dog as cat (2)"
+    assert told({"class": 1, "label": 2}, {"class": 3, "label": 3}).endswith("1 do not; most often 2 as 1 (1)")
+    assert told({"class": 3, "label": 3}) == ": 1 agree with their label, 0 do not"
+
+
+def test_predictions_without_class_and_label_are_not_counted():
+    assert told({"score": 0.5}, {"class": [1, 2], "label": 1}, {"class": 1}) == ""
+    assert told({"class": 1, "label": 1, "class_name": "cat"}) == ": 1 agree with their label, 0 do not"

@@ -1,10 +1,5 @@
 """Events in a bucket: parts that are few, whole, and one run for TensorBoard. On disk they stay one file."""
 
-import json
-import subprocess
-import sys
-import textwrap
-
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 
@@ -13,26 +8,6 @@ from pipeline.storage.gcs import GcsStorage
 from pipeline.storage.storage import join
 from trainer.events.metrics_file import PartsSink
 from trainer.events.reports import EventWriter
-
-READER = """
-    import json, sys, types
-
-    # TensorBoard's own stand-in for tensorflow, whose import is slow.
-    sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
-    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
-
-    runs = EventMultiplexer(size_guidance={"scalars": 0}).AddRunsFromDirectory(sys.argv[1]).Reload()
-    print(json.dumps({run: {tag: [(point.step, point.value) for point in runs.Scalars(run, tag)]
-                            for tag in tags["scalars"]} for run, tags in runs.Runs().items()}))
-"""
-
-
-def tensorboard_shows(logdir):
-    """{run: {tag: [[step, value], ...]}} as TensorBoard reads a directory."""
-    program = [sys.executable, "-c", textwrap.dedent(READER), str(logdir)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 class Clock:
@@ -45,6 +20,17 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
+
+
+def tensorboard_shows(logdir):
+    """{run: {tag: [(step, value), ...]}} as TensorBoard reads a directory."""
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+
+    runs = EventMultiplexer(size_guidance={"scalars": 0}).AddRunsFromDirectory(str(logdir)).Reload()
+    return {
+        run: {tag: [(point.step, point.value) for point in runs.Scalars(run, tag)] for tag in tags["scalars"]}
+        for run, tags in runs.Runs().items()
+    }
 
 
 @pytest.fixture
@@ -117,7 +103,7 @@ def test_tensorboard_shows_the_parts_as_one_run_and_a_resumed_one_in_place_of_th
         (tmp_path / "train" / name).write_bytes(data)
         length = int.from_bytes(data[:8], "little")
         assert Event.FromString(data[12 : 12 + length]).file_version == "brain.Event:2"
-    expected = [[step, step / 2] for step in range(1, 21)] + [[step, float(step)] for step in range(21, 31)]
+    expected = [(step, step / 2) for step in range(1, 21)] + [(step, float(step)) for step in range(21, 31)]
     assert tensorboard_shows(tmp_path) == {"train": {"loss": expected}}
 
 

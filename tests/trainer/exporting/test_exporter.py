@@ -51,6 +51,7 @@ def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_ch
     assert steps_of("final", tmp_path) == [4]
 
 
+@pytest.mark.slow
 def test_a_model_is_exported_after_its_checkpoint_is_reported_complete(train, vector_input, tmp_path):
     class Complete(Callback):
         exported = ()
@@ -63,13 +64,13 @@ def test_a_model_is_exported_after_its_checkpoint_is_reported_complete(train, ve
     assert complete.exported == ((2, []), (4, [2]))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"origin": 1}', '{"origin": {"metrics": {"loss": []}}}', '"\xff"'])
+@pytest.mark.parametrize("text", ["", '{"origin": 1}', '{"origin": {"metrics": {"loss": []}}}', '"\xff"'])
 def test_best_export_refuses_to_compare_with_a_damaged_export(tmp_path, text):
     extra = tmp_path / "7/assets.extra"
     extra.mkdir(parents=True)
     (tmp_path / "7/saved_model.pb").touch()
     (extra / "infeed.json").write_bytes(text.encode("latin1"))
-    with pytest.raises(ExportError, match=r"7/assets\.extra/infeed\.json is damaged: .*\. Copy it again, or remove it"):
+    with pytest.raises(ExportError, match=r"7/assets\.extra/infeed\.json is damaged"):
         measured(str(tmp_path), "loss")
 
 
@@ -84,15 +85,66 @@ def test_best_exports_only_what_is_better_than_the_newest_export_also_after_a_re
     assert steps_of("best", tmp_path) == [2, 4]
 
 
+@pytest.mark.slow
 def test_an_exporter_ignores_evaluations_of_another_name(train, vector_input, tmp_path):
     train(2, [Exporter(str(tmp_path / "other"), vector_input, name="other")])
     assert not Path(tmp_path / "other").exists()
 
 
-def test_a_training_that_will_export_needs_tensorflow_at_its_start(vector_input, tmp_path, monkeypatch):
+class Inverted:
+    """An op without a method tensorflow."""
+
+    def __init__(self, key):
+        self.reads = (key,)
+
+    def __repr__(self):
+        return f"Inverted({self.reads[0]!r})"
+
+    def output_spec(self, specs):
+        return {key: specs[key] for key in self.reads}
+
+    def __call__(self, features, rng):
+        return {key: ~features[key] for key in self.reads}
+
+
+@pytest.mark.slow
+def test_a_training_names_at_its_start_the_ops_that_its_exports_cannot_contain(photographs, tmp_path, caplog):
+    def told(ops, evaluated):
+        def input_fn(ctx):
+            opened.append(ctx.mode)
+            return photographs.input(ctx, *ops)
+
+        opened: list[str] = []
+        caplog.clear()
+        workdir = str(tmp_path / f"{len(ops)} {evaluated}")
+        trainer = Trainer(
+            photographs.trainer._job.task,
+            replace(photographs.trainer.config, workdir=workdir),
+            callbacks=[Exporter(str(tmp_path / "exports"), input_fn, name="never evaluated")],
+        )
+        if evaluated:
+            trainer.train_and_evaluate(photographs.input, input_fn, max_steps=1)
+        else:
+            trainer.train(photographs.input, max_steps=1)
+        started = next(at for at, text in enumerate(caplog.messages) if text.startswith("training steps 0 to 1"))
+        return opened, [text for text in caplog.messages[:started] if "tensorflow(features)" in text]
+
+    caplog.set_level("INFO", "trainer")
+    label, image = Inverted("image/class/label"), Inverted("image")
+    assert told([label], evaluated=False) == (["predict"], [])
+    for evaluated, mode in ((False, "predict"), (True, "eval")):
+        opened, texts = told([label, image], evaluated)
+        assert opened == [mode]
+        assert [text.partition(" so ")[0] for text in texts] == [
+            "export: Inverted('image') has no method tensorflow(features),"
+        ]
+
+
+def test_a_training_that_will_export_needs_tensorflow_at_its_start(train, vector_input, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OptionError, match=r"exports need TensorFlow, which is not installed. Install it: pip install"):
-        Exporter(str(tmp_path / "exports"), vector_input)
+        train(2, [Exporter(str(tmp_path / "exports"), vector_input)])
+    assert not (tmp_path / "exports").exists()
 
 
 def test_wrong_options_are_one_error(train, vector_input, tmp_path):
@@ -108,6 +160,7 @@ def test_wrong_options_are_one_error(train, vector_input, tmp_path):
         train(2, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="los")])
 
 
+@pytest.mark.slow
 def test_training_continues_if_a_callback_catches_a_failed_export(train, vector_input, tmp_path):
     class Forgiving(Exporter):
         def on_evaluation_end(self, end):

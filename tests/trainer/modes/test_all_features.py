@@ -14,6 +14,8 @@ from trainer.optimizers.config import OptimizerConfig, Run
 from trainer.trainer import Trainer
 from trainer.warm_start.config import WarmStart
 
+pytestmark = pytest.mark.slow
+
 STEPS, MIDDLE, BATCH = 24, 12, 16
 OPTIMIZER = OptimizerConfig(
     optimizer="lamb",

@@ -45,32 +45,6 @@ def test_training_is_the_same_with_evaluations_in_between_and_they_are_those_of_
         assert (alone.metrics, alone.crc) == (each.metrics, each.crc)
 
 
-def test_a_plain_iterable_is_made_anew_for_every_evaluation(dense_task, vectors, config):
-    batches = [{key: array[i : i + 16] for key, array in vectors.items()} for i in range(0, 96, 16)]
-    made = []
-
-    def input_fn(ctx):
-        made.append(ctx.mode)
-        return batches * (100 if ctx.mode == "train" else 1)
-
-    trainer = Trainer(dense_task, config(checkpoint_every_steps=5))
-    result = trainer.train_and_evaluate(input_fn, input_fn, max_steps=10)
-    assert [each.records for each in result.evaluations] == [96] * 2
-    assert sorted(made) == ["eval"] * 2 + ["train"]
-
-
-def test_the_best_checkpoint_stays(dense_task, vector_input, config):
-    settings = config(checkpoint_every_steps=5, keep_max=1, keep_best="accuracy")
-    result = Trainer(dense_task, settings).train_and_evaluate(vector_input, vector_input, max_steps=20)
-    accuracy = {each.step: each.metrics["accuracy"] for each in result.evaluations}
-    best = max(accuracy, key=lambda step: (accuracy[step], -step))
-    checkpoints = CheckpointManager(settings)
-    assert checkpoints.best() == best
-    # Removal comes with a save, before the newest is evaluated: the best until then may still be there.
-    assert {best, 20} <= set(checkpoints.steps())
-    assert len(checkpoints.steps()) <= 3
-
-
 def test_a_finished_run_catches_up_on_its_evaluation_once(dense_task, vector_input, config):
     trainer = Trainer(dense_task, config(max_steps=10))
     trainer.train(vector_input)
@@ -79,14 +53,9 @@ def test_a_finished_run_catches_up_on_its_evaluation_once(dense_task, vector_inp
     assert trainer.train_and_evaluate(vector_input, vector_input).evaluations == ()
 
 
-def test_a_name_sets_the_directory_of_its_events(dense_task, vector_input, config):
-    settings = config(checkpoint_every_steps=5)
-    trainer = Trainer(dense_task, settings)
-    trainer.train_and_evaluate(vector_input, vector_input, max_steps=10, name="validation")
-    lines = Path(settings.workdir, "eval_validation", "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [5, 10]
-    with pytest.raises(OptionError, match="eval_every_steps=0 must be an int above 0"):
-        trainer.train_and_evaluate(vector_input, vector_input, max_steps=10, eval_every_steps=0)
+def test_evaluations_every_zero_steps_are_refused(dense_task, vector_input, config):
+    with pytest.raises(OptionError, match="eval_every_steps=0"):
+        Trainer(dense_task, config()).train_and_evaluate(vector_input, vector_input, max_steps=10, eval_every_steps=0)
 
 
 class Diary(Callback):

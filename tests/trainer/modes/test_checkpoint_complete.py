@@ -106,9 +106,10 @@ class Ends(Callback):
             raise KeyError("mine")  # while the checkpoint is being written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "error"),
-    [("stopped", None), (signal.SIGTERM, Preempted), (signal.SIGINT, KeyboardInterrupt), ("failed", KeyError)],
+    [("stopped", None), (signal.SIGTERM, Preempted), ("failed", KeyError)],
 )
 @pytest.mark.usefixtures("_fresh_process")
 def test_every_remaining_checkpoint_was_reported_however_the_run_ended(dense_task, vector_input, config, how, error):

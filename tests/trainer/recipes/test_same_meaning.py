@@ -133,9 +133,10 @@ def a_test_split_alone(_, records):
 
 CLASSIFIERS = [name for name in NARROW if name not in TEXTS]
 MAPPED = [
-    *((name, case) for name in CLASSIFIERS for case in (in_another_order, a_subset)),
+    *((name, in_another_order) for name in CLASSIFIERS),
     ("tabular", other_statistics),
-    *((name, a_test_split_alone) for name in NARROW),
+    *(pytest.param(name, a_subset, marks=pytest.mark.slow) for name in CLASSIFIERS),
+    *(pytest.param(name, a_test_split_alone, marks=pytest.mark.slow) for name in NARROW),
 ]
 
 
@@ -223,6 +224,7 @@ def test_a_category_that_the_model_has_never_seen_counts_as_missing_and_is_count
     assert (expected.metrics, expected.unseen) == (found.metrics, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_a_label_that_is_no_class_names_its_record_in_training_and_evaluation(trained, name, tmp_path):
     recipe, records = trained(name)
@@ -253,6 +255,7 @@ def parameters(recipe):
     return {name: weights.read(name) for name in weights.arrays}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["images", "tabular"])
 def test_a_warm_start_keeps_the_head_only_if_the_classes_have_equal_names(trained, name, tmp_path):
     recipe, records = trained(name)
@@ -267,6 +270,7 @@ def test_a_warm_start_keeps_the_head_only_if_the_classes_have_equal_names(traine
             assert np.array_equal(array, before[path]) == (not new), path
 
 
+@pytest.mark.slow
 def test_a_warm_start_on_a_table_keeps_statistics_and_vocabularies_but_takes_the_new_classes(trained, tmp_path):
     recipe, records = trained("tabular")
     rows = table_rows(("Zug", "Rome", "Bonn"), ("a", "b"))
@@ -312,6 +316,7 @@ class Own(DataRecipe):
         return {"ops": [decode], "keys": ("image", LABEL), **batch_options(ctx)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "evaluate"])
 def test_a_recipe_of_ones_own_gets_the_models_class_names_and_numbers(tmp_path, mode):
     recipe = Own(tiny=True, eval_split="train", trainer=settings(workdir=str(tmp_path), **SIZES))

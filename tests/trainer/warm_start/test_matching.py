@@ -53,15 +53,11 @@ def test_a_long_list_of_mismatches_is_truncated():
 
 def test_disallowed_mismatches_are_an_error_that_names_the_first_arrays_and_remedy():
     rows = match(MODEL, SAVED, warm())
-    with pytest.raises(
-        CheckpointError,
-        match=r"there does not fit the model: 1 array not in the checkpoint \(body/"
-        r"bias: float32 \[3\]\); 1 array not in the model \(old: .*init_exclude",
-    ) as strict:
+    with pytest.raises(CheckpointError, match=r"not in the checkpoint \(body/bias.*not in the model \(old") as strict:
         check_rows("there", rows, warm(init_mismatch="skip"))
     assert "init_strict=False allows" in str(strict.value)
     assert "kind of number" not in str(strict.value).split("Rename")[0]
-    with pytest.raises(CheckpointError, match=r"2 arrays of another shape or kind of number \(count: .*'skip'"):
+    with pytest.raises(CheckpointError, match=r"2 arrays are of another shape or kind of number \(count: .*'skip'"):
         check_rows("there", rows, warm(init_strict=False))
     check_rows("there", rows, warm(init_strict=False, init_mismatch="skip"))
 
@@ -82,11 +78,8 @@ def test_each_star_of_a_rename_keeps_its_match_and_the_first_pattern_wins():
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (
-            {"init_exclude": ("heed/*",)},
-            "pattern 'heed/\\*' matches no array of the model or the checkpoint.*head/kernel",
-        ),
-        ({"init_rename": ("body.*=*",)}, "pattern 'body.\\*' of init_rename is the first to match no array"),
+        ({"init_exclude": ("heed/*",)}, r"'heed/\*' matches no array"),
+        ({"init_rename": ("body.*=*",)}, r"'body.\*' of init_rename"),
         ({"init_rename": ("old=count",)}, "both 'old' and 'count' would be 'count'"),
     ],
 )

@@ -1,8 +1,13 @@
-"""The trainer works where tensorflow cannot be imported."""
+"""What works without TensorFlow, and what names the package to install."""
 
 import subprocess
 import sys
 import textwrap
+
+import pytest
+
+from pipeline.errors import OptionError
+from trainer.wandb import WandbCallback
 
 PROGRAM = """
     import sys
@@ -35,8 +40,15 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_importing_everything_but_exports_training_and_evaluating_need_no_tensorflow(tmp_path):
     program = [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM), str(tmp_path / "run")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) < 0.1
+
+
+def test_without_the_package_the_error_names_the_command_that_installs_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(OptionError, match=r"WandbCallback needs the package wandb: pip install -e '"):
+        WandbCallback(str(tmp_path))

@@ -1,14 +1,68 @@
-"""The FLOPs of a traced step: against XLA's analysis where it counts right, otherwise against arithmetic."""
+"""Programs: a second run finds them on disk, and the FLOPs of a step."""
 
+from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from jax import lax
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, PartitionSpec
 
-from trainer.loop.program import flops
+from trainer.loop.program import flops, peak_tflops
+from trainer.task import Task, Variables
+from trainer.trainer import Trainer
+
+
+@pytest.fixture
+def compilations():
+    """compilations(): how often JAX looked into its cache since the last call, and how often it found something."""
+    counts = Counter()
+
+    def count(event, **_):
+        counts[event.rpartition("/")[2]] += 1
+
+    def since():
+        looked, found = counts["compile_requests_use_cache"], counts["cache_hits"]
+        counts.clear()
+        return looked, found
+
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)  # JAX's default
+    jax.monitoring.register_event_listener(count)
+    yield since
+    jax.monitoring.unregister_event_listener(count)
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def smallest_task():
+    def loss_fn(variables, batch, rng, train):
+        return jnp.square(batch["x"] @ variables.params), variables, None
+
+    return Task(lambda rng, spec: Variables(jnp.zeros(8)), loss_fn, optax.sgd(0.1))
+
+
+def test_a_second_run_compiles_nothing(smallest_task, vector_input, config, tmp_path, compilations):
+    def run(name):
+        jax.clear_caches()  # what a new process does not have
+        trainer = Trainer(smallest_task, config(name, compilation_cache_dir=str(tmp_path / "cache")))
+        trainer.train(vector_input, steps=1)
+        trainer.evaluate(vector_input)
+        return compilations()
+
+    looked, found = run("first")
+    assert looked - found >= 3  # the state, a step of training, one of evaluation
+    kept = sorted((tmp_path / "cache").iterdir())
+    assert run("second") == (looked, looked)
+    assert sorted((tmp_path / "cache").iterdir()) == kept
+
 
 ROWS, WIDTH = 8, 16
 PRODUCT = 2 * ROWS * WIDTH * WIDTH
@@ -71,3 +125,8 @@ def test_a_part_of_each_device_counts_on_every_device():
     rows = PartitionSpec("data")
     split = jax.shard_map(jnp.matmul, mesh=mesh, in_specs=(rows, PartitionSpec()), out_specs=rows)
     assert counted(split, X, W) == PRODUCT
+
+
+def test_only_devices_with_a_data_sheet_have_a_peak():
+    kinds = ["TPU v5 lite", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA L40", "cpu"]
+    assert [peak_tflops(SimpleNamespace(device_kind=kind)) for kind in kinds] == [197, 989, None, None, None]
