@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import fork_server as forks
 import pytest
+from beam_jobs.counts import Counts, counts_of, read_counts
 from rich.progress import Progress
 
 from beam_jobs import launch as progress_bars
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
-from beam_jobs.counts import Counts, counts_of, read_counts
 from beam_jobs.launch import _Bar, _update
 from beam_jobs.receipts import Receipt
 from pipeline.errors import ConversionError

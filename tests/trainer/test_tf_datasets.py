@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import tf_data
 from pipeline.datasets import train_dataset
-from pipeline.errors import EvaluationError, FingerprintError, InputError, OptionError
+from pipeline.errors import EvaluationError, FingerprintError, InputError
 from pipeline.tf_cpu import tf
 from trainer.trainer import Trainer
 

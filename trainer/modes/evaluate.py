@@ -135,7 +135,8 @@ def evaluate_continuously(
             try:
                 with open_session(job) as session:
                     start = restore(session, "eval", input_fn, step, None)
-                    evaluation = Evaluation.after(evaluation, session, start.opened, start.state, step)
+                    arguments = session, start.opened, start.state, step
+                    evaluation = evaluation.again(*arguments) if evaluation else Evaluation(*arguments)
                     result = evaluation.epoch()
                     evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
             except (CheckpointError, HostError):
@@ -196,8 +197,8 @@ class PeriodicEvaluations:
         whether the training has ended."""
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
-            evaluation = Evaluation.after(self._evaluations.get(name), self._session, opened, state, step)
-            self._evaluations[name] = evaluation
+            before, arguments = self._evaluations.get(name), (self._session, opened, state, step)
+            evaluation = self._evaluations[name] = before.again(*arguments) if before else Evaluation(*arguments)
             result = replace(evaluation.epoch(), name=name)
             self.results.append(result)
             self._session.ownership.fence()

@@ -63,18 +63,15 @@ class Evaluation:
         one_step = eval_step(job.traced_task, with_rows=rows, axes=job.placement.axes)
         self._program = job.program(one_step, carry, opened, k)
 
-    @staticmethod
-    def after(
-        before: "Evaluation | None", session: Session, opened: OpenedInput, state: TrainState, step: int
-    ) -> "Evaluation":
-        """The evaluation of another state: the one before, if the input has the shapes of its program, or a new one."""
-        if before is None or (opened.struct, opened.source.info.steps_per_epoch) != before._shapes:
+    def again(self, session: Session, opened: OpenedInput, state: TrainState, step: int) -> "Evaluation":
+        """The evaluation of another state: this one, with its program, if the input has its shapes, or a new one."""
+        if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
             return Evaluation(session, opened, state, step)
-        before._session, before.state, before._step = session, state, step
-        if opened is not before._given:
-            before._given = before._opened = opened
-            before._exhausted = False
-        return before
+        self._session, self.state, self._step = session, state, step
+        if opened is not self._given:
+            self._given = self._opened = opened
+            self._exhausted = False
+        return self
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.
