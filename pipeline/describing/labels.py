@@ -12,10 +12,8 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
-def label_text(labels: Labels | None, label: int) -> str:
+def label_text(labels: Labels, label: int) -> str:
     """The number of a label, and its name if it has one."""
-    if labels is None:
-        return str(label)
     name = labels.name_of(label)
     return f"{label} {'(outside the range)' if name is None else shortened(name, MOST_NAME)}"
 

@@ -243,7 +243,7 @@ def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[t
     """(what, value) of a split."""
     if raw := _raw(entry.sources):
         yield f"{name}: raw data", raw
-    if conversion.started is not None:
+    if conversion.started is not None and conversion.seconds is not None:
         when = datetime.fromtimestamp(conversion.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         yield f"{name}: converted", f"{when}, in {format_seconds(conversion.seconds)}"
     if conversion.problem:

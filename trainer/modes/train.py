@@ -137,7 +137,7 @@ def _open_loop(
     marks = Marks(every, profile.stops)
     pace = Pace(config.loop_seconds, partial(job.steps_per_dispatch, opened, every)) if config.loop_seconds else None
     k = 1 if pace else job.steps_per_dispatch(opened, every)
-    program = job.program(_training_step(job), begun.state, opened, k)
+    program = job.program(training_step(job), begun.state, opened, k)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
     size = _step_size(job, program)  # before the log line: tracing may fail
     _say_beginning(job, begun, end, f"{config.iterations_per_loop} of" if pace else k, program.scans)
@@ -166,7 +166,7 @@ def _open_loop(
         yield loop, feeder
 
 
-def _training_step(job: Job) -> Step:
+def training_step(job: Job) -> Step:
     """The step function, as configured."""
     config, placement = job.config, job.placement
     return train_step(
