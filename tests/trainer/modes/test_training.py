@@ -147,8 +147,8 @@ def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_in
         ({"steps": 5, "max_steps": 5}, "steps=5 and max_steps=5 are both given"),
         ({"steps": 0}, "steps=0 must be an int above 0"),
         ({"max_steps": -1}, "max_steps=-1 must be an int above 0"),
-        ({"steps": 2.0}, r"steps=2\.0 is a float"),
-        ({"max_steps": True}, "max_steps=True is a bool"),
+        ({"steps": 2.0}, r"steps=2\.0 must be an int"),
+        ({"max_steps": True}, "max_steps=True must be an int"),
     ],
 )
 def test_contradictory_or_missing_numbers_of_steps_are_refused(dense_task, vector_input, config, arguments, text):
