@@ -76,9 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print lines of JSON rather than a table")
     parser.add_argument("--output", metavar="FILE", help="write lines of JSON to a file, local or gs://")
     args = parser.parse_args(argv)
-    if args.step not in (None, "best") and not args.step.isdecimal():
+    step = int(args.step) if (args.step or "").isdecimal() else args.step
+    if not isinstance(step, int) and step not in (None, "best"):
         raise OptionError(f"--step={args.step}: give the number of a step, or best.")
-    step = int(args.step) if args.step and args.step.isdecimal() else args.step
     if args.output is not None and open_storage(args.output).exists(args.output):
         raise OptionError(EXISTS.format(args.output))
     paths = [path for given in args.files for path in _files(given)]

@@ -132,7 +132,6 @@ PLACES: Mapping[str, Proof] = {
     "trainer/command/running.py:_write_predictions": RUN,
     "trainer/events/metrics_file.py:_cut_parts": IN_OUR_FORMAT,
     "trainer/kept_data.py:keep": RUN,
-    "trainer/events/metrics_file.py:_end_incomplete_line": IN_OUR_FORMAT,
     "trainer/events/metrics_file.py:_open": IN_OUR_FORMAT,
     "trainer/events/profile.py:Profile._upload": RUN,
     "trainer/exporting/making.py:write_description": PRIVATE,

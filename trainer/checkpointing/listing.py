@@ -166,7 +166,7 @@ class Evaluations:
 
     def __init__(self, workdir: str) -> None:
         self._storage = open_storage(workdir)
-        self._path = join(str(workdir), EVALUATIONS)
+        self._path = join(workdir, EVALUATIONS)
 
     def read(self) -> Metrics:
         """All of them. Raises CheckpointError for a file that is not ours."""

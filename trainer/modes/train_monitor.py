@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import jax
@@ -60,8 +59,9 @@ class TrainMonitor(AbstractContextManager):
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
         self._feeder, self._size = feeder, size
-        line = partial(ProgressLine, start, end, size, config.log_every, slowest=session.watchdog.slowest_host)
-        self._line = line() if jax.process_index() == 0 else None
+        self._line = None
+        if jax.process_index() == 0:
+            self._line = ProgressLine(start, end, size, config.log_every, slowest=session.watchdog.slowest_host)
         self._began = time.perf_counter()
         self._seconds = self._away = self._saving = 0.0
 

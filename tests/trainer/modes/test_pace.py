@@ -98,7 +98,7 @@ def test_checkpoints_by_the_clock_have_the_given_interval(config, every, tick, e
             checkpoints=SimpleNamespace(settle=lambda: None),
         )
         profile = SimpleNamespace(stops=(), at=lambda step: None)
-        parts = dict.fromkeys(["program", "monitor", "recorder", "spent"]) | {"profile": profile}
+        parts = dict.fromkeys(["program", "monitor", "recorder", "began"]) | {"profile": profile}
         loop = Loop(session, None, Begun(0, None, None), 100, clock=lambda: now, **parts)
         for step in range(1, 36):
             now += tick

@@ -146,7 +146,7 @@ def test_a_new_head_is_left_out_and_keeps_its_fresh_values(task, fresh, tmp_path
     kept = {name: value for name, value in loaded(fresh[1]).items() if name.startswith("head/")}
     for settings in ({"init_exclude": ("head/*",)}, {"init_mismatch": "skip"}):
         assert_equal(begun(task, fresh, tmp_path / "a.safetensors", **settings), {**ARRAYS, **kept})
-    with pytest.raises(CheckpointError, match=r"2 arrays of another shape .*head/bias: float32 \[5\] in the check"):
+    with pytest.raises(CheckpointError, match=r"2 arrays of another shape .*head/bias: F32 \[5\] in the check"):
         begun(task, fresh, tmp_path / "a.safetensors")
 
 
