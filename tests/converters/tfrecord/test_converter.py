@@ -139,9 +139,7 @@ def test_an_output_that_is_the_raw_directory_is_refused(raw):
 
 def test_a_conversion_never_overwrites_the_infeed_shards_that_it_reads(raw, tmp_path):
     convert(raw, tmp_path / "out")
-    with pytest.raises(
-        OptionError, match=r"is the directory of the raw data: shards and dataset_info.json would replace"
-    ):
+    with pytest.raises(OptionError, match="is the directory of the raw data"):
         convert(tmp_path / "out", tmp_path / "out", "--overwrite")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.errors import OptionError
-from pipeline.sources.foreign_splits import matching_files
+from pipeline.sources.named_splits import matching_files
 from pipeline.storage.local import LocalStorage
 
 
