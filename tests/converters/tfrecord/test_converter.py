@@ -131,7 +131,7 @@ def test_a_directory_of_ours_keeps_its_name_schema_and_labels(raw_imagenet, tmp_
 
 def test_a_conversion_never_overwrites_the_infeed_shards_that_it_reads(raw, tmp_path):
     convert(raw, tmp_path / "out")
-    with pytest.raises(OptionError, match=r"is the directory of the raw data: shards and dataset_info.json would"):
+    with pytest.raises(OptionError, match="is the directory of the raw data"):
         convert(tmp_path / "out", tmp_path / "out", "--overwrite")
 
 

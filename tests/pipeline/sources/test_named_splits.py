@@ -77,7 +77,7 @@ def test_a_pattern_takes_what_it_matches_also_in_folders_below(tmp_path):
         "train": ["b-0", "b-1", "deep/b-7"],
         "test": ["a-0"],
     }
-    with pytest.raises(OptionError, match=r"train=c\* matches no file in .*\. It has: .*a-0, b-0, b-1\."):
+    with pytest.raises(OptionError, match=r"/c\* matches no file\. .* has: a-0, b-0, b-1\."):
         files_by_pattern(LocalStorage(), str(tmp_path), [("train", "c*")])
     with pytest.raises(OptionError, match=r"b-0 matches a pattern of 'train' and one of 'test'"):
         files_by_pattern(LocalStorage(), str(tmp_path), [("train", "b-*"), ("test", "*-0")])
