@@ -66,7 +66,7 @@ def test_describe_prints_schema_and_splits(animals, describe):
     assert "\nlabel int64 1 value which [bold]animal\n" in printed  # text, not markup
     assert "\nbox float32 any length, optional\n" in printed
     assert "\nimage bytes 1 value, optional image\n" in printed
-    assert f"\ntrain 4 {entry.num_bytes} B 2 3 png_to_jpeg 2\n" in printed
+    assert f"\ntrain 4 {entry.num_bytes} B 2 3 PNG to JPEG 2\n" in printed
     assert f"train: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed 0" in printed
 
 

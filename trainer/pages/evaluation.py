@@ -18,7 +18,7 @@ from trainer.results import EvalResult, EvaluatedRecords
 SHOWN, MOST_METRICS = 24, 100
 OF_CLASSES = ("class", "label", "probability")
 OF_RECORDS = ("text", "where")
-ALL_RIGHT, FIRST = "Every prediction is right.", "Those with the largest losses first."
+FIRST = "Those with the largest losses first."
 Told = str | int | float
 NO_CLASSES = (
     "This page has no table of classes: it needs the predictions 'class' and 'label', each one integer per record."
@@ -155,20 +155,21 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
     """The page of this result, with what the same evaluation passed to on_records. Its first three parts are open."""
     classes = find_classes(records.loss, records.predictions, about.class_names, about.label_names)
     listed = _Records(records, classes, about)
-    sections = [Section("", [_figures(result, classes), *_reasons(result)])]
+    wrong = classes.wrong | ~np.isfinite(records.loss) if classes and classes.wrong.any() else None
+    note = FIRST if wrong is not None or not classes else f"Every prediction is right. {FIRST}"
+    sections = [
+        Section("", [_figures(result, classes), *_reasons(result)]),
+        Section(
+            "Worst records" if wrong is None else "Worst mistakes",
+            [Note(note), listed.block(worst(records.loss, SHOWN, wrong))],
+        ),
+    ]
     if classes:
-        odd = classes.wrong | ~np.isfinite(records.loss)
-        places = worst(records.loss, SHOWN, odd)
-        mistakes = [Note(FIRST), listed.block(places)] if odd.any() else [Note(ALL_RIGHT)]
         confused = [classes.pairs()] if classes.wrong.any() else []
         sections += [
-            Section("Worst mistakes", mistakes),
             Section("Confusion matrix", [classes.matrix()]),
             Section("Classes", [classes.table(), *confused], folded=True),
         ]
-    else:
-        places = worst(records.loss, SHOWN)
-        sections.append(Section("Worst records", [Note(FIRST), listed.block(places)]))
     losses = [histogram("Loss of each record", records.loss, ""), *[Note(NO_CLASSES)] * (not classes)]
     sections.append(Section("Losses", losses, folded=True))
     sections.append(Section("All metrics and their proof", [_metrics(result), _proof(result, about)], folded=True))

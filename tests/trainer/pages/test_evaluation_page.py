@@ -134,12 +134,12 @@ def test_the_page_shows_the_worst_mistakes_with_their_pictures(evaluated, images
     assert html.count("<img ") == 24
 
 
-def test_a_page_without_mistakes_says_so():
+def test_a_page_without_mistakes_says_so_and_shows_the_largest_losses():
     label = np.array([1, 2])
-    records = EvaluatedRecords(None, np.zeros(2, np.float32), {"class": label, "label": label})
-    assert blocks_of(evaluation_page(result_of(2), records, About("line")))["Worst mistakes"] == [
-        Note("Every prediction is right.")
-    ]
+    records = EvaluatedRecords(None, np.array([0.5, 1], np.float32), {"class": label, "label": label})
+    note, table = blocks_of(evaluation_page(result_of(2), records, About("line")))["Worst records"]
+    assert note.text == "Every prediction is right. Those with the largest losses first."
+    assert [row[0] for row in table.rows] == [1.0, 0.5]
 
 
 def captions(pictures, name):
