@@ -52,7 +52,7 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command("train", "trainer", "Runs a recipe: trains, evaluates or predicts."),
         Command("predict", "trainer.predict", "Predicts images or rows that were never converted."),
         Command("checkpoints", "trainer.checkpoints", "Lists the checkpoints of a work directory."),
-        Command("report", "trainer.report", "Prints how a training is doing: state, metrics, proof, speed."),
+        Command("report", "trainer.report", "Prints the state, metrics, proof and speed of a run."),
         Command("seen", "trainer.seen", "Lists the records that a training step saw."),
     ),
     "Try infeed": (
