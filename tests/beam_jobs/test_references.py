@@ -168,7 +168,7 @@ def by_the_formula(job, refs):
     order = sorted(range(len(refs)), key=lambda i: (rank[i], refs.key[i]))
     sizes = framed_bytes(job.converter, refs)
     total, before, shards = int(sizes.sum()), 0, {}
-    num_shards = (job.num_shards or {}).get("train") or max(1, round(total / job.target_shard_bytes))
+    num_shards = job.num_shards.get("train") or max(1, round(total / job.target_shard_bytes))
     for i in order:
         n = int(sizes[i])
         shard = min(num_shards - 1, (2 * before + n) * num_shards // (2 * total)) if total else 0
@@ -183,7 +183,7 @@ SIZES = st.lists(st.integers(0, 3000), min_size=1, max_size=60)
 @settings(max_examples=examples(30), deadline=None)
 @given(SIZES, st.sets(st.integers(0, 59), max_size=5), st.none() | st.integers(1, 9))
 def test_the_assignment_by_buckets_is_the_formula_over_the_whole_list(sizes, error, num_shards):
-    job = make_job(num_shards=num_shards and {"train": num_shards})
+    job = make_job(num_shards={"train": num_shards} if num_shards else {})
     refs = make_refs(sizes, error)
     assert shards_of(*plan_of(job, refs)) == by_the_formula(job, refs)
 
