@@ -246,7 +246,7 @@ def predictions(order):
         return NumberedInput(ctx, records=75)
 
     def trainer(model=1, devices=range(4)):
-        config = settings(order, model_parallelism=model, iterations_per_loop=1)
+        config = settings(order, mesh=f"model={model}", iterations_per_loop=1)
         task = replace(dense_task(), predict_fn=means)
         return Trainer(task, config, [jax.devices()[i] for i in devices])
 
