@@ -5,7 +5,6 @@ The same bytes, parameters and metrics as with everything on a disk, although on
 import json
 import logging
 import os
-import re
 
 import pytest
 from fake_gcs import stand_ins

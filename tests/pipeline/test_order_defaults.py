@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from usual_order import usual_order
 
-from pipeline.datasets import train_dataset
-from pipeline.hosts import Hosts
 from pipeline.order_defaults import Sizes, default_streams, plan_records
 from pipeline.orders.order import divisors
 from pipeline.orders.shuffle import default_block_records
@@ -41,17 +39,6 @@ def test_default_streams_blocks_and_windows_never_change():
     assert order.steps_per_epoch == 1251
     assert (default_block_records(2_500_000, 10**9), default_block_records(0.5, 2 * 10**10)) == (1, 1_000_000)
     assert (default_block_records(1_000, 1_797), default_block_records(1_000, 60_000)) == (1, 4)
-
-
-def test_more_hosts_than_streams_are_warned_with_the_option_to_set(numbers_of, caplog):
-    caplog.set_level("INFO", "pipeline")
-    directory = numbers_of(40, 40)
-    options = {"global_batch": 8, "hosts": Hosts(3, 8), "keys": ()}
-    train_dataset(directory, streams=8, block_records=4, **options)
-    train_dataset(directory, streams=4, block_records=1, **options)  # hosts share no block of one record
-    train_dataset(directory, streams=4, block_records=4, **options)
-    (line,) = [line for line in caplog.messages if "streams" in line]
-    assert line.startswith("8 hosts share 4 streams, so some read the same blocks. With streams=8 on all hosts")
 
 
 N, CLASSES, ROWS = 1_281_167, 1000, 1024

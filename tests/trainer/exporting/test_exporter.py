@@ -107,39 +107,6 @@ class Inverted:
         return {key: ~features[key] for key in self.reads}
 
 
-@pytest.mark.slow
-def test_a_training_names_at_its_start_the_ops_that_its_exports_cannot_contain(photographs, tmp_path, caplog):
-    def told(ops, evaluated):
-        def input_fn(ctx):
-            opened.append(ctx.mode)
-            return photographs.input(ctx, *ops)
-
-        opened: list[str] = []
-        caplog.clear()
-        workdir = str(tmp_path / f"{len(ops)} {evaluated}")
-        trainer = Trainer(
-            photographs.trainer._job.task,
-            replace(photographs.trainer.config, workdir=workdir),
-            callbacks=[Exporter(str(tmp_path / "exports"), input_fn, name="never evaluated")],
-        )
-        if evaluated:
-            trainer.train_and_evaluate(photographs.input, input_fn, max_steps=1)
-        else:
-            trainer.train(photographs.input, max_steps=1)
-        started = next(at for at, text in enumerate(caplog.messages) if text.startswith("training steps 0 to 1"))
-        return opened, [text for text in caplog.messages[:started] if "tensorflow(features)" in text]
-
-    caplog.set_level("INFO", "trainer")
-    label, image = Inverted("image/class/label"), Inverted("image")
-    assert told([label], evaluated=False) == (["predict"], [])
-    for evaluated, mode in ((False, "predict"), (True, "eval")):
-        opened, texts = told([label, image], evaluated)
-        assert opened == [mode]
-        assert [text.partition(" so ")[0] for text in texts] == [
-            "export: Inverted('image') has no method tensorflow(features),"
-        ]
-
-
 def test_a_training_that_will_export_needs_tensorflow_at_its_start(train, vector_input, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OptionError, match=r"exports need TensorFlow, which is not installed. Install it: pip install"):
