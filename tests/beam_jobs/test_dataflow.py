@@ -267,14 +267,14 @@ def test_a_traceback_is_preferred_as_the_reason_and_reported_with_its_remedy():
     assert advice("something else") == ""
 
 
-def test_the_dataflow_page_states_the_defaults_and_commands_that_exist():
-    page = (ROOT / "beam_jobs/DATAFLOW.md").read_text()
+def test_the_page_of_runners_states_the_defaults_and_commands_that_exist():
+    page = (ROOT / "beam_jobs/RUNNERS.md").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     install = re.search(r"FROM apache/beam_python.*\nRUN pip install --no-cache-dir (.*)", page)
     assert shlex.split(install[1]) == project["dependencies"]
     for default in (f"`{MACHINE_TYPE}`, {DISK_GB} GB", f"more than {MAX_WORKERS}", "12 for ImageNet"):
         assert default in page
-    command = re.search("^python -m converters.imagenet_to_gcs (.*)", page, re.MULTILINE)
+    command = re.search("^infeed convert imagenet (--runner=dataflow .*)", page, re.MULTILINE)
     args, rest = imagenet_to_gcs._parser().parse_known_args(shlex.split(command[1]))
     assert args.runner == "dataflow"
     beam_options(args, [*rest, f"--project={args.project}"])

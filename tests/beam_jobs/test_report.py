@@ -98,7 +98,7 @@ def test_the_bar_restarts_when_the_claim_is_replaced_and_tolerates_a_damaged_one
         for plan, shards in (("old", 2), ("new", 7)):
             write_claim(tmp_path, plan=plan, num_shards=shards)
             receipt = receipt_file("train", 0, shards)
-            bar.update(LocalStorage(), {plan_file("train"), receipt}, Counts())
+            bar.refresh(LocalStorage(), {plan_file("train"), receipt})
             assert (progress.tasks[0].total, progress.tasks[0].completed) == (shards, 1)
     (tmp_path / plan_file("train")).write_text("{")
     _update(job, [bar])
@@ -106,7 +106,7 @@ def test_the_bar_restarts_when_the_claim_is_replaced_and_tolerates_a_damaged_one
 
 def bar_job(directory, sources="a", splits=("train",)):
     found = tuple(Source(split, name, Stat(0)) for split in splits for name in sources)
-    return ConversionJob(None, found, str(directory), counts_dir=str(directory / "nowhere"))
+    return ConversionJob(None, found, str(directory))
 
 
 def write_claim(directory, split="train", **fields):
@@ -117,7 +117,7 @@ def write_claim(directory, split="train", **fields):
 
 def write_receipt(directory, shard, **fields):
     """Of two shards; a receipt with 10 records."""
-    receipt = Receipt("p", "train", shard, 2, 10, 1200, 0, "", "", "", {}, ())
+    receipt = Receipt("p", "train", shard, 2, 10, 1200, 0, "", "", "", {}, (), {}, {}, {}, "", None)
     replace(receipt, **fields).write(LocalStorage(), str(directory))
 
 

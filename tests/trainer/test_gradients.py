@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import OptionError
-from trainer.gradients import accumulated, accumulated_losses, gradients, microbatches
+from trainer.gradients import accumulated, gradients, microbatches
 from trainer.task import Variables
 from trainer.trainer import Trainer
 
@@ -129,11 +129,3 @@ def test_independent_rows_are_added_up_apart_to_the_same_training(noiseless, mak
 def test_a_count_that_does_not_divide_the_rows_of_a_device_is_refused(dense_task, config):
     with pytest.raises(OptionError, match="accumulate=3 does not divide the 4 rows of each device"):
         Trainer(dense_task, config(accumulate=3))
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_the_losses_of_microbatches_are_in_the_order_of_the_rows(noiseless, variables, vectors, count):
-    batch = batch_of(vectors, np.ones(16, np.float32))
-    expected, _, _ = noiseless.loss_fn(variables, batch, jax.random.key(0), True)
-    losses = accumulated_losses(noiseless, variables, microbatches(batch, count), jax.random.key(0))
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)

@@ -375,24 +375,6 @@ def test_a_training_tells_once_that_labels_are_missing_and_at_its_end_how_many(m
     assert f"{sum(missing)} rows had no label" in total
 
 
-def test_a_replayed_step_has_no_loss_for_a_row_without_a_label(make_input, config):
-    data = records()
-    hide(data, slice(0, RECORDS, 2))
-    trainer = Trainer(linear_task("label"), config())
-    trainer.train(lambda ctx: make_input(data, ctx), max_steps=2)
-    (step,) = trainer.replay(lambda ctx: make_input(data, ctx), step=1)
-    assert np.array_equal(np.isnan(step.losses), np.asarray(step.record_ids) % 2 == 0)
-    assert np.array_equal(step.counted, np.asarray(step.record_ids) % 2 == 1)
-    assert np.nanmean(step.losses) == pytest.approx(step.loss, rel=1e-6)
-
-
-def test_a_look_shows_a_missing_label_as_it_is_stored(make_input, config):
-    data = records()
-    hide(data, slice(None))
-    look = Trainer(linear_task("label"), config()).look(lambda ctx: make_input(data, ctx), records=4, draws=1)
-    assert look.draws[0]["label"].tolist() == [-1] * 4
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", [mixup, cutmix], ids=["mixup", "cutmix"])
 def test_a_mix_with_a_record_without_a_label_ends_the_step(make_input, config, mix):

@@ -142,10 +142,10 @@ def test_sizes_are_predicted_within_a_few_bytes_where_images_stay_as_they_are(ra
 
 WRONG = [
     ([], RawDataError, r"no folder of a split \(train, .*It has: cat, dog, grey eel\. .*--validation-fraction"),
-    (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and less than 1"),
+    (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and below 1"),
     (["--validation-fraction=0", "--splits=test"], RawDataError, r"does not have the test split. It has: train\."),
     (["--max-side=0"], OptionError, "--max-side=0: must be at least 1"),
-    (["--jpeg-quality=101"], OptionError, "--jpeg-quality=101: must be 1 to 100"),
+    (["--jpeg-quality=101"], OptionError, "--jpeg-quality=101: must be at least 1 and at most 100"),
 ]
 
 
@@ -234,7 +234,7 @@ def test_a_table_among_the_images_is_named_with_the_command_that_fits(
     raw_image_folder, tmp_path, capsys, name, text, command
 ):
     raw = raw_image_folder.write().directory
-    (raw / name).write_text(text)
+    (raw / name).write_text("")
     flags = ("--max-bad-records=4", "--validation-fraction=0")
     raw_image_folder.convert(tmp_path / "out", *flags)
     printed = capsys.readouterr().out
@@ -243,5 +243,5 @@ def test_a_table_among_the_images_is_named_with_the_command_that_fits(
     for folder in raw_image_folder.files:
         shutil.rmtree(raw / folder)
     for flags in ((), ("--validation-fraction=0",)):
-        with pytest.raises(RawDataError, match=f"If the rows of .*{name} name the images, run: python"):
+        with pytest.raises(RawDataError, match=f"If the rows of .*{name} name the images, use python"):
             raw_image_folder.convert(tmp_path / "other", *flags)

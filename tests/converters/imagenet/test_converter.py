@@ -174,16 +174,3 @@ def converter_of(raw):
 def test_a_class_list_of_ones_own_is_not_the_full_set(raw_imagenet, tmp_path):
     with pytest.raises(OptionError, match="--full-set means ILSVRC2012's own 1000 classes"):
         raw_imagenet.convert(tmp_path, "--full-set")
-
-
-def test_the_original_numbers_of_shards_are_a_flag(raw_imagenet, tmp_path, capsys):
-    raw_imagenet.convert(tmp_path / "out", "--original-shards", "--dry-run")
-    printed = capsys.readouterr().out
-    assert "train: 18 records, " in printed
-    assert " in 1,024 shards of " in printed
-    assert " in 128 shards of " in printed
-
-
-def test_original_shards_and_num_train_shards_exclude_each_other(raw_imagenet, tmp_path):
-    with pytest.raises(OptionError, match="--original-shards and --num-train-shards: give only one of them"):
-        raw_imagenet.convert(tmp_path, "--original-shards", "--num-train-shards=3")

@@ -122,7 +122,7 @@ def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
     [
         (["--sequence-length=1"], OptionError, "--sequence-length=1: must be at least 2, a start token and one other,"),
         (["--delimiter=ab"], OptionError, "--delimiter='ab': it must be one character other than a quote."),
-        (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and less than 1."),
+        (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and below 1."),
         ([], RawDataError, r"has no files of a split, such as train/a\.txt .* It has: a\.txt, t\.csv\. .* give"),
         (["--validation-fraction=0", "--text-column=tex"], OptionError, r"t\.csv has no column 'tex'.*Did you mean"),
         (["--validation-fraction=0", "--tokenizer=byte"], OptionError, r"--tokenizer=byte: .* Did you mean 'bytes'\?"),
@@ -173,7 +173,7 @@ def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, 
     convert(raw, tmp_path / "out", "--validation-fraction=0")
     (tmp_path / "out/text.json").write_text("{}")
     assert verify.main([str(tmp_path / "out")]) == 1
-    assert "text.json: the key tokenizer is missing." in capsys.readouterr().out
+    assert "text.json: it has no checksum." in capsys.readouterr().out
     describe.main([str(tmp_path / "out")])
     said = capsys.readouterr()
     assert "warning: " in said.err

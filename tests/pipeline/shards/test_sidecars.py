@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.sidecars import LATER_FIELDS, sidecar_problems, sidecar_texts, write_sidecars
+from pipeline.shards.sidecars import sidecar_problems, sidecar_texts, write_sidecars
 from pipeline.storage.local import LocalStorage
 
 IMAGE, TEXT = Feature("bytes", content="image"), Feature("bytes", content="text")
@@ -15,15 +15,6 @@ SCHEMA = Schema("tfds", {"image": IMAGE, "label": Feature("int64"), "file_name":
 SHARDS = tuple(ShardEntry(f"ours-{i}", records, 100 * records, 0) for i, records in enumerate((3, 4)))
 ENTRY = SplitEntry(SHARDS, 0, "", "", 0)
 MANIFEST = Manifest("imagenet2012", SCHEMA, {"train": ENTRY}, Labels("label", 0, ("cat", "grey eel", "dög")), "infeed")
-
-# As version 0.1.0 wrote it.
-INFO_0_1 = {
-    "fileFormat": "tfrecord",
-    "moduleName": "infeed",
-    "name": "imagenet2012",
-    "splits": [{"filepathTemplate": "ours-{SPLIT}", "name": "train", "numBytes": "700", "shardLengths": ["3", "4"]}],
-    "version": "5.1.0",
-}
 
 
 @pytest.fixture
@@ -50,17 +41,6 @@ def test_sidecars_are_intact_in_any_order_of_keys_and_whitespace(written):
         path.write_text(json.dumps(upside_down, indent=7, ensure_ascii=False))
     (written / "label.labels.txt").write_text("\n  cat\r\ngrey eel\t\n\ndög")
     assert problems(written) == []
-
-
-def test_the_sidecar_of_a_conversion_by_0_1_is_intact_and_one_that_lost_a_new_field_is_not(written):
-    path = written / "dataset_info.json"
-    path.write_text(json.dumps(INFO_0_1))
-    assert problems(written) == []
-    for field in LATER_FIELDS:
-        write_sidecars(LocalStorage(), str(written), MANIFEST)
-        edit(path, lambda info, field=field: info.pop(field))
-        (problem,) = problems(written)
-        assert problem.startswith(f"dataset_info.json: {field} is missing, the manifest says ")
 
 
 CHANGES = {

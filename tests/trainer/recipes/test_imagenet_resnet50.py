@@ -18,8 +18,8 @@ TRAIN_IMAGES = 1_281_167
 NEEDED = ("--data-dir", "data", "--workdir", "work")
 
 
-def of_flags(*flags) -> Any:
-    return parsed(Config, [*NEEDED, *flags], "train")[0]
+def of_flags(*flags, kind=Config) -> Any:
+    return parsed(kind, [*NEEDED, *flags], "train")[0]
 
 
 def flax_rate(step, batch):
