@@ -84,7 +84,7 @@ def _check_package(package: str) -> None:
         raise OptionError(f"--extra_package={package}: there is no such file. Build it: pip wheel --no-deps .")
 
 
-def _check_readable(job: ConversionJob) -> None:
+def check_job(job: ConversionJob) -> None:
     """Raises OptionError for raw data that workers cannot read."""
     for path in (*(source.uri for source in job.sources), *job.converter.worker_files):
         if not is_remote(path):
@@ -101,7 +101,6 @@ def prepared(job: ConversionJob, options: Any) -> Iterator[None]:
     Raises OptionError, StorageError or InfeedError if the service would refuse the job; nothing is submitted then."""
     from apache_beam.options.pipeline_options import SetupOptions
 
-    _check_readable(job)
     set_defaults(job, options)
     setup = options.view_as(SetupOptions)
     logging.disable(logging.CRITICAL)  # Beam logs each error with its traceback on every attempt; we report it once

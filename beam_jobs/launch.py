@@ -129,6 +129,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
 
     Raises ConversionError with the verdict's message if a split is not complete."""
     preset = find_runner(options.get_all_options()["runner"])
+    preset.check_job(job)
     output = open_storage(job.output_dir)
     output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None

@@ -65,6 +65,7 @@ class Preset:
 
     flags: defaults for Beam, which the user's own flags override.
     check: raises OptionError for options that cannot work, given Beam's PipelineOptions, before anything is read.
+    check_job: raises OptionError for a job that the runner cannot run, before any access to the output.
     around: a context in which the job runs. It may change Beam's options, and replace errors by clearer ones.
     run: runs a job and waits for its end. Returns False if it did not wait."""
 
@@ -72,6 +73,7 @@ class Preset:
     help: str = ""
     flags: Callable[[Namespace], Sequence[str]] = lambda _args: ()
     check: Callable[[Namespace, Any], None] = lambda _args, _options: None
+    check_job: Callable[[ConversionJob], None] = lambda _job: None
     around: Callable[[ConversionJob, Any], _Block] = lambda *_: contextlib.nullcontext()
     run: Callable[[ConversionJob, Any, Console, Waiting], bool] = _run_to_its_end
     aliases: tuple[str, ...] = ()  # Beam's names for it, in lower case and without "runner"
@@ -215,6 +217,7 @@ RUNNERS: Mapping[str, Preset] = {
         "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner",
         "Google Cloud, with --project and --region (beam_jobs/RUNNERS.md)",
         check=dataflow.check,
+        check_job=dataflow.check_job,
         around=dataflow.prepared,
         run=dataflow_job.run,
         extra="gcp",

@@ -221,7 +221,6 @@ def test_flags_of_recipes_are_described_in_sentences_that_only_the_width_breaks(
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", shown).split())
     assert "A run that finds a checkpoint there resumes from it. One training run owns it" in words
     assert not re.search(r" resumes from[ │]*\n", shown)  # where the source has a line break
-    assert train_help("digits", "--help_all") == train_help("digits", "--help-all")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "digits", "--help"], ["describe", "."]])

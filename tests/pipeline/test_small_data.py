@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from pipeline.datasets import mixture, open_dataset, train_dataset
-from pipeline.formats import TextLines
+from pipeline.datasets import open_dataset, train_dataset
 from pipeline.hosts import Hosts
 from pipeline.order_defaults import Sizes, plan_records
 
@@ -95,27 +94,3 @@ def test_large_data_and_given_streams_keep_their_streams():
     assert planned(16_384, 128, "drop").streams == 1
     assert planned(16_385, 128, "drop").streams == 64
     assert planned(234, 64, "span", streams=16).streams == 16
-
-
-def test_small_data_that_stay_several_streams_are_named(tmp_path, caplog):
-    caplog.set_level("INFO", "pipeline")
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("one\ntwo\nthree\nfour\n")
-    lines = open_dataset(tmp_path, format=TextLines())
-    mixed = mixture([data(20), data(30)], [1, 1])
-    both = [(lines, {"epochs": "span"}, 2), (mixed, {}, 4)]
-    for source, options, streams in both:
-        caplog.clear()
-        made = train_dataset(source, global_batch=4, keys=(), **options)
-        assert made.state(made.start)["streams"] == streams
-        (line,) = [line for line in caplog.messages if "streams" in line]
-        assert line.endswith(
-            f": {streams} streams begin each epoch separately, so some records come more often than others. With "
-            "streams=1 on all hosts, none do."
-        )
-    caplog.clear()
-    for source, options, _ in both:
-        train_dataset(source, global_batch=4, keys=(), streams=1, **options)
-    train_dataset(lines, global_batch=4, keys=())  # in "drop", all streams begin an epoch together
-    train_dataset(data(20), global_batch=4, keys=(), epochs="span")
-    assert not [line for line in caplog.messages if "streams" in line]

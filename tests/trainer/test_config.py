@@ -13,7 +13,7 @@ from trainer.config import TrainerConfig
     ("setting", "values"),
     [
         ("workdir", ["", "s3://bucket/run", "gs:/bucket/run", "gs:///run"]),
-        *((name, [0]) for name in ("global_batch_size", "keep_max", "log_every", "superbatch_bytes", "profiler_port")),
+        *((name, [0]) for name in ("global_batch_size", "keep_max", "log_every", "superbatch_bytes")),
         *((name, [0]) for name in ("overfit_batches", "fast_dev_run", "iterations_per_loop", "peak_tflops")),
         ("eval_batch_size", [1.5]),
         ("max_steps", [True]),
@@ -24,7 +24,6 @@ from trainer.config import TrainerConfig
         ("on_nan", ["stop"]),
         ("loop_mode", ["fast"]),
         ("profile_steps", ["100", "20:20"]),
-        ("profiler_port", [70000]),
         ("compilation_cache_dir", ["gs://b/x"]),
         ("batch_axis", [[3, 0], {"image": -1}, {"image": True}, {"image": "3"}, {"_mask": 1}]),
         ("seed", [-1]),
@@ -34,11 +33,6 @@ def test_a_bad_setting_is_named_with_what_is_allowed(setting, values):
     for value in values:
         with pytest.raises(OptionError, match=setting):
             TrainerConfig(**{"workdir": "w", "global_batch_size": 8, setting: value})
-
-
-def test_a_profile_of_steps_and_a_port_for_captures_exclude_each_other():
-    with pytest.raises(OptionError, match="profile_steps and profiler_port"):
-        TrainerConfig(workdir="w", global_batch_size=8, profile_steps="1:2", profiler_port=99)
 
 
 def test_the_evaluation_batch_is_the_training_batch_unless_given():

@@ -42,7 +42,7 @@ def test_help_of_a_recipe_shows_its_typed_options(capsys):
     shown = capsys.readouterr().out
     for option in ("--data-dir", "--workdir", "--iterations-per-loop", "--learning-rate"):
         assert option in shown
-    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample,look}" in " ".join(shown.split())
+    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample}" in " ".join(shown.split())
 
 
 def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch):

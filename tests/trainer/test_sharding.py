@@ -166,13 +166,6 @@ def test_parameters_and_optimizer_statistics_are_sharded_as_the_task_specifies(c
     assert made.variables.params["a"].addressable_shards[0].data.shape == (8, 8)
 
 
-def test_a_factored_statistic_is_split_like_the_dimensions_that_it_has(cut_task):
-    factored = replace(cut_task, optimizer=optax.scale_by_factored_rms(min_dim_size_to_factor=2))
-    abstract = abstract_state(factored, SPEC, Placement.of(jax.devices(), {"model": 2}))
-    split = {name: spec for name, spec in specs_of(abstract).items() if name.startswith("optimizer")}
-    assert split == {"optimizer/v_col/a": P("model"), "optimizer/v_col/b": P("model")}
-
-
 MESHES = [(4, {}), (4, {"mesh": "fsdp=4"}), (4, {"mesh": "fsdp=2,model=2"}), (1, {})]
 
 

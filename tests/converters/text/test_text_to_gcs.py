@@ -120,7 +120,7 @@ def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "error", "message"),
     [
-        (["--sequence-length=1"], OptionError, "--sequence-length=1: must be at least 2, a start token and one other,"),
+        (["--sequence-length=1"], OptionError, "--sequence-length=1: must be at least 2 and at most"),
         (["--delimiter=ab"], OptionError, "--delimiter='ab': it must be one character other than a quote."),
         (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and below 1."),
         ([], RawDataError, r"has no files of a split, such as train/a\.txt .* It has: a\.txt, t\.csv\. .* give"),

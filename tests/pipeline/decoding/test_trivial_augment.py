@@ -198,14 +198,14 @@ def test_an_image_that_does_not_fit_an_op_is_refused_with_a_suitable_op(record, 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ops.RandomShift("image", pixels=-1), "pixels must be at least 0"),
-        (lambda: ops.RandomShift("image", fill="wrap"), "'zero' or 'edge'"),
-        (lambda: ops.RandomCrop(padding=-1), "padding must be at least 0"),
-        (lambda: ops.RandomCrop(fill="wrap"), "'zero' or 'edge'"),
+        (lambda: ops.RandomShift("image", pixels=-1), "pixels=-1"),
+        (lambda: ops.RandomShift("image", fill="wrap"), "fill='wrap'"),
+        (lambda: ops.RandomCrop(padding=-1), "padding=-1"),
+        (lambda: ops.RandomCrop(fill="wrap"), "fill='wrap'"),
         (lambda: ops.RandomCrop(size=(0, 8)), r"size must be \(height, width\)"),
         (lambda: ops.CentralCrop(size=(8, 8, 3)), r"size must be \(height, width\)"),
         (lambda: ops.Resize(size=(8, 0)), r"size must be \(height, width\)"),
-        (lambda: ops.Resize(method="area", antialias=True), "antialias is for bilinear and bicubic"),
+        (lambda: ops.Resize(method="area", antialias=True), "method='area'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make, text):

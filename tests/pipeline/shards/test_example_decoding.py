@@ -35,8 +35,8 @@ ODD = {
         b"".join(example(entry(key, feature("int64", b"\x08\x05"))) for key in "ab"),
         {"a": [5], "b": [5]},
     ),
-    "no list": (example(entry("a", b"")), {"a": []}),
-    "no value": (example(field(1, b"a")), {"a": []}),
+    "no list": (example(entry("a", b"")), {}),
+    "no value": (example(field(1, b"a")), {}),
     "no key": (example(field(2, feature("int64", b"\x08\x05"))), {"": [5]}),
     "nothing": (b"", {}),
     "a field beside features": (example(entry("a", feature("int64", b"\x08\x05"))) + UNKNOWN, {"a": [5]}),
@@ -48,8 +48,8 @@ ODD = {
 def by_protobuf(data):
     found = {}
     for key, value in tf.train.Example.FromString(data).features.feature.items():
-        kind = value.WhichOneof("kind")
-        found[key] = list(getattr(value, kind).value) if kind else []
+        if kind := value.WhichOneof("kind"):
+            found[key] = list(getattr(value, kind).value)
     return found
 
 

@@ -12,6 +12,7 @@ from sweep import examples
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from pipeline.errors import OptionError
+from pipeline.shards.typed_json import sealed_line
 from pipeline.tokenizers import (
     ASCII_ALPHABET,
     ByteTokenizer,
@@ -203,7 +204,8 @@ def test_a_changed_file_is_an_error(directory, tmp_path):
     ],
 )
 def test_a_damaged_text_json_is_one_error(tmp_path, text, message):
-    (tmp_path / "text.json").write_text(text)
+    fields = json.loads(text)
+    (tmp_path / "text.json").write_bytes(text.encode() if "checksum" in fields else sealed_line(fields))
     with pytest.raises(OptionError, match=rf"text\.json: .*{message}.* Copy it again, or convert the texts again"):
         read_text_info(str(tmp_path))
 

@@ -69,7 +69,7 @@ def test_flags_choose_image_and_label_and_must_name_existing_features():
         ({"tokens": NUMBER}, "Rows of tokens are for the recipes byte_lm and char_lm"),
         ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the image features are 'a', 'b'"),
         ({"a": Feature("bytes"), "label": LABEL}, "image features are none"),
-        ({"a": Feature("bytes", content="text")}, "Texts need a recipe of your own"),
+        ({"a": Feature("bytes", content="text")}, "Other data need a recipe of your own"),
         ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, "one integer are x, y"),
         ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none"),
     ],

@@ -68,10 +68,11 @@ def test_weight_decay_applies_to_kernels_with_flax_and_to_all_but_batch_norms_wi
     assert len(shapes) - len(kernels) - 1 == 2 * 53  # scale and bias of a norm after each convolution
 
 
-def test_flags_override_the_setting_whose_defaults_they_begin_with():
-    flax, tpu = of_flags(), of_flags("--setting=tpu", "--schedule", "cosine", "--decay-at", "--max-steps", "9")
-    assert (flax.setting, flax.bn_span, flax.trainer.max_steps, flax.trainer.precision) == ("flax", 32, 125_100, "bf16")
-    assert (tpu.setting, tpu.bn_span, tpu.trainer.max_steps, tpu.optimizer.schedule) == ("tpu", 128, 9, "cosine")
+def test_flags_override_the_published_settings():
+    flax = of_flags()
+    tpu = of_flags("--schedule", "cosine", "--decay-at", "--max-steps", "9", kind=TpuConfig)
+    assert (flax.bn_span, flax.trainer.max_steps, flax.trainer.precision) == (32, 125_100, "bf16")
+    assert (tpu.bn_span, tpu.trainer.max_steps, tpu.optimizer.schedule) == (128, 9, "cosine")
     assert tpu.optimizer == replace(TpuConfig.optimizer, schedule="cosine", decay_at=())
     for config in (flax, tpu):
         assert (config.model, config.size, config.min_area, config.resizing) == ("resnet50", 224, 0.08, "bicubic")
@@ -82,23 +83,15 @@ def test_flags_override_the_setting_whose_defaults_they_begin_with():
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (("--setting", "gpu"), "'--setting'"),
         (("--global-batch-size", "100"), "bn_span=32 does not divide the 100 rows"),
         (("--accumulate", "64"), "bn_span=32 does not divide the 16 rows"),
         (("--bn-span", "0"), "bn_span=0"),
         (("--model", "cnn"), "model=cnn, which has no batch norm"),
-        (("--setting", "tpu", "--schedule", "cosine"), "the step schedule needs decay_at"),
     ],
 )
 def test_invalid_flags_are_refused(flags, text):
     with pytest.raises(OptionError, match=text):
         of_flags(*flags)
-
-
-def test_setting_in_python_is_refused_with_the_class_to_use():
-    config = of_flags()
-    with pytest.raises(OptionError, match=r"'tpu' is not that of Config\. In Python, use TpuConfig of trainer.recipes"):
-        replace(config, setting="tpu")
 
 
 def test_an_evaluation_accepts_a_batch_size_that_bn_span_does_not_divide():
