@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kills import OWN_GROUP, ROOT
+from kills import FAULTS, OWN_GROUP, ROOT
 from pyarrow import parquet
 from sweep import SWEEP
 
-CONVERT = "import sitecustomize; from converters.table_to_gcs import main; "
+CONVERT = FAULTS + "from converters.table_to_gcs import main; "
 CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 KILLS = (  # see sitecustomize
     "half:train.*-0",

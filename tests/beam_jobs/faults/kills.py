@@ -16,8 +16,9 @@ from fake_gcs.server import Server
 
 ROOT = Path(__file__).parents[3]
 NUM_SHARDS = 5  # of 296 KB
-# What a forked process loads here, Python has loaded as it begins.
-CONVERT = "import sitecustomize; from converters.imagenet_to_gcs import main; "
+# A forked process loads it here. Debian's Python has one of its own, which the server that forks has imported.
+FAULTS = "import sys; sys.modules.pop('sitecustomize', None); import sitecustomize; "
+CONVERT = FAULTS + "from converters.imagenet_to_gcs import main; "
 CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 OWN_GROUP = "import os; os.setsid(); "
 PIECE_BYTES = 256 * 1024  # of a resumable upload: the least that GCS takes, so that a shard has more than one

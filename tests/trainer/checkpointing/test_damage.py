@@ -52,7 +52,7 @@ def largest(directory):
 
 
 DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
-    ("contents/metadata", flip): "contents/metadata is (damaged|not JSON)",
+    ("contents/metadata", flip): r"contents/metadata(: its checksum| is not JSON)",
     ("contents/metadata", cut_short): "contents/metadata is not JSON",
     ("contents/metadata", remove): "contents/metadata is missing",
     ("state/manifest.ocdbt", flip): "cannot read .*manifest.ocdbt",
