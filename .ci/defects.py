@@ -43,7 +43,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile", "-q",
 
 
 class Defect(NamedTuple):
-    """The expression in the source, and what stands there instead."""
+    """An expression in the source, and the text that replaces it."""
 
     file: str
     line: int

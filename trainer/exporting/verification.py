@@ -41,6 +41,9 @@ def verify(
     answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
     largest = dict[str, float]()
     for (signature, rows), found in answers.items():
+        if differing := sorted(found.keys() ^ predicted.keys()):
+            there, missing = ("the export", "predict") if differing[0] in found else ("predict", "the export")
+            raise ExportError(f"export: {there} has the prediction {differing[0]!r}, {missing} does not.")
         # A class that differs says less than the probabilities that it follows from.
         for name in sorted(predicted, key=lambda name: (not _is_float(predicted[name]), name)):
             apart = difference(found[name], predicted[name])

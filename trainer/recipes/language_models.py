@@ -87,7 +87,14 @@ class PackedText(DataRecipe):
         """As DataRecipe.check. Raises OptionError for data other than packed text, and for a prompt that is too long
         or that the tokenizer cannot represent."""
         super().check()
-        _ = self.text_info
+        row = (self.text_info.sequence_length,)
+        features = getattr(self.eval_records.info.layout, "features", {})
+        for key, shape in zip(KEYS, (row, row, row, ()), strict=True):
+            if key not in features or features[key].shape != shape:
+                raise OptionError(
+                    f"{self.data_name} has no feature {key!r} of the shape {list(shape)}, which this recipe reads. "
+                    "Convert the texts again: python -m converters.text_to_gcs."
+                )
         if self.mode == "sample":
             if self.trainer.fast_dev_run:
                 raise OptionError("fast_dev_run with mode=sample: nothing is trained to sample from. Leave one out.")
