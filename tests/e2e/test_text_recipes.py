@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models
 from converters import text_to_gcs
 from pipeline.errors import EvaluationError, OptionError
 from pipeline.shards.manifest import update_manifest
+from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import CharacterTokenizer, TextInfo, open_hugging_face
 from trainer.command.running import run
@@ -164,3 +165,13 @@ def test_a_recipe_without_samples_and_data_without_text_are_refused(trained, tmp
     (data / "text.json").unlink()
     with pytest.raises(OptionError, match="has no packed text. Give the output directory of"):
         replace(trained, data_dir=str(data), trainer=replace(trained.trainer, workdir=str(tmp_path / "new"))).check()
+
+
+def test_text_in_rows_of_another_length_than_the_tokenizers_file_states_is_refused(trained, tmp_path):
+    data = shutil.copytree(trained.data_dir, tmp_path / "data")
+    text = json.loads((data / "text.json").read_text()) | {"sequence_length": LENGTH + 1}
+    del text["checksum"]
+    (data / "text.json").write_text(json.dumps(sealed(text)))
+    config = replace(trained, data_dir=str(data), trainer=replace(trained.trainer, workdir=str(tmp_path / "new")))
+    with pytest.raises(OptionError, match=rf"no feature 'tokens' of the shape \[{LENGTH + 1}\], which this recipe"):
+        config.check()

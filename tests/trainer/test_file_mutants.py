@@ -12,6 +12,7 @@ from sweep import SWEEP
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.errors import InfeedError
+from pipeline.shards.manifest import read_manifest
 from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import read_text_info
@@ -40,6 +41,7 @@ def arrays(directory):
 READERS = {
     "segments.jsonl": lambda directory: read_history(str(directory)),
     "evaluations.json": lambda directory: Evaluations(str(directory)).read(),
+    "manifest.json": lambda directory: read_manifest(str(directory)),
     "text.json": encoded,
     "tokenizer.json": encoded,
     "7/assets.extra/infeed.json": lambda directory: measured(str(directory), "loss"),
@@ -69,7 +71,7 @@ def files(tmp_path_factory):
         flags = ("--max-bad-records=9", "--sequence-length=64", "--validation-fraction=0.2")
         raw = RawTexts(directory / "raw").write()
         raw.convert(directory / "texts", *flags, f"--tokenizer={directory}/own.json")
-    for name in ("text.json", "tokenizer.json"):
+    for name in ("manifest.json", "text.json", "tokenizer.json"):
         shutil.copy(directory / "texts" / name, directory)
     for name in ("7/assets.extra", "20/contents"):
         (directory / name).mkdir(parents=True)
@@ -100,7 +102,7 @@ def test_a_mutant_of_a_file_changes_nothing_or_is_one_error(files, name):
             after = outcome(read, files)
             if isinstance(after, str):
                 assert re.fullmatch(rf".*{name.rpartition('/')[2]}.*", after), how
-            elif changed.count(SEAL) >= whole.count(SEAL):  # versions before the checksums wrote none
+            elif changed.count(SEAL) >= whole.count(SEAL):  # without one, a file is believed
                 assert after == before or (name in NOT_SEALED and isinstance(after, float)), how
     finally:
         path.write_bytes(whole)

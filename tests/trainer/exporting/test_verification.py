@@ -50,6 +50,8 @@ def test_differences_are_relative_for_floats_and_all_or_nothing_for_other_types(
             "'score' of record 1, through the signature 'arrays' in batches of 3, is 0.2, and 0.8 in predict",
         ),
         ({"names": [b"x" * 99]}, {"names": [b"y"]}, r"is b'x{55}\.\.\., and b'y' in predict"),
+        ({"class": [1], "more": [0]}, {"class": [1]}, "the export has the prediction 'more', predict does not"),
+        ({"class": [1]}, {"class": [1], "score": [0.5]}, "predict has the prediction 'score', the export does not"),
     ],
 )
 def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypatch, found, expected, text):
