@@ -2,8 +2,8 @@
 
     python3 .ci/defects.py list                     # the defects, by number
     python3 .ci/defects.py map DIR                  # runs the complete suite once; DIR/N: tests that execute defect N
-    python3 .ci/defects.py try DIR [N ...]          # plants each and runs the files with these tests, until one fails
-    python3 .ci/defects.py try DIR --quick [N ...]  # only their tests of the quick suite
+    python3 .ci/defects.py try DIR [N ...]          # plants each and runs the files with these tests, until one fails:
+                                                    # first their tests of the quick suite, then the slow ones
 
 A defect is a condition turned, a bound moved or a call left out. --seed and --count choose them, equally many in each
 package; with --only FILE they come from a list that `list --json` has written elsewhere. Run it in a clean
@@ -137,24 +137,24 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-def try_out(number: int, defect: Defect, directory: Path, quick: bool) -> str:
-    """Whether the tests find it: found, lives, or that no test executes it."""
+def try_out(number: int, defect: Defect, directory: Path) -> str:
+    """Which suite finds it, by which test: the quick one, or only the complete one."""
     hits = directory / str(number)
     tests = {line.split("::")[0] for line in hits.read_text().splitlines() if "::" in line} if hits.exists() else set()
-    files = sorted(test for test in tests if (ROOT / test).exists())
+    nearest = Path("tests", defect.file).parent
+    files = sorted((file for file in tests if (ROOT / file).exists()), key=lambda file: Path(file).parent != nearest)
     if not files:
         return "not executed"
     if defect.before not in (ROOT / defect.file).read_text("utf-8"):
         return "not in this checkout"
-    command = [*PYTEST, "-x", "--no-header", *([] if quick else ["-m", ""]), *files]
     with planted(defect, defect.after):
-        done = subprocess.run(command, cwd=ROOT, env=environment(), check=False, capture_output=True, text=True)
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return (
-        f"found by {failed[0] if failed else f'exit code {done.returncode}'}"
-        if done.returncode not in (0, 5)
-        else "lives"
-    )
+        for suite, mark in (("quick", "not slow"), ("complete", "slow")):
+            command = [*PYTEST, "-x", "--no-header", "-m", mark, *files]
+            done = subprocess.run(command, cwd=ROOT, env=environment(), check=False, capture_output=True, text=True)
+            if done.returncode not in (0, 5):  # 5: none was selected
+                failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
+                return f"found by the {suite} suite: {failed[0] if failed else f'exit code {done.returncode}'}"
+    return "lives"
 
 
 def main() -> None:
@@ -165,7 +165,6 @@ def main() -> None:
     parser.add_argument("numbers", nargs="*", type=int)
     parser.add_argument("--seed", type=int, default=61)
     parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", type=Path)
     args = parser.parse_args()
@@ -182,7 +181,7 @@ def main() -> None:
         map_tests(defects, args.directory.resolve())
     else:
         for number in args.numbers or range(len(defects)):
-            told = try_out(number, defects[number], args.directory.resolve(), args.quick)
+            told = try_out(number, defects[number], args.directory.resolve())
             print(f"{number:3} {defects[number].file}:{defects[number].line} {told}", flush=True)
 
 

@@ -67,6 +67,11 @@ def test_a_comment_that_looks_like_an_end_does_no_harm(path):
     assert contents(path) == {"a.jpg": b"a" * 300}
 
 
+def test_an_empty_archive_has_no_members(path):
+    path.write_bytes(zip_of({}))
+    assert scan(path) == []
+
+
 def test_a_gap_between_two_zip_members_is_hardly_read(path):
     with zipfile.ZipFile(path, "w") as packed:
         packed.writestr("a.jpg", b"a" * 300)
