@@ -74,6 +74,7 @@ def test_an_export_without_jax_predicts_the_classes_counted_by_the_evaluation(ph
     for rows in BATCH_SIZES:
         answers = export_and_answers[1]["serving_default", rows]
         assert (answers["class"] == labels).sum() == round(evaluated * 130)
+        assert {*answers["class"].tolist()} == {0, 1, 2, 3}
         assert answers["class_name"].tolist() == [b"class %d" % number for number in answers["class"]]
 
 
