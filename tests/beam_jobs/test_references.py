@@ -14,7 +14,7 @@ from sweep import examples
 
 from beam_jobs.bucket_sums import BucketSums, add_sums, framed_bytes, measure
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Source
+from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File, Reference, References, concat, in_order
 from beam_jobs.shard_plan import SplitPlan, by_bucket
 from pipeline.shards.ranks import ranks
@@ -268,3 +268,9 @@ def test_sums_add_up_in_any_grouping():
     refs = make_refs(range(50))
     parts = [refs.take(np.arange(i, 50, 7)) for i in range(7)]
     assert add_sums(measure(Sized(), part) for part in parts) == measure(Sized(), refs)
+
+
+@pytest.mark.parametrize(("count", "name"), [(1, "dir/0"), (2, "one of 2 files starting with dir/0")])
+def test_a_group_of_small_files_is_named_by_its_first_and_their_number(count, name):
+    files = [File(f"dir/{number}", Stat(7)) for number in range(count)]
+    assert Source("train", files[0].uri, files[0].stat, group=group_of(files)).name == name
