@@ -10,6 +10,7 @@ EXIT_INTERRUPTED = 130  # what shells report for a process ended by SIGINT
 def leave(number: int, frame: FrameType | None) -> None:
     """The signal handler. It raises nothing: a library could mistake an exception for a failed import."""
     del number, frame
+    os.write(2, b"interrupted; run the same command again\n")
     os._exit(EXIT_INTERRUPTED)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "CheckpointError",
     "ConversionError",
     "CorruptRecordError",
+    "DisagreementError",
     "EmptySplitError",
     "EvaluationError",
     "ExportError",
@@ -199,7 +200,11 @@ class CheckpointError(InfeedError):
 
 
 class HostError(InfeedError):
-    """Another host failed or stopped responding, or the hosts disagree on what to do next."""
+    """Another host failed or stopped responding."""
+
+
+class DisagreementError(InfeedError):
+    """The hosts of a run disagree on what to do next. All of them raise it, so they may make another call."""
 
 
 class OwnerError(InfeedError):

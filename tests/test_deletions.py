@@ -14,7 +14,6 @@ REMOVING = {"delete", "rename", "rmdir", "rmtree", "sweep", "truncate", "ftrunca
 WRITING = {"publish", "write_bytes", "write_text"}
 MODES = {"w", "wb", "wt", "w+", "w+b", "a", "ab", "r+", "r+b", "rb+"}
 OTHERS = {
-    "trainer/cluster/host_registry.py:HostRegistry.ended_together": "a key in the store of the hosts",
     "trainer/exporting/making.py:make_export": "Exports.publish, which has a row",
     "converters/digits_raw.py:_tar": "a tar in memory",
     "pipeline/decoding/padding.py:pad_rows": "a field of an op",

@@ -15,31 +15,17 @@ JAXLIB = "jaxlib._jax:"
 ORBAX = "orbax.checkpoint:"
 DATAFLOW = "apache_beam.runners.dataflow.internal.apiclient:DataflowApplicationClient"
 WORKERS = "apache_beam.runners.portability.fn_api_runner.worker_handlers:SubprocessSdkWorkerHandler"
-STORE = [f"key_value_{name}" for name in ("set", "try_get", "dir_get", "delete")]
+STORE = [f"key_value_{name}" for name in ("set", "try_get", "dir_get")]
 # Library and our module -> names, some with a text that their source contains.
 PRIVATE = {
     ("Python", "trainer/exits.py"): ["atexit:_run_exitfuncs", "threading:_shutdown"],
-    ("jax", "trainer/cluster/store.py"): [f"{JAX}global_state"],
-    ("jax", "trainer/cluster/service.py"): [
-        (f"{JAX}State.initialize", "self.service = _jax.get_distributed_runtime_service(\n"),
-        (f"{JAX}State.shutdown", "self.service.shutdown()"),
-    ],
-    ("jaxlib", "trainer/cluster/store.py"): [
-        f"{JAXLIB}DistributedRuntimeClient.{name}" for name in ("blocking_key_value_get", *STORE)
-    ],
-    ("jaxlib", "trainer/cluster/service.py"): [
-        f"{JAXLIB}get_distributed_runtime_service",
-        f"{JAXLIB}DistributedRuntimeService.shutdown",
-    ],
+    ("jax", "trainer/hosts/store.py"): [f"{JAX}global_state"],
+    ("jaxlib", "trainer/hosts/store.py"): [f"{JAXLIB}DistributedRuntimeClient.{name}" for name in STORE],
     ("orbax-checkpoint", "trainer/checkpointing/orbax_paths.py"): [
         "orbax.checkpoint._src.serialization.tensorstore_utils:_BASE_TS_CONTEXT",
         "orbax.checkpoint._src.serialization.tensorstore_utils:_DEFAULT_OCDBT_TS_CONTEXT",
         f"{ORBAX}path.atomicity.CommitFileTemporaryPath.finalize",
         f"{ORBAX}path.atomicity.AtomicRenameTemporaryPath.finalize",
-    ],
-    ("orbax-checkpoint", "trainer/activity.py"): [
-        (f"{ORBAX}CheckpointManager.save", "multihost.sync_global_processes("),
-        (f"{ORBAX}multihost.sync_global_processes", ""),
     ],
     ("google-cloud-storage", "pipeline/storage/gcs_calls.py"): ["google.cloud.storage:Client._http"],
     ("google-cloud-storage", "pipeline/storage/gcs_upload.py"): [

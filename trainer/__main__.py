@@ -12,33 +12,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
+from pipeline.ctrl_c import as_usual
 from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
 from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
 from trainer import exits
 from trainer.command.names import RECIPES, is_ours
-from trainer.exits import FirstOne, Interrupts
 from trainer.history.segments import Command
 from trainer.user_code import described, notes_of, source_lines
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
-NOTHING_LOST = "SIGINT; there was nothing to save: run the same command again"  # the trainer's calls have saved
 
-
-def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
-    """Runs the recipe named by the first argument; returns the exit code. interrupts: listens to Ctrl-C, if given."""
+def main(arguments: list[str]) -> int:
+    """Runs the recipe named by the first argument; returns the exit code."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
         return 0
     logs.show()
     name, *options = arguments
     try:
-        _run(name, options, interrupts)
+        _run(name, options)
     except InfeedError as error:
         notes = "".join(f" ({printable(note)})" for note in notes_of(error))
         print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
-        return exits.EXIT_HOST_FAILED if isinstance(error, HostError) and exits.is_apart() else exits.EXIT_USER_ERROR
+        return exits.EXIT_HOST_FAILED if isinstance(error, HostError) else exits.EXIT_USER_ERROR
     except exits.Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)
         return exits.EXIT_PREEMPTED
@@ -82,10 +80,10 @@ def _of_user(error: Exception) -> list[str] | None:
     return [f"{described(error)}\n{printable(frames[-1])}"] if frames and not keeps_all_frames() else None
 
 
-def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> None:
-    from trainer.cluster.distributed import join
+def _run(name: str, options: Sequence[str]) -> None:
     from trainer.command.loading import parsed, recipe_class
     from trainer.command.recorded import as_trained
+    from trainer.hosts.joining import join
 
     recipe, devices, distributed = parsed(recipe_class(name), options, f"{program('trainer')} {name}")
     recipe = as_trained(recipe, name, options)
@@ -93,24 +91,21 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
     if alone:  # one of several hosts may fail alone, and has to tell the others
         _check(recipe)
     devices.choose()
-    join(distributed)
+    join(distributed, recipe.trainer.host_timeout_seconds)
     devices.check()
-    from trainer.cluster.host_watchdog import telling_others
+    from trainer.hosts.supervisor import Supervisor
 
-    with telling_others():
-        if interrupts and not alone:
-            interrupts.first = FirstOne.RAISES  # the others have to be told
+    with Supervisor().reporting():
         if not alone:
+            as_usual()  # Ctrl-C raises, because the others have to be told
             _check(recipe)
         from trainer.command.running import run
 
-        if interrupts:
-            interrupts.check()
         run(recipe, Command(name, list(options), str(Path.cwd())))
 
 
 def _check(recipe: "Recipe") -> None:
-    from trainer.ownership.ownership import check_writable
+    from trainer.owner import check_writable
 
     recipe.check()
     if recipe.mode == "train" and not recipe.show_state:
@@ -120,16 +115,12 @@ def _check(recipe: "Recipe") -> None:
 def start(arguments: list[str]) -> NoReturn:
     """Runs main as the program of this process."""
     sys.unraisablehook = _report
-    words = "interrupted; run the same command again"
-    interrupts = Interrupts(FirstOne.LEAVES, words, error=lambda: exits.Interrupted(NOTHING_LOST))
-    interrupts.__enter__()
     if arguments and not arguments[0].startswith("-") and not is_ours(arguments[0]):
         with contextlib.suppress(FileNotFoundError):  # the current directory was removed
             if (here := str(Path.cwd())) not in sys.path:
                 sys.path.append(here)  # a recipe of the user's may be there; last, so that it replaces no package
     with ends_when_not_read():
-        code = main(arguments, interrupts)
-    interrupts.first = FirstOne.LEAVES
+        code = main(arguments)
     exits.end(code)
 
 

@@ -122,20 +122,12 @@ class TrainerConfig:
     although cores are idle."""
     stall_seconds: float = 600.0
     """How long to wait for a batch before the run ends with an error and the stacks of all threads."""
-    save_seconds: float = 900.0
-    """How long writing a checkpoint in the background may take before the run ends with an error."""
-    compile_seconds: float = 1800.0
-    """How long compiling, the first three dispatches and what has no limit of its own, such as reading a checkpoint,
-    may take before the run ends with an error."""
-    callback_seconds: float = 3600.0
-    """How long a callback or a call of input_fn may take before the run ends with an error."""
-    evaluation_seconds: float = 3600.0
-    """How long an evaluation or a prediction may make no progress before the run ends with an error."""
-    export_seconds: float = 3600.0
-    """How long an export may take before the run ends with an error."""
+    work_seconds: float = 3600.0
+    """How long anything else may take before the run ends with an error: compiling, an evaluation's dispatch, a
+    callback, a checkpoint, an export."""
     host_timeout_seconds: float = 90.0
-    """When a host fails, dies or is stuck, all others end within this time; a host may be silent for half of it. Later
-    dispatches may take this long, or 20 times as long as is usual."""
+    """When a host fails or dies, all others end within this time. How long a dispatch may take, unless 20 times as long
+    as is usual is more, or nothing is usual yet."""
 
     def __post_init__(self) -> None:
         if not self.workdir:

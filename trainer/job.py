@@ -14,7 +14,6 @@ from pipeline.logs import logger
 from trainer.batch_spec import batch_struct, named_leaves
 from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
-from trainer.exits import Check
 from trainer.history.segments import Command
 from trainer.inputs import (
     MASK,
@@ -190,11 +189,11 @@ class Job:
         with self.naming_batch(opened):
             return abstract_state(self.traced_task, self.spec(opened), self.placement, self.config.averages)
 
-    def fresh_state(self, opened: OpenedInput, check: Check = lambda: None) -> TrainState:
-        """The initial state of a run. check: called during its compilation; may raise."""
+    def fresh_state(self, opened: OpenedInput) -> TrainState:
+        """The initial state of a run."""
         with self.naming_batch(opened):
             spec, averages = self.spec(opened), self.config.averages
-            return init_state(self.traced_task, self.config.seed, spec, self.placement, check, ema=averages)
+            return init_state(self.traced_task, self.config.seed, spec, self.placement, ema=averages)
 
     def spec(self, opened: OpenedInput) -> Any:
         """The global batch as a jax.ShapeDtypeStruct for each array."""

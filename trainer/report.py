@@ -28,7 +28,7 @@ from pipeline.tools.program import program
 from trainer.checkpointing.listing import Evaluations, best_step, finished_steps
 from trainer.events.metrics_lines import newest
 from trainer.history.segments import History, Segment, read_history
-from trainer.ownership.owner_files import OwnerFiles, lives, this_process
+from trainer.owner import is_alive, read_record
 from trainer.workdir import EVAL_RESULT, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name
 
 EXAMPLES = ("model", "model --json")
@@ -138,11 +138,11 @@ def _state(workdir: str, hows: Sequence[tuple[str, str]]) -> tuple[str, str]:
         return "unknown", f"there is no {SEGMENTS}"
     if hows[-1][0] != "killed":
         return hows[-1]
-    owner = OwnerFiles(workdir).newest().record
+    owner = read_record(workdir)
     if owner is None or owner.released:
         return hows[-1]
-    process = f"process {owner.process.pid} on {owner.process.host}"
-    alive = lives(owner.process, this_process())
+    process = f"process {owner.pid} on {owner.host}"
+    alive = is_alive(workdir, owner)
     return "running or killed" if alive is None else "running" if alive else "killed", process
 
 

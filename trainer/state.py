@@ -1,7 +1,6 @@
 """The state that a training run carries from step to step and saves in checkpoints, and the two models in it: the one
 that trains, and the one with the exponential moving average (EMA) of its parameters."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ from jax import Array
 from pipeline.errors import InputError
 from trainer.batch_spec import path_name
 from trainer.config import Model
-from trainer.exits import interruptible
 from trainer.mesh import Placement, split_parameters
 from trainer.task import Task, Variables, kind_of
 
@@ -50,10 +48,9 @@ def init_state(
     seed: int,
     batch_spec: Any,
     placement: Placement,
-    check: Callable[[], None] = lambda: None,
     ema: bool = False,
 ) -> TrainState:
-    """A fresh state, computed in its final placement. check: called during compilation; may raise.
+    """A fresh state, computed in its final placement.
 
     ema: whether it has averaged parameters, which begin as the parameters."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement, ema))
@@ -62,7 +59,7 @@ def init_state(
         lambda seed: _init(task, seed, batch_spec, ema), out_shardings=shardings, compiler_options=placement.runs_once
     )
     lowered = make.lower(jax.ShapeDtypeStruct((), jnp.uint32))
-    return interruptible(lowered.compile, check)(jnp.uint32(seed))
+    return lowered.compile()(jnp.uint32(seed))
 
 
 def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool = False) -> TrainState:

@@ -9,7 +9,8 @@ import secrets
 from collections.abc import Iterable
 
 OWNERS = "_owner"
-"""One file per run that has owned the directory, and the mark that runs have written here."""
+"""The mark that runs have written here; the record of the run that owns the directory, and the lock of its process."""
+MARK, OWNER, OWNER_LOCK = f"{OWNERS}/runs", f"{OWNERS}/owner.json", f"{OWNERS}/lock"
 CHECKPOINTS = "checkpoints"
 """A directory per step."""
 STATE, CONTENTS = "state", "contents"
@@ -62,11 +63,6 @@ def event_file(seconds: float) -> str:
     """A new name for an event file of this process. seconds: time.time()."""
     # Two writers that start in the same second need different files; in containers, host name and pid may be equal.
     return f"{_EVENTS}{int(seconds):010d}.{os.uname().nodename}.{os.getpid()}.{_TOKEN}.{next(_number)}"
-
-
-def is_event_file(name: str, host: str, pid: int) -> bool:
-    """Whether it is an event file of that process."""
-    return name.startswith(_EVENTS) and f".{host}.{pid}." in name
 
 
 def replaced_by_runs(path: str) -> bool:

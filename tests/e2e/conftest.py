@@ -77,15 +77,6 @@ class Run:
         printed = self._printed()
         return [Ended(*end, printed[i], reported(self.out / f"{i}.json"), self.out) for i, end in enumerate(ends)]
 
-    def leaves_nothing(self, timeout_seconds: float = 60) -> bool:
-        """Whether the coordination service ends within that time, once all processes have ended."""
-        stop = time.monotonic() + timeout_seconds
-        while is_used(self.address):
-            if time.monotonic() > stop:
-                return False
-            time.sleep(0.1)
-        return True
-
     def _printed(self) -> list[str]:
         return [(self.out / f"{i}.txt").read_text(errors="replace") for i in range(len(self.processes))]
 

@@ -1,9 +1,9 @@
-"""No false alarm of a stuck host: two processes train with random pauses below the limits. Exits 1 on an alarm.
+"""No false alarm of a stuck host: two processes train with random pauses of up to 60 % of the limits.
 
-    python tests/e2e/false_alarm_sweep.py [--minutes 120] [--load 8] [--k 1 10]
+    python tests/e2e/false_alarm_sweep.py [--minutes 30] [--load 8] [--k 1 10]
 
 Pauses in callbacks, in the input and on the devices; compilations; a wall clock that jumps by up to two hours; and for
-a fifth of the time `load` other processes that compute. .ci/sweep runs it."""
+a fifth of the time `load` other processes that compute. Exits 1 on an alarm. .ci/sweep runs it."""
 
 import argparse
 import json
@@ -17,13 +17,14 @@ import time
 from pathlib import Path
 
 WORKER = Path(__file__).with_name("host_worker.py")
-TIMEOUT = 12.0  # host_timeout_seconds
+TIMEOUT = 20.0  # host_timeout_seconds
+LIMITS = {"work_seconds": 60.0, "stall_seconds": 30.0}
 
 
 def main() -> None:
     """Prints what the run said of its progress, and how it ended."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--load", type=int, default=8)
     parser.add_argument(
         "--k", type=int, nargs="+", default=[1, 10], help="steps per dispatch, of equal parts of the time"
@@ -43,10 +44,8 @@ def main() -> None:
                 process.join()
             printed = [Path(out, f"{index}.txt").read_text() for index in range(2)]
             told = [path.read_text() for path in sorted(Path(out).glob("[01].json"))]
-        print(
-            f"k={k}: exit codes {codes}, {told}, {sum(text.count('no progress') for text in printed)} warnings",
-            flush=True,
-        )
+        waited = sum(text.count("; host ") for text in printed)
+        print(f"k={k}: exit codes {codes}, {told}, one waited for another {waited} times", flush=True)
         if codes != [0, 0]:
             failed += 1
             print(*(text[-4000:] for text in printed), sep="\n")
@@ -63,7 +62,7 @@ def start(out: str, index: int, k: int, seconds: float) -> subprocess.Popen:
     order = {"function": "unhurried", "count": 2, "devices": 1, "out": out, "index": index, "xla_flags": "", "k": k}
     order |= {"workdir": f"{out}/run", "address": f"127.0.0.1:{port.read_text()}", "seconds": seconds}
     with Path(out, f"{index}.txt").open("w") as printed:
-        command = [sys.executable, str(WORKER), json.dumps(order | {"host_timeout_seconds": TIMEOUT})]
+        command = [sys.executable, str(WORKER), json.dumps(order | {"host_timeout_seconds": TIMEOUT, "limits": LIMITS})]
         return subprocess.Popen(command, stdout=printed, stderr=printed, env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 

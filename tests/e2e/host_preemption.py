@@ -2,16 +2,12 @@
 
 import os
 import signal
-import threading
-import time
 from dataclasses import replace
 
 import jax
 from host_task import NumberedInput, checksums, dense_task, settings
 
 from trainer.callbacks import Callback
-from trainer.exits import interruptible
-from trainer.loop import program
 from trainer.trainer import Trainer
 
 AT = 3  # the step that a signal comes after
@@ -29,16 +25,13 @@ class AtStep(Callback):
 
 
 class Killing(NumberedInput):
-    """Before its 16th batch, or while the program for it compiles, the process is asked to end."""
+    """Before its first batch, or its 16th, the process is asked to end."""
 
     where, number = "", signal.SIGTERM
 
     def batches(self, position):
         for number, batch in enumerate(super().batches(position)):
-            if self.where == "compile" and number == 0:
-                while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
-                    time.sleep(0.001)
-            if (self.where, number) in (("compile", 0), ("evaluate", 15)):
+            if (self.where, number) in (("begin", 0), ("evaluate", 15)):
                 os.kill(os.getpid(), self.number)
             yield batch
 
@@ -47,26 +40,19 @@ def numbered(ctx):
     return NumberedInput(ctx, RECORDS)
 
 
-def slow_compiler():
-    """Compilations take a second longer: here they come from the cache, faster than a signal."""
-    program.interruptible = lambda function, check: interruptible(lambda: (time.sleep(1), function())[1], check)
-
-
 def preempted(order):
     """Trains and evaluates; host `order.host`, or all, gets a signal while it does what `order.where` says.
 
-    One that was interrupted, and not in the middle of a compilation, evaluates before it ends."""
+    One that was interrupted evaluates before it ends."""
     mine = order.host in (jax.process_index(), "all")
 
     def input_fn(ctx):
         source = Killing(ctx, RECORDS)
-        doing = {"train": "compile", "eval": "evaluate"}[ctx.mode]
+        doing = {"train": "begin", "eval": "evaluate"}[ctx.mode]
         source.number = order.number
         source.where = order.where if mine and doing == order.where else ""
         return source
 
-    if order.where == "compile":
-        slow_compiler()
     callbacks = [AtStep(order.number)] if mine and order.where == "train" else []
     config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY)
     trainer = Trainer(dense_task(), config, callbacks=callbacks)

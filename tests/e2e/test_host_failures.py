@@ -11,7 +11,6 @@ pytestmark = pytest.mark.slow
 
 BOUND = 12.0  # host_timeout_seconds
 COLLECTIVE = "[Gloo] Rank"  # what the first collective of a process prints as it connects
-SLACK = 6.0  # a process that starts or ends on a busy machine
 
 
 @pytest.fixture
@@ -22,32 +21,6 @@ def broken(run_hosts):
         return run_hosts(function, count, timeout_seconds=150, host_timeout_seconds=BOUND, **order)
 
     return run
-
-
-# (how, host, count)
-RAISED = [("raised", 1, 2)]
-WRONG = [("reshaped", 0, 2)]
-SILENT = [("killed", 1, 2), ("stopped", 1, 2), ("killed", 0, 2)]
-DEATHS = [*RAISED, *WRONG, *SILENT]  # in the order of the tests
-
-
-@pytest.fixture(scope="module")
-def death(start_hosts):
-    """death(how, host, count) -> ([Ended of each process], when the host died). The next one is already under way:
-    most of the time they wait for each other's signs of life."""
-    started = {}
-
-    def end(*row):
-        at = DEATHS.index(row)
-        for how, host, count in DEATHS[at : at + 2]:
-            if (how, host, count) not in started:
-                order = {"host": host, "how": how, "host_timeout_seconds": BOUND}
-                started[how, host, count] = start_hosts("dying_input", count, **order)
-        ended = started[row].end(150, frozen=row[1] if row[0] == "stopped" else -1)
-        assert started[row].leaves_nothing()
-        return ended, float((ended[0].out / "died").read_text())
-
-    return end
 
 
 @pytest.fixture
@@ -69,7 +42,7 @@ def disagreed(run_hosts, digits, tmp_path_factory):
     other = str(tmp_path_factory.mktemp("other") / "data")
     flags = [f"--raw-data-dir={digits[0]}", f"--label-file={digits[0]}/synsets.txt", "--target-shard-bytes=300KB"]
     imagenet_to_gcs.main([*flags, f"--gcs-output-path={other}"])
-    # As under a launcher that has initialized jax.distributed: the coordination service is in process 0.
+    # As under a launcher that has initialized jax.distributed.
     order = {"launched": True, "host_timeout_seconds": BOUND, "data_dir": str(digits[1]), "wrong_dir": other}
     ended = run_hosts("disagreements", 2, host=1, timeout_seconds=150, **order)
     for process in ended:
@@ -89,12 +62,11 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(disagreed, 
     }
     for process in ended:
         for name, text in expected.items():
-            assert process.report[name].startswith(f"HostError: the hosts do not agree: {text}")
+            assert process.report[name].startswith(f"DisagreementError: the hosts do not agree: {text}")
             assert process.report[name].endswith("Start the same command on every host, on the same data.")
         before, after = process.printed.split("now all agree")
         assert COLLECTIVE not in before
         assert COLLECTIVE in after
-        assert process.report["nan"].startswith("NanError: ")
         assert process.report["at last"] == 5
 
 
@@ -115,46 +87,12 @@ def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(brok
     count, host = 2, 1
     ended = broken("wrong_index", count, host=host, data_dir=copies[0], wrong_dir=copies[1])
     for index, process in enumerate(ended):
-        # A host that is slow to raise, on a busy machine, is ended by its watchdog, with the same words.
+        # A host that is slow to raise, on a busy machine, is ended by its supervision, with the same words.
         assert process.code in ((1,) if index == host else (1, 3)), process.printed
         assert COLLECTIVE not in process.printed
         error = process.report["error"] if process.code == 1 else process.printed
         assert "train.npy" in error
         assert ("ShardError: " if index == host else f"host {host} of {count} failed: ") in error
-
-
-@pytest.mark.parametrize(("how", "host", "count"), RAISED)
-def test_an_input_error_on_one_host_ends_all_hosts_in_time_with_its_message(death, how, host, count):
-    ended, died = death(how, host, count)
-    for index, process in enumerate(ended):
-        assert process.at - died < BOUND + SLACK
-        assert "the disk of this host is on fire" in process.printed
-        assert process.code == (1 if index == host else process.code)
-        assert process.code in (1, 3)
-    assert ended[host].report["error"] == "OSError: the disk of this host is on fire"
-
-
-@pytest.mark.parametrize(("how", "host", "count"), WRONG)
-def test_an_input_that_changes_on_one_host_ends_all_with_what_came_and_what_was_expected(death, how, host, count):
-    ended, died = death(how, host, count)
-    wrong = "a batch's image is uint8 [8, 4, 8]; expected uint8 [8, 8, 8]"
-    for index, process in enumerate(ended):
-        assert process.at - died < BOUND + SLACK
-        assert wrong in process.printed
-        assert process.code in ((1,) if index == host else (1, 3))
-    assert ended[host].report["error"].startswith(f"InputError: {wrong}")
-    assert "while reading the batch of step 23" in ended[host].printed
-
-
-@pytest.mark.parametrize(("how", "host", "count"), SILENT)
-def test_a_host_that_dies_silently_is_named_by_the_others_within_the_bound(death, how, host, count):
-    ended, died = death(how, host, count)
-    for index, process in enumerate(ended):
-        if index != host:
-            assert process.code == 3, process.printed
-            assert process.at - died < BOUND + SLACK
-            assert f"host {host} of {count} failed: it sent no heartbeat for 6 s" in process.printed
-            assert "Check failure" not in process.printed
 
 
 def fingerprint(directory):

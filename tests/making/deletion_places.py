@@ -127,7 +127,6 @@ PLACES: Mapping[str, Proof] = {
     "trainer/checkpointing/manager.py:CheckpointManager._remove_superseded": CHECKPOINT,
     "trainer/checkpointing/arrays.py:ContentsHandler.async_save.write": CHECKPOINT,
     "trainer/checkpointing/listing.py:Evaluations._change": IN_OUR_FORMAT,
-    "trainer/cluster/service.py:serve": PRIVATE,  # /dev/null
     "trainer/command/running.py:_publish": RUN,
     "trainer/command/running.py:_write_predictions": RUN,
     "trainer/events/metrics_file.py:_cut_parts": IN_OUR_FORMAT,
@@ -144,10 +143,7 @@ PLACES: Mapping[str, Proof] = {
     "trainer/exporting/serving_process.py:main": PRIVATE,
     "trainer/exporting/verification.py:served": PRIVATE,
     "trainer/history/segments.py:append": RUN,
-    "trainer/modes/session.py:_shut_out": RUN,
-    "trainer/modes/preflight.py:_mark": PRIVATE,
-    "trainer/ownership/owner_files.py:OwnerFiles.create": IN_OUR_FORMAT,
-    "trainer/ownership/owner_files.py:OwnerFiles.remove": IN_OUR_FORMAT,
-    "trainer/ownership/owner_files.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
-    "trainer/ownership/ownership.py:check_writable": PRIVATE,
+    "trainer/owner.py:Ownership._renew": IN_OUR_FORMAT,
+    "trainer/owner.py:Ownership.take": IN_OUR_FORMAT,
+    "trainer/owner.py:check_writable": PRIVATE,
 }

@@ -1,17 +1,14 @@
 """A small training that meets another one in its work directory: python owned_run.py WORKDIR OUT '{"option": ...}'.
 
 Its result, or the error that a command would print, is written to OUT. Options: machine, a name that makes it another
-one's; wait_at, a step at which it makes OUT.waiting and goes on when
-there is OUT.go; no_locks, as on a network disk; days, by which its clock is wrong; proof, seconds that a proof of
-ownership is valid (after the 30 s of a real takeover none is, so a test with shorter times gives 0)."""
+one's; wait_at, a step at which it makes OUT.waiting and goes on when there is OUT.go; no_locks, as on a network disk;
+days, by which its clock is wrong; pause, seconds after each dispatch."""
 
 import fcntl
 import json
-import os
 import struct
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -23,12 +20,12 @@ from tensorboard.compat.proto.event_pb2 import Event
 from pipeline.errors import InfeedError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from trainer import owner
 from trainer.callbacks import Callback
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.config import TrainerConfig
 from trainer.exits import end
-from trainer.ownership import owner_files, ownership
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 
@@ -36,10 +33,11 @@ STEPS, EVERY = 60, 20
 
 
 class Slow(Callback):
-    def __init__(self, out, wait_at=STEPS + 1):
-        self._out, self._wait_at = out, wait_at
+    def __init__(self, out, wait_at=STEPS + 1, pause=0.0):
+        self._out, self._wait_at, self._pause = out, wait_at, pause
 
     def on_loop_end(self, end):
+        time.sleep(self._pause)
         if end.step >= self._wait_at:
             Path(f"{self._out}.waiting").touch()
             while not Path(f"{self._out}.go").exists():
@@ -96,15 +94,13 @@ def points_of(data):
 def main(workdir, out, options):
     """The exit code of a command."""
     if "machine" in options:
-        os.environ[owner_files.MACHINE] = options["machine"]
+        owner._machine = lambda: options["machine"]
     if options.get("no_locks"):
-        fcntl.flock = refuse
+        fcntl.lockf = refuse
     if "days" in options:
         true_time = time.time
         time.time = lambda: true_time() + 86400 * options["days"]
-    if "proof" in options:
-        ownership.TIMES = replace(ownership.TIMES, proof=options["proof"])
-    callback = Slow(out, options.get("wait_at", STEPS + 1))
+    callback = Slow(out, options.get("wait_at", STEPS + 1), options.get("pause", 0.0))
     training = trainer(workdir, [callback])
     open_storage(workdir)  # imports the bucket's client, which takes seconds on a busy machine
     began, error = time.monotonic(), None

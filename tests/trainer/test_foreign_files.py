@@ -1,7 +1,6 @@
 """Trainings and evaluations leave a user's files, directories and links in a work directory as they are."""
 
 import contextlib
-import json
 import shutil
 
 import pytest
@@ -112,7 +111,6 @@ def test_a_directory_with_a_file_that_runs_replace_is_no_work_directory(
 
 
 def test_an_evaluation_may_be_repeated_where_only_evaluations_were_written(dense_task, vector_input, trained, tmp_path):
-    (tmp_path / "eval_result.json").write_text(json.dumps({"step": 4, "records": 100, "proven": True}))  # of 0.2
     for _ in range(2):
         Trainer(dense_task, _settings(tmp_path)).evaluate(vector_input, checkpoint_path=str(trained))
         (tmp_path / "predictions.jsonl").touch()

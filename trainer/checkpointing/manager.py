@@ -18,7 +18,6 @@ from pipeline.logs import logger
 from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer.activity import Activity
 from trainer.checkpointing import listing, orbax_paths
 from trainer.checkpointing.arrays import (
     ContentsSave,
@@ -33,7 +32,7 @@ from trainer.checkpointing.arrays import (
 )
 from trainer.checkpointing.contents import check_tree, read_contents, versions
 from trainer.config import TrainerConfig
-from trainer.exits import abandon_threads
+from trainer.hosts.activity import Activity
 from trainer.state import TrainState
 from trainer.workdir import CONTENTS, STATE
 
@@ -50,12 +49,10 @@ class CheckpointManager:
     is published or removed, in the thread that does it; it raises if this run no longer owns the work directory.
     activity: of the call."""
 
-    def __init__(
-        self, config: TrainerConfig, fence: Callable[[], None] = lambda: None, activity: Activity | None = None
-    ) -> None:
-        self._activity = activity or Activity()
+    def __init__(self, config: TrainerConfig, fence: Callable[[], None] = lambda: None) -> None:
+        self.activity = Activity()
         self._config, self.workdir, self._fence = config, str(config.workdir), fence
-        self._explaining = partial(orbax_paths.as_checkpoint_error, save_seconds=config.save_seconds)
+        self._explaining = partial(orbax_paths.as_checkpoint_error, work_seconds=config.work_seconds)
         self._path = orbax_paths.orbax_path(listing.checkpoints_directory(self.workdir))
         self.directory = str(self._path)
         self._storage = open_storage(self.workdir)
@@ -81,7 +78,7 @@ class CheckpointManager:
                 cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
                 temporary_path_class=orbax_paths.fenced_path(self.workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(
-                    timeout_secs=math.ceil(self._config.save_seconds),
+                    timeout_secs=math.ceil(self._config.work_seconds),
                     barrier_sync_fn=orbax_paths.barrier_of(self._config),
                 ),
             )
@@ -159,7 +156,7 @@ class CheckpointManager:
             step, self._unfinished = self._unfinished, None
             with self._writing():
                 self.manager.wait_until_finished()
-            self._activity.saved = step
+            self.activity.saved = step
             self.on_complete(step)
 
     def save(self, saved: Saved, check: Callable[[], Callable[[], None]] = lambda: lambda: None) -> None:
@@ -278,13 +275,10 @@ class CheckpointManager:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        # Orbax has the same limit, whose error comes first, for each of two saves.
-        saving = self._activity.doing("saving a checkpoint", "save_seconds", times=2)
         try:
-            with self._explaining("write to", self.directory), saving:
+            with self._explaining("write to", self.directory), self.activity.saving():
                 yield
         except InfeedError as error:
-            abandon_threads()  # Orbax's threads wait in vain: five minutes, or as long as a request stalls
             if not isinstance(error, OwnerError):
                 self._fence()  # a new owner removes unfinished checkpoints, so this may be why writing failed
             raise
@@ -296,8 +290,7 @@ class CheckpointManager:
         if self._manager is None:
             return
         if isinstance(error, OwnerError):
-            abandon_threads()  # the new owner removes their files, so they could wait for minutes
-            return
+            return  # the new owner removes Orbax's files, so its threads could wait for minutes
         try:
             self.settle(wait=True)
             with self._writing():

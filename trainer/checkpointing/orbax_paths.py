@@ -177,28 +177,27 @@ def reason(error: BaseException, advice: str = "") -> str:
 
 
 @contextmanager
-def as_checkpoint_error(action: str, path: str, save_seconds: float | None = None, advice: str = "") -> Iterator[None]:
+def as_checkpoint_error(action: str, path: str, work_seconds: float | None = None, advice: str = "") -> Iterator[None]:
     """Raises CheckpointError("cannot <action> <path>: <reason>") for errors of the block that are not ours."""
     import jax  # tools that only read checkpoints do without it
 
     try:
         yield
-    except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective: the watchdog names the host to blame
+    except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective, which another host may have left
         raise
     except Exception as error:  # OSError, ValueError, errors of tensorstore
         why = reason(error, advice)
-        if save_seconds and isinstance(error, TimeoutError):  # Orbax raises it for its AsyncOptions
-            why = f"it has not finished after {save_seconds:g} s (save_seconds)."
+        if work_seconds and isinstance(error, TimeoutError):  # Orbax raises it for its AsyncOptions
+            why = f"it has not finished after {work_seconds:g} s (work_seconds)."
         raise CheckpointError(f"cannot {action} {path}: {why}") from error
 
 
 def barrier_of(config: TrainerConfig) -> Callable[..., None]:
     """How Orbax's threads wait for those of other hosts: as long as these may work before they save.
 
-    With save_seconds, a host in a long callback would end the run. One that is stuck is found all the same."""
+    One that is stuck is found all the same."""
     from orbax.checkpoint import multihost  # loads jax, which tools do without
 
     wait = multihost.get_barrier_sync_fn()
-    before = config.compile_seconds + config.callback_seconds + config.evaluation_seconds + config.stall_seconds
-    most = math.ceil(1000 * (before + config.save_seconds))
+    most = math.ceil(1000 * (2 * config.work_seconds + config.stall_seconds))
     return lambda *, key, timeout_ms: wait(key=key, timeout_ms=max(timeout_ms, most))

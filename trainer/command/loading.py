@@ -24,9 +24,9 @@ import tyro
 
 from pipeline.errors import InfeedError, OptionError, did_you_mean, keeps_all_frames
 from pipeline.tools.program import help_end, program
-from trainer.cluster.distributed import Devices, Distributed
 from trainer.command.names import RECIPES
 from trainer.config import TrainerConfig
+from trainer.hosts.joining import Devices, Distributed
 from trainer.recipe import DataRecipe, Recipe
 from trainer.user_code import described, source_lines
 

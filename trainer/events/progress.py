@@ -34,7 +34,7 @@ class Speed:
     input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of all devices together;
     None if the FLOPs of a step are unknown. mfu: its share of the devices' peak, 0..1; None if either is unknown.
     slowest_host: of several, the one that the others waited for; slowest_share: of the time that it waited for its
-    input or worked by itself, 0..1; input_wait_max: the largest input_wait of a host. None with one process."""
+    input or worked by itself, 0..1. None with one process."""
 
     steps_per_second: float
     examples_per_second: float
@@ -43,7 +43,6 @@ class Speed:
     mfu: float | None = None
     slowest_host: int | None = None
     slowest_share: float | None = None
-    input_wait_max: float | None = None
 
     @classmethod
     def of(cls, steps: int, size: "StepSize", seconds: float, wait_seconds: float) -> "Speed":

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from trainer.activity import Activity, Dispatches
 from trainer.exits import Ending
+from trainer.hosts.activity import Activity, Dispatches
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
@@ -135,10 +135,11 @@ def run(
     pending: _Launched | None = None
     step, source, ended = start, iter(chunks), False
     copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
-    with getattr(chunks, "activity", Activity()).dispatches(start, chunks) as doing:
+    activity = getattr(chunks, "activity", Activity())
+    with activity.dispatches(start) as doing:
         while True:
             if between is not None and between.due(step, ended):
-                pending = _reported(pending, on_result, doing)
+                pending = _reported(pending, on_result, activity, doing)
                 carry, go_on = between.act(step, carry)
                 if not go_on:
                     break
@@ -151,7 +152,7 @@ def run(
                 continue
             if chunk is None:
                 # So that this host knows what was decided before it asks again.
-                pending, ended = _reported(pending, on_result, doing), True
+                pending, ended = _reported(pending, on_result, activity, doing), True
                 continue
             doing.at = doing.DEVICES
             with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
@@ -159,10 +160,10 @@ def run(
             for leaf in jax.tree.leaves(scalars) if copies else ():
                 leaf.copy_to_host_async()
             step = doing.launched = chunk.start + chunk.length
-            _reported(pending, on_result, doing)
+            _reported(pending, on_result, activity, doing)
             pending = _Launched(chunk.start, chunk.length, partial(program.read, scalars, chunk.stacked))
             del chunk  # its batches are the devices'
-        _reported(pending, on_result, doing)
+        _reported(pending, on_result, activity, doing)
     return carry, step
 
 
@@ -174,7 +175,9 @@ class _Launched(NamedTuple):
     read: Callable[[], Any]
 
 
-def _reported(pending: _Launched | None, on_result: Callable[[DispatchResult], None], doing: Dispatches) -> None:
+def _reported(
+    pending: _Launched | None, on_result: Callable[[DispatchResult], None], activity: Activity, doing: Dispatches
+) -> None:
     if pending:
         doing.at = doing.DEVICES
         result = DispatchResult(pending.start, pending.length, pending.read())
@@ -182,4 +185,4 @@ def _reported(pending: _Launched | None, on_result: Callable[[DispatchResult], N
         doing.finish(result.start + result.length, began)
         doing.at = doing.WORK
         on_result(result)
-        doing.host_seconds += time.perf_counter() - began
+        activity.host_seconds += time.perf_counter() - began

@@ -19,9 +19,9 @@ from pipeline.background import Background
 from pipeline.errors import InputError, StallError
 from pipeline.inputs.slots import Slots
 from pipeline.logs import logger
-from trainer.activity import Activity
 from trainer.batch_spec import check_batch
 from trainer.exits import Check
+from trainer.hosts.activity import Activity
 from trainer.loop.program import Program
 
 log = logger("trainer")

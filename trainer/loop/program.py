@@ -14,7 +14,6 @@ import numpy as np
 from jax import lax
 
 from trainer.config import LoopMode
-from trainer.exits import Check, interruptible
 from trainer.mesh import Placement
 from trainer.task import Step
 
@@ -71,14 +70,14 @@ class Program:
         self.k, self.scans = k, k > 1 and self._may_scan
         self._many_struct = self._placement.global_struct(self._host_struct, self._global_batch, k)
 
-    def compile(self, lengths: Collection[int], check: Check = lambda: None) -> None:
-        """Compiles the programs for dispatches of these lengths. check: called meanwhile; it may raise."""
+    def compile(self, lengths: Collection[int]) -> None:
+        """Compiles the programs for dispatches of these lengths."""
         if 1 not in self.executables and (not self.scans or 1 in lengths):
-            self.executables[1] = interruptible(self._one.lower().compile, check)
+            self.executables[1] = self._one.lower().compile()
         if self.k not in self.executables and self.scans and self.k in lengths:
             scan = self._jit(lambda carry, batches: lax.scan(self._step, carry, batches), True)
             lowered = scan.trace(self._carry, self._many_struct).lower()
-            self.executables[self.k] = interruptible(lowered.compile, check)
+            self.executables[self.k] = lowered.compile()
 
     def flops(self) -> float:
         """Floating-point operations of one step on all devices; see `flops`."""

@@ -14,10 +14,9 @@ import numpy as np
 from pipeline.errors import CheckpointError, EvaluationError, HostError, OptionError
 from pipeline.logs import logger
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
-from trainer.cluster.host_registry import poll
 from trainer.events.progress import RecordsLine
 from trainer.exact_epoch import OnRecords
-from trainer.exits import is_apart
+from trainer.hosts.supervisor import poll
 from trainer.inputs import InputFn
 from trainer.job import Job
 from trainer.metrics.tally import PADDINGS
@@ -52,7 +51,7 @@ def evaluate(
             check_padding=check_padding,
             on_records=bool(on_records),
         )
-        with session.preemption.leavable():
+        with session.supervisor.leaving():
             evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
         due = start.opened.source.info.num_records
         due = due and due * len(job.config.evaluated_models)
@@ -140,7 +139,7 @@ def evaluate_continuously(
                     result = evaluation.epoch()
                     evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
             except (CheckpointError, HostError):
-                if is_apart() or not _removed(checkpoints, step):
+                if session.supervisor.failed or not _removed(checkpoints, step):
                     raise
                 log.info("the checkpoint of step %d was removed while it was read; continuing with a newer one", step)
             else:
@@ -158,7 +157,8 @@ def _next_step(session: Session, last: int | None, timeout_seconds: float, poll_
     )
     exchange.from_host_0("looking", lambda: True, seconds, late)
     look = _look_out(session, last, poll_seconds)
-    return exchange.from_host_0("next step", lambda: session.watchdog.wait(look, timeout_seconds))
+    longest = timeout_seconds + seconds
+    return exchange.from_host_0("next step", lambda: session.supervisor.wait(look, timeout_seconds), longest)
 
 
 def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
@@ -180,8 +180,7 @@ def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callab
 
 def _removed(checkpoints: CheckpointManager, step: int) -> bool:
     """Whether this checkpoint is gone: its files may vanish before its directory does."""
-    stop = time.monotonic() + REMOVAL_SECONDS
-    return poll(lambda: True if step not in checkpoints.steps() else None, stop) is not None
+    return poll(lambda: step not in checkpoints.steps(), REMOVAL_SECONDS)
 
 
 class PeriodicEvaluations:

@@ -78,7 +78,7 @@ class Evaluation:
 
         The first epoch of all passes its records to on_records. on_counted: called after each dispatch.
         EvaluationError unless every record counted exactly once, or was left out as bad."""
-        with self._session.activity.doing("evaluating", "evaluation_seconds"):
+        with self._session.activity.doing("evaluating"):
             first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
         for other in others:
             metrics, arrays = first.metrics | _prefixed(other.metrics), first.arrays | _prefixed(other.arrays)
@@ -173,7 +173,7 @@ class Evaluation:
         origin = ExportOrigin(result.step, job.config.workdir, result.metrics)
         session.checkpoints.settle(wait=True)
         settings = ExportOptions(path, **options)
-        with session.activity.doing("exporting", "export_seconds"):
+        with session.activity.doing("exporting"):
             return export(session, opened, self.state, origin, settings, continue_with=self._continue_with)
 
     def _continue_with(self, state: TrainState) -> None:

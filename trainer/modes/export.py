@@ -41,10 +41,10 @@ def export_checkpoint(
     importlib.import_module("trainer.exporting.making")  # loads TensorFlow, while no host waits for another
     with open_session(job) as session:
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
-        with session.preemption.leavable():
+        with session.supervisor.leaving():
             workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else job.config.workdir
             origin = ExportOrigin(start.step, workdir, start.checkpoints.metrics(start.step))
-            with session.activity.doing("exporting", "export_seconds"):
+            with session.activity.doing("exporting"):
                 return export(session, start.opened, start.state, origin, options)
 
 
@@ -81,7 +81,7 @@ def export(
     def make() -> ExportResult:
         examples = ServedExamples.first_of(job, opened.input_fn, served.arrays, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
-        return make_export(options, served, labels, facts, arrays, predicted, examples, session.check)
+        return make_export(options, served, labels, facts, arrays, predicted, examples, session.supervisor.check)
 
     return _on_host_0(session, make, arrays)
 

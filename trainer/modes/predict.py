@@ -3,6 +3,7 @@ model in memory, ready to be called: what trainer.trainer.load returns.
 
 All hosts make the same number of dispatches: the sums that prove the epoch are over all hosts."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from jax import Array
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
 from pipeline.sizes import counted
-from trainer.activity import CONSUMER
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.exact_epoch import ExactEpoch
 from trainer.inputs import INDEX, MASK, InputFn
@@ -63,7 +63,7 @@ def predict(
         # Closed before the records: a host that stops early must not wait here for others.
         with session.checkpoints:
             start = restore(session, "predict", input_fn, step, checkpoint_path, keys=keys, gather=gather)
-            with session.preemption.leavable():
+            with session.supervisor.leaving():
                 variables = model_of(start.state, job.config.evaluated_models[0])
                 prediction = Prediction(session, start.opened, variables, keys, gather=gather)
         yield from prediction.records()
@@ -110,7 +110,7 @@ class Prediction:
         source, session = self._opened.source, self._session
         with (
             session.feeding(self._program, self._opened, source.info.start, self._steps) as feeder,
-            session.activity.doing("with the consumer of its predictions", CONSUMER),
+            session.activity.doing("with the consumer of its predictions", math.inf, grace=math.inf),
         ):
             pending = None
             try:
@@ -140,7 +140,7 @@ class Prediction:
         return given
 
     def _predicting(self) -> AbstractContextManager[None]:
-        return self._session.activity.doing("waiting for its devices to predict", "evaluation_seconds", waits=True)
+        return self._session.activity.doing("waiting for its devices to predict", waits=True)
 
     def _read(self, chunk: Chunk, given: list[Any]) -> Iterator[dict[str, Any]]:
         with self._predicting():
@@ -153,14 +153,14 @@ class Prediction:
     def _records(self, rows: dict[str, Any], counted: np.ndarray) -> Iterator[dict[str, Any]]:
         leaves, tree = jax.tree.flatten(rows)
         for row in counted.tolist():
-            if self._session.watchdog.alone:  # the consumer may be slow
-                self._session.preemption.check()
+            if self._session.supervisor.alone:  # the consumer may be slow
+                self._session.supervisor.check_asked()
             self._given += 1
             yield tree.unflatten([leaf[row] for leaf in leaves])
 
     def _stop_together(self, feeder: Feeder) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them forever."""
-        exchange, seconds = self._session.exchange, self._session.watchdog.silence_seconds
+        exchange, seconds = self._session.exchange, self._session.supervisor.host_seconds / 2
         made = exchange.gather("dispatches", self._dispatches, seconds)
         if len(made) < exchange.count:
             raise HostError(

@@ -2,59 +2,43 @@
 
 One small exchange: every host publishes its facts, host 0 compares them, all hosts read its verdict."""
 
-import secrets
-import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from pipeline.errors import HostError
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.errors import DisagreementError
 from trainer.batch_spec import named_leaves, path_name
-from trainer.cluster.exchange import Exchange
-from trainer.cluster.host_registry import poll
+from trainer.hosts.exchange import Exchange
 from trainer.job import Job, OpenedInput
-from trainer.ownership.ownership import make_mark
+from trainer.owner import mark_of
 
 HOSTS_NAMED = 8
+OF_INPUT = ("fingerprint", "num_records", "steps_per_epoch", "expected_crc", "on_error")
 SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another host
 PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different paths
 
 
-def agree(exchange: Exchange, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
-    """Returns when all hosts are here with the same facts and see the same, writable work directory.
+def agree(exchange: Exchange, facts: Callable[[], Mapping[str, Any]], workdir: str, mark: str, seconds: float) -> None:
+    """Returns when all hosts are here with the same facts, and see the same work directory.
 
-    StorageError if it is not writable. HostError, on every host, naming the first fact that differs and the hosts of
-    each value; the hosts that are missing after this time; or the failure of another host."""
+    mark: of the work directory, on host 0; "" if it is of no interest. HostError, on every host, naming the first fact
+    that differs and the hosts of each value; the hosts that are missing after this time; or the failure of another
+    host."""
     count = exchange.count
-    with _mark(workdir) if exchange.index == 0 else nullcontext("") as name:
-        if count == 1:
-            return
-        # The others wait longer: host 0 determines which hosts are missing.
-        mark = exchange.from_host_0("mark", lambda: name, 2 * seconds)
-        told = {"workdir": _whose(workdir, mark), **facts()}
-        if problem := exchange.agree("facts", told, lambda known: _problem(known, count, seconds), seconds):
-            raise HostError(problem)
+    if count == 1:
+        return
+    # The others wait longer: host 0 determines which hosts are missing.
+    mark = exchange.from_host_0("mark", lambda: mark, 2 * seconds)
+    told = {"workdir": _whose(exchange, workdir, mark), **facts()}
+    if problem := exchange.agree("facts", told, lambda known: _problem(known, count, seconds), seconds):
+        raise DisagreementError(problem)
 
 
-@contextmanager
-def _mark(workdir: str) -> Iterator[str]:
-    """A file that only hosts with the same work directory see. Without this check, Orbax waits for ten minutes."""
-    name = f".hosts-{secrets.token_hex(8)}"
-    make_mark(workdir, name)
-    try:
-        yield name
-    finally:
-        open_storage(workdir).delete(join(workdir, name))
-
-
-def _whose(workdir: str, mark: str) -> str:
-    storage, path = open_storage(workdir), join(workdir, mark)
-    seen = poll(lambda: storage.exists(path) or None, time.monotonic() + SHARED_DISK_SECONDS)
+def _whose(exchange: Exchange, workdir: str, mark: str) -> str:
+    """Without this check, Orbax waits for ten minutes."""
+    seen = not mark or exchange.wait(lambda: mark_of(workdir) == mark or None, SHARED_DISK_SECONDS)
     return "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
 
 
@@ -100,13 +84,8 @@ def _facts_of_input(job: Job, opened: OpenedInput) -> dict[str, Any]:
     facts = {
         "mode": opened.mode,
         "the input": type(source).__name__,
-        "fingerprint": source.info.fingerprint,
-        "num_records": source.info.num_records,
-        "steps_per_epoch": source.info.steps_per_epoch,
         "global batch": opened.global_batch,
-        "expected_crc": source.info.expected_crc,
-        "on_error": source.info.on_error,
-    }
+    } | {name: getattr(source.info, name) for name in OF_INPUT}
     checksum = f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
     return facts | spec | order | {"model and optimizer": checksum}
 

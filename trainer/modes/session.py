@@ -2,24 +2,21 @@
 
 And the state that it begins with: a new one, or that of a checkpoint."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.description import Describe
 from pipeline.errors import CheckpointError, FingerprintError
-from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import join
-from trainer.activity import Activity
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
-from trainer.checkpointing.orbax_paths import check_directory, remove_unfinished
-from trainer.cluster.exchange import Exchange, Preemption, SharedDecisions
-from trainer.cluster.host_watchdog import HostWatchdog
+from trainer.checkpointing.orbax_paths import check_directory
 from trainer.exits import Check, ending
+from trainer.hosts.activity import Activity
+from trainer.hosts.exchange import Exchange, SharedDecisions
+from trainer.hosts.signals import WATCHER
+from trainer.hosts.supervisor import AGAIN, Supervisor
 from trainer.inputs import Input, InputFn
 from trainer.job import Job, Mode, OpenedInput
 from trainer.kept_data import as_in_run, has_new_head
@@ -27,12 +24,11 @@ from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
 from trainer.modes.preflight import agree, facts_of
-from trainer.ownership.owner_files import OwnerProcess
-from trainer.ownership.ownership import Ownership, claim
+from trainer.owner import Ownership, claim
 from trainer.state import TrainState
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.loading import plan_loading
-from trainer.workdir import CHECKPOINTS, TRAIN, is_event_file
+from trainer.workdir import CHECKPOINTS
 
 ORDER_SETTINGS = ("global_batch_size", "seed")  # they determine the order of a recipe's records
 OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
@@ -45,8 +41,7 @@ class Session:
     describe: what describes the model, once that is known."""
 
     job: Job
-    watchdog: HostWatchdog
-    preemption: Preemption
+    supervisor: Supervisor
     decisions: SharedDecisions
     checkpoints: CheckpointManager
     ownership: Ownership
@@ -54,29 +49,24 @@ class Session:
 
     @property
     def activity(self) -> Activity:
-        """What the call does, for the watchdog."""
-        return self.watchdog.activity
+        """What the call does."""
+        return self.supervisor.activity
 
     def call_back(self, method: str, event: Any) -> None:
         """Calls this method of every callback."""
         for callback in self.job.callbacks:
-            with self.activity.doing(f"in {method} of the callback {type(callback).__name__}", "callback_seconds"):
+            with self.activity.doing(f"in {method} of the callback {type(callback).__name__}"):
                 getattr(callback, method)(event)
 
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> OpenedInput:
         """See Job.open."""
-        with self.activity.doing(f"opening the input ({mode})", "callback_seconds"):
+        with self.activity.doing(f"opening the input ({mode})"):
             return self.job.open(mode, input_fn, start_step, self.describe)
 
     @property
     def exchange(self) -> Exchange:
         """How the hosts of the session talk to each other."""
-        return self.watchdog.exchange
-
-    def check(self) -> None:
-        """Raises an Ending if this process was asked to end, or the error of another host. For waits, not in a loop."""
-        self.preemption.check()
-        self.watchdog.check()
+        return self.supervisor.exchange
 
     def own(self) -> None:
         """Makes this run the owner of the work directory until the call ends, before it reads, truncates or writes in
@@ -89,19 +79,17 @@ class Session:
             return
 
         def take() -> None:
-            claim(workdir)
             check_directory(workdir)
-            if lost := self.ownership.take(lambda seconds: self.watchdog.wait(lambda: None, seconds)):
-                _shut_out(workdir, lost)
+            self.ownership.take(lambda seconds: self.supervisor.wait(lambda: None, seconds))
 
         self.exchange.from_host_0("owned", take, 2 * config.stall_seconds)
 
     def agree_on(self, inputs: Sequence[OpenedInput], start: int, end: int | None, **others: Any) -> None:
         """Once per call: returns when all hosts are about to do the same, as `agree`. others: arguments of the call."""
         job, config = self.job, self.job.config
-        if self.exchange.index == 0 and not config.fast_dev_run:
-            claim(str(config.workdir))
-        agree(self.exchange, lambda: facts_of(job, inputs, start, end) | others, config.workdir, config.stall_seconds)
+        mark = claim(str(config.workdir)) if self.exchange.index == 0 and not config.fast_dev_run else ""
+        facts = lambda: facts_of(job, inputs, start, end) | others  # noqa: E731
+        agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
 
     def checkpoints_of(self, step: WhichStep | None, checkpoint_path: str | None) -> tuple[CheckpointManager, int]:
         """The checkpoints to read one from, and its step: of the work directory, or of another; in a fast_dev_run 0.
@@ -120,9 +108,9 @@ class Session:
     def check_late(self) -> None:
         """The check while training waits for its input. A single process may save and end. Several hosts can only
         save together, so they wait for the input, or for its stall_seconds."""
-        if self.watchdog.alone:
-            self.preemption.check()
-        self.watchdog.check()
+        if self.supervisor.alone:
+            self.supervisor.check_asked()
+        self.supervisor.check_failed()
 
     @contextmanager
     def feeding(
@@ -143,16 +131,15 @@ class Session:
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
         batches = opened.source.batches(position)
         chunks = Chunks(batches, steps.start, steps.end, steps.lengths(), opened.struct, program=program, common=common)
-        with closing(Feeder(chunks, bound, late or self.check, self.activity)) as feeder:
-            with self.activity.doing("compiling", "compile_seconds"):
-                program.compile(steps.compiled, self.check)
+        with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
+            with self.activity.doing("compiling"):
+                program.compile(steps.compiled)
             yield feeder
 
     def due(self, _: int, ended: bool = False) -> bool:
         """See Between. Raises an Ending, on all hosts before the same dispatch."""
         if not ended and (decision := self.decisions.poll()).preempted:
-            why = f"{decision.stop}; there was nothing to save: run the same command again"
-            raise ending(why, decision.interrupted, together=True)
+            raise ending(f"{decision.stop}; {AGAIN}", decision.interrupted, together=True)
         return False
 
     def act(self, _: int, carry: Any) -> tuple[Any, bool]:
@@ -161,37 +148,23 @@ class Session:
 
 
 @contextmanager
-def open_session(job: Job, saves: bool = False) -> Iterator[Session]:
-    """The session of a call. saves: whether a preemption finds progress to save."""
-    config = job.config
-    ownership = Ownership(config.workdir)
-    activity = Activity(config)
-    checkpoints = CheckpointManager(config, ownership.fence, activity)
+def open_session(job: Job) -> Iterator[Session]:
+    """The session of a call."""
+    ownership = Ownership(job.config.workdir)
+    checkpoints = CheckpointManager(job.config, ownership.fence)
+    supervisor = Supervisor(job.config)
     # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
     with (
-        Preemption(saves) as preemption,
-        HostWatchdog(config.host_timeout_seconds, preemption, activity, checkpoints.saving) as watchdog,
+        WATCHER.watching(supervisor),
         ownership,  # until the last checkpoint is written
         checkpoints,
-        watchdog.reporting(),
+        supervisor.reporting(),
     ):
-        preemption.within(watchdog.exchange)
-        decisions = SharedDecisions(watchdog.exchange, preemption)
-        yield Session(job, watchdog, preemption, decisions, checkpoints, ownership)
-        preemption.check()  # a request after the end of the loop; nothing is lost
-
-
-def _shut_out(workdir: str, lost: OwnerProcess) -> None:
-    """Hides what a suspended owner is about to publish: it may wake up between its fence and its write. A checkpoint
-    loses its temporary directory, an open event file its name."""
-    remove_unfinished(workdir)
-    if is_remote(workdir):
-        return
-    storage, directory = open_storage(workdir), join(workdir, TRAIN)
-    for name in storage.list(directory):
-        if is_event_file(name, lost.host, lost.pid):
-            with storage.publish(join(directory, name)) as sink, Path(directory, name).open("rb") as file:
-                shutil.copyfileobj(file, sink)
+        checkpoints.activity = supervisor.activity
+        decisions = SharedDecisions(supervisor.exchange, supervisor.asked_anywhere)
+        yield Session(job, supervisor, decisions, checkpoints, ownership)
+        supervisor.check_asked()  # a request after the end of the loop; nothing is lost
+    supervisor.check_asked()  # or while the last checkpoint was written
 
 
 @dataclass(frozen=True)
@@ -214,7 +187,7 @@ def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStar
     if step == 0:
         new_head = has_new_head(warm_start, opened.description, job.target)
         plan = plan_loading(warm_start, job.abstract_state(opened), new_head) if warm_start.init_from else None
-        state = job.fresh_state(opened, session.check)
+        state = job.fresh_state(opened)
         return Begun(0, plan.into(state, job.task, job.placement) if plan else state, opened.source.info.start)
     saved, config = session.checkpoints.restore(step, job.abstract_state(opened)), job.config.to_json()
     position = resumed_position(opened.source, saved, config)
@@ -265,15 +238,15 @@ def restore(
 
     step, checkpoint_path: see Trainer.evaluate. In a fast_dev_run the state is an untrained one."""
     job = session.job
-    with session.preemption.leavable():
+    with session.supervisor.leaving():
         checkpoints, step = session.checkpoints_of(step, checkpoint_path)
         if not job.config.fast_dev_run:
             session.describe = as_in_run(checkpoints.workdir)
         opened = session.open(mode, input_fn)
     session.agree_on([opened], step, step, checkpoint_path=checkpoint_path, **arguments)
-    with session.preemption.leavable():
+    with session.supervisor.leaving():
         if job.config.fast_dev_run:
-            state = job.fresh_state(opened, session.check)
+            state = job.fresh_state(opened)
         else:
             state = checkpoints.restore(step, job.abstract_state(opened)).state
     return Restored(opened, state, step, checkpoints)

@@ -52,8 +52,8 @@ def train(
         )
     check_positive_int("steps", steps)
     check_positive_int("max_steps", max_steps)
-    with open_session(job, saves=not config.fast_dev_run) as session:
-        with session.preemption.leavable():
+    with open_session(job) as session:
+        with session.supervisor.leaving():
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
             end = config.fast_dev_run or (start + steps if steps else max_steps or config.max_steps)
@@ -76,7 +76,7 @@ def train(
         if evaluations and start:
             evaluations.make_up(start, end)
         if opened:
-            with session.preemption.leavable():
+            with session.supervisor.leaving():
                 begun = _begin(session, opened, start, warm_start)
             result = _train_steps(session, opened, begun, end, evaluations)
         else:

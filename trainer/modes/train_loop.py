@@ -13,10 +13,10 @@ from pipeline.logs import logger
 from pipeline.storage.storage import join
 from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
 from trainer.checkpointing.manager import Saved
-from trainer.cluster.exchange import Decision, Exchange
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
 from trainer.history.segments import read_history
+from trainer.hosts.exchange import Decision, Exchange
 from trainer.job import OpenedInput
 from trainer.loop.dispatching import MEASURED_STEPS, DispatchResult
 from trainer.loop.program import Program
@@ -201,8 +201,8 @@ class TrainLoop:
         with self.monitor.away():
             self.program.lengthen(k)
             pace.settle(k)
-            with self.session.activity.doing("compiling", "compile_seconds"):
-                self.program.compile({k}, self.session.check)
+            with self.session.activity.doing("compiling"):
+                self.program.compile({k})
 
 
 def _falls_on(step: int, every: int | None) -> bool:

@@ -19,7 +19,6 @@ from pipeline.logs import logger
 from pipeline.sizes import counted
 from pipeline.storage.storage import join
 from trainer.checkpointing.contents import versions
-from trainer.cluster.exchange import Decision
 from trainer.config import OnNan
 from trainer.events.metrics_lines import last_step
 from trainer.events.progress import ProgressLine, Speed, StepSize
@@ -27,6 +26,7 @@ from trainer.events.reports import Reports
 from trainer.exits import Interrupted, Preempted
 from trainer.gradients import LOSS, checked_names, finder_of_broken
 from trainer.history.segments import BadRecords, End, Hint, HistoryLine, Start, append, hint_of, no_hint
+from trainer.hosts.exchange import Decision
 from trainer.inputs import Input
 from trainer.job import Job
 from trainer.loop.dispatching import DispatchResult
@@ -58,11 +58,12 @@ class TrainMonitor(AbstractContextManager):
         self.reports = Reports(config, TRAIN, start, session.ownership.fence)
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
-        self._feeder, self._size = feeder, size
+        self._feeder, self._size, self._session = feeder, size, session
         self._line = None
         if jax.process_index() == 0:
-            self._line = ProgressLine(start, end, size, config.log_every, slowest=session.watchdog.slowest_host)
-        self._began = time.perf_counter()
+            self._line = ProgressLine(start, end, size, config.log_every, slowest=self._slowest)
+        self._step, self._began = start, time.perf_counter()
+        self._shared = self._began, self._busy_seconds
         self._seconds = self._away = self._saving = 0.0
 
     def observe(self, result: DispatchResult) -> Speed | None:
@@ -93,8 +94,22 @@ class TrainMonitor(AbstractContextManager):
             log.warning(text, counted(missing, "row"), result.start + result.length)
         self.unlabelled += missing
 
+    @property
+    def _busy_seconds(self) -> float:
+        """That this host has spent on waiting for its input and on work of its own."""
+        return self._feeder.wait_seconds + self._session.activity.host_seconds
+
+    def _slowest(self) -> dict[str, Any]:
+        """The fields of Speed about the slowest host, on host 0, to which the others tell their shares."""
+        (before, busy), self._shared = self._shared, (time.perf_counter(), self._busy_seconds)
+        return self._session.supervisor.slowest((self._shared[1] - busy) / (self._shared[0] - before))
+
     def _write(self, result: DispatchResult, count: int) -> Speed | None:
         if self._line is None:
+            step, self._step = self._step, result.start + result.length
+            every = self._session.job.config.log_every
+            if step // every != self._step // every:
+                self._slowest()
             return None
         loss = float(result.scalars["loss"][-1])
         speed = self._line.update(result.start + result.length, loss, self._feeder.wait_seconds)

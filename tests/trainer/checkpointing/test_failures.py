@@ -37,7 +37,7 @@ told, *workdirs = sys.argv[1:]
 for workdir in workdirs:
     begun = time.monotonic()
     try:
-        config = TrainerConfig(workdir=workdir, global_batch_size=1, save_seconds=2)
+        config = TrainerConfig(workdir=workdir, global_batch_size=1, work_seconds=2)
         with CheckpointManager(config) as checkpoints:
             checkpoints.save(Saved(20, state, {}, {}))
         with CheckpointManager(config) as checkpoints:
@@ -68,7 +68,7 @@ FAILURES = {  # what becomes of every such request -> what is said of it
     ),
     "^P.*name=stalled/checkpoints/20/state/ocdbt.process_0/": (
         Stall(),
-        "cannot write to gs://failing/stalled/checkpoints: it has not finished after 2 s (save_seconds).",
+        "cannot write to gs://failing/stalled/checkpoints: it has not finished after 2 s (work_seconds).",
     ),
 }
 
@@ -106,8 +106,6 @@ def test_a_stalled_read_names_the_object_and_the_attempts(told):
 
 
 def test_a_save_that_fails_as_well_does_not_hide_what_ended_the_run(config, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("trainer.checkpointing.manager.abandon_threads", lambda: None)
-
     def fail():
         raise OSError("the disk is full")
 

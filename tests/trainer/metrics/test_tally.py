@@ -171,7 +171,7 @@ def evaluation(dense_task, vector_input, config):
             job = trainer._job
             session = stack.enter_context(open_session(job))
             opened = job.open("eval", vector_input)
-            return Evaluation(session, opened, job.fresh_state(opened, session.check), 0)
+            return Evaluation(session, opened, job.fresh_state(opened), 0)
 
         yield make
 

@@ -14,8 +14,8 @@ import pytest
 from trainer.callbacks import Callback
 from trainer.checkpointing.listing import finished_steps
 from trainer.checkpoints import get_variable_value
-from trainer.cluster import exchange
 from trainer.exits import Preempted
+from trainer.hosts.signals import WATCHER
 from trainer.trainer import Trainer
 
 SECONDS = 30.0
@@ -88,7 +88,7 @@ def _fresh_process():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
     yield
     signal.signal(signal.SIGINT, before)
-    exchange._requested.clear()
+    WATCHER.terminated = False
 
 
 class Ends(Callback):

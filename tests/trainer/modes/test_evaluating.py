@@ -16,18 +16,18 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from host_stores import stores_of
 
 from pipeline.errors import CheckpointError, HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster import exchange
-from trainer.cluster.exchange import Preemption, SharedDecisions
-from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
+from trainer.hosts.exchange import SharedDecisions
+from trainer.hosts.signals import WATCHER
+from trainer.hosts.supervisor import Supervisor
 from trainer.modes import evaluate as evaluating
 from trainer.modes.session import Session
-from trainer.ownership.ownership import Ownership
+from trainer.owner import Ownership
 from trainer.trainer import Trainer
 
 STEPS = 4
@@ -117,7 +117,7 @@ def test_following_a_run_does_not_change_its_checkpoints(follower, put, vector_i
     assert [result.step for result in follower.evaluate_continuously(vector_input)] == [4]
     assert there() == before
     # The last is for keep_best, by which the training keeps the checkpoint that this process found best.
-    assert {path.name for path in checkpoints.parent.iterdir()} == {"checkpoints", "eval", "evaluations.json"}
+    assert {path.name for path in checkpoints.parent.iterdir()} == {"_owner", "checkpoints", "eval", "evaluations.json"}
 
 
 def test_a_follower_waits_for_a_work_directory_that_does_not_exist_yet(follower, put, vector_input):
@@ -200,36 +200,30 @@ def test_a_poll_interval_of_zero_is_refused(follower, vector_input):
 
 @contextmanager
 def call_of(store, config):
-    with HostWatchdog(20.0, store=store) as watchdog:
-        preemption = Preemption(store=store)
-        yield Session(
-            job=SimpleNamespace(config=config),
-            watchdog=watchdog,
-            preemption=preemption,
-            decisions=SharedDecisions(watchdog.exchange, preemption),
-            checkpoints=CheckpointManager(config),
-            ownership=Ownership(config.workdir),
-        )
+    host, job = Supervisor(config, store=store), SimpleNamespace(config=config)
+    host.exchange._call = 0
+    with WATCHER.watching(host):
+        decisions = SharedDecisions(host.exchange, host.asked_anywhere)
+        yield Session(job, host, decisions, CheckpointManager(config), Ownership(config.workdir))
 
 
 def test_host_0_tells_all_hosts_which_checkpoint_is_next(trained):
-    store = LocalStore()
-
-    def next_step(host, last):
+    def next_step(store, last):
+        host = store.index
         config = replace(trained.config, stall_seconds=20.0)
         config = config if host == 0 else replace(config, workdir="/nowhere")
-        with call_of(store.view(host, 2), config) as session:
+        with call_of(store, config) as session:
             return evaluating._next_step(session, last, 0.3, 0.1)
 
     with ThreadPoolExecutor(2) as pool:
         for last, expected in ((None, STEPS), (STEPS, None)):
-            assert list(pool.map(next_step, (0, 1), (last, last))) == [expected] * 2
+            assert list(pool.map(next_step, stores_of(2), (last, last))) == [expected] * 2
 
 
 def test_a_host_fails_if_host_0_does_not_choose_a_checkpoint_in_time(trained):
     text = "host 0 of 2 did not start to look for the next checkpoint within 0.2 s"
     config = replace(trained.config, stall_seconds=0.2)
-    with call_of(LocalStore().view(1, 2), config) as session, pytest.raises(HostError, match=text):
+    with call_of(stores_of(2)[1], config) as session, pytest.raises(HostError, match=text):
         evaluating._next_step(session, None, 60.0, 0.1)
 
 
@@ -241,4 +235,4 @@ def test_sigterm_ends_a_follower_that_waits_for_the_next_checkpoint(follower, ve
             next(follower.evaluate_continuously(vector_input, timeout_seconds=30, poll_seconds=20))
     finally:
         timer.join()
-        exchange._requested.clear()
+        WATCHER.terminated = False

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from host_stores import exchanges_of
 
 from pipeline.errors import HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster.exchange import Preemption, SharedDecisions
-from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.store import LocalStore
+from trainer.hosts.exchange import SharedDecisions
 from trainer.loop.dispatching import MEASURED_STEPS, Marks, timed_plan
 from trainer.modes.session import Begun
 from trainer.modes.train_loop import Pace, TrainLoop
@@ -27,31 +26,29 @@ def test_steps_per_dispatch_follow_from_the_measured_steps_without_the_first(mos
     pace = Pace(10.0, lambda steps: min(steps, most), clock=lambda: next(times))
     for _ in range(10):
         pace.observe()
-    with HostWatchdog(10.0, store=LocalStore()) as watchdog:
-        assert pace.agree(watchdog.exchange, 1.0) == steps
+    assert pace.agree(exchanges_of(1)[0], 1.0) == steps
     pace.settle(40)
     pace.observe()  # no more than the first are measured
     assert pace.steps() == 40
 
 
 def test_all_hosts_use_the_steps_per_dispatch_of_host_0():
-    store, clocks = LocalStore(), [iter([0.0, 1.0]), iter([0.0, 5.0])]
+    clocks = [iter([0.0, 1.0]), iter([0.0, 5.0])]
 
-    def agreed(host):
-        pace = Pace(10.0, lambda steps: steps, clock=lambda: next(clocks[host]))
+    def agreed(exchange):
+        pace = Pace(10.0, lambda steps: steps, clock=lambda: next(clocks[exchange.index]))
         pace.observe()
         pace.observe()
-        with HostWatchdog(20.0, store=store.view(host, 2)) as watchdog:
-            return pace.agree(watchdog.exchange, 10.0)
+        return pace.agree(exchange, 10.0)
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(agreed, (0, 1))) == [10, 10]
+        assert list(pool.map(agreed, exchanges_of(2))) == [10, 10]
 
 
 def test_a_host_fails_if_host_0_does_not_report_the_step_time():
     text = "host 0 of 2 did not report within 0.2 s how long a step takes"
-    with HostWatchdog(20.0, store=LocalStore().view(1, 2)) as watchdog, pytest.raises(HostError, match=text):
-        Pace(10.0, lambda steps: steps).agree(watchdog.exchange, 0.2)
+    with pytest.raises(HostError, match=text):
+        Pace(10.0, lambda steps: steps).agree(exchanges_of(2)[1], 0.2)
 
 
 def test_a_timed_plan_measures_single_steps_and_then_dispatches_equal_loops():
@@ -90,20 +87,18 @@ def test_checkpoints_by_the_clock_have_the_given_interval(config, every, tick, e
         def _save(self, step, state):
             saved.append(step)
 
-    store, settings = LocalStore(), config(checkpoint_every_steps=None, **every)
-    with Preemption(store=store) as preemption, HostWatchdog(10.0, store=store) as watchdog:
-        session = SimpleNamespace(
-            job=SimpleNamespace(config=settings),
-            decisions=SharedDecisions(watchdog.exchange, preemption),
-            checkpoints=SimpleNamespace(settle=lambda: None),
-        )
-        profile = SimpleNamespace(stops=(), at=lambda step: None)
-        parts = dict.fromkeys(["program", "monitor", "recorder", "began"]) | {"profile": profile}
-        loop = Loop(session, None, Begun(0, None, None), 100, clock=lambda: now, **parts)
-        for step in range(1, 36):
-            now += tick
-            if loop.due(step, False):
-                loop.act(step, None)
+    session = SimpleNamespace(
+        job=SimpleNamespace(config=config(checkpoint_every_steps=None, **every)),
+        decisions=SharedDecisions(exchanges_of(1)[0], lambda: None),
+        checkpoints=SimpleNamespace(settle=lambda: None),
+    )
+    profile = SimpleNamespace(stops=(), at=lambda step: None)
+    parts = dict.fromkeys(["program", "monitor", "recorder", "began"]) | {"profile": profile}
+    loop = Loop(session, None, Begun(0, None, None), 100, clock=lambda: now, **parts)
+    for step in range(1, 36):
+        now += tick
+        if loop.due(step, False):
+            loop.act(step, None)
     assert saved == expected
 
 

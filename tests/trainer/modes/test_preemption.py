@@ -11,13 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from trainer import exits
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster import exchange
 from trainer.config import TrainerConfig
-from trainer.exits import EXIT_PREEMPTED, Preempted, interruptible
+from trainer.exits import EXIT_PREEMPTED, Preempted
 from trainer.history.segments import read_history
+from trainer.hosts.signals import WATCHER
 from trainer.trainer import Trainer
 
 STEPS = 40
@@ -29,14 +28,16 @@ def _fresh_process():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
     yield
     signal.signal(signal.SIGINT, before)
-    exchange._requested.clear()  # a process that goes on after it was preempted is only found in tests
+    WATCHER.terminated = False  # a process that goes on after it was preempted is only found in tests
 
 
 def ask_to_end(number):
-    """Returns once the process has heard it, which it does between two instructions of its main thread."""
-    heard = exits._LISTENER.entered[-1]._heard if number == signal.SIGINT else exchange._requested
+    """Returns once the process has heard it."""
+    call, stop = WATCHER._of_main[-1], time.monotonic() + 20
     os.kill(os.getpid(), number)
-    assert heard.wait(20)
+    while not call._asked:
+        assert time.monotonic() < stop
+        time.sleep(0.01)
 
 
 class AtStep(Callback):
@@ -50,7 +51,7 @@ class AtStep(Callback):
 
 
 class Killing:
-    """An input that is a process's end: before its second batch, or while the program for it compiles."""
+    """An input that is a process's end: before its first batch, or its second."""
 
     def __init__(self, source, where, number):
         self._source, self._where, self._number = source, where, number
@@ -60,27 +61,9 @@ class Killing:
 
     def batches(self, position):
         for number, batch in enumerate(self._source.batches(position)):
-            if self._where == "compile" and number == 0:
-                while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
-                    time.sleep(0.001)
-            if (self._where, number) in (("compile", 0), ("evaluate", 1)):
+            if (self._where, number) in (("begin", 0), ("evaluate", 1)):
                 ask_to_end(self._number)
             yield batch
-
-
-@pytest.fixture
-def slow_compiler(monkeypatch):
-    """An event: once it is set, a compilation lasts until it is left. From the cache it would be faster than a signal.
-
-    The test's process must outlive a thread that was left behind."""
-    slow, left = threading.Event(), threading.Event()
-
-    def slowed(function, check):
-        return interruptible(lambda: (slow.is_set() and left.wait(20), function())[1], check)
-
-    monkeypatch.setattr("trainer.exits.leave_at_exit", lambda *_: left.set())
-    monkeypatch.setattr("trainer.loop.program.interruptible", slowed)
-    return slow
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +90,15 @@ def assert_same_bits(a, b):
     [
         ("train", signal.SIGTERM),
         pytest.param("evaluate", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("compile", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("begin", signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
-    dense_task, vectors, make_input, config, slow_compiler, straight, where, number, capfd
+    dense_task, vectors, make_input, config, straight, where, number, capfd
 ):
     def input_fn(ctx):
         source = make_input(vectors, ctx)
-        mine = where == "compile" if ctx.mode == "train" else where == "evaluate"
+        mine = where == "begin" if ctx.mode == "train" else where == "evaluate"
         return Killing(source, where, number) if mine else source
 
     def plain(ctx):
@@ -123,9 +106,8 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
 
     settings = config("stopped", **SETTINGS)
     callbacks = [AtStep(13, number)] if where == "train" else []
-    if where == "compile":
+    if where == "begin":
         Trainer(dense_task, settings).train_and_evaluate(plain, plain, max_steps=20)  # nothing to make up first
-        slow_compiler.set()
     before = handlers()
     with pytest.raises(BaseException) as ended:
         Trainer(dense_task, settings, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
@@ -134,12 +116,11 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     if number == signal.SIGTERM:
         assert isinstance(ended.value, SystemExit)
         assert ended.value.code == EXIT_PREEMPTED == 75
-        exchange._requested.clear()
+        WATCHER.terminated = False
     else:  # the program may catch it, and go on with other calls
         assert isinstance(ended.value, KeyboardInterrupt)
-        assert capfd.readouterr().err.count(f"{exchange.SAVING}\n") == 1
+        assert capfd.readouterr().err.count("interrupted: ending; a second Ctrl-C ends the process without") == 1
     assert handlers() == before
-    slow_compiler.clear()
 
     at = CheckpointManager(settings).steps()
     assert (at == [20]) if where != "train" else (len(at) == 1 and 13 <= at[0] < 13 + 3 * 10)
@@ -149,7 +130,7 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     # The evaluation that was cut off, or that came after, is made up: none is missing.
     evaluated = [(each.step, each.metrics) for each in resumed.evaluations]
     wanted = [(each.step, each.metrics) for each in straight.evaluations]
-    assert evaluated == (wanted if where != "compile" else wanted[1:])  # made up in the call that was preempted then
+    assert evaluated == (wanted if where != "begin" else wanted[1:])  # made up in the call that was preempted then
 
 
 class Stalling:
@@ -214,16 +195,16 @@ def test_a_signal_ends_a_call_that_waits_for_its_input(
             list(trainer.predict(stalling)) if where == "predict" else trainer.evaluate(stalling)
     assert time.monotonic() - began < 20
     let_go.set()
-    exchange._requested.clear()
-    saved, nothing = "saved, and the same command resumes from there", "nothing to save: run the same command again"
-    assert str(ended.value).endswith(saved if where == "train" else nothing)
+    WATCHER.terminated = False
+    saved, again = "is saved, and the same command resumes from there", "a training resumes from its newest checkpoint"
+    assert str(ended.value).endswith(saved if where == "train" else again)
     if where == "train":
         assert CheckpointManager(config()).steps() == [20]
         assert_same_bits(trainer.train(plain, max_steps=STEPS), straight)
 
 
 def test_a_process_asked_to_end_starts_no_training(dense_task, vector_input, config):
-    exchange._requested.set()
+    WATCHER.terminated = True
     with pytest.raises(Preempted):
         Trainer(dense_task, config()).train(vector_input, max_steps=STEPS)
     assert CheckpointManager(config()).steps() == []

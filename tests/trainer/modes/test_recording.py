@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import NanError, OwnerError
 from trainer.callbacks import Callback
 from trainer.history.segments import Command, End, Start, read_history
-from trainer.ownership.ownership import Ownership
+from trainer.owner import Ownership
 from trainer.trainer import Trainer
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_lost_its_work_directory_writes_no_end(trainer, vector_input,
     """The error that ends it is the new owner's."""
 
     def fence(self):
-        if self._taken and len(read_history(self._workdir).lines) > 0:
+        if self._record and len(read_history(self._workdir).lines) > 0:
             raise OwnerError("another run has taken over")
 
     monkeypatch.setattr(Ownership, "fence", fence)

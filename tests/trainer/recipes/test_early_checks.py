@@ -36,7 +36,7 @@ def refused(capsys, tmp_path, monkeypatch):
 
     def run(*arguments):
         monkeypatch.setattr(
-            "trainer.cluster.distributed.Devices.choose", lambda devices: pytest.fail("it was not refused early")
+            "trainer.hosts.joining.Devices.choose", lambda devices: pytest.fail("it was not refused early")
         )
         workdir = () if "--workdir" in arguments else ("--workdir", str(tmp_path / "work"))
         assert main([*arguments, *workdir]) == 2

@@ -1,19 +1,23 @@
 """What a process computes on and how it finds the others of its run, by flags. Used before anything else of jax."""
 
-import ipaddress
+import errno
 import os
+import socket
 import sys
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.errors import OptionError, how_to_install
-from trainer.cluster.service import HEARTBEAT_SECONDS, check_host, in_own_process, split
+from pipeline.logs import logger
 from trainer.exits import EXIT_USER_ERROR, leave
 
 AUTO = "auto"
+PLACE = ("coordinator_address", "num_processes", "process_id")
 JAX_GRACE_SECONDS = 60
+BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"  # of jax: where process 0 listens, if not on every interface
+
+log = logger("trainer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +35,8 @@ class Distributed:
     """How long to wait for all processes."""
 
     def __post_init__(self) -> None:
-        place = {"num_processes": self.num_processes, "process_id": self.process_id}
-        given = [f"{name}={value}" for name, value in place.items() if value is not None]
+        place = [getattr(self, name) for name in PLACE[1:]]
+        given = [f"{name}={value}" for name, value in zip(PLACE[1:], place, strict=True) if value is not None]
         if self.coordinator_address in (None, AUTO):
             if given:
                 raise OptionError(
@@ -40,7 +44,7 @@ class Distributed:
                     "process 0 as coordinator_address, or none of these settings."
                 )
             return
-        if None in place.values() or not _is_place(str(self.coordinator_address)):
+        if None in place or _place(str(self.coordinator_address)) is None:
             raise OptionError(
                 f"coordinator_address={self.coordinator_address} with {', '.join(given) or 'nothing else'}: several "
                 "processes need coordinator_address=host:port, num_processes and process_id, all three."
@@ -52,35 +56,32 @@ class Distributed:
             )
 
 
-def join(settings: Distributed) -> None:
+def join(settings: Distributed, host_timeout_seconds: float) -> None:
     """Connects this process with the others; call it before anything else of jax. A single process skips it.
 
-    If not all processes connect in time, prints one line and ends the process with exit code 2; from then on, with one
-    line and exit code 3 when another process dies. Raises: OptionError if process 0 cannot listen at the address, or if
-    "auto" finds no cluster."""
-    if settings.coordinator_address is None:
+    host_timeout_seconds: JAX ends this process if another one has been silent for so long. If not all processes connect
+    in time, prints one line and ends the process with exit code 2. Raises: OptionError if process 0 cannot listen at
+    the address, or if "auto" finds no cluster."""
+    address = settings.coordinator_address
+    if address is None:
         return
-    if settings.process_id == 0:
-        check_host(settings.coordinator_address)
+    options: dict[str, Any] = {"heartbeat_timeout_seconds": max(1, round(host_timeout_seconds))}
+    if address != AUTO:
+        if settings.process_id == 0:
+            _check_can_listen(address)
+        options |= {name: getattr(settings, name) for name in PLACE}
+        if address.startswith(("localhost:", "127.", "[::1]:")):  # JAX would listen on every interface
+            options["coordinator_bind_address"] = address
     import jax  # takes a second, for which --help need not wait
-
-    from trainer.cluster.host_registry import start_heartbeats
 
     # On its own timeout, which is later, JAX aborts the process with a C++ stack trace.
     timer = threading.Timer(settings.connect_seconds, _give_up, (settings,))
     timer.daemon = True
     timer.start()
-    options: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
-    if settings.coordinator_address != AUTO:
-        place = ("coordinator_address", "num_processes", "process_id")
-        options |= {name: getattr(settings, name) for name in place}
-        if _is_loopback(settings.coordinator_address):  # JAX would listen on every interface
-            options["coordinator_bind_address"] = settings.coordinator_address
     try:
-        with in_own_process():
-            jax.distributed.initialize(**options, initialization_timeout=settings.connect_seconds + JAX_GRACE_SECONDS)
+        jax.distributed.initialize(**options, initialization_timeout=settings.connect_seconds + JAX_GRACE_SECONDS)
     except ValueError as error:
-        if settings.coordinator_address != AUTO or isinstance(error, OptionError):
+        if address != AUTO:
             raise
         raise OptionError(
             "coordinator_address=auto: JAX finds no TPU pod, Slurm, Open MPI or Kubernetes around this process "
@@ -89,7 +90,7 @@ def join(settings: Distributed) -> None:
         ) from error
     finally:
         timer.cancel()
-    start_heartbeats()
+    log.info("joined the others: if one is lost, JAX aborts this process (exit code 134); the same command resumes")
 
 
 def _give_up(settings: Distributed) -> None:
@@ -102,17 +103,40 @@ def _give_up(settings: Distributed) -> None:
     leave(EXIT_USER_ERROR)
 
 
-def _is_place(address: str) -> bool:
-    with suppress(ValueError):
-        return bool(split(address)[0])
-    return False
+def _place(address: str) -> tuple[str, int] | None:
+    """host and port of host:port or [host]:port; None if it has no port in 1..65535."""
+    host, _, port = address.rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() and 0 < int(port) < 2**16 else None
 
 
-def _is_loopback(address: str) -> bool:
-    host, _ = split(address)
-    with suppress(ValueError):
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    return False
+def _check_can_listen(address: str) -> None:
+    """Raises OptionError unless this process can listen there: jaxlib may crash, or share the port with another run.
+
+    Skipped if the user sets where to listen."""
+    host, port = _place(address) or ("", 0)
+    if BIND_ADDRESS in os.environ:
+        return
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignores connections that have ended
+            probe.bind(place)
+    except socket.gaierror as error:
+        raise OptionError(
+            f"coordinator_address={address} cannot be resolved: {error.strerror}. Give the name or address of the host "
+            "that runs process_id=0, the same on every host."
+        ) from error
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise OptionError(
+                f"coordinator_address={address} is not an address of this host, where process_id=0 runs. Give one at "
+                f"which the other hosts can reach this host, the same on every host. If it leads here through a proxy "
+                f"or a Kubernetes service, also set {BIND_ADDRESS}=[::]:{port} on this host."
+            ) from error
+        raise OptionError(
+            f"coordinator port {port} cannot be used on this host: {error.strerror} (at {address}). Stop the program "
+            "that uses it, or give another port in coordinator_address, the same on every host."
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What test_stuck_hosts.py has its processes do: a training with evaluations, in which one host never goes on."""
+"""What test_supervision.py has its processes do: a training, amid which something happens to a host."""
 
 import ctypes
 import os
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from host_task import NumberedInput, class_scores, dense_task, settings
 
 from trainer.callbacks import Callback
@@ -19,87 +18,82 @@ from trainer.trainer import Trainer
 
 STEPS, EVERY, RECORDS = 40, 10, 480
 FOREVER = 10_000
-# The limits of TrainerConfig, divided by about ten or more.
-LIMITS = {
-    "compile_seconds": 20.0,
-    "callback_seconds": 8.0,
-    "evaluation_seconds": 8.0,
-    "save_seconds": 8.0,
-    "stall_seconds": 8.0,
-}
+# Those of TrainerConfig, divided by much.
+LIMITS = {"work_seconds": 8.0, "stall_seconds": 8.0}
 
 
-class Hang:
-    """Hangs once the run does what `order.how` says at step `order.at`, on host `order.host`."""
+class Fault:
+    """What happens on host `order.host` once the run does what `order.where` says at step `order.at`: `order.how`."""
 
     def __init__(self, order):
         self.order = order
-        self.how = order.how if order.host == jax.process_index() else ""
+        self.where = order.where if order.host == jax.process_index() else ""
 
-    def __call__(self, ways, step):
-        if self.how not in ways or step < self.order.at:
-            return
-        Path(self.order.out, "hung").write_text(str(time.time()))
-        if self.how == "lock":
-            ctypes.PyDLL(None).sleep(FOREVER)  # PyDLL: with Python's lock
-        elif self.how == "stopped":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        else:
+    def __call__(self, where, step):
+        """Whether the input is to have another shape from now on."""
+        if self.where != where or step < self.order.at:
+            return False
+        self.where = ""
+        Path(self.order.out, "happened").write_text(str(time.time()))
+        how = self.order.how
+        if how == "raises":
+            raise OSError("the disk of this host is on fire")
+        if how == "hangs":
             time.sleep(FOREVER)
+        if how == "hangs in C":
+            ctypes.CDLL(None).sleep(FOREVER)  # without Python's lock
+        if how == "pauses":
+            time.sleep(self.order.seconds)
+        for number in how.split() if how.startswith("SIG") else ():
+            os.kill(os.getpid(), getattr(signal, number))
+            time.sleep(1.5)  # a launcher may send the same signal again within a second
+        return how == "reshapes"
 
 
-class Hanging(Callback):
-    def __init__(self, hang):
-        self.hang = hang
+class AtStep(Callback):
+    def __init__(self, fault):
+        self.fault = fault
 
     def on_loop_end(self, end):
-        self.hang(("callback", "lock", "stopped"), end.step)
+        self.fault("callback", end.step)
         if jax.process_index() == 1:
-            time.sleep(self.hang.order.slow)  # slow is not stuck
+            time.sleep(self.fault.order.slow)  # slow is not stuck
 
     def on_evaluation_end(self, end):
-        self.hang(("evaluation",), end.result.step)
+        self.fault("evaluation", end.result.step)
 
 
-class HangingInput(NumberedInput):
-    def __init__(self, ctx, hang):
+class FaultyInput(NumberedInput):
+    def __init__(self, ctx, fault):
         super().__init__(ctx, RECORDS)
-        self.hang = hang
+        self.fault = fault
 
     def batches(self, position):
         for step, batch in enumerate(super().batches(position), position):
-            if self.ctx.mode == "train":
-                self.hang(("input",), step + 1)
-            yield batch
+            changed = self.ctx.mode == "train" and self.fault("input", step + 1)
+            yield batch | {"image": batch["image"][:, :4]} if changed else batch
 
 
-def stuck(order):
-    """One host hangs as `order` says; if it does not say how, all train to the end."""
-    hang, save = Hang(order), ocp.CheckpointManager.save
-
-    def saved(manager, step, **options):
-        hang(("save",), step)
-        return save(manager, step, **options)
-
-    ocp.CheckpointManager.save = saved
-    if jax.process_index() == 0 and hasattr(order, "late"):
-        finalize = ocp.CheckpointManager._finalize
-        ocp.CheckpointManager._finalize = lambda *args: [time.sleep(order.late), finalize(*args)]
-    task = dense_task()
-    if order.how == "device":
-        task = replace(task, loss_fn=with_call(task.loss_fn, lambda step: hang(("device",), step)))
-    limits = LIMITS | getattr(order, "limits", {})
-    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY, log_every=10, **limits)
-    trainer = Trainer(task, config, callbacks=[Hanging(hang)])
+def situation(order):
+    """A training with evaluations, and then an evaluation."""
+    fault, task = Fault(order), dense_task()
+    if order.where == "device":
+        task = replace(task, loss_fn=with_call(task.loss_fn, lambda step: fault("device", step)))
+    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY, log_every=10)
+    config = replace(config, **(LIMITS | getattr(order, "limits", {})))
+    trainer = Trainer(task, config, callbacks=[AtStep(fault)])
 
     def open_input(ctx):
-        return HangingInput(ctx, hang)
+        return FaultyInput(ctx, fault)
 
     result = trainer.train_and_evaluate(open_input, open_input, max_steps=STEPS, eval_every_steps=EVERY)
     # Of the last checkpoint: a run that was stuck after it has nothing left to train, and no state.
     names = get_variable_names(config.workdir)
     read = {name: zlib.crc32(get_variable_value(config.workdir, name).tobytes()) for name in names}
+    fault("between", STEPS)
     yield "trained", [result.step, read]
+    trainer.evaluate(open_input)
+    yield "evaluated", True
 
 
 def with_call(loss_fn, call):
@@ -133,7 +127,7 @@ def unhurried(order):
 
     class Pausing(Callback):
         def on_loop_end(self, end):
-            pause(0.6 * LIMITS["callback_seconds"])
+            pause(0.6 * order.limits["work_seconds"])
             if random.random() < 0.01:
                 jump[0] = random.uniform(-7200, 7200)
             if random.random() < 0.002:
@@ -144,13 +138,13 @@ def unhurried(order):
     class PausingInput(NumberedInput):
         def batches(self, position):
             for batch in super().batches(position):
-                pause(0.6 * LIMITS["stall_seconds"])
+                pause(0.6 * order.limits["stall_seconds"])
                 yield batch
 
     task = dense_task()
-    # Once in a dispatch, and so that the pauses of both hosts, which wait for each other, are below the limit together.
-    slow = with_call(task.loss_fn, lambda step: step % order.k or pause(0.45 * order.host_timeout_seconds))
-    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=500, **LIMITS)
+    # Once in a dispatch.
+    slow = with_call(task.loss_fn, lambda step: step % order.k or pause(0.6 * order.host_timeout_seconds))
+    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=500, **order.limits)
     trainer = Trainer(replace(task, loss_fn=slow), config, callbacks=[Pausing()])
     evaluated = {"eval_every_steps": 500, "max_steps": 10**7}
     open_input = lambda ctx: PausingInput(ctx, RECORDS)  # noqa: E731

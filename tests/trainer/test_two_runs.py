@@ -1,11 +1,12 @@
-"""Two trainings in one work directory, as processes: the first loses nothing, and a lost one publishes nothing.
+"""Trainings in one work directory, as processes: a second one, one that was lost and wakes up, one that is killed.
 
-With SWEEP=1 in the environment on every kind of storage."""
+SWEEP=1 has every kind of storage, forty kills, forty-six signals, and twenty pairs that start at once."""
 
 import contextlib
 import hashlib
 import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -16,11 +17,11 @@ from sweep import SWEEP
 
 from pipeline.errors import OwnerError
 from pipeline.storage.schemes import open_storage
-from trainer.ownership.ownership import Times
+from trainer.history.segments import read_history
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,14 @@ def undisturbed(tmp_path_factory):
     return owned_run.published(workdir)
 
 
+@pytest.fixture(params=["disk", *(["bucket"] if SWEEP else [])])
+def place(request, tmp_path, gcs_server):
+    """(a work directory, the environment of processes that reach it)."""
+    if request.param == "bucket":
+        return f"{request.getfixturevalue('bucket')}/run", gcs_server.env
+    return str(tmp_path / "run"), {}
+
+
 def wait_until(there, process):
     stop = time.monotonic() + 60
     while not there():
@@ -64,7 +73,7 @@ def is_stopped(process):
 
 
 def contents(workdir):
-    """{path: digest} of all files that were published, but the owners' records, which beat."""
+    """{path: digest} of all files that were published, but the owner's record, which is renewed."""
     storage = open_storage(workdir)
 
     def below(directory):
@@ -81,9 +90,9 @@ def error_of(out):
     return json.loads(out.read_text())["error"]
 
 
-def test_a_second_run_is_refused_in_one_line_and_the_first_loses_nothing(start, undisturbed, tmp_path):
-    workdir = str(tmp_path / "run")
-    first, out = start(workdir, wait_at=30)
+def test_a_second_run_is_refused_in_one_line_and_the_first_loses_nothing(start, undisturbed, place):
+    workdir, env = place
+    first, out = start(workdir, env, wait_at=30)
     wait_until(out.with_name(f"{out.name}.waiting").exists, first)
     wait_until(lambda: owned_run.finished_steps(workdir) == [20], first)
     before = contents(workdir)
@@ -101,31 +110,65 @@ def test_a_second_run_is_refused_in_one_line_and_the_first_loses_nothing(start, 
     assert trainer.train(owned_run.batches, max_steps=owned_run.STEPS).start_step == owned_run.STEPS  # it is free
 
 
-@pytest.mark.parametrize("where", ["disk", "disk without locks", "bucket"] if SWEEP else ["disk without locks"])
 def test_a_suspended_owner_on_another_machine_publishes_nothing_when_it_wakes_up(
-    start, undisturbed, tmp_path, request, gcs_server, monkeypatch, caplog, where
+    start, undisturbed, place, monkeypatch, caplog
 ):
-    """Its clock is a day ahead. It is stopped at step 30, perhaps while it writes the checkpoint of step 20."""
-    env = gcs_server.env if where == "bucket" else {}
-    workdir = f"{request.getfixturevalue('bucket')}/run" if where == "bucket" else str(tmp_path / "run")
-    first, out = start(
-        workdir, env, machine="far", wait_at=30, days=1, proof=0.0, no_locks=where == "disk without locks"
-    )
+    """It is stopped at step 30, perhaps while it writes the checkpoint of step 20. In a bucket that has its final name
+    from the beginning, so such a write goes on amid the new run's; a restore finds it by its checksums."""
+    workdir, env = place
+    first, out = start(workdir, env, machine="far", wait_at=30, no_locks=True)
     wait_until(out.with_name(f"{out.name}.waiting").exists, first)
     first.send_signal(signal.SIGSTOP)
     wait_until(lambda: is_stopped(first), first)
-    monkeypatch.setattr("trainer.ownership.ownership.TIMES", Times(0.1, 0.0, 1.0, 0.02))
-    if where == "disk without locks":
-        monkeypatch.setattr("fcntl.flock", owned_run.refuse)
+    monkeypatch.setattr("trainer.owner.SILENCE_SECONDS", 1.0)
     result = owned_run.trainer(workdir).train(owned_run.batches, max_steps=owned_run.STEPS)
-    after = contents(workdir)
+    after, last = contents(workdir), owned_run.published(workdir)
     out.with_name(f"{out.name}.go").touch()
     first.send_signal(signal.SIGCONT)
     assert first.wait()[0] == 2, first.printed
-    assert f"was taken over by host {os.uname().nodename}, process {os.getpid()}, while" in error_of(out)
-    assert contents(workdir) == after
-    found = owned_run.published(workdir)
-    assert (found["lines"], found["checkpoints"]) == (undisturbed["lines"], undisturbed["checkpoints"])
+    assert f"was taken over by host {os.uname().nodename}, process {os.getpid()}, started" in error_of(out)
+    written = f"{workdir}/checkpoints/20/" if env else "nothing"
+    changed = after.items() ^ contents(workdir).items()
+    assert not [path for path, _ in changed if written not in path]
+    assert (last["lines"], last["checkpoints"]) == (undisturbed["lines"], undisturbed["checkpoints"])
     assert result.start_step in (0, 20)
     gone = f"workdir={workdir}: taken over from host {os.uname().nodename}, process {first.pid}, started"
     assert any(text.startswith(gone) for text in caplog.messages)
+
+
+@pytest.mark.parametrize("seed", range(20 if SWEEP else 2))
+def test_of_two_runs_that_start_at_once_one_trains_and_no_line_is_there_twice(start, undisturbed, place, seed):
+    workdir, env = place
+    both = [start(workdir, env, pause=0.02) for _ in range(2)]
+    codes = [process.wait()[0] for process, _ in both]
+    assert sorted(codes) == [0, 2], [process.printed for process, _ in both]
+    assert "belongs to another run" in error_of(both[codes.index(2)][1])
+    assert owned_run.published(workdir) == undisturbed
+    assert [start.step for start in read_history(workdir).starts] == [0]
+
+
+@pytest.mark.parametrize("seed", range(40 if SWEEP else 2))
+def test_a_run_that_is_killed_at_any_moment_resumes_to_the_same_bits(start, undisturbed, tmp_path, seed):
+    ended_and_resumed(start, undisturbed, str(tmp_path / "run"), seed, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seed", range(46 if SWEEP else 2))
+def test_a_run_that_is_asked_to_end_at_any_moment_resumes_to_the_same_bits(start, undisturbed, tmp_path, seed):
+    number = (signal.SIGTERM, signal.SIGINT)[seed % 2]
+    ended_and_resumed(start, undisturbed, str(tmp_path / "run"), seed, number)
+
+
+def ended_and_resumed(start, undisturbed, workdir, seed, number):
+    """Sends the signal at a moment of the training that the seed determines, and starts it again."""
+    process, _ = start(workdir, pause=0.02)
+    wait_until(lambda: Path(workdir, "_owner/owner.json").exists(), process)
+    time.sleep(random.Random(seed).uniform(0, 1.5))
+    process.send_signal(number)
+    code = process.wait()[0]
+    assert code in {signal.SIGKILL: (-9, 0), signal.SIGTERM: (75, -15, 0), signal.SIGINT: (130, 0)}[number]
+    again, _ = start(workdir)
+    assert again.wait()[0] == 0, again.printed
+    found = owned_run.published(workdir)
+    assert found["lines"] == undisturbed["lines"]
+    last = [pages[owned_run.STEPS] for pages in (found["checkpoints"], undisturbed["checkpoints"])]
+    assert last[0] == last[1]

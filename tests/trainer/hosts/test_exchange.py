@@ -5,18 +5,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from host_stores import exchanges_of, stores_of, wait
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from pipeline.errors import ExportError, HostError, InputError
-from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.store import LocalStore
-
-
-def exchanges_of(count):
-    store = LocalStore()
-    return [HostWatchdog(5.0, store=store.view(i, count)).exchange for i in range(count)]
+from pipeline.errors import HostError, InputError
+from trainer.hosts.exchange import Exchange
 
 
 def on_all(count, exchanged):
@@ -54,25 +49,6 @@ def test_a_host_that_waits_for_host_0_in_vain_says_for_what(late, text):
         other.from_host_0("value", lambda: 1, 0.1, late)
 
 
-def test_an_error_of_host_0_ends_the_wait_of_the_others(monkeypatch):
-    monkeypatch.setattr("trainer.cluster.host_watchdog.break_apart", lambda *_: None)
-    store = LocalStore()
-
-    def make():
-        raise ExportError("the disk is full")
-
-    def outcome(index):
-        try:
-            with HostWatchdog(4.0, store=store.view(index, 2)) as watchdog, watchdog.reporting():
-                watchdog.exchange.from_host_0("value", make)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-
-    with ThreadPoolExecutor(2) as pool:
-        found = [*pool.map(outcome, range(2))]
-    assert found == ["ExportError: the disk is full", "HostError: host 0 of 2 failed: the disk is full"]
-
-
 def test_values_of_all_hosts_are_gathered_in_the_order_of_hosts():
     found = on_all(12, lambda exchange: [*exchange.gather("place", exchange.index**2, 10.0).items()])
     assert found == [[(host, host**2) for host in range(12)]] * 12
@@ -99,9 +75,7 @@ def test_a_posted_value_is_read_without_waiting():
 
 
 def test_exchanges_of_different_calls_do_not_mix():
-    store = LocalStore()
-    first, _ = (HostWatchdog(5.0, store=store.view(0, 2)).exchange for _ in range(2))
-    _, second = (HostWatchdog(5.0, store=store.view(1, 2)).exchange for _ in range(2))
+    first, second = (Exchange(store, call, wait) for call, store in enumerate(stores_of(2)))
     first.from_host_0("value", lambda: 1)
     with pytest.raises(HostError, match="did not start the same call"):
         second.from_host_0("value", lambda: 2, 0.1)

@@ -1,30 +1,18 @@
 """All hosts do the same before the same dispatch, whatever the order in which they get there."""
 
-import signal
-import threading
-
 import pytest
+from host_stores import exchanges_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.cluster import exchange
-from trainer.cluster.exchange import Asked, Decision, Preemption, SharedDecisions
-from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.store import LocalStore
+from trainer.hosts.exchange import Decision, SharedDecisions
 
 SAVE, STOP = Decision(save=True), Decision(True, "enough")
 DISPATCHES = 12
 
 
-class NoSignal:
-    def anywhere(self):
-        return None
-
-
-def polls_of(count, preemption=None):
-    store = LocalStore()
-    hosts = [HostWatchdog(10.0, store=store.view(i, count)) for i in range(count)]
-    return [SharedDecisions(host.exchange, preemption or NoSignal()) for host in hosts]
+def polls_of(count, asked=lambda: None):
+    return [SharedDecisions(exchange, asked) for exchange in exchanges_of(count)]
 
 
 def allowed(made, host):
@@ -60,50 +48,18 @@ def test_a_repeated_request_for_a_save_is_decided_once_until_done():
 
 @pytest.mark.parametrize(("name", "interrupted"), [("SIGTERM", False), ("SIGINT", True)])
 def test_a_preemption_of_any_host_stops_all_at_the_same_poll(name, interrupted):
-    asked = threading.Event()
-
-    class OnHost3:
-        def anywhere(self):
-            return Decision(True, f"{name} on host 3 of 4", True, interrupted) if asked.is_set() else None
-
-    hosts = polls_of(4, OnHost3())
+    asked = []
+    hosts = polls_of(4, lambda: asked[0] if asked else None)
     assert {host.poll() for host in hosts} == {Decision()}
-    asked.set()
+    asked.append(Decision(True, f"{name} on host 3 of 4", True, interrupted))
     for _ in range(2):
         assert {host.poll() for host in hosts} == {Decision()}
-    assert {host.poll() for host in hosts} == {Decision(True, f"{name} on host 3 of 4", True, interrupted)}
+    assert {host.poll() for host in hosts} == {asked[0]}
 
 
 def test_a_preemption_does_not_wait_for_a_save_by_the_clock():
-    class Now:
-        request = None
-
-        def anywhere(self):
-            return self.request
-
-    now = Now()
-    (alone,) = polls_of(1, now)
+    asked = []
+    (alone,) = polls_of(1, lambda: asked[0] if asked else None)
     assert alone.poll(lambda: SAVE) == SAVE
-    now.request = Decision(True, "SIGTERM on host 0 of 1", True)
+    asked.append(Decision(True, "SIGTERM on host 0 of 1", True))
     assert alone.poll(lambda: pytest.fail("the clock is asked")).preempted
-
-
-@pytest.mark.parametrize(
-    ("heard", "asked"),
-    [
-        ([(signal.SIGTERM, 0.0)], Asked("SIGTERM")),
-        ([(signal.SIGTERM, 0.0), (signal.SIGTERM, 0.9)], Asked("SIGTERM")),  # a launcher passed it on
-        ([(signal.SIGTERM, 0.0), (signal.SIGTERM, 0.9), (signal.SIGTERM, 1.5)], Asked("SIGTERM", again=True)),
-        ([(signal.SIGINT, 0.0), (signal.SIGTERM, 2.0)], Asked("SIGTERM", again=True)),
-        ([(signal.SIGTERM, 0.0), (signal.SIGINT, 2.0)], Asked("SIGINT", again=True)),
-    ],
-)
-def test_signals_more_than_a_second_apart_are_two(heard, asked, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(exchange, "_requested", threading.Event())
-    monkeypatch.setattr(exchange.time, "monotonic", lambda: clock[0])
-    preemption = Preemption(store=LocalStore())
-    assert preemption.asked() == Asked()
-    for number, clock[0] in heard:
-        preemption._hear(number)
-    assert preemption.asked() == asked

@@ -1,1 +1,0 @@
-"""Several processes as one run: how they meet, agree, and end together."""

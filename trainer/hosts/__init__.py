@@ -1,0 +1,1 @@
+"""Several processes as one run: how they meet, agree, stop and end together."""

@@ -1,0 +1,173 @@
+"""How the hosts of a call talk to each other: JSON values under names, how far their inputs reach; and what host 0
+decides, which all carry out before the same dispatch: to save by the clock, to stop, to end.
+
+Waits end with a HostError if another host fails, or with an Ending if the process was asked to end. Every host has to
+make the same exchanges in the same order. With one process, nothing is exchanged."""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from pipeline.errors import HostError, InputError
+from trainer.hosts.store import Store
+
+LOOK_SECONDS = 0.005  # between two looks; the feeder is chunks ahead, so nothing waits for them
+MARGIN = 2  # polls
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """The exchanges of one call of the trainer. call: its number. index, count: of this host, of all hosts.
+
+    wait: returns the first value of a function that is not None, or None after some seconds, as Supervisor.wait."""
+
+    def __init__(self, store: Store, call: int, wait: Callable[[Callable[[], Any], float], Any]) -> None:
+        self._store, self._call, self.wait = store, call, wait
+        self.index, self.count = store.index, store.count
+        self._made = Counter[str]()
+
+    def from_host_0(self, name: str, make: Callable[[], T], seconds: float = math.inf, late: str | None = None) -> T:
+        """What host 0 makes, on every host. If it raises, the supervisor tells the others.
+
+        HostError on a host that does not get it within `seconds`: host 0 "did not" do what `late` states."""
+        key = self._next(name)
+        if self.index == 0:
+            self._store.put(key, [value := make()])
+            return value
+        told = self.wait(lambda: self._store.get(key), seconds)
+        if told is None:
+            late = late or f"start the same call within {seconds:g} s."
+            raise HostError(f"host 0 of {self.count} did not {late}")
+        return told[0]
+
+    def gather(self, name: str, value: Any, seconds: float) -> dict[int, Any]:
+        """The values that hosts tell within `seconds`, by host: all of them, or else those that came."""
+        if self.count == 1:
+            return {0: value}
+        directory = self.tell(name, value)
+        self.wait(lambda: len(self._store.by_host(directory)) == self.count or None, seconds)
+        return self._store.by_host(directory)
+
+    def agree(self, name: str, value: Any, judge: Callable[[dict[int, Any]], T], seconds: float) -> T:
+        """What host 0 makes of the values that it gathers, on every host. The others wait twice as long for it."""
+        if self.index > 0:
+            self.tell(name, value)
+        return self.from_host_0(f"{name} judged", lambda: judge(self.gather(name, value, seconds)), 2 * seconds)
+
+    def tell(self, name: str, value: Any) -> str:
+        """Publishes a value of this host for hosts that `gather`; returns where."""
+        directory = self._next(name)
+        self._store.put(f"{directory}/{self.index}", value)
+        return directory
+
+    def post(self, name: str, value: Any) -> None:
+        """Publishes a value under a name, for hosts that look for it without waiting."""
+        self._store.put(f"{self._call}/{name}", value)
+
+    def posted(self, name: str) -> Any:
+        """The value under this name; None if there is none yet."""
+        return self._store.get(f"{self._call}/{name}")
+
+    def posted_by_host(self, name: str) -> dict[int, Any]:
+        """The values under name/<host>, by host."""
+        return self._store.by_host(f"{self._call}/{name}")
+
+    def common_end(self) -> "CommonEnd":
+        """For one pass over an input."""
+        return CommonEnd(self._store, self._next("read"))
+
+    def _next(self, name: str) -> str:
+        """A key for the next exchange of this name."""
+        self._made[name] += 1
+        return f"{self._call}/{name}/{self._made[name]}"
+
+
+class CommonEnd:
+    """How far one pass over an input reaches, for the feeder's thread of each host: the inputs end at the last step for
+    which every host has a batch, and are compared. waiting: whether a call waits for another host now.
+
+    All must ask at the same steps, as they do with the same dispatch plan, and get the same answer."""
+
+    def __init__(self, store: Store, directory: str) -> None:
+        self._store, self._directory = store, directory
+        self._read: list[tuple[int, int | None]] = []  # steps and digests; another host may be one dispatch ahead
+        self._closed = threading.Event()
+        self.waiting = False
+
+    def __call__(self, step: int, ended: bool, digest: int | None = None) -> int:
+        """The last step, up to `step`, for which every host has a batch. After `close` it returns `step`.
+
+        step: of this host's newest batch. ended: whether this host has no further. digest: of all global batches so
+        far; InputError if it differs between hosts. None: of no interest."""
+        if self._store.count == 1:
+            return step
+        self._read = [*self._read[-1:], (step, digest)]
+        self._store.put(f"{self._directory}/{self._store.index}", [self._read, ended])
+        self.waiting = True
+        while (common := self._common(step)) is None and not self._closed.wait(LOOK_SECONDS):
+            pass
+        self.waiting = False
+        return step if common is None else common
+
+    def _common(self, step: int) -> int | None:
+        """None if a host has not read as far, and may still."""
+        hosts = self._store.by_host(self._directory).values()
+        if len(hosts) < self._store.count or any(read[-1][0] < step and not ended for read, ended in hosts):
+            return None
+        digest = dict(self._read)[step]
+        if digest is not None and any(dict(read).get(step) != digest for read, _ in hosts):
+            raise InputError(
+                f"the hosts' tf.data programs delivered different batches up to step {step}, but each must deliver "
+                "the same, in the same order. Give every shuffle a seed, list files with shuffle=False, leave out "
+                "shard, and keep interleave and map deterministic."
+            )
+        return min(step, *(read[-1][0] for read, _ in hosts))
+
+    def close(self) -> None:
+        """Waits for no host any more."""
+        self._closed.set()
+
+
+class Decision(NamedTuple):
+    """What to do before a dispatch. stop: why the loop ends here, "" if it continues; preempted: the process ends, too,
+    by SIGINT if interrupted."""
+
+    save: bool = False
+    stop: str = ""
+    preempted: bool = False
+    interrupted: bool = False
+
+
+NOTHING = Decision()
+
+
+class SharedDecisions:
+    """The polls of one session, over all its loops. asked: on host 0, the decision to end, if any host was asked to.
+
+    Every host counts its polls, one before each dispatch. All hosts carry out at poll n + 2 what host 0 decides at its
+    poll n. Host 0 posts the decision before it dispatches, and no other host gets to poll n + 2 earlier: that host must
+    first have read the result of dispatch n, a sum over all hosts including host 0. So no host waits, and a poll costs
+    one request."""
+
+    def __init__(self, exchange: Exchange, asked: Callable[[], Decision | None]) -> None:
+        self._exchange, self._asked = exchange, asked
+        self._number = 0
+        self._due: dict[int, Decision] = {}
+
+    def poll(self, decide: Callable[[], Decision] = lambda: NOTHING) -> Decision:
+        """What to do now. decide: asked only on host 0, for what to do soon apart from a preemption."""
+        number, exchange = self._number, self._exchange
+        self._number += 1
+        if exchange.index == 0:
+            # While a decision is pending, the clock would ask for the same again.
+            decision = self._asked() or (NOTHING if self._due else decide())
+            if decision != NOTHING:
+                at = number + MARGIN * (exchange.count > 1)
+                self._due[at] = decision
+                exchange.post(f"decided/{at}", decision)
+            return self._due.pop(number, NOTHING)
+        found = exchange.posted(f"decided/{number}")
+        return NOTHING if found is None else Decision(*found)
