@@ -1,5 +1,5 @@
 """SIGTERM and SIGINT in one process: saved, ended with its own exit, and the resumed run is the straight one. Several
-processes are in tests/e2e/test_preemption_on_hosts.py, commands in tests/trainer/test_interrupts.py."""
+processes are in tests/e2e/test_preemption_on_hosts.py, commands in tests/trainer/hosts/test_signals.py."""
 
 import os
 import signal
