@@ -65,10 +65,20 @@ def read_record(workdir: str) -> Record | None:
 
 def is_alive(workdir: str, record: Record) -> bool | None:
     """Whether the owner still runs; None if that cannot be seen from here, as it is on another machine."""
-    free = _lock(workdir)
-    if free:
-        _unlock(workdir)
-    return not free if free is False or (free and record.machine == _machine()) else None
+    path = _lock_path(workdir)
+    with _MUTEX, contextlib.suppress(OSError):
+        if path in _descriptors:
+            return True
+        # A tool that only reads neither creates the file nor follows a link.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return True
+        finally:
+            os.close(fd)
+        return False if record.machine == _machine() else None
+    return None
 
 
 def check_writable(workdir: str) -> None:
@@ -124,6 +134,7 @@ class Ownership(AbstractContextManager):
         self._storage, self._path = open_storage(self._workdir), join(self._workdir, OWNER)
         self._record: Record | None = None
         self._seen: float | None = None
+        self._began = time.monotonic()
         self._locked: bool | None = False
         self._mutex = threading.RLock()
 
@@ -133,6 +144,7 @@ class Ownership(AbstractContextManager):
         Raises OwnerError, naming the owner, if that is alive. It takes over from an owner on another machine whose
         record has not been renewed for two minutes. StorageError if the directory cannot be written to."""
         claim(self._workdir)
+        self._began = time.monotonic()
         try:
             while self._record is None:
                 self._locked = self._locked or _lock(self._workdir)
@@ -157,12 +169,19 @@ class Ownership(AbstractContextManager):
         return self._record.encode()
 
     def _may_take(self, found: Record | None) -> bool:
-        """Raises OwnerError if the owner is alive; False if it may be, or if another run begins or ends."""
+        """Raises OwnerError if the owner is alive; False if it may be, or if another run begins or ends. After two
+        minutes of waiting it is one or the other, whatever time the record states."""
+        waited, held = time.monotonic() - self._began, self._locked is False
         if found is None or found.released:
-            return self._locked is not False
+            if held and waited >= SILENCE_SECONDS:
+                raise OwnerError(
+                    f"workdir={self._workdir}: another process of this machine has held {_lock_path(self._workdir)} "
+                    f"for {SILENCE_SECONDS:g} s, but owns nothing. End it, or give another workdir."
+                )
+            return not held
         if self._locked and found.machine == _machine():
             return True
-        if self._locked is False or self._seen not in (None, found.renewed):
+        if held or self._seen not in (None, found.renewed):
             raise OwnerError(
                 f"workdir={self._workdir} belongs to another run, which is running: {found}. Wait until it ends, end "
                 f"it (kill {found.pid} on {found.host}: it saves, and a new run resumes), or give another workdir."
@@ -171,7 +190,7 @@ class Ownership(AbstractContextManager):
             self._seen = found.renewed
             text = "workdir=%s belongs to %s, which may be gone. Once it has been silent for %g s, this run takes over"
             log.warning(text, self._workdir, found, SILENCE_SECONDS)
-        return time.time() - found.renewed >= SILENCE_SECONDS
+        return max(waited, time.time() - found.renewed) >= SILENCE_SECONDS
 
     def fence(self) -> None:
         """Call it before a training run publishes anything, in any thread.

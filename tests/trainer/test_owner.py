@@ -1,5 +1,6 @@
 """One owner of a work directory at any time: on a disk, on one without locks, and in a bucket."""
 
+import json
 import os
 import re
 import signal
@@ -137,6 +138,39 @@ def test_a_clock_that_is_wrong_costs_politeness_alone(tmp_path, elsewhere, monke
             monkeypatch.setattr(owner, "RENEW_SECONDS", -1e9)
             Ownership(str(tmp_path)).take(pause=lambda _: (waited.append(1), time.sleep(0.01), first.fence()))
         assert waited
+
+
+def test_no_time_that_a_record_states_is_waited_for_longer_than_the_owner_may_be_silent(
+    tmp_path, elsewhere, monkeypatch
+):
+    first = elsewhere(str(tmp_path))
+    silent_after(monkeypatch, 0.3)
+    record = json.loads((tmp_path / "_owner/owner.json").read_text()) | {"renewed": 1e300}
+    (tmp_path / "_owner/owner.json").write_text(json.dumps(record))
+    with Ownership(str(tmp_path)) as second:
+        second.take()
+        with pytest.raises(OwnerError, match="was taken over"):
+            first.fence()
+
+
+def test_a_lock_without_an_owner_is_waited_for_in_vain_and_then_named(tmp_path, monkeypatch):
+    silent_after(monkeypatch, 0.3)
+    monkeypatch.setattr(owner, "POLL_SECONDS", 0.05)
+    claim(str(tmp_path))
+    assert owner._lock(str(tmp_path))
+    with pytest.raises(OwnerError, match=r"has held .*_owner/lock for 0\.3 s, but owns nothing"):
+        Ownership(str(tmp_path)).take()
+    owner._unlock(str(tmp_path))
+
+
+def test_asking_whether_an_owner_lives_writes_nothing_and_follows_no_link(tmp_path):
+    record = owner.Record("token", "host", owner._machine(), 1, "2026", 0.0)
+    (tmp_path / "_owner").mkdir()
+    assert is_alive(str(tmp_path), record) is None
+    (tmp_path / "mine").touch()
+    (tmp_path / "_owner/lock").symlink_to(tmp_path / "mine")
+    assert is_alive(str(tmp_path), record) is None
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["_owner", "lock", "mine"]
 
 
 def test_only_one_of_many_simultaneous_runs_becomes_the_owner(workdir):
