@@ -1,4 +1,4 @@
-"""What test_supervision.py has its processes do: a training, amid which something happens to a host."""
+"""A training in which something happens to one host, for test_supervision.py."""
 
 import ctypes
 import os

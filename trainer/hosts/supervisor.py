@@ -8,51 +8,45 @@ the thread of supervision of every other host reads twice a second. A host repor
 import atexit
 import itertools
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pipeline.background import log_stacks
-from pipeline.errors import DisagreementError, HostError, InfeedError
+from pipeline.errors import HostError, InfeedError
 from pipeline.logs import logger
 from trainer import exits
 from trainer.config import TrainerConfig
 from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, ending, leave
 from trainer.hosts.activity import Activity, Doing
 from trainer.hosts.exchange import Decision, Exchange
+from trainer.hosts.failures import (
+    GONE_SECONDS,
+    POLL_SECONDS,
+    SETTLED,
+    Failure,
+    depart,
+    echoes,
+    failure_of,
+    in_peace,
+    poll,
+    report,
+    report_error,
+)
 from trainer.hosts.signals import TICK_SECONDS, WATCHER
 from trainer.hosts.store import Store, StoreError, open_store
 
 SETTLE_SECONDS = 4.0  # for the other hosts to raise an error, too
 LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure
-GONE_SECONDS = 10.0  # host 0 waits this long for the others at its end, which JAX does not survive elsewhere
-POLL_SECONDS = 0.1
 TWICE_SECONDS = 1.0  # a launcher may pass on a SIGTERM that the process has received itself
-FAILURE, ASKED, GONE = "failure", "asked", "gone"
+ASKED = "asked"
 RESUMES = "the same command resumes from the newest checkpoint"
 AGAIN = "run the same command again: a training resumes from its newest checkpoint"
-# How errors of collectives start when a peer is gone. No peer causes any other error.
-ECHO = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
-
 T = TypeVar("T")
 log = logger("trainer")
 _calls = itertools.count()  # all hosts make the same calls, so they count the same
-SETTLED = set[int]()  # calls in which every host has raised an error
-
-
-class Failure(NamedTuple):
-    """The first failure of a call: its host and message. stuck: it made no progress."""
-
-    host: int
-    text: str
-    stuck: bool = False
-
-    def error(self, count: int) -> HostError:
-        """The exception that the other hosts raise."""
-        return HostError(f"host {self.host} of {count} failed: " * (count > 1) + self.text)
 
 
 class Supervisor:
@@ -149,14 +143,14 @@ class Supervisor:
             self.check_failed()  # of the previous call, which this host may have left without noticing
             yield
         except BaseException as error:
-            if self.alone or _in_peace(error):
+            if self.alone or in_peace(error):
                 raise
-            self._raising, echoes = True, _echoes(error)
-            if echoes:  # the peer's own report comes, or JAX notices that it is dead
+            self._raising, is_echo = True, echoes(error)
+            if is_echo:  # the peer's own report comes, or JAX notices that it is dead
                 poll(lambda: self.failed, self.host_seconds + GONE_SECONDS)
             self.failed = failure = self.failed or report_error(self._store, self._call, error)
             self._settle()
-            own = isinstance(error, InfeedError | Ending) and not echoes
+            own = isinstance(error, InfeedError | Ending) and not is_echo
             if own or failure.host == self._store.index:
                 raise
             raise failure.error(self._store.count) from error
@@ -264,47 +258,11 @@ class Supervisor:
         leave(getattr(error, "exit_code", EXIT_HOST_FAILED))
 
 
-def report(store: Store, call: int, text: str, stuck: bool = False) -> Failure:
-    """Tells the other hosts that this one has failed. Returns the first failure of the call."""
-    failure = Failure(store.index, text.partition("\n")[0], stuck)
-    with suppress(StoreError):
-        return Failure(*store.put_first(f"{FAILURE}/{call}", failure))
-    return failure
-
-
-def report_error(store: Store, call: int, error: BaseException) -> Failure:
-    """As report."""
-    text = str(error) if isinstance(error, InfeedError | Ending) else f"{type(error).__name__}: {error}"
-    return report(store, call, text)
-
-
-def failure_of(store: Store) -> Failure | None:
-    """The first failure of the run that is not settled."""
-    told = store.by_host(FAILURE)  # by the number of the call
-    return next((Failure(*each) for call, each in told.items() if call not in SETTLED), None)
-
-
-def depart(store: Store) -> None:
-    """Before this process ends. Host 0 waits until the others have said why they end: JAX aborts them after it."""
-    with suppress(StoreError):
-        store.put(f"{GONE}/{store.index}", True)
-        if store.count > 1 and store.index == 0:
-            poll(lambda: len(store.by_host(GONE)) == store.count, GONE_SECONDS)
-
-
-def poll(look: Callable[[], T], seconds: float) -> T:
-    """What `look` returns once that is true, or after this time."""
-    stop = time.monotonic() + seconds
-    while not (found := look()) and time.monotonic() < stop:
-        time.sleep(POLL_SECONDS)
-    return found
-
-
 def _at_exit() -> None:
     """Ends the process if its run has failed, before JAX's own handler, which waits for all hosts."""
     error, store = getattr(sys, "last_value", None), open_store()
     with suppress(StoreError):
-        if error is not None and not _in_peace(error):
+        if error is not None and not in_peace(error):
             report_error(store, next(_calls), error)
         if failure_of(store):
             depart(store)
@@ -312,13 +270,3 @@ def _at_exit() -> None:
     if isinstance(error, Interrupted):  # Python would end with 1, as it does for other exceptions
         atexit.unregister(_at_exit)
         exits.end(error.exit_code)
-
-
-def _echoes(error: BaseException) -> bool:
-    """Whether a collective failed, such as one of Orbax, whose error we explain."""
-    return bool(ECHO.match(str(error)) or ECHO.match(str(error.__cause__)))
-
-
-def _in_peace(error: BaseException) -> bool:
-    """Whether no host has to be told: all hosts end here, or an iterator was dropped."""
-    return isinstance(error, GeneratorExit | DisagreementError) or getattr(error, "together", False)

@@ -16,7 +16,7 @@ from pipeline.logs import logger
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.events.progress import RecordsLine
 from trainer.exact_epoch import OnRecords
-from trainer.hosts.supervisor import poll
+from trainer.hosts.failures import poll
 from trainer.inputs import InputFn
 from trainer.job import Job
 from trainer.metrics.tally import PADDINGS

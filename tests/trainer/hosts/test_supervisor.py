@@ -13,7 +13,7 @@ from host_stores import stores_of
 from pipeline.errors import CheckpointError, InputError
 from trainer.config import TrainerConfig
 from trainer.exits import Interrupted, Preempted
-from trainer.hosts import activity, supervisor
+from trainer.hosts import activity, failures, supervisor
 from trainer.hosts.activity import Activity
 from trainer.hosts.signals import WATCHER
 from trainer.hosts.supervisor import Supervisor
@@ -84,7 +84,7 @@ def test_a_failure_of_one_host_ends_every_later_call_and_one_that_all_have_raise
     first, second = hosts_of(2)
     outcome(first, lambda _: 1 / 0)
     assert outcome(second, lambda _: None) == "HostError: host 0 of 2 failed: ZeroDivisionError: division by zero"
-    assert supervisor.failure_of(second._store)  # it has come too late to settle it
+    assert failures.failure_of(second._store)  # it has come too late to settle it
 
     barrier = threading.Barrier(2)
 
@@ -96,7 +96,7 @@ def test_a_failure_of_one_host_ends_every_later_call_and_one_that_all_have_raise
     with ThreadPoolExecutor(2) as pool:
         found = [*pool.map(outcome, hosts, [fails] * 2)]
     assert found == ["InputError: the data of host 0", "InputError: the data of host 1"]
-    assert supervisor.failure_of(hosts[0]._store) is hosts[0].failed is None
+    assert failures.failure_of(hosts[0]._store) is hosts[0].failed is None
 
 
 @pytest.mark.parametrize("kind", [ValueError, CheckpointError])
@@ -105,7 +105,7 @@ def test_a_collective_that_fails_because_a_host_failed_reports_that_host(kind):
     lost = ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
 
     def fails(_):
-        threading.Timer(0.3, supervisor.report, (second._store, first._call, "its machine is gone")).start()
+        threading.Timer(0.3, failures.report, (second._store, first._call, "its machine is gone")).start()
         if kind is ValueError:
             raise lost
         raise CheckpointError(f"cannot write to the disk: {lost}") from lost
@@ -229,7 +229,7 @@ def test_a_host_waits_for_its_devices_as_long_as_another_one_says_that_it_is_at_
 def test_after_a_failure_the_main_thread_has_five_seconds_and_more_while_it_raises(left, clock, capfd):
     first, second = hosts_of(2, host_timeout_seconds=60.0)
     first._raising = True
-    supervisor.report(second._store, first._call, "its disk is on fire")
+    failures.report(second._store, first._call, "its disk is on fire")
     with first.activity.doing("waiting for its devices", waits=True):
         assert stand_still(first, 20, clock) is None
         first._raising = False
