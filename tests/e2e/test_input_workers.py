@@ -60,6 +60,7 @@ def assert_same(workdir, alone):
         assert without_times(workdir / name)[-1] == without_times(alone / name)[-1]
 
 
+@pytest.mark.slow
 def test_training_evaluation_and_predictions_do_not_depend_on_workers(digits, alone, tmp_path):
     for mode in ("train", "predict"):
         run(replace(config_of(digits, tmp_path, 3), mode=mode))

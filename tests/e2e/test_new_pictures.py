@@ -112,6 +112,7 @@ def predicted(infeed_predict):
     return predict
 
 
+@pytest.mark.slow
 def test_every_format_of_photographs_is_predicted_as_its_converted_record(photographs, predicted):
     workdir, raw, options = photographs
     lines = predicted(workdir, raw, *options)

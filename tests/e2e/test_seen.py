@@ -65,8 +65,16 @@ def run(damaged, tmp_path_factory):
     return str(workdir), trained(damaged, a_mixture, workdir, 1)
 
 
-@pytest.mark.parametrize("make", [a_mixture, across_epochs], ids=lambda make: make.__name__)
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize(
+    ("make", "devices"),
+    [
+        (a_mixture, 1),
+        pytest.param(a_mixture, 4, marks=pytest.mark.slow),
+        pytest.param(across_epochs, 1, marks=pytest.mark.slow),
+        pytest.param(across_epochs, 4, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_seen_lists_the_records_that_each_step_was_trained_on(damaged, run, tmp_path, make, devices):
     workdir, truth = (
         run if (make, devices) == (a_mixture, 1) else (str(tmp_path), trained(damaged, make, tmp_path, devices))

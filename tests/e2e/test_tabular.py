@@ -37,6 +37,7 @@ def houses(tmp_path, without_beam):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_number_is_learned_evaluated_exported_and_predicted_from_files_never_converted(run_forked, houses):
     command = ["-m", "trainer", "tabular", f"--data-dir={houses}/shards", f"--workdir={houses}/run", "--target=price"]
     command += ["--columns", "area", "city", "--max-steps=200", "--iterations-per-loop=20"]

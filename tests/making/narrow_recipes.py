@@ -22,6 +22,13 @@ NARROW: Mapping[str, dict[str, Any]] = {
     "byte_lm": {"layers": 2, "width": 16, "heads": 2},
 }
 
+QUICK = ("digits", "tabular", "byte_lm")  # one for each kind of data
+
+
+def row(recipe: str, *values: object) -> Any:
+    """A row of a test's table: part of the quick suite if its recipe is one of QUICK."""
+    return pytest.param(recipe, *values, marks=() if recipe in QUICK else pytest.mark.slow)
+
 
 @contextmanager
 def narrow_resnets() -> Iterator[None]:

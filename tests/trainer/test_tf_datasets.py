@@ -146,6 +146,7 @@ def test_elements_that_are_pairs_are_refused_with_the_map_to_write(trained, prog
             trained("run", training, 4)
 
 
+@pytest.mark.slow
 def test_predictions_and_two_evaluations_of_a_program_are_complete(dense_task, config, program, vectors):
     task = replace(dense_task, predict_fn=lambda variables, batch: {"x": batch["x"][:, 0]})
     trainer = Trainer(task, config(keep_best="loss"))

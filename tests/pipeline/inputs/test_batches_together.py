@@ -78,6 +78,7 @@ def test_batches_before_that_of_a_bad_record_are_delivered(workers, returns, err
     assert len(seen) == 100 // 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_slow_ops_delay_no_batch_beyond_the_time_that_it_takes(workers):
     options = {"global_batch": 8, "ops": [Each(seconds=0.03)], "stall_seconds": 4, "workers": workers}
@@ -88,6 +89,7 @@ def test_slow_ops_delay_no_batch_beyond_the_time_that_it_takes(workers):
     assert len(list(batches)) == 37
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ops_that_become_slow_among_batches_made_together_are_no_stall(workers):
     # The first batches are so fast that all others are made together, which would take 7 s.

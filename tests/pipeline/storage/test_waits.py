@@ -76,6 +76,7 @@ class Waiting:
         self.process.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_command_without_a_network_says_so_after_three_seconds_and_ctrl_c_ends_it(nobody, silent, tmp_path):
     describe = ("-m", "pipeline.describe", BUCKET)
     metadata = {"GCE_METADATA_HOST": silent, "GCE_METADATA_IP": silent, "HOME": str(tmp_path)}

@@ -130,6 +130,7 @@ def test_an_export_names_no_local_directory_except_its_work_directory(exported):
     assert not [place for place in places if f"{place}/" in json.dumps(description)]
 
 
+@pytest.mark.slow
 def test_the_parameters_themselves_can_be_exported_rather_than_their_average(photographs, exported, tmp_path):
     plain = photographs.trainer.export(str(tmp_path), photographs.input, model="params", keys=["logits"])
     requests = Requests({"serving_default": {"examples": payloads(photographs)[:8]}}, (8,))

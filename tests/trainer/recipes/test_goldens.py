@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from narrow_recipes import row
 
 from trainer.__main__ import RECIPES
 from trainer.command.loading import recipe_class
@@ -83,7 +84,7 @@ def test_every_recipe_has_a_row():
     assert GOLDENS.keys() == RECIPES.keys()
 
 
-@pytest.mark.parametrize("name", GOLDENS)
+@pytest.mark.parametrize("name", [row(name) for name in GOLDENS])
 def test_the_loss_after_a_few_steps_is_the_one_that_was_committed(trained, name):
     if others := other_versions():
         pytest.skip(f"the losses are those of constraints.txt; here: {others}")
@@ -92,7 +93,7 @@ def test_the_loss_after_a_few_steps_is_the_one_that_was_committed(trained, name)
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in GOLDENS if name != "byte_lm"]
+    "name", [row(name) for name in GOLDENS if name != "byte_lm"]
 )  # e2e/test_text_recipes.py has its own
 def test_the_evaluation_on_tiny_records_is_proven_and_every_record_is_predicted(trained, name):
     recipe, trainer, _ = trained(name)

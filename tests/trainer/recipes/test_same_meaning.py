@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from narrow_recipes import NARROW, narrow_resnets
+from narrow_recipes import NARROW, narrow_resnets, row
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.description import Description
@@ -133,7 +133,7 @@ def a_test_split_alone(_, records):
 
 CLASSIFIERS = [name for name in NARROW if name not in TEXTS]
 MAPPED = [
-    *((name, in_another_order) for name in CLASSIFIERS),
+    *(row(name, in_another_order) for name in CLASSIFIERS),
     ("tabular", other_statistics),
     *(pytest.param(name, a_subset, marks=pytest.mark.slow) for name in CLASSIFIERS),
     *(pytest.param(name, a_test_split_alone, marks=pytest.mark.slow) for name in NARROW),
@@ -189,9 +189,9 @@ def numbers_for_categories(_, records):
 
 
 REFUSED = [
-    *((name, a_new_class) for name in CLASSIFIERS),
-    *((name, another_tokenizer_of_equal_size) for name in TEXTS),
-    *((name, other_features) for name in NARROW),
+    *(row(name, a_new_class) for name in CLASSIFIERS),
+    *(row(name, another_tokenizer_of_equal_size) for name in TEXTS),
+    *(row(name, other_features) for name in NARROW),
     ("tabular", numbers_for_categories),
 ]
 
