@@ -86,6 +86,7 @@ def records_of(path):
         at += size + FRAME_BYTES
 
 
+@pytest.mark.slow
 def test_a_converter_and_its_sources_are_equal_after_pickling(converted):
     row, raw, _ = converted
     converter, sources = row.find(str(raw))

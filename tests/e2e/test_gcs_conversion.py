@@ -87,6 +87,7 @@ def other_bytes(data):
     return data.replace(b"\xff\xd9", b"\xff\xd8", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_beam")
 def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrite(raw, bucket, gcs_server):
     imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--splits=validation"])

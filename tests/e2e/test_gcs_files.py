@@ -63,6 +63,7 @@ def numbers(source, count):
     return [(batch["_index"].tolist(), batch["_crc"].tolist()) for batch in taken(source, count=count)]
 
 
+@pytest.mark.slow
 def test_tfrecords_without_an_index_give_the_batches_of_a_disk_with_few_requests(bucket, write, gcs_server, tmp_path):
     for name, data in TFRECORDS.items():
         write(f"data/{name}", data)

@@ -89,6 +89,7 @@ def test_a_cached_evaluation_makes_requests_in_its_first_pass_only(shards, gcs_s
         assert gcs_server.requests() == []
 
 
+@pytest.mark.slow
 def test_a_cached_training_makes_requests_in_its_first_epoch_only(shards, gcs_server):
     # Less is read ahead than the records take, so a record comes again long after it was dropped.
     options = {"global_batch": 64, "keys": KEYS, "epochs": "span", "read_ahead_bytes": 100_000}
@@ -130,6 +131,7 @@ def test_every_record_is_read_once_while_requests_fail(shards, gcs_server, monke
     assert [request for request in gcs_server.requests() if request.fault]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "way"), [(train_dataset, "batches"), (eval_dataset, "tf_data")])
 def test_a_stalled_get_ends_in_an_error_with_all_stacks_within_the_bound(shards, gcs_server, caplog, recipe, way):
     source = recipe(shards, global_batch=16, keys=KEYS, stall_seconds=1.0)

@@ -143,6 +143,7 @@ def test_the_command_prints_a_table_or_lines_of_json(run, capsys):
     assert lines[0].keys() >= {"step", "row", "index", "epoch", "split", "shard", "offset", "key", "label"}
 
 
+@pytest.mark.slow
 def test_data_that_were_moved_are_found_with_data_dir_and_otherwise_only_numbers_are_known(
     damaged, tmp_path, capsys, caplog
 ):

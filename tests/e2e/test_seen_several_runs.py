@@ -36,6 +36,7 @@ def indices(capsys, workdir, step):
     return [json.loads(line)["index"] for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_that_went_back_and_failed_leaves_later_steps_to_the_run_before(digits, tmp_path, capsys):
     recorded = Recorded(lambda given: train_dataset(str(digits[1]), streams=16, **given))
     given = {"workdir": str(tmp_path), "checkpoint_every_steps": 10, "iterations_per_loop": 2}

@@ -107,6 +107,7 @@ def printed(config, capsys, **fields):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_samples_begin_with_the_prompt_and_follow_from_the_seed(trained, capsys):
     shown = printed(trained, capsys, prompt="größ", num_samples=3)
     texts = shown.removesuffix("\n").split("\n---\n")

@@ -22,7 +22,7 @@ NARROW: Mapping[str, dict[str, Any]] = {
     "byte_lm": {"layers": 2, "width": 16, "heads": 2},
 }
 
-QUICK = ("digits", "tabular", "byte_lm")  # one for each kind of data
+QUICK = ("digits", "tabular", "char_lm")  # one for each kind of data
 
 
 def row(recipe: str, *values: object) -> Any:

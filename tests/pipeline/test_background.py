@@ -182,6 +182,7 @@ def test_a_wait_that_is_too_long_is_one_error_and_one_dump_of_all_threads_by_nam
     other.join()
 
 
+@pytest.mark.slow
 def test_the_stall_timer_restarts_with_each_item_of_a_slow_source(caplog):
     def source():
         for i in range(6):

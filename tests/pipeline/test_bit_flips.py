@@ -125,6 +125,7 @@ def verified(directory, capsys, split):
     return status, [line for line in capsys.readouterr().out.splitlines() if line.startswith("damaged: ")]
 
 
+@pytest.mark.slow
 def test_a_flip_in_a_shard_is_named_by_shard_record_and_offset(flips, capsys):
     # Readers do not look at frames, for the index says all that these say: damage to one alone changes no record.
     in_payloads = []

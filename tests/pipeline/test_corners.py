@@ -43,7 +43,11 @@ CORNERS = [
     Corner("hosts that do not divide the streams", shards=(4, 1), global_batch=12, hosts=3),  # C = 4
     Corner("one host, a batch of one, a shard a record", shards=(1,) * 11, global_batch=1, hosts=1),
 ]
-corners = pytest.mark.parametrize("corner", CORNERS, ids=lambda corner: corner.name)
+corners = pytest.mark.parametrize(
+    "corner",
+    [pytest.param(each, marks=pytest.mark.slow) if each.hosts == 8 else each for each in CORNERS],
+    ids=lambda corner: corner.name,
+)
 
 
 def trained(directory: str, corner: Corner, epochs: str, hosts: int, position: Position, count: int) -> list[Batch]:

@@ -87,6 +87,7 @@ def test_tensorflow_does_not_cut_the_rows_of_a_host_again(images, make):
         assert make(images, hosts).options().experimental_distribute.auto_shard_policy == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(count=st.integers(1, 70), hosts=st.sampled_from([1, 2, 4]), batch=st.integers(1, 5).map(lambda n: 4 * n))
 def test_an_evaluation_of_any_program_has_every_example_once_on_any_hosts(count, hosts, batch):

@@ -135,6 +135,7 @@ def test_lines_that_no_run_wrote_are_neither_cut_nor_continued(dense_task, vecto
     assert (tmp_path / "train/metrics.jsonl").read_text() == '{"epoch": 1}\n{"step": 900}\n{"st'
 
 
+@pytest.mark.slow
 def test_in_a_bucket_only_unfinished_checkpoints_are_removed(bucket, dense_task, vector_input):
     storage, checkpoints = open_storage(bucket), f"{bucket}/run/checkpoints"
     users = [f"{checkpoints}/photos/a.jpg", f"{checkpoints}/latest", f"{bucket}/run/train/metrics.jsonl.bak"]

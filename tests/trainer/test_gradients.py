@@ -103,7 +103,7 @@ def test_a_training_with_microbatches_is_that_with_whole_batches(noiseless, vect
         np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("mesh", ["data=4", "data=2,fsdp=2"])
+@pytest.mark.parametrize("mesh", ["data=4", pytest.param("data=2,fsdp=2", marks=pytest.mark.slow)])
 def test_independent_rows_are_added_up_apart_to_the_same_training(noiseless, make_input, vectors, config, mesh):
     x = np.where(np.arange(100)[:, None] % 3 > 0, vectors["x"], 0)
     specs = {"a": jax.sharding.PartitionSpec(None, "fsdp"), "b": jax.sharding.PartitionSpec("fsdp")}

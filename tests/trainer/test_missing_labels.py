@@ -145,9 +145,8 @@ def steps_of(make_input):
     ("kind", "layout"),
     [
         ("label", "one device"),
-        ("number", "microbatches apart"),
         *(pytest.param("label", layout, marks=pytest.mark.slow) for layout in [*LAYOUTS][1:]),
-        pytest.param("number", "one device", marks=pytest.mark.slow),
+        *(pytest.param("number", layout, marks=pytest.mark.slow) for layout in ["one device", "microbatches apart"]),
     ],
 )
 @given(st.sets(st.integers(0, RECORDS - 1)))
@@ -269,6 +268,7 @@ def test_padding_changes_no_bit_of_metrics_over_labelled_records(epochs_of):
         compare_paddings(epochs.evaluation, epochs.evaluation.epoch())
 
 
+@pytest.mark.slow
 def test_a_mean_that_is_not_finite_is_explained(evaluated, caplog):
     data = records()
     data["number"][4:7] = NAN
@@ -336,6 +336,7 @@ def test_a_training_ends_before_it_saves_what_it_learned_from_such_a_label(
     assert CheckpointManager(settings).steps() == list(range(1, first))
 
 
+@pytest.mark.slow
 def test_a_split_without_labels_is_predicted_but_not_evaluated(make_input, config):
     data, stored = records(), records()
     hide(data, slice(None))

@@ -115,6 +115,7 @@ def gradients_of(remat):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(step(params, x))], kept
 
 
+@pytest.mark.slow
 def test_gradients_are_the_same_and_less_is_kept():
     (plain, all_kept), (dots, dots_kept), (full, least) = (gradients_of(remat) for remat in ("none", "dots", "full"))
     for others in (dots, full):

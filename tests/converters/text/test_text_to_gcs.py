@@ -196,6 +196,7 @@ def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_d
     assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 2
 
 
+@pytest.mark.slow
 def test_a_directory_found_by_over_100_paths_is_one_error_that_names_the_links(tmp_path):
     """Both links in each of 27 directories lead to the next: 2 ** 27 paths to the last."""
     raw = write(tmp_path / "raw", {"d00/a.txt": "hello", **{f"d{n:02}/b.txt": "there" for n in range(1, 28)}})

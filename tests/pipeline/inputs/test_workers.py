@@ -150,7 +150,7 @@ def test_workers_load_neither_jax_nor_tensorflow():
         ("dies", InputError, r"worker 2 of 2 \(process \d+\), .*was ended by signal 9\. If nobody did that,"),
         ("raises", SchemaError, r"Fault\(does='raises', at=22\) raised ZeroDivisionError: of a user's own"),
         ("is_suspended", StallError, r"waited 2 s for worker 2 of 2 \(process \d+\), .*20, 21, 22, .* and is alive,"),
-        ("sleeps", StallError, "waited 2 s for "),
+        pytest.param("sleeps", StallError, "waited 2 s for ", marks=pytest.mark.slow),
         ("runs_out_of_memory", MemoryError, None),
     ],
 )
@@ -282,6 +282,7 @@ def test_a_module_that_makes_batches_when_it_is_imported_is_refused_in_a_worker(
     )
 
 
+@pytest.mark.slow
 def test_a_keyboard_interrupt_is_not_taken_for_the_end_of_the_data():
     batches = eval_dataset(NUMBERS, global_batch=8, ops=[Fault("sleeps", 22)], workers=2).batches()
     threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -42,6 +42,7 @@ def test_a_checkpoint_left_unfinished_by_a_kill_is_removed_by_the_next_run(confi
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["20"]
 
 
+@pytest.mark.slow
 def test_what_a_kill_leaves_of_a_removal_in_any_order_is_ours(config, save, tmp_path):
     save(config(), 20)
     for order in range(200):

@@ -41,6 +41,7 @@ def steps_of(path, tmp_path):
     return [exports.origin(number)["step"] for number in exports.numbers()]
 
 
+@pytest.mark.slow
 def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_change(train, vector_input, tmp_path):
     latest = Exporter(str(tmp_path / "latest"), vector_input, keep=1, keys=["scores"])
     final = Exporter(str(tmp_path / "final"), vector_input, when="final", keys=["scores"])

@@ -191,8 +191,12 @@ def wrong_order_of_labels(photographs, monkeypatch):
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
-        (wrong_op, r"'logits' of record \d+, .*they differ by"),
-        (wrong_resizing, r"'logits' of record \d+, through the signature 'serving_default' in batches of 1"),
+        pytest.param(wrong_op, r"'logits' of record \d+, .*they differ by", marks=pytest.mark.slow),
+        pytest.param(
+            wrong_resizing,
+            r"'logits' of record \d+, through the signature 'serving_default' in batches of 1",
+            marks=pytest.mark.slow,
+        ),
         (wrong_weight, r"they differ by 0.00\d+ of the largest value \(tolerance 1e-05\). Nothing was published"),
         (wrong_order_of_labels, "'class_name' of record 0, .*where they have to be equal"),
     ],

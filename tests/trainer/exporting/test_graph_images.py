@@ -16,12 +16,12 @@ ROUNDED = 1  # level; Pillow rounds also between the passes of an antialiased re
 PHOTO_OPS = [
     DecodeCentralCrop("image", size=(24, 24)),
     DecodeCentralCrop("image", size=(24, 24), border=0, channels=1, method="area"),
-    DecodeCentralCrop("image", size=(24, 24), resize_short=27),
+    pytest.param(DecodeCentralCrop("image", size=(24, 24), resize_short=27), marks=pytest.mark.slow),
     DecodeCentralCrop("image", size=(24, 24), resize_short=40, antialias=True),
     DecodeResize("image", size=(30, 50)),
     DecodeResize("image", size=(30, 50), fit="pad"),
-    DecodeResize("image", size=(130, 90), fit="pad", channels=1),
-    DecodeResize("image", size=(100, 90), method="bicubic"),
+    pytest.param(DecodeResize("image", size=(130, 90), fit="pad", channels=1), marks=pytest.mark.slow),
+    pytest.param(DecodeResize("image", size=(100, 90), method="bicubic"), marks=pytest.mark.slow),
     DecodeResize("image", size=(20, 30), method="bicubic", antialias=True),
     DecodeResize("image", size=(30, 50), method="area"),
 ]

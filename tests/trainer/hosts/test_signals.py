@@ -106,6 +106,7 @@ def test_the_innermost_call_hears_a_signal_and_the_handlers_are_restored(default
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.slow
 def test_two_signals_are_heard_while_an_event_loop_listens_in_the_main_thread():
     read, write = os.pipe()
     os.set_blocking(write, False)

@@ -99,7 +99,7 @@ def test_a_failure_of_one_host_ends_every_later_call_and_one_that_all_have_raise
     assert failures.failure_of(hosts[0]._store) is hosts[0].failed is None
 
 
-@pytest.mark.parametrize("kind", [ValueError, CheckpointError])
+@pytest.mark.parametrize("kind", [ValueError, pytest.param(CheckpointError, marks=pytest.mark.slow)])
 def test_a_collective_that_fails_because_a_host_failed_reports_that_host(kind):
     first, second = hosts_of(2)
     lost = ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")

@@ -157,6 +157,7 @@ def test_a_checkpoint_removed_while_it_is_read_is_skipped_for_a_newer_one(follow
     assert "the checkpoint of step 1 was removed while it was read; continuing with a newer one" in caplog.messages
 
 
+@pytest.mark.slow
 def test_a_checkpoint_being_removed_is_not_reported_as_damaged(follower, put, vector_input):
     first = put(1)
 

@@ -136,6 +136,7 @@ def test_the_checkpoint_of_another_work_directory_is_evaluated(trainer, other, v
     assert other.evaluate(vector_input).metrics != newest.metrics
 
 
+@pytest.mark.slow
 def test_keep_best_ignores_the_evaluation_of_another_work_directory(trainer, other, vector_input):
     other.evaluate(vector_input, checkpoint_path=trainer.config.workdir)
     assert not Path(other.config.workdir, "evaluations.json").exists()

@@ -102,6 +102,7 @@ def test_checkpoints_by_the_clock_have_the_given_interval(config, every, tick, e
     assert saved == expected
 
 
+@pytest.mark.slow
 def test_checkpoints_by_the_clock_are_saved_in_addition_to_those_by_steps(dense_task, vector_input, config):
     settings = config(iterations_per_loop=1, checkpoint_every="0.001s", checkpoint_every_steps=5, keep_max=100)
     Trainer(dense_task, settings).train(vector_input, max_steps=8)
@@ -153,12 +154,14 @@ def test_training_without_an_end_step_trains_every_batch_and_saves(
     assert trainer.evaluate(vector_input).step == LAST
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_and_trains_to_the_end_of_the_input(dense_task, vector_input, config, straight):
     trainer = Trainer(dense_task, config(iterations_per_loop=3))
     trainer.train(finite(vector_input), steps=5)
     assert bits(trainer.train(finite(vector_input))) == bits(straight)
 
 
+@pytest.mark.slow
 def test_at_the_end_of_the_input_there_is_nothing_left_to_train(dense_task, vector_input, config, caplog):
     trainer = Trainer(dense_task, config())
     trainer.train(finite(vector_input))
@@ -177,6 +180,7 @@ def test_the_last_step_is_evaluated_exactly_once(dense_task, vector_input, confi
     assert again.evaluations == ()
 
 
+@pytest.mark.slow
 def test_a_missed_evaluation_at_the_end_of_the_input_is_caught_up(dense_task, vector_input, config):
     trainer = Trainer(dense_task, config())
     trainer.train(finite(vector_input))

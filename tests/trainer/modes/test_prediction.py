@@ -258,6 +258,7 @@ def test_a_dropped_iterator_ends_its_threads_and_the_next_call_works(trainer, ve
     assert not threads()
 
 
+@pytest.mark.slow
 def test_closing_predictions_does_not_wait_for_a_stalled_input(trainer, vectors, make_input):
     never = threading.Event()
 
