@@ -66,19 +66,16 @@ def read_record(workdir: str) -> Record | None:
 def is_alive(workdir: str, record: Record) -> bool | None:
     """Whether the owner still runs; None if that cannot be seen from here, as it is on another machine."""
     path = _lock_path(workdir)
-    with _MUTEX, contextlib.suppress(OSError):
-        if path in _descriptors:
-            return True
-        # A tool that only reads neither creates the file nor follows a link.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return True
-        finally:
-            os.close(fd)
-        return False if record.machine == _machine() else None
-    return None
+    try:
+        with _MUTEX:
+            if path in _descriptors:
+                return True
+            os.close(_locked(path, os.O_RDONLY, fcntl.LOCK_SH))  # a tool that only reads does not create the file
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False if record.machine == _machine() else None
 
 
 def check_writable(workdir: str) -> None:
@@ -249,16 +246,24 @@ def _lock(workdir: str) -> bool | None:
         if path in _descriptors:
             return False
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            _descriptors[path] = _locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+        except BlockingIOError:
+            return False
         except OSError:
             return None
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            return False if isinstance(error, BlockingIOError | PermissionError) else None
-        _descriptors[path] = fd
         return True
+
+
+def _locked(path: str, flags: int, kind: int) -> int:
+    """A descriptor that has the lock. BlockingIOError if another process has it, another OSError where there are no
+    locks."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(fd, kind | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _unlock(workdir: str) -> None:

@@ -106,8 +106,7 @@ class Activity:
 
     def now(self) -> tuple[object, Doing]:
         """A value that changes with any progress, and what is done now. For any thread."""
-        stack = list(self._stack)
-        last = stack[-1]
-        loop = next((each for each in reversed(stack) if isinstance(each, Dispatches)), None)
-        place = self._moves, loop and (loop.launched, loop.finished, loop.at)
-        return place, last.now() if isinstance(last, Dispatches) else last
+        last = self._stack[-1]
+        if isinstance(last, Doing):
+            return self._moves, last
+        return (self._moves, last.launched, last.finished, last.at), last.now()

@@ -29,18 +29,20 @@ class Exchange:
         self.index, self.count = store.index, store.count
         self._made = Counter[str]()
 
-    def from_host_0(self, name: str, make: Callable[[], T], seconds: float = math.inf, late: str | None = None) -> T:
+    def from_host_0(self, name: str, make: Callable[[], T], seconds: float = math.inf) -> T:
         """What host 0 makes, on every host. If it raises, the supervisor tells the others.
 
-        HostError on a host that does not get it within `seconds`: host 0 "did not" do what `late` states."""
+        HostError on a host that does not get it within `seconds`."""
         key = self._next(name)
         if self.index == 0:
-            self._store.put(key, [value := make()])
+            self.post(key, [value := make()])
             return value
-        told = self.wait(lambda: self._store.get(key), seconds)
+        told = self.wait(lambda: self.posted(key), seconds)
         if told is None:
-            late = late or f"start the same call within {seconds:g} s."
-            raise HostError(f"host 0 of {self.count} did not {late}")
+            raise HostError(
+                f"host 0 of {self.count} did not make the same call within {seconds:g} s: see its log. Every host has "
+                "to make the same calls, in the same order."
+            )
         return told[0]
 
     def gather(self, name: str, value: Any, seconds: float) -> dict[int, Any]:
@@ -48,19 +50,13 @@ class Exchange:
         if self.count == 1:
             return {0: value}
         directory = self.tell(name, value)
-        self.wait(lambda: len(self._store.by_host(directory)) == self.count or None, seconds)
-        return self._store.by_host(directory)
-
-    def agree(self, name: str, value: Any, judge: Callable[[dict[int, Any]], T], seconds: float) -> T:
-        """What host 0 makes of the values that it gathers, on every host. The others wait twice as long for it."""
-        if self.index > 0:
-            self.tell(name, value)
-        return self.from_host_0(f"{name} judged", lambda: judge(self.gather(name, value, seconds)), 2 * seconds)
+        self.wait(lambda: len(self.posted_by_host(directory)) == self.count or None, seconds)
+        return self.posted_by_host(directory)
 
     def tell(self, name: str, value: Any) -> str:
         """Publishes a value of this host for hosts that `gather`; returns where."""
         directory = self._next(name)
-        self._store.put(f"{directory}/{self.index}", value)
+        self.post(f"{directory}/{self.index}", value)
         return directory
 
     def post(self, name: str, value: Any) -> None:
@@ -77,12 +73,12 @@ class Exchange:
 
     def common_end(self) -> "CommonEnd":
         """For one pass over an input."""
-        return CommonEnd(self._store, self._next("read"))
+        return CommonEnd(self, self._next("read"))
 
     def _next(self, name: str) -> str:
-        """A key for the next exchange of this name."""
+        """A name for the next exchange of this name."""
         self._made[name] += 1
-        return f"{self._call}/{name}/{self._made[name]}"
+        return f"{name}/{self._made[name]}"
 
 
 class CommonEnd:
@@ -91,8 +87,8 @@ class CommonEnd:
 
     All must ask at the same steps, as they do with the same dispatch plan, and get the same answer."""
 
-    def __init__(self, store: Store, directory: str) -> None:
-        self._store, self._directory = store, directory
+    def __init__(self, exchange: Exchange, directory: str) -> None:
+        self._exchange, self._directory = exchange, directory
         self._read: list[tuple[int, int | None]] = []  # steps and digests; another host may be one dispatch ahead
         self._closed = threading.Event()
         self.waiting = False
@@ -102,10 +98,10 @@ class CommonEnd:
 
         step: of this host's newest batch. ended: whether this host has no further. digest: of all global batches so
         far; InputError if it differs between hosts. None: of no interest."""
-        if self._store.count == 1:
+        if self._exchange.count == 1:
             return step
         self._read = [*self._read[-1:], (step, digest)]
-        self._store.put(f"{self._directory}/{self._store.index}", [self._read, ended])
+        self._exchange.post(f"{self._directory}/{self._exchange.index}", [self._read, ended])
         self.waiting = True
         while (common := self._common(step)) is None and not self._closed.wait(LOOK_SECONDS):
             pass
@@ -114,8 +110,8 @@ class CommonEnd:
 
     def _common(self, step: int) -> int | None:
         """None if a host has not read as far, and may still."""
-        hosts = self._store.by_host(self._directory).values()
-        if len(hosts) < self._store.count or any(read[-1][0] < step and not ended for read, ended in hosts):
+        hosts = self._exchange.posted_by_host(self._directory).values()
+        if len(hosts) < self._exchange.count or any(read[-1][0] < step and not ended for read, ended in hosts):
             return None
         digest = dict(self._read)[step]
         if digest is not None and any(dict(read).get(step) != digest for read, _ in hosts):

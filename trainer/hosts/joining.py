@@ -1,6 +1,5 @@
 """What a process computes on and how it finds the others of its run, by flags. Used before anything else of jax."""
 
-import errno
 import os
 import socket
 import sys
@@ -35,25 +34,22 @@ class Distributed:
     """How long to wait for all processes."""
 
     def __post_init__(self) -> None:
-        place = [getattr(self, name) for name in PLACE[1:]]
-        given = [f"{name}={value}" for name, value in zip(PLACE[1:], place, strict=True) if value is not None]
+        given = {name: value for name in PLACE[1:] if (value := getattr(self, name)) is not None}
+        told = ", ".join(f"{name}={value}" for name, value in given.items())
         if self.coordinator_address in (None, AUTO):
             if given:
                 raise OptionError(
-                    f"{given[0]} is given with coordinator_address={self.coordinator_address}. Give the host:port of "
+                    f"{told} is given with coordinator_address={self.coordinator_address}. Give the host:port of "
                     "process 0 as coordinator_address, or none of these settings."
                 )
             return
-        if None in place or _place(str(self.coordinator_address)) is None:
+        if len(given) < 2 or _place(str(self.coordinator_address)) is None:
             raise OptionError(
-                f"coordinator_address={self.coordinator_address} with {', '.join(given) or 'nothing else'}: several "
+                f"coordinator_address={self.coordinator_address} with {told or 'nothing else'}: several "
                 "processes need coordinator_address=host:port, num_processes and process_id, all three."
             )
-        if not 0 <= (self.process_id or 0) < (self.num_processes or 0):
-            raise OptionError(
-                f"process_id={self.process_id} is not one of {self.num_processes} processes. Allowed: "
-                f"0..{(self.num_processes or 0) - 1}."
-            )
+        if not 0 <= given["process_id"] < given["num_processes"]:
+            raise OptionError(f"{told}: process_id must be one of 0..num_processes-1.")
 
 
 def join(settings: Distributed, host_timeout_seconds: float) -> None:
@@ -67,7 +63,7 @@ def join(settings: Distributed, host_timeout_seconds: float) -> None:
         return
     options: dict[str, Any] = {"heartbeat_timeout_seconds": max(1, round(host_timeout_seconds))}
     if address != AUTO:
-        if settings.process_id == 0:
+        if settings.process_id == 0 and BIND_ADDRESS not in os.environ:
             _check_can_listen(address)
         options |= {name: getattr(settings, name) for name in PLACE}
         if address.startswith(("localhost:", "127.", "[::1]:")):  # JAX would listen on every interface
@@ -94,9 +90,8 @@ def join(settings: Distributed, host_timeout_seconds: float) -> None:
 
 
 def _give_up(settings: Distributed) -> None:
-    processes = "the processes" if settings.num_processes is None else f"all {settings.num_processes} processes"
     print(
-        f"error: {processes} did not connect to coordinator_address={settings.coordinator_address} within "
+        f"error: not all processes connected to coordinator_address={settings.coordinator_address} within "
         f"{settings.connect_seconds} s (connect_seconds). Start each with the same address and its own process_id.",
         file=sys.stderr,
     )
@@ -110,32 +105,18 @@ def _place(address: str) -> tuple[str, int] | None:
 
 
 def _check_can_listen(address: str) -> None:
-    """Raises OptionError unless this process can listen there: jaxlib may crash, or share the port with another run.
-
-    Skipped if the user sets where to listen."""
+    """Raises OptionError unless this process can listen there: jaxlib may crash, or share the port with another run."""
     host, port = _place(address) or ("", 0)
-    if BIND_ADDRESS in os.environ:
-        return
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignores connections that have ended
             probe.bind(place)
-    except socket.gaierror as error:
-        raise OptionError(
-            f"coordinator_address={address} cannot be resolved: {error.strerror}. Give the name or address of the host "
-            "that runs process_id=0, the same on every host."
-        ) from error
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise OptionError(
-                f"coordinator_address={address} is not an address of this host, where process_id=0 runs. Give one at "
-                f"which the other hosts can reach this host, the same on every host. If it leads here through a proxy "
-                f"or a Kubernetes service, also set {BIND_ADDRESS}=[::]:{port} on this host."
-            ) from error
         raise OptionError(
-            f"coordinator port {port} cannot be used on this host: {error.strerror} (at {address}). Stop the program "
-            "that uses it, or give another port in coordinator_address, the same on every host."
+            f"process_id=0 cannot listen at coordinator_address={address}: {error.strerror}. Give an address of this "
+            "host at which the others can reach it, with a port that no other program uses, the same on every host. If "
+            f"it leads here through a proxy or a Kubernetes service, also set {BIND_ADDRESS}=[::]:{port} on this host."
         ) from error
 
 
@@ -149,13 +130,11 @@ class Devices:
     """On the CPU: how many devices to simulate, for example to rehearse a run on that many."""
 
     def __post_init__(self) -> None:
-        if self.num_devices is not None and self.platform != "cpu":
+        if self.num_devices is not None and (self.platform != "cpu" or self.num_devices < 1):
             raise OptionError(
                 f"num_devices={self.num_devices} is given with platform={self.platform}. Only platform=cpu can "
-                "simulate any number of devices; other platforms use all their devices. Give --platform cpu, too."
+                "simulate devices, one or more; other platforms use all that they have. Give --platform cpu, too."
             )
-        if self.num_devices is not None and self.num_devices < 1:
-            raise OptionError(f"num_devices={self.num_devices} must be an int above 0.")
 
     def choose(self) -> None:
         """Configures JAX; call it before JAX is used for the first time."""

@@ -39,8 +39,11 @@ class Watcher:
         lists = [self._calls, self._of_main][: 1 + main]
         for each in lists:
             each.append(call)
-        ours = [number for number, theirs in PYTHONS.items() if main and signal.getsignal(number) in theirs]
-        before = {number: signal.signal(number, self._handle) for number in ours}
+        before = {
+            number: signal.signal(number, self._handle)
+            for number, theirs in PYTHONS.items()
+            if main and signal.getsignal(number) in theirs
+        }
         if before and (fd := signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)) not in (-1, self._write):
             signal.set_wakeup_fd(fd)  # an event loop's
         os.write(self._write, b"\0")

@@ -41,7 +41,6 @@ from trainer.hosts.store import Store, StoreError, open_store
 SETTLE_SECONDS = 4.0  # for the other hosts to raise an error, too
 LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure
 TWICE_SECONDS = 1.0  # a launcher may pass on a SIGTERM that the process has received itself
-ASKED = "asked"
 RESUMES = "the same command resumes from the newest checkpoint"
 AGAIN = "run the same command again: a training resumes from its newest checkpoint"
 T = TypeVar("T")
@@ -69,7 +68,7 @@ class Supervisor:
         self.host_seconds = limits.host_timeout_seconds if limits else 90.0
         self.leavable, self.failed = False, None
         self._asked, self._asked_at = "SIGTERM" * WATCHER.terminated, 0.0  # in an earlier call
-        self._told, self._others, self._warned = False, dict[int, str](), None
+        self._others, self._warned = dict[int, str](), None
         self._looked, self._clock, self._place, self._since = time.monotonic(), 0.0, None, 0.0
         self._failed_at, self._raising = 0.0, False
         atexit.unregister(_at_exit)
@@ -179,10 +178,10 @@ class Supervisor:
         still = self._standing_still(place)
         with suppress(StoreError):  # the service is gone, so JAX ends the process
             self._hear()
+            long = still >= self.host_seconds / 4
             # It keeps the others waiting, and may: they have less patience with their devices.
-            busy = doing.what if not doing.waits and still >= self.host_seconds / 4 else ""
-            self.exchange.post(f"busy/{self.exchange.index}", busy)
-            if doing.waits and still >= self.host_seconds / 4 and self._others_are_busy(place, doing):
+            self.exchange.post(f"busy/{self.exchange.index}", doing.what if long and not doing.waits else "")
+            if long and doing.waits and self._others_are_busy(place, doing):
                 still, self._since = 0.0, self._clock
         if self.failed:
             self._see_off(self.failed, doing)
@@ -206,20 +205,16 @@ class Supervisor:
         return self._clock - self._since
 
     def _hear(self) -> None:
-        store = self._store
-        if self._asked and not self._told:
-            self._told = True
-            call = self._call if self._asked == "SIGINT" else -1  # SIGTERM is for all calls
-            store.put(f"{ASKED}/{store.index}", [self._asked, call])
-        self.failed = self.failed or failure_of(store)
-        if store.index == 0:
-            told = store.by_host(ASKED)
-            self._others = {host: name for host, (name, call) in told.items() if host and call in (-1, self._call)}
+        if self._asked:
+            self.exchange.post(f"asked/{self.exchange.index}", self._asked)
+        self.failed = self.failed or failure_of(self._store)
+        if self.exchange.index == 0:
+            self._others = self.exchange.posted_by_host("asked")
 
     def _others_are_busy(self, place: object, doing: Doing) -> bool:
         """Whether another host may still keep this one waiting."""
         for host, what in self.exchange.posted_by_host("busy").items():
-            if what and host != self.exchange.index:
+            if what:
                 if self._warned != place:
                     self._warned = place
                     log.warning("%s; host %d of %d is %s", doing.what, host, self.exchange.count, what)

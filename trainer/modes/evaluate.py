@@ -151,11 +151,7 @@ def evaluate_continuously(
 def _next_step(session: Session, last: int | None, timeout_seconds: float, poll_seconds: float) -> int | None:
     """The newest checkpoint's step, on every host, once it is newer than `last`; None on a timeout."""
     exchange, seconds = session.exchange, session.job.config.stall_seconds
-    late = (
-        f"start to look for the next checkpoint within {seconds:g} s (stall_seconds). "
-        "Iterate in the same way on every host."
-    )
-    exchange.from_host_0("looking", lambda: True, seconds, late)
+    exchange.from_host_0("looking", lambda: True, seconds)
     look = _look_out(session, last, poll_seconds)
     longest = timeout_seconds + seconds
     return exchange.from_host_0("next step", lambda: session.supervisor.wait(look, timeout_seconds), longest)

@@ -31,15 +31,18 @@ def agree(exchange: Exchange, facts: Callable[[], Mapping[str, Any]], workdir: s
         return
     # The others wait longer: host 0 determines which hosts are missing.
     mark = exchange.from_host_0("mark", lambda: mark, 2 * seconds)
-    told = {"workdir": _whose(exchange, workdir, mark), **facts()}
-    if problem := exchange.agree("facts", told, lambda known: _problem(known, count, seconds), seconds):
-        raise DisagreementError(problem)
-
-
-def _whose(exchange: Exchange, workdir: str, mark: str) -> str:
-    """Without this check, Orbax waits for ten minutes."""
+    # With another work directory, Orbax would wait for ten minutes.
     seen = not mark or exchange.wait(lambda: mark_of(workdir) == mark or None, SHARED_DISK_SECONDS)
-    return "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
+    whose = "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
+    told = {"workdir": whose, **facts()}
+    if exchange.index > 0:
+        exchange.tell("facts", told)
+
+    def judged() -> str:
+        return _problem(exchange.gather("facts", told, seconds), count, seconds)
+
+    if problem := exchange.from_host_0("problem", judged, 2 * seconds):
+        raise DisagreementError(problem)
 
 
 def _problem(facts: Mapping[int, Mapping[str, Any]], count: int, seconds: float) -> str:
@@ -51,16 +54,14 @@ def _problem(facts: Mapping[int, Mapping[str, Any]], count: int, seconds: float)
             "may be stalled, or it runs another program: see its log."
         )
     differs = difference([facts[host] for host in range(count)])
-    if differs is None:
-        return ""
-    return f"the hosts do not agree: {differs} Start the same command on every host, on the same data."
+    return differs and f"the hosts do not agree: {differs} Start the same command on every host, on the same data."
 
 
 def facts_of(job: Job, inputs: Sequence[OpenedInput], start: int, end: int | None) -> dict[str, Any]:
     """What must be equal on all hosts, as JSON: settings, devices and steps; data, sizes and order of the inputs."""
     devices = job.placement.mesh.devices
-    settings = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
-    facts = settings | {
+    facts = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
+    facts |= {
         "jax": jax.__version__,
         "mesh": f"{dict(job.placement.mesh.shape)}, devices {[device.id for device in devices.flat]}",
         "start step": start,
@@ -81,17 +82,19 @@ def _facts_of_input(job: Job, opened: OpenedInput) -> dict[str, Any]:
     order = {f"the input's {name}": value for name, value in source.state(source.info.start).items()}
     model = jax.tree_util.tree_leaves_with_path(job.abstract_state(opened))
     listing = "".join(f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for path, leaf in model)
-    facts = {
+    return {
         "mode": opened.mode,
         "the input": type(source).__name__,
         "global batch": opened.global_batch,
-    } | {name: getattr(source.info, name) for name in OF_INPUT}
-    checksum = f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
-    return facts | spec | order | {"model and optimizer": checksum}
+        **{name: getattr(source.info, name) for name in OF_INPUT},
+        **spec,
+        **order,
+        "model and optimizer": f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}",
+    }
 
 
-def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:
-    """One line with the first fact that differs, and the hosts of each value; None if all agree."""
+def difference(facts: Sequence[Mapping[str, Any]]) -> str:
+    """One line with the first fact that differs, and the hosts of each value; "" if all agree."""
     for name in {name: None for host in facts for name in host}:
         hosts: dict[str, list[int]] = {}
         for host, of_host in enumerate(facts):
@@ -100,7 +103,7 @@ def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:
             # The majority first: the last one is most likely the wrong one.
             groups = sorted(hosts.items(), key=lambda item: -len(item[1]))
             return f"{name} is {' and '.join(f'{value} on {_named(group)}' for value, group in groups)}."
-    return None
+    return ""
 
 
 def _named(hosts: Sequence[int]) -> str:

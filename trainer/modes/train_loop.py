@@ -55,8 +55,7 @@ class Pace:
 
     def agree(self, exchange: Exchange, seconds: float) -> int:
         """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
-        late = f"report within {seconds:g} s how long a step takes."
-        return exchange.from_host_0("pace", self._measured, seconds, late)
+        return exchange.from_host_0("pace", self._measured, seconds)
 
     def _measured(self) -> int:
         if len(self._observed_at) < 2:  # the first step includes one-time costs

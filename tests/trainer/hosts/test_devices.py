@@ -46,7 +46,7 @@ def test_a_platform_that_is_not_there_is_named_with_what_it_needs(platform):
     [
         ({"platform": "cuda", "num_devices": 4}, "num_devices=4 is given with platform=cuda. Only platform=cpu can"),
         ({"num_devices": 4}, "num_devices=4 is given with platform=None. Only platform=cpu can simulate"),
-        ({"platform": "cpu", "num_devices": 0}, "num_devices=0 must be an int above 0"),
+        ({"platform": "cpu", "num_devices": 0}, "num_devices=0 is given with platform=cpu. Only platform=cpu can"),
     ],
 )
 def test_a_number_of_devices_is_for_the_cpu_alone(flags, text):

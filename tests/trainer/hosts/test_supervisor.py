@@ -268,9 +268,11 @@ def test_after_three_dispatches_a_dispatch_may_take_twenty_usual_ones(monkeypatc
 
 def test_a_place_changes_with_any_progress_and_names_the_innermost():
     doing, places = Activity(), []
-    with doing.doing("opening"), doing.dispatches(3) as loop, doing.doing("saving"):
+    with doing.doing("opening"), doing.dispatches(3) as loop:
         for change in (lambda: None, lambda: setattr(loop, "launched", 4), lambda: loop.finish(4, time.monotonic())):
             change()
             places.append(doing.now()[0])
-        assert doing.now()[1].what == "saving"
-    assert len({*places, doing.now()[0]}) == 4
+        with doing.doing("saving"):
+            places.append(doing.now()[0])
+            assert doing.now()[1].what == "saving"
+    assert len({*places, doing.now()[0]}) == 5

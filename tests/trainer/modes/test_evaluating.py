@@ -222,7 +222,7 @@ def test_host_0_tells_all_hosts_which_checkpoint_is_next(trained):
 
 
 def test_a_host_fails_if_host_0_does_not_choose_a_checkpoint_in_time(trained):
-    text = "host 0 of 2 did not start to look for the next checkpoint within 0.2 s"
+    text = "host 0 of 2 did not make the same call within 0.2 s"
     config = replace(trained.config, stall_seconds=0.2)
     with call_of(stores_of(2)[1], config) as session, pytest.raises(HostError, match=text):
         evaluating._next_step(session, None, 60.0, 0.1)

@@ -122,7 +122,7 @@ def test_training_continues_past_masked_records_and_logs_their_number_at_the_end
 def test_hosts_that_would_do_different_things_about_bad_records_do_not_begin(dense_task, config, masking):
     job = Job(dense_task, config(), Placement.of())
     mine, theirs = (facts_of(job, [job.open("eval", masking(on_error=how))], 0, 0) for how in ("mask", "raise"))
-    assert difference([mine, mine]) is None
+    assert difference([mine, mine]) == ""
     assert difference([mine, theirs]) == "on_error is mask on host 0 and raise on host 1."
 
 

@@ -46,7 +46,7 @@ def test_all_hosts_use_the_steps_per_dispatch_of_host_0():
 
 
 def test_a_host_fails_if_host_0_does_not_report_the_step_time():
-    text = "host 0 of 2 did not report within 0.2 s how long a step takes"
+    text = "host 0 of 2 did not make the same call within 0.2 s"
     with pytest.raises(HostError, match=text):
         Pace(10.0, lambda steps: steps).agree(exchanges_of(2)[1], 0.2)
 
