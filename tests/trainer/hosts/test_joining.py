@@ -74,6 +74,17 @@ def joined_by_auto(run_forked, **environment):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_run_on_one_machine_listens_on_no_other_interface(run_forked, port, host):
+    code = "import psutil; from trainer.hosts.joining import *\n"
+    code += f"join(Distributed(coordinator_address='{host}:{port}', num_processes=1, process_id=0), 90)\n"
+    code += "print([each.laddr.ip for each in psutil.Process().net_connections() if each.status == 'LISTEN'])"
+    status, printed = run_forked(["-c", code], timeout=60)
+    assert status == 0, printed
+    assert printed.splitlines()[-1].replace("::ffff:", "") == "['127.0.0.1']"
+
+
+@pytest.mark.slow
 def test_auto_without_a_cluster_says_what_to_give_instead(run_forked):
     text = r"^coordinator_address=auto: JAX finds no .*Slurm.* give coordinator_address=host:port, num_proc"
     assert re.search(text, joined_by_auto(run_forked), re.MULTILINE)

@@ -1,9 +1,12 @@
 """What hosts compare before they begin, with threads for hosts; real processes are in tests/e2e."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jax
 import numpy as np
+import optax
 import pytest
 from host_stores import exchanges_of
 
@@ -94,8 +97,8 @@ def test_the_facts_include_everything_that_determines_the_program(dense_task, ve
 
 
 def test_the_facts_reveal_a_different_model_optimizer_or_mesh(dense_task, vector_input, vectors, make_input, config):
-    def facts(task=dense_task, devices=None, input_fn=vector_input):
-        job = Job(task, config(), Placement.of(devices))
+    def facts(task=dense_task, devices=None, input_fn=vector_input, **rules):
+        job = Job(task, config(), Placement.of(devices, {"model": 2} if rules else {}, **rules))
         return facts_of(job, [job.open("train", input_fn)], 0, 1)
 
     narrow = {key: array[:, :5] if array.ndim > 1 else array for key, array in vectors.items()}
@@ -107,6 +110,11 @@ def test_the_facts_reveal_a_different_model_optimizer_or_mesh(dense_task, vector
     assert difference([facts(), facts(input_fn=lambda ctx: make_input(narrow, ctx))]) == (
         "the batch's x is float32 [8] per row on host 0 and float32 [5] per row on host 1."
     )
+    with_average = replace(dense_task, optimizer=optax.sgd(0.1, momentum=0.9))
+    sharded = [facts(rules=partition_rules([rule])) for rule in ("a=None,model", "a=model,None")]
+    for differing in ([facts(), facts(with_average)], sharded):
+        model = r"\d+ arrays with checksum \w{8}"
+        assert re.match(f"model and optimizer is {model} on host 0 and {model} on host 1", difference(differing))
 
 
 def test_a_single_process_compares_nothing(tmp_path):
