@@ -46,13 +46,7 @@ def train(shards: str, workdir: str) -> tuple[TrainResult, EvalResult]:
     """Trains a small CNN, 20 steps per dispatch, then evaluates every validation record exactly once."""
     image, label = "image", "image/class/label"
     decode = DecodeJpeg("image/encoded", into=image, shape=(32, 32, 1))
-    ops = [decode, RandomShift(image, pixels=3)]
-
-    def training(ctx):  # on several hosts, ctx.hosts says which rows of each batch are this one's
-        return train_dataset(shards, global_batch=ctx.global_batch_size, hosts=ctx.hosts, ops=ops, keys=[image, label])
-
-    def evaluation(ctx):
-        return eval_dataset(shards, global_batch=ctx.global_batch_size, hosts=ctx.hosts, ops=[decode])
+    training = train_dataset(shards, ops=[decode, RandomShift(image, pixels=3)], keys=[image, label])
 
     def loss(model, batch):
         logits = model(batch[image])
@@ -66,7 +60,7 @@ def train(shards: str, workdir: str) -> tuple[TrainResult, EvalResult]:
     )
     sizes = {"global_batch_size": 64, "eval_batch_size": 128, "iterations_per_loop": 20}
     trainer = Trainer(task, TrainerConfig(workdir=workdir, **sizes))
-    return trainer.train(training, max_steps=600), trainer.evaluate(evaluation)
+    return trainer.train(training, max_steps=600), trainer.evaluate(eval_dataset(shards, ops=[decode]))
 
 
 def convert(out: Path, console: Console) -> int:

@@ -1,11 +1,13 @@
 """Where users start: batches for training and for exact evaluation, from any source of records.
 
-train_dataset and eval_dataset read in the order in which data flows. Both return a DatasetInput, which the trainer
-takes directly."""
+train_dataset and eval_dataset read in the order in which data flows. Both return a DatasetInput; without global_batch,
+a dataset to which a Trainer gives its batch size, on each of its hosts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from inspect import signature
 from os import PathLike
-from typing import Literal
+from typing import Any, Literal, NoReturn, ParamSpec, cast
 
 from pipeline.caches import Cache, CachedRecords, cached
 from pipeline.decoding.decode import Decoder
@@ -32,6 +34,7 @@ __all__ = [
     "Mixture",
     "PadTo",
     "Position",
+    "Unbatched",
     "cached",
     "eval_dataset",
     "mixture",
@@ -41,12 +44,50 @@ __all__ = [
 
 STALL_SECONDS = 600.0
 
+P = ParamSpec("P")
 
+
+class Unbatched:
+    """A dataset without a batch size: a Trainer calls it with its InputContext, which has that and the hosts' shares.
+
+    The context also decides the seed, stall_seconds and workers, unless they were given."""
+
+    def __init__(self, make: Callable[..., DatasetInput], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._make, self._args, self._options = make, args, options
+
+    def __call__(self, ctx: Any) -> DatasetInput:
+        """The batches of the context's host."""
+        told = {"hosts": ctx.hosts, "seed": ctx.seed, "stall_seconds": ctx.stall_seconds, "workers": ctx.workers}
+        taken = {name: told[name] for name in told.keys() & signature(self._make).parameters}
+        masks = {"on_error": "mask", "max_bad_records": ctx.max_masked} if ctx.max_masked else {}
+        return self._make(*self._args, **taken | self._options | masks, global_batch=ctx.global_batch_size)
+
+    def __iter__(self) -> NoReturn:
+        raise OptionError(
+            f"this {self._make.__name__} has no batch size. Give it one, such as global_batch=64, or give it to a "
+            "Trainer, which has one."
+        )
+
+
+def _without_batch(make: Callable[P, DatasetInput]) -> Callable[P, DatasetInput]:
+    """The function, which returns an Unbatched unless it is given a global_batch."""
+
+    @wraps(make)
+    def dataset(*args: P.args, **options: P.kwargs) -> DatasetInput:
+        if options.get("global_batch") is None:
+            options.pop("global_batch", None)
+            return cast(DatasetInput, Unbatched(make, args, options))
+        return make(*args, **options)
+
+    return dataset
+
+
+@_without_batch
 def train_dataset(
     data: Data | Sequence[Data] | Mixture,
     split: str | None = None,
     *,
-    global_batch: int,
+    global_batch: int = 0,
     hosts: Hosts = ONE_HOST,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
@@ -71,7 +112,7 @@ def train_dataset(
 
     data: what to read, as open_dataset accepts or returns it, or a `mixture`.
     split: which part to read, see open_dataset. None: "train", or everything that was opened.
-    global_batch: rows of a batch, over all hosts.
+    global_batch: rows of a batch, over all hosts. Default: a Trainer decides it, and the hosts; see Unbatched.
     hosts: which host this is, and how many there are. Default: the only one.
     ops: applied to each record, in this order, see pipeline.ops.
     keys: features of a batch, after the ops. None: all of fixed shape that are not bytes. 64-bit numbers become 32-bit,
@@ -134,11 +175,12 @@ def train_dataset(
     )
 
 
+@_without_batch
 def eval_dataset(
     data: Data | Sequence[Data],
     split: str | None = None,
     *,
-    global_batch: int,
+    global_batch: int = 0,
     hosts: Hosts = ONE_HOST,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
@@ -160,7 +202,7 @@ def eval_dataset(
 
     data: what to read, as open_dataset accepts or returns it; no `mixture`, because it is endless.
     split: which part to read, see open_dataset. None: "validation", or everything that was opened.
-    global_batch: rows of a batch, over all hosts; there may be fewer records.
+    global_batch: rows of a batch, over all hosts; there may be fewer records. Default: as in train_dataset.
     hosts, ops, keys, pad_to, nested, limit, cache, stall_seconds, workers, max_bad_records, quarantine_file: as in
         train_dataset.
     pad_values: key -> value in rows of padding. Default: what pad_to fills with, or 0.

@@ -5,12 +5,15 @@ pipeline's DatasetInput implements it structurally. Needs NumPy, and jax for tre
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
 from types import GeneratorType
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import jax
 import numpy as np
 
+from pipeline.datasets import Unbatched
 from pipeline.description import Description, renumberings
 from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
@@ -104,8 +107,9 @@ class TfDataset(Protocol):
         ...
 
 
-MakeInput = Callable[[InputContext], Input | TfDataset | Iterable[Mapping[str, Any]]]
-"""A function of the context that makes the input of one host."""
+Made = Input | TfDataset | Iterable[Mapping[str, Any]]
+MakeInput = Callable[[InputContext], Made] | Callable[[], Made]
+"""A function that makes the input of one host: of the context, or of nothing where a dataset has no batch size."""
 InputFn = MakeInput | Input | TfDataset
 """What a Trainer takes as input: a function of the context, called on every host. On a single host, what it would
 return may be given in its place, except for a plain iterable, which can be read only once."""
@@ -153,17 +157,23 @@ def _is_input(given: object) -> bool:
     return all(map(callable, methods)) and hasattr(given, "info")
 
 
-def as_function(given: InputFn) -> MakeInput:
-    """The function, or one that returns the input given in its place. Raises OptionError for anything else."""
+def as_function(given: InputFn) -> Callable[[InputContext], Made]:
+    """A function of the context, whatever is given as input. Raises OptionError for what is none."""
     if callable(given):
-        return given
+        return partial(_called, given)
     is_input = _is_input(given) or isinstance(given, TfDataset)
     if is_input and jax.process_count() == 1:
         return lambda _: given
     raise OptionError(
         f"the input is a {type(given).__name__}{', and this run has several hosts' * is_input}. Give a function that "
-        "makes it: lambda ctx: train_dataset(..., global_batch=ctx.global_batch_size, hosts=ctx.hosts)."
+        "makes it from the context, or a train_dataset without global_batch."
     )
+
+
+def _called(given: Callable[..., Any], context: InputContext) -> Any:
+    """What the function returns; a dataset without a batch size gets that of the context."""
+    made = given(context) if signature(given).parameters else given()
+    return made(context) if isinstance(made, Unbatched) else made
 
 
 def as_input(source: object, host_batch: int) -> Input:

@@ -219,10 +219,12 @@ def _predicted(
 
 def _good(trainer: "Trainer", recipe: Any, names: Sequence[str], step: Any, bad: list[Raw]) -> Iterator[dict[str, Any]]:
     """What the trainer predicts of the records that the recipe's evaluation can read; adds the others to bad."""
-    inputs = list[Any]()
+    from trainer.inputs import as_function
+
+    inputs, made = list[Any](), as_function(recipe.eval_input)
 
     def eval_input(ctx: "InputContext") -> Any:
-        inputs.append(recipe.eval_input(replace(ctx, max_masked=len(names))))
+        inputs.append(made(replace(ctx, max_masked=len(names))))
         return inputs[-1]
 
     def refused() -> Sequence["BadRecord"]:

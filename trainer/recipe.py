@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.sources.open_dataset import Data
     from pipeline.sources.records import Records
     from trainer.callbacks import Callback
-    from trainer.inputs import Input, InputContext
+    from trainer.inputs import Input
     from trainer.task import Task
     from trainer.trainer import Trainer
 
@@ -35,7 +35,6 @@ __all__ = [
     "Recipe",
     "TrainerConfig",
     "WarmStart",
-    "batch_options",
     "settings",
 ]
 
@@ -101,11 +100,12 @@ class Recipe(ABC):
         """The model, its loss and its optimizer."""
 
     @abstractmethod
-    def train_input(self, ctx: "InputContext") -> "Input | Iterable[Mapping[str, Any]]":
-        """The batches to train on: a dataset of pipeline.datasets, or an iterable of dicts of NumPy arrays."""
+    def train_input(self, *ctx: Any, **_: Any) -> "Input | Iterable[Mapping[str, Any]]":
+        """What to train on: train_input(self) returns a train_dataset without a batch size; train_input(self, ctx)
+        returns what it makes of an InputContext, such as an iterable of dicts of NumPy arrays."""
 
     @abstractmethod
-    def eval_input(self, ctx: "InputContext") -> "Input | Iterable[Mapping[str, Any]]":
+    def eval_input(self, *ctx: Any, **_: Any) -> "Input | Iterable[Mapping[str, Any]]":
         """The batches of one epoch to evaluate and predict, of the same kinds."""
 
     def callbacks(self) -> "Sequence[Callback]":
@@ -323,10 +323,3 @@ class DataRecipe(Recipe):
         if self.data_dir is None:
             return open_dataset(self.tiny_records(split))
         return open_dataset(self.data_dir, split, trust_features=self.trust_features)
-
-
-def batch_options(ctx: "InputContext") -> dict[str, Any]:
-    """The arguments of train_dataset and eval_dataset that depend only on the context."""
-    masks = {"on_error": "mask", "max_bad_records": ctx.max_masked} if ctx.max_masked else {}
-    of_context = {"stall_seconds": ctx.stall_seconds, "workers": ctx.workers, **masks}
-    return {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, **of_context}

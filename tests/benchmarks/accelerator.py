@@ -132,6 +132,7 @@ def measure(row: Row, data: str, seconds: float, peak_tflops: float | None) -> d
 
 def images(row: Row, config: Any, data: str) -> tuple[Any, Any]:
     """ResNet-50, or a small CNN, and its batches."""
+    from trainer.inputs import as_function
     from trainer.recipes.imagenet_resnet50 import Config
 
     given = {"data_dir": data, "size": row.size, "num_classes": 1000, "trainer": config}
@@ -143,7 +144,7 @@ def images(row: Row, config: Any, data: str) -> tuple[Any, Any]:
         return recipe.task(), recipe.train_input
 
     def repeated(ctx: Any) -> Iterator[Mapping[str, Any]]:
-        return itertools.repeat(first_of(recipe.train_input(ctx)))
+        return itertools.repeat(first_of(as_function(recipe.train_input)(ctx)))
 
     return recipe.task(), repeated
 

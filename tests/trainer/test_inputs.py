@@ -7,11 +7,43 @@ from pathlib import Path
 import numpy as np
 import optax
 import pytest
+from host_batches import assert_same
 
+from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import FingerprintError, InputError, OptionError
+from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
-from trainer.inputs import FirstBatches, IterableInput, as_input
+from trainer.inputs import FirstBatches, InputContext, IterableInput, as_function, as_input
 from trainer.trainer import Trainer
+
+CONTEXTS = [InputContext("train", 8, 4, 4, Hosts(host, 2), 5, 0, 60.0) for host in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "given"),
+    [(train_dataset, {}), (train_dataset, {"seed": 3, "stall_seconds": 7.0}), (eval_dataset, {"limit": 50})],
+)
+def test_a_dataset_without_a_batch_size_has_that_of_the_context_and_what_it_was_given(digits, dataset, given):
+    for given_as_input in (dataset(digits[1], **given), lambda: dataset(digits[1], **given)):
+        for context in CONTEXTS:
+            made = as_function(given_as_input)(context)
+            seed = {"seed": context.seed} if dataset is train_dataset else {}
+            expected = dataset(digits[1], global_batch=8, hosts=context.hosts, **seed | given)
+            assert_same(list(itertools.islice(made, 3)), list(itertools.islice(expected, 3)))
+            assert made._stall_seconds == given.get("stall_seconds", 60.0)
+
+
+def test_what_a_command_may_leave_out_is_masked_whatever_the_dataset_was_given(digits):
+    context = replace(CONTEXTS[0], max_masked=3)
+    assert as_function(eval_dataset(digits[1], on_error="raise"))(context).info.on_error == "mask"
+    assert as_function(eval_dataset(digits[1]))(CONTEXTS[0]).info.on_error == "raise"
+
+
+@pytest.mark.parametrize("dataset", [train_dataset, eval_dataset])
+def test_a_dataset_without_a_batch_size_cannot_be_iterated(dataset):
+    text = f"this {dataset.__name__} has no batch size. Give it one, such as global_batch=64, or give it to a Trainer"
+    with pytest.raises(OptionError, match=text):
+        next(iter(dataset("anywhere")))
 
 
 def test_a_complete_input_is_used_without_a_wrapper():
@@ -104,7 +136,7 @@ def test_a_metric_that_is_not_one_value_a_record_is_named_as_a_metric(vector_inp
 
 
 def test_an_input_that_is_not_a_function_is_refused(dense_task, config):
-    with pytest.raises(OptionError, match=r"the input is a list\. Give a function that makes it.* lambda ctx:"):
+    with pytest.raises(OptionError, match=r"the input is a list\. Give a function that makes it.*, or a train_dataset"):
         Trainer(dense_task, config()).train([{}], steps=1)
 
 

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OptionError
-from pipeline.hosts import Hosts
 from trainer.command.loading import parsed
-from trainer.inputs import InputContext
-from trainer.recipe import DataRecipe, TrainerConfig, batch_options, settings
+from trainer.recipe import DataRecipe, TrainerConfig, settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +42,6 @@ def test_an_unknown_setting_is_named_with_the_nearest():
 def test_a_recipe_made_in_python_needs_a_work_directory():
     with pytest.raises(OptionError, match=r"workdir is not given. Give trainer=settings\(workdir=...\)"):
         Flowers(data_dir="d")
-
-
-def test_batch_options_are_arguments_of_the_datasets():
-    context = InputContext("train", 32, 16, 8, Hosts(1, 2), 0, 0, 60.0, 3)
-    given = {"global_batch": 32, "hosts": Hosts(1, 2), "stall_seconds": 60.0, "workers": 3}
-    assert batch_options(context) == given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The page that --report writes of an evaluation."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipeline.tools.program import program
 from trainer.checkpointing.listing import checkpoints_directory
 from trainer.command.names import name_of
 from trainer.history.segments import Command
-from trainer.inputs import InputContext
+from trainer.inputs import InputContext, InputFn, as_function
 from trainer.pages.evaluation import About, evaluation_page, joined
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords
@@ -27,12 +27,12 @@ class PageInput:
 
     A recipe's input may wrap its records, or replace them: their numbers then mean something else."""
 
-    def __init__(self, input_fn: Callable[[InputContext], Any]) -> None:
-        self._input_fn, self._fingerprint = input_fn, None
+    def __init__(self, input_fn: InputFn) -> None:
+        self._made, self._fingerprint = as_function(input_fn), None
 
     def __call__(self, ctx: InputContext) -> Any:
         """What input_fn returns."""
-        source = self._input_fn(ctx)
+        source = self._made(ctx)
         self._fingerprint = getattr(getattr(source, "info", source), "fingerprint", None)
         return source
 

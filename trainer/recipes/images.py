@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError, check_number
 from pipeline.shards.schema import Labels, Schema
-from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
+from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
 from trainer.recipes.image_data import FileNames, ImageData, file_name_key, image_data
 from trainer.recipes.labelled_images import IMAGE, fitting_span, raw_image
 from trainer.recipes.tiny_images import tiny_images
@@ -29,7 +29,6 @@ MIXING = (
 if TYPE_CHECKING:
     from pipeline.shards.example import Value
     from pipeline.sources.records import Records
-    from trainer.inputs import InputContext
     from trainer.models.cnn import SmallCnn
     from trainer.models.resnet import ResNet
     from trainer.task import Augment, Batch, Task
@@ -172,7 +171,7 @@ class Config(DataRecipe):
         changes = (self.color_jitter, self.random_erasing, self.mixup, self.cutmix, self.label_smoothing)
         return augment if any(changes) else None
 
-    def train_input(self, ctx: "InputContext") -> Any:
+    def train_input(self) -> Any:
         """Augmented images: image uint8 [b, size, size, channels], and the label int32 [b]."""
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeRandomResizedCrop, RequireLabel, TrivialAugmentWide
@@ -186,17 +185,15 @@ class Config(DataRecipe):
             self.train_records,
             ops=[*mixes, *ops[self.augmentation]],
             keys=(IMAGE, self.image_data.label),
-            seed=ctx.seed,
             epochs="span",
-            **batch_options(ctx),
         )
 
-    def eval_input(self, ctx: "InputContext") -> Any:
+    def eval_input(self) -> Any:
         """As train_input, in order and cropped at the center."""
         from pipeline.datasets import eval_dataset
 
         keys = (IMAGE, self.image_data.label)
-        return eval_dataset(self.eval_records, ops=[self.central_crop()], keys=keys, **batch_options(ctx))
+        return eval_dataset(self.eval_records, ops=[self.central_crop()], keys=keys)
 
     def file_record(self, data: bytes, *, upright: bool = False) -> "Mapping[str, Value]":
         """See raw_image."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.errors import OptionError
 from trainer.config import TrainerConfig, check_positive_int
-from trainer.recipe import DataRecipe, OptimizerConfig, batch_options
+from trainer.recipe import DataRecipe, OptimizerConfig
 from trainer.recipes.tiny_images import Encoding, tiny_images
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pipeline.shards.example import Value
     from pipeline.shards.schema import Labels
     from pipeline.sources.records import Records
-    from trainer.inputs import InputContext
     from trainer.task import Task
 
 ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
@@ -89,18 +88,18 @@ class LabelledImages(DataRecipe):
             split, self.image_shape, self.num_classes, label_base=self.label_base, encoding=self.encoding
         )
 
-    def train_input(self, ctx: "InputContext") -> Any:
+    def train_input(self) -> Any:
         """Augmented images: image uint8 [b, *image_shape], and the label int32 [b]."""
         from pipeline.datasets import train_dataset
 
         ops = [self._decoding(), *self.augmentation()]
-        return train_dataset(self.train_records, ops=ops, keys=(IMAGE, LABEL), seed=ctx.seed, **batch_options(ctx))
+        return train_dataset(self.train_records, ops=ops, keys=(IMAGE, LABEL))
 
-    def eval_input(self, ctx: "InputContext") -> Any:
+    def eval_input(self) -> Any:
         """As train_input, in order and not augmented."""
         from pipeline.datasets import eval_dataset
 
-        return eval_dataset(self.eval_records, ops=[self._decoding()], keys=(IMAGE, LABEL), **batch_options(ctx))
+        return eval_dataset(self.eval_records, ops=[self._decoding()], keys=(IMAGE, LABEL))
 
     def _decoding(self) -> "Op":
         from pipeline.ops import DecodeJpeg, DecodePng

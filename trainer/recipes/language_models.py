@@ -19,7 +19,7 @@ from pipeline.errors import OptionError, check_number
 from pipeline.logs import logger
 from trainer.config import check_positive_int
 from trainer.mesh_flags import partition_rules
-from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
+from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,17 +152,17 @@ class PackedText(DataRecipe):
 
         return tiny_text(split, TextInfo(self.tiny_tokenizer(), TINY_LENGTH, "documents"))
 
-    def train_input(self, ctx: "InputContext") -> Any:
+    def train_input(self) -> Any:
         """tokens, segment_ids and positions int32 [b, sequence_length]; num_bytes int32 [b]."""
         from pipeline.datasets import train_dataset
 
-        return train_dataset(self.train_records, keys=KEYS, seed=ctx.seed, **batch_options(ctx))
+        return train_dataset(self.train_records, keys=KEYS)
 
-    def eval_input(self, ctx: "InputContext") -> Any:
+    def eval_input(self) -> Any:
         """As train_input, in order."""
         from pipeline.datasets import eval_dataset
 
-        return eval_dataset(self.eval_records, keys=KEYS, **batch_options(ctx))
+        return eval_dataset(self.eval_records, keys=KEYS)
 
     def task(self) -> "Task":
         """See text_task."""

@@ -16,14 +16,13 @@ from pipeline.errors import OptionError, did_you_mean
 from pipeline.raw.cells import class_number
 from pipeline.shards.column_statistics import ColumnStatistics, Statistics
 from pipeline.shards.schema import Feature, Labels, Schema
-from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
+from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
 
 if TYPE_CHECKING:
     import jax
 
     from pipeline.shards.example import Value
     from pipeline.sources.in_memory import ExampleRecords
-    from trainer.inputs import InputContext
     from trainer.models.tabular import TabularMlp
     from trainer.task import Batch, Task
 
@@ -132,18 +131,18 @@ class Config(DataRecipe):
         description = Description(schema, labels, TINY)
         return ExampleRecords(f"{split} (--tiny)", schema, rows, labels, description=description)
 
-    def train_input(self, ctx: "InputContext") -> Any:
+    def train_input(self) -> Any:
         """The inputs and the target."""
         from pipeline.datasets import train_dataset
 
         keys = (*self.inputs, self.predicted)
-        return train_dataset(self.train_records, keys=keys, seed=ctx.seed, **batch_options(ctx))
+        return train_dataset(self.train_records, keys=keys)
 
-    def eval_input(self, ctx: "InputContext") -> Any:
+    def eval_input(self) -> Any:
         """As train_input, in order."""
         from pipeline.datasets import eval_dataset
 
-        return eval_dataset(self.eval_records, keys=(*self.inputs, self.predicted), **batch_options(ctx))
+        return eval_dataset(self.eval_records, keys=(*self.inputs, self.predicted))
 
     def model(self, rngs: Any) -> "TabularMlp":
         """See TabularMlp."""

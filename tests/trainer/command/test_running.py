@@ -13,7 +13,7 @@ from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import InputError
 from trainer.command.running import run
 from trainer.history.segments import Command
-from trainer.recipe import DataRecipe, Recipe, batch_options
+from trainer.recipe import DataRecipe, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +83,11 @@ class Images(DataRecipe):
     def tiny_records(self, split):
         return images(seed=0)
 
-    def train_input(self, ctx):
-        return train_dataset(self.train_records if self.read is None else self.read, seed=1, **batch_options(ctx))
+    def train_input(self):
+        return train_dataset(self.train_records if self.read is None else self.read, seed=1)
 
-    def eval_input(self, ctx):
-        return eval_dataset(self.eval_records if self.read is None else self.read, **batch_options(ctx))
+    def eval_input(self):
+        return eval_dataset(self.eval_records if self.read is None else self.read)
 
 
 def page_of(recipe, tmp_path):

@@ -25,7 +25,7 @@ from trainer.config import TrainerConfig
 from trainer.kept_data import kept
 from trainer.metrics.classes import Accuracy
 from trainer.nnx_task import nnx_task
-from trainer.recipe import DataRecipe, batch_options, settings
+from trainer.recipe import DataRecipe, settings
 from trainer.recipes.tiny_images import tiny_images
 from trainer.trainer import Trainer
 from trainer.warm_start.loading import open_weights
@@ -283,6 +283,9 @@ def test_a_warm_start_on_a_table_keeps_statistics_and_vocabularies_but_takes_the
     assert Trainer(still, after.trainer).evaluate(after.eval_input).unseen == sum(city == "Zug" for city, *_ in rows)
 
 
+READING = {"ops": [DecodePng("image/encoded", into="image", shape=(8, 8, 1))], "keys": ("image", LABEL)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Own(DataRecipe):
     """A recipe that reads its class names from the records, as users write them."""
@@ -305,15 +308,11 @@ class Own(DataRecipe):
         metrics = {"accuracy": Accuracy(lambda _, batch: batch[LABEL] - labels.base)}
         return nnx_task(lambda rngs: nnx.Linear(64, labels.count, rngs=rngs), loss, optax.adam(0.01), metrics)
 
-    def train_input(self, ctx):
-        return train_dataset(self.train_records, **self._reading(ctx))
+    def train_input(self):
+        return train_dataset(self.train_records, **READING)
 
-    def eval_input(self, ctx):
-        return eval_dataset(self.eval_records, **self._reading(ctx))
-
-    def _reading(self, ctx):
-        decode = DecodePng("image/encoded", into="image", shape=(8, 8, 1))
-        return {"ops": [decode], "keys": ("image", LABEL), **batch_options(ctx)}
+    def eval_input(self):
+        return eval_dataset(self.eval_records, **READING)
 
 
 @pytest.mark.slow
