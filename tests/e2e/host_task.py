@@ -99,13 +99,12 @@ class Recorded:
         from pipeline.ops import DecodeJpeg, RandomShift
 
         decode = DecodeJpeg(RAW, into=IMAGE, shape=(32, 32, 1))
-        common = {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "keys": (IMAGE, LABEL)}
-        common |= {"stall_seconds": ctx.stall_seconds} | self.options
+        options = {"keys": (IMAGE, LABEL)} | self.options
         if ctx.mode == "train":
-            ops = [decode, RandomShift(IMAGE, pixels=2)]
-            source = train_dataset(self.data_dir, "train", ops=ops, seed=ctx.seed, **common)
+            data = train_dataset(self.data_dir, "train", ops=[decode, RandomShift(IMAGE, pixels=2)], **options)
         else:
-            source = eval_dataset(self.data_dir, "validation", ops=[decode], **common)
+            data = eval_dataset(self.data_dir, "validation", ops=[decode], **options)
+        source = data(ctx)
         rows = [row for part in ctx.hosts.rows for row in part]
         self.source, batches = source, source.batches
 

@@ -16,6 +16,7 @@ import pdoc
 import pdoc.doc
 
 MODULES = (
+    "infeed.metrics",
     "pipeline.datasets",
     "pipeline.tf_data",
     "pipeline.ops",
