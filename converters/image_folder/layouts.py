@@ -4,7 +4,7 @@
     one set of folders    <class>/*; a fraction of the images is for validation
     archives              <split>.zip (.tar, .tar.gz) with <class>/*; or one archive of either of the above
 
-The command line decides which, because a class may be called train. Ignores hidden names (.name, __MACOSX)."""
+The command line decides which, because a class may be called train. Ignores what is_hidden names."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

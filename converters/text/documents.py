@@ -16,7 +16,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
-from converters.raw.splits import by_split, chosen, first_few, open_raw_data
+from converters.raw.splits import by_split, chosen, first_few, is_hidden, open_raw_data
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
 from pipeline.raw.compressed import uncompressed
@@ -225,8 +225,8 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
                     f"{first_few(links)}. Remove the links, or give a directory without them."
                 )
         files, folders = storage.entries(path)
-        yield from ((f"{place}{name}", stat) for name, stat in files.items() if not name.startswith("."))
-        pending += [f"{place}{name}/" for name in reversed(folders) if not name.startswith(".")]
+        yield from ((f"{place}{name}", stat) for name, stat in files.items() if not is_hidden(name))
+        pending += [f"{place}{name}/" for name in reversed(folders) if not is_hidden(name)]
 
 
 def _sources(split: str, raw_data_dir: str, files: Mapping[str, Stat], reading: DocumentFormat) -> Iterator[Source]:

@@ -172,7 +172,7 @@ def test_the_digest_changes_with_whatever_changes_bytes(converted):
 def test_the_plan_does_not_depend_on_place_times_or_unrelated_files(converted, tmp_path):
     row, raw, out = converted
     moved = shutil.copytree(raw, tmp_path / "moved")
-    for name in (".DS_Store", *row.beside):
+    for name in (".DS_Store", "Thumbs.db", *row.beside):
         (moved / name).write_bytes(b"of no concern")
     for path in moved.rglob("*"):
         os.utime(path, (10**9, 10**9))

@@ -25,7 +25,7 @@ def names(records):
 
 
 def images_of(raw):
-    return {(c, f) for c, files in raw.files.items() for f in files if f not in ("notes.txt", ".DS_Store")}
+    return {(c, f) for c, files in raw.files.items() for f in files if f not in ("notes.txt", ".DS_Store", "Thumbs.db")}
 
 
 def test_every_image_arrives_once_under_its_folders_name_and_number(raw_image_folder, tmp_path):
@@ -204,7 +204,7 @@ def gif_of(greys):
 
 
 def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_path, capsys):
-    raw_image_folder.files |= {"eel": {}, "auk": {".DS_Store": b"hidden"}}
+    raw_image_folder.files |= {"eel": {}, "auk": {".DS_Store": b"hidden", "desktop.ini": b"of Windows"}}
     flags = ("--max-bad-records=3", "--num-train-shards=1")
     raw_image_folder.write("train").convert(tmp_path / "out", *flags)
     assert read_manifest(str(tmp_path / "out")).labels.names == ("auk", "cat", "dog", "eel", "grey eel")
