@@ -55,7 +55,7 @@ class Hosts:
             if rows.step != 1 or not 0 <= rows.start < rows.stop <= global_batch:
                 raise BatchSizeError(
                     f"rows {rows} of host {self.index} are not inside a global_batch of {global_batch}: these hosts "
-                    "share a larger batch. In an input_fn, give global_batch=ctx.global_batch_size."
+                    "share a larger batch. Leave out global_batch, or give ctx.global_batch_size in an input_fn."
                 )
         return self.rows
 

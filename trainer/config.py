@@ -1,11 +1,13 @@
 """The settings of a training run, saved with every checkpoint. Stdlib only, so that tools can read them."""
 
 import dataclasses
+import functools
+import inspect
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from pipeline.errors import OptionError, check_choice, check_number
+from pipeline.errors import OptionError, check_choice, check_number, did_you_mean
 from trainer.mesh_flags import axis_sizes, partition_rules
 
 __all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
@@ -20,6 +22,7 @@ LoopMode = Literal["auto", "scan", "step"]
 """See TrainerConfig.loop_mode."""
 OnNan = Literal["raise", "skip", "ignore"]
 """See TrainerConfig.on_nan."""
+T = TypeVar("T")
 TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 STEPS_PER_LOOP = 100
@@ -29,6 +32,21 @@ OTHER_PLACE = re.compile(r"(?!gs://[^/])[a-z][a-z0-9+.-]+:/")
 LOCAL_PLACE = re.compile(r"(?![a-z][a-z0-9+.-]+:/).")
 
 
+def _naming_the_nearest(kind: type[T]) -> type[T]:
+    """The dataclass, whose error for a keyword that is no field names the nearest."""
+    made, known = kind.__init__, inspect.signature(kind).parameters
+
+    @functools.wraps(made)
+    def init(self: T, **values: Any) -> None:
+        for name in values.keys() - known.keys():
+            raise OptionError(f"{name!r} is not a setting of {kind.__name__}.{did_you_mean(name, known)}")
+        made(self, **values)
+
+    kind.__init__ = init
+    return kind
+
+
+@_naming_the_nearest
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
     """How to train; the Task defines what to train."""

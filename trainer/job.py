@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal
 
 import jax
@@ -169,8 +170,8 @@ class Job:
     ) -> OpenedInput:
         if (given := source.info.global_batch) not in (None, batch):
             raise InputError(
-                f"the input has global_batch={given}, the trainer {batch} ({mode}). Give both in an input_fn: "
-                "global_batch=ctx.global_batch_size, hosts=ctx.hosts."
+                f"the input has global_batch={given}, the trainer {batch} ({mode}). Leave out global_batch and hosts: "
+                "the trainer gives both to a train_dataset or eval_dataset."
             )
         if mode != "train" and source.info.endless:
             raise InputError("the input never ends, so no epoch is exact. Use eval_dataset, or evaluation_batches.")
@@ -251,3 +252,8 @@ def _check_task(task: object) -> None:
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         hint = " A schedule is an optimizer's learning rate: optax.adam(schedule)." if callable(optimizer) else ""
         raise OptionError(f"the task's optimizer is {kind_of(optimizer)}. Give one of optax: optax.adam(1e-3).{hint}")
+    for name, arguments in {"init": "rng, batch_spec", "loss_fn": "variables, batch, rng, train"}.items():
+        try:
+            signature(getattr(task, name)).bind(*arguments.split(", "))
+        except TypeError as error:
+            raise OptionError(f"the task's {name} is called as {name}({arguments}): {error}.") from error

@@ -3,10 +3,10 @@
 Stdlib only, so that --help appears immediately."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pipeline.errors import OptionError, check_number, did_you_mean
+from pipeline.errors import check_number
 from trainer.config import TrainerConfig
 
 
@@ -17,10 +17,6 @@ def settings(**values: Any) -> TrainerConfig:
     or a value that is not allowed."""
     import tyro
 
-    known = [setting.name for setting in fields(TrainerConfig)]
-    for name in values:
-        if name not in known:
-            raise OptionError(f"settings: {name!r} is not a setting of TrainerConfig.{did_you_mean(name, known)}")
     return replace(TrainerConfig(workdir=tyro.MISSING, global_batch_size=64), **values)
 
 

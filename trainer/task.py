@@ -185,6 +185,10 @@ class Task:
 
     def __post_init__(self) -> None:
         check_number("flops", self.flops, above=0, more=". Give those of one training step, or None")
+        if not isinstance(self.metrics, Mapping):
+            raise OptionError(
+                f"metrics is {kind_of(self.metrics)}. Give a dict of names: {{'accuracy': Accuracy('label')}}."
+            )
         for name, metric in self.metrics.items():
             self._check_metric(name, metric)
 

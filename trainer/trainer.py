@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from pipeline.errors import check_number
+from pipeline.errors import OptionError, check_number
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import BatchAxes, named_leaves
@@ -26,7 +26,7 @@ from trainer.modes.export import export_checkpoint
 from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict
 from trainer.modes.train import train
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
-from trainer.task import Task
+from trainer.task import Task, kind_of
 from trainer.user_code import ShortErrors
 from trainer.warm_start.config import WarmStart
 
@@ -59,6 +59,10 @@ class Trainer:
         warm_start: WarmStart | None = None,
         command: Command | None = None,
     ) -> None:
+        if not isinstance(config, TrainerConfig):
+            raise OptionError(f"the config is {kind_of(config)}. Give Trainer(task, TrainerConfig(...)).")
+        if isinstance(callbacks, Callback):
+            raise OptionError(f"callbacks is a {type(callbacks).__name__}. Give a list: callbacks=[...].")
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
             compilation_cache.set_cache_dir(str(Path(config.compilation_cache_dir).expanduser()))

@@ -1,5 +1,6 @@
 """Resizing of uint8 images with half-pixel centres, rounded, without a bias; mirroring, and borders."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -23,8 +24,8 @@ def check_resizing(op: Op, size: tuple[int, int], method: Method, antialias: boo
 
 def check_size(op: Op, size: tuple[int, int]) -> None:
     """Raises OptionError unless `size` is (height, width), both at least 1."""
-    if len(size) != 2 or min(size) < 1:
-        raise OptionError(f"{op!r}: size must be (height, width).")
+    if not isinstance(size, Sequence) or len(size) != 2 or min(size) < 1:
+        raise OptionError(f"{type(op).__name__}: size={size!r} must be (height, width), such as (224, 224).")
 
 
 def resized(image: np.ndarray, size: tuple[int, int], method: Method, antialias: bool) -> np.ndarray:

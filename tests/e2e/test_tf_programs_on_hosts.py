@@ -32,7 +32,7 @@ def test_hosts_whose_programs_have_another_order_end_with_an_error_that_says_so(
 
 def test_datasets_that_are_no_hosts_part_are_refused_with_the_form_for_several_hosts(ended):
     for process in ended[:2]:
-        assert "has global_batch=8, the trainer 16 (eval). Give both in an input_fn" in process.report["per host"]
+        assert "has global_batch=8, the trainer 16 (eval). Leave out global_batch" in process.report["per host"]
         assert "this run has several hosts. Give a function that makes it" in process.report["itself"]
 
 

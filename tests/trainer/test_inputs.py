@@ -13,7 +13,10 @@ from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
+from trainer.callbacks import Callback
+from trainer.config import TrainerConfig
 from trainer.inputs import FirstBatches, InputContext, IterableInput, as_function, as_input
+from trainer.metrics.classes import Accuracy
 from trainer.trainer import Trainer
 
 CONTEXTS = [InputContext("train", 8, 4, 4, Hosts(host, 2), 5, 0, 60.0) for host in range(2)]
@@ -138,6 +141,27 @@ def test_a_metric_that_is_not_one_value_a_record_is_named_as_a_metric(vector_inp
 def test_an_input_that_is_not_a_function_is_refused(dense_task, config):
     with pytest.raises(OptionError, match=r"the input is a list\. Give a function that makes it.*, or a train_dataset"):
         Trainer(dense_task, config()).train([{}], steps=1)
+
+
+def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(dense_task, vector_input, config):
+    def three(variables, batch, rng):
+        raise AssertionError
+
+    for call, text in (
+        (lambda: Trainer(config(), dense_task), r"the config is a Task\. Give Trainer\(task, TrainerConfig"),
+        (lambda: Trainer(dense_task, config(), callbacks=Callback()), r"callbacks is a Callback\. Give a list"),
+        (lambda: replace(dense_task, metrics=[Accuracy("y")]), r"metrics is a list of 1\. Give a dict of names"),
+        (
+            lambda: TrainerConfig(workdir="w", batch_size=3),
+            r"'batch_size' is not a .* Did you mean 'eval_batch",
+        ),
+        (
+            lambda: Trainer(replace(dense_task, loss_fn=three), config()),
+            r"loss_fn is called as loss_fn\(variables, batch, rng, train\): too many positional arguments",
+        ),
+    ):
+        with pytest.raises(OptionError, match=text):
+            call()
 
 
 @pytest.mark.parametrize("optimizer", [optax.cosine_decay_schedule(0.1, 10), 0.1])

@@ -206,7 +206,8 @@ def _unrecognized(arguments: Sequence[str], flags: type) -> str:
         hint = " The length of a training is in steps: --max-steps. The log says how many an epoch has."
     else:
         hint = f" Similar: {', '.join(similar)}." if similar else ""
-    return f"unrecognized arguments: {', '.join(arguments)}.{hint}"
+    flags_only = [each for each in arguments if each.startswith("-")]  # without their values
+    return f"unrecognized arguments: {', '.join(flags_only or arguments)}.{hint}"
 
 
 def _one_line(box: str, program: str) -> str:

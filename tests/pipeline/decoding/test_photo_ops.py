@@ -176,7 +176,8 @@ def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(imag
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DecodeResize(size=(0, 8)), r"size must be \(height, width\)"),
+        (lambda: DecodeResize(size=(0, 8)), r"size=.* must be \(height, width\)"),
+        (lambda: DecodeResize(size=32), r"DecodeResize: size=32 must be \(height, width\)"),
         (lambda: DecodeResize(channels=4), r"channels=4 is not one of 1, 3"),
         (lambda: DecodeResize(method="nearest"), "method='nearest' is not one of bilinear, bicubic, area"),
         (lambda: DecodeResize(method="area", antialias=True), "method='area' is not one of bilinear, bicubic"),
