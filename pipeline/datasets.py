@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 STALL_SECONDS = 600.0
+NO_BATCH = "this {} has no batch size. Give it one, such as global_batch=64, or give it to a Trainer, which has one."
 
 P = ParamSpec("P")
 
@@ -53,6 +54,7 @@ class Unbatched:
     The context also decides the seed, stall_seconds and workers, unless they were given."""
 
     def __init__(self, make: Callable[..., DatasetInput], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        signature(make).bind(*args, **options)  # TypeError for an unknown option, here rather than in the Trainer
         self._make, self._args, self._options = make, args, options
 
     def __call__(self, ctx: Any) -> DatasetInput:
@@ -63,10 +65,10 @@ class Unbatched:
         return self._make(*self._args, **taken | self._options | masks, global_batch=ctx.global_batch_size)
 
     def __iter__(self) -> NoReturn:
-        raise OptionError(
-            f"this {self._make.__name__} has no batch size. Give it one, such as global_batch=64, or give it to a "
-            "Trainer, which has one."
-        )
+        raise OptionError(NO_BATCH.format(self._make.__name__))
+
+    def __getattr__(self, name: str) -> NoReturn:  # of a DatasetInput; copy and pickle ask for names with underscores
+        raise AttributeError(name if name.startswith("_") else f"{name}: {NO_BATCH.format(self._make.__name__)}")
 
 
 def _without_batch(make: Callable[P, DatasetInput]) -> Callable[P, DatasetInput]:

@@ -1,5 +1,6 @@
 """What an input_fn may return, what is refused before the first step, and the first batches read once."""
 
+import copy
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_what_a_command_may_leave_out_is_masked_whatever_the_dataset_was_given(d
 
 @pytest.mark.parametrize("dataset", [train_dataset, eval_dataset])
 def test_a_dataset_without_a_batch_size_cannot_be_iterated(dataset):
+    assert copy.copy(dataset("anywhere"))._args == ("anywhere",)
     text = f"this {dataset.__name__} has no batch size. Give it one, such as global_batch=64, or give it to a Trainer"
     with pytest.raises(OptionError, match=text):
         next(iter(dataset("anywhere")))
