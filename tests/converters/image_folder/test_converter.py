@@ -25,7 +25,7 @@ def names(records):
 
 
 def images_of(raw):
-    return {(c, f) for c, files in raw.files.items() for f in files if f not in ("notes.txt", ".DS_Store", "Thumbs.db")}
+    return {(c, f) for c, files in raw.files.items() for f in files if f not in ("notes.txt", ".DS_Store")}
 
 
 def test_every_image_arrives_once_under_its_folders_name_and_number(raw_image_folder, tmp_path):

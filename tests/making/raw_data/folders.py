@@ -17,7 +17,7 @@ class RawImageFolder:
     @staticmethod
     def _folder(seed, images):
         kinds = [("JPEG", "RGB"), ("PNG", "RGBA"), ("WEBP", "RGB"), ("JPEG", "L"), ("PNG", "L"), ("JPEG", "RGB")]
-        files = {".DS_Store": b"hidden", "Thumbs.db": b"of Windows", "notes.txt": b"not an image"}
+        files = {".DS_Store": b"hidden", "notes.txt": b"not an image"}
         for i in range(images):
             form, mode = kinds[i % len(kinds)]
             files[f"{seed + i}.{form.lower()}"] = make_image(seed + i, form, mode, (16, 10 + i))
