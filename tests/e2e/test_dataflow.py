@@ -180,7 +180,7 @@ def test_the_staged_wheel_holds_our_packages_alone_and_the_users_comes_after_it(
     assert order == [OUR_WHEEL, "birds-1.0-py3-none-any.whl"]
     names = zipfile.ZipFile(story.staged[order[0]]).namelist()
     top = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert top == {"pipeline", "trainer", "converters", "beam_jobs"}
+    assert top == {"infeed", "pipeline", "trainer", "converters", "beam_jobs"}
     assert "pickled_main_session" not in story.staged
 
 
