@@ -26,7 +26,7 @@ def test_all_hosts_train_the_same_bits_stopped_or_not_and_count_every_record_onc
 def test_hosts_whose_programs_have_another_order_end_with_an_error_that_says_so(ended):
     for name in ("unlike", "training unlike"):
         errors = [process.report[name] for process in ended[:2]]
-        assert any(error.startswith("InputError") for error in errors), errors
+        assert all(error.startswith("DisagreementError") for error in errors), errors
         assert all("different batches up to step 5, but each must deliver the same" in error for error in errors)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from pipeline.errors import HostError, InputError
+from pipeline.errors import DisagreementError, HostError
 from trainer.hosts.store import Store
 
 LOOK_SECONDS = 0.005  # between two looks; the feeder is chunks ahead, so nothing waits for them
@@ -97,7 +97,7 @@ class CommonEnd:
         """The last step, up to `step`, for which every host has a batch. After `close` it returns `step`.
 
         step: of this host's newest batch. ended: whether this host has no further. digest: of all global batches so
-        far; InputError if it differs between hosts. None: of no interest."""
+        far; DisagreementError if it differs between hosts. None: of no interest."""
         if self._exchange.count == 1:
             return step
         self._read = [*self._read[-1:], (step, digest)]
@@ -115,7 +115,7 @@ class CommonEnd:
             return None
         digest = dict(self._read)[step]
         if digest is not None and any(dict(read).get(step) != digest for read, _ in hosts):
-            raise InputError(
+            raise DisagreementError(
                 f"the hosts' tf.data programs delivered different batches up to step {step}, but each must deliver "
                 "the same, in the same order. Give every shuffle a seed, list files with shuffle=False, leave out "
                 "shard, and keep interleave and map deterministic."

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from pipeline.errors import HostError, InputError
+from pipeline.errors import DisagreementError, HostError
 from trainer.hosts.exchange import NOTHING, Decision, Exchange, SharedDecisions
 
 
@@ -116,7 +116,7 @@ def test_hosts_that_deliver_other_batches_all_end_with_an_error_at_the_dispatch_
             digest = step if host != changed or step < change else -1
             try:
                 assert hosts[host](step, False, digest) == step
-            except InputError as error:
+            except DisagreementError as error:
                 return step, str(error)
         return None, None
 
@@ -132,9 +132,9 @@ def test_hosts_whose_inputs_end_at_different_steps_fail():
     first, second = hosts_of(2)
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(first, 7, True, 1)
-        with pytest.raises(InputError, match="up to step 8"):
+        with pytest.raises(DisagreementError, match="up to step 8"):
             second(8, False, 2)
-        with pytest.raises(InputError, match="up to step 7"):
+        with pytest.raises(DisagreementError, match="up to step 7"):
             waiting.result()
 
 
