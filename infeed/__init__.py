@@ -65,13 +65,14 @@ def __dir__() -> list[str]:
 
 
 def _check_packages() -> None:
-    """Raises ImportError if a file of the user's, or another distribution, stands in front of one of our packages."""
+    """Raises ImportError if another file or distribution shadows one of our packages."""
     for name in ("pipeline", "trainer", "converters", "beam_jobs"):
         spec, ours = find_spec(name), Path(__file__).parents[1] / name
-        if spec is None or spec.origin != str(ours / "__init__.py"):
+        found = spec.origin if spec else None
+        if found != str(ours / "__init__.py"):
             raise ImportError(
-                f"infeed needs its package {name!r}, but `import {name}` finds {spec and (spec.origin or spec.name)}. "
-                f"Rename that, or start the program in another directory. (infeed's is {ours}.)"
+                f"infeed needs its package {name!r}, but `import {name}` finds {found or 'none'}. Rename that, or "
+                f"start the program in another directory. (infeed's is {ours}.)"
             )
 
 

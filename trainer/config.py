@@ -33,13 +33,14 @@ LOCAL_PLACE = re.compile(r"(?![a-z][a-z0-9+.-]+:/).")
 
 
 def _naming_the_nearest(kind: type[T]) -> type[T]:
-    """The dataclass, whose error for a keyword that is no field names the nearest."""
+    """Makes a dataclass suggest the nearest field when it is given an unknown one."""
     made, known = kind.__init__, inspect.signature(kind).parameters
 
     @functools.wraps(made)
     def init(self: T, **values: Any) -> None:
-        for name in values.keys() - known.keys():
-            raise OptionError(f"{name!r} is not a setting of {kind.__name__}.{did_you_mean(name, known)}")
+        for name in values:
+            if name not in known:
+                raise OptionError(f"{name!r} is not a setting of {kind.__name__}.{did_you_mean(name, known)}")
         made(self, **values)
 
     kind.__init__ = init

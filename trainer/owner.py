@@ -260,8 +260,10 @@ def _locked(path: str, flags: int, kind: int) -> int:
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(fd, kind | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(fd)
+        if isinstance(error, PermissionError):  # POSIX allows this, too, for a lock that is held
+            raise BlockingIOError from error
         raise
     return fd
 

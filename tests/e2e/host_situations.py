@@ -1,4 +1,4 @@
-"""A training in which something happens to one host, for test_supervision.py."""
+"""A run in which something happens to one host, for test_supervision.py."""
 
 import ctypes
 import os

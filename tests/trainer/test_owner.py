@@ -252,3 +252,16 @@ def test_a_work_directory_keeps_its_mark_and_files_of_others_are_not_claimed(tmp
     with pytest.raises(OptionError, match=r"has a file segments\.jsonl, which no run of infeed wrote"):
         claim(str(tmp_path / "mine"))
     assert open_storage(str(tmp_path)).list(str(tmp_path / "mine")).keys() == {"segments.jsonl"}
+
+
+@pytest.mark.parametrize("held", [BlockingIOError, PermissionError])  # POSIX allows both
+def test_a_lock_that_another_process_holds_is_that_of_a_living_owner(tmp_path, monkeypatch, held):
+    def lockf(*_):
+        raise held
+
+    with Ownership(str(tmp_path)) as owner:
+        owner.take()
+    found = read_record(str(tmp_path))
+    assert is_alive(str(tmp_path), found) is False
+    monkeypatch.setattr("fcntl.lockf", lockf)
+    assert is_alive(str(tmp_path), found) is True
