@@ -152,7 +152,7 @@ def trained(theirs, forked):
     before = theirs.files()
     found = forked([["convert", "images", *images], ["train", "digits", *DIGITS, "--workdir=work"]])
     assert found.codes == [0], found.printed
-    assert "validation records, proven exact; written to work/eval_result.json" in found.printed
+    assert "split 'validation', proven exact; written to work/eval_result.json" in found.printed
     assert theirs.files("converted", "work") == before
     return found
 

@@ -75,6 +75,8 @@ class TrainerConfig:
     are then named "params/loss". predict uses the averaged ones, unless this is params."""
     max_steps: int | None = None
     """Train until this step, counted from the very first run."""
+    max_epochs: int | None = None
+    """Train for this many epochs, counted from the very first run, in place of max_steps. The log names the step."""
     max_time: str | None = None
     """Train for at most this time ("30s", "90m", "12h") from the call, then save and return. By host 0's clock."""
     iterations_per_loop: int | str = 100
@@ -210,6 +212,19 @@ class TrainerConfig:
     def resolved_predict_batch_size(self) -> int:
         """predict_batch_size; default: that of evaluation."""
         return self.predict_batch_size or self.resolved_eval_batch_size
+
+    def last_step(self, num_records: int | None) -> int | None:
+        """The step at which training ends: that of max_epochs, for epochs of so many records, or max_steps.
+
+        OptionError for max_epochs if the records are not known."""
+        if self.max_epochs is None:
+            return self.max_steps
+        if num_records is None:
+            raise OptionError(
+                f"max_epochs={self.max_epochs}, but the input does not state how many records an epoch has. Give "
+                "max_steps."
+            )
+        return max(1, round(self.max_epochs * num_records / self.global_batch_size))
 
     @property
     def averages(self) -> bool:

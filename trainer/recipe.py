@@ -92,8 +92,15 @@ class Recipe(ABC):
     @property
     def run(self) -> Run | None:
         """For make_optimizer of trainer.optimizers: the length and batch size of the training. None in other modes."""
-        config, steps = self.trainer, self.trainer.max_steps or self.trainer.fast_dev_run
-        return Run(steps, config.global_batch_size) if self.mode == "train" and steps else None
+        if self.mode != "train":
+            return None
+        steps = self.trainer.last_step(self.trainer.max_epochs and self.num_records) or self.trainer.fast_dev_run
+        return Run(steps, self.trainer.global_batch_size) if steps else None
+
+    @property
+    def num_records(self) -> int | None:
+        """Of an epoch of the training. Default: not known."""
+        return None
 
     @abstractmethod
     def task(self) -> "Task":
@@ -203,8 +210,8 @@ class DataRecipe(Recipe):
             raise OptionError(f"data_dir={self.data_dir!r} with tiny: tiny generates its records. Leave one out.")
         if self.tiny:
             steps = min(self.trainer.max_steps or TINY_STEPS, TINY_STEPS)
-            batch = min(self.trainer.global_batch_size, TINY_BATCH)
-            object.__setattr__(self, "trainer", replace(self.trainer, max_steps=steps, global_batch_size=batch))
+            small = {"max_steps": steps, "global_batch_size": min(self.trainer.global_batch_size, TINY_BATCH)}
+            object.__setattr__(self, "trainer", replace(self.trainer, max_epochs=None, **small))
         elif self.data_dir is None:
             raise OptionError(f"data_dir is not given. Give {NEEDS_DATA}")
 
@@ -251,13 +258,9 @@ class DataRecipe(Recipe):
         return labels and labels.key
 
     @property
-    def run(self) -> Run | None:
-        """As Recipe.run; knows how many records an epoch has. With --tiny, a hundred epochs fit into the training, as
-        schedules that are given in epochs need them."""
-        run = super().run
-        if run and self.tiny:
-            return replace(run, records=lambda: run.max_steps * run.global_batch_size // 100)
-        return run and replace(run, records=lambda: self.train_records.num_records)
+    def num_records(self) -> int:
+        """The records of train_split."""
+        return self.train_records.num_records
 
     def on(self, records: "Records") -> Self:
         """The same recipe with these records in place of both splits."""
@@ -308,8 +311,9 @@ class DataRecipe(Recipe):
     def check(self) -> None:
         """As Recipe.check; opens the records, too. Raises InfeedError for a data_dir, split or shard that is missing or
         does not have the size in the manifest, and where max_steps is missing."""
-        if self.mode == "train" and self.trainer.max_steps is None and self.trainer.fast_dev_run is None:
-            raise OptionError("max_steps=None: the training needs an end. Give --max-steps.")
+        ends = (self.trainer.max_steps, self.trainer.max_epochs, self.trainer.fast_dev_run)
+        if self.mode == "train" and not any(ends):
+            raise OptionError("the training needs an end. Give --max-steps or --max-epochs.")
         super().check()
         if self.mode == "train" and self.data_dir and self.data_dir.rstrip("/") == self.trainer.workdir.rstrip("/"):
             raise OptionError(f"workdir={self.trainer.workdir} is the data_dir. Give another directory as --workdir.")

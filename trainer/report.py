@@ -48,7 +48,7 @@ class Proof:
     labelled: int
     masked: int
     seconds: float
-    split: str | None = None
+    data: str | None = None
     checkpoint_path: str | None = None
 
 
@@ -192,9 +192,10 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if proof:
         where = f" of {proof['checkpoint_path']}" if proof["checkpoint_path"] else ""
         due = "" if proof["num_records"] is None else f" of {proof['num_records']:,}"
-        split, proven = proof["split"] or "", "proven exact" if proof["proven"] else "not proven"
-        told = f"step {proof['step']:,}{where}: {proof['records']:,}{due} {split} records counted, {proven}"
-        yield from _metrics("evaluation", " ".join(told.split()), proof["metrics"])
+        data = f" of {proof['data']}" if proof["data"] else ""
+        proven = "proven exact" if proof["proven"] else "not proven"
+        told = f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data} counted, {proven}"
+        yield from _metrics("evaluation", told, proof["metrics"])
     for directory, evaluated in found["evaluations"].items():
         name, step = eval_name(directory), evaluated["step"]
         if step is not None and (name or not proof or proof["step"] < step):

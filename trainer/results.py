@@ -1,12 +1,18 @@
-"""The results of the Trainer's methods."""
+"""The results of the Trainer's methods: as text, for people, and as files in the work directory."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
+from pipeline.sizes import counted
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join, write_file
 from trainer.events.progress import Speed
 from trainer.state import TrainState
+from trainer.workdir import EVAL_RESULT, TRAIN_RESULT
 
 __all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Speed", "TrainResult"]
 
@@ -26,7 +32,7 @@ class Goodput:
         return min(1.0, self.productive_seconds / max(self.wall_seconds, 1e-9))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvalResult:
     """The metrics of one epoch: means over its records, and the scalars of each Metric, "name/key" if it has several.
 
@@ -38,7 +44,8 @@ class EvalResult:
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
     delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
     that metrics added up, such as num_bytes; those that the dataset states are equal. not_finite: of each mean that is
-    not finite, why, such as "not finite for 3 of 80 records"."""
+    not finite, why, such as "not finite for 3 of 80 records". checkpoint_path: as given to the evaluation. data: what the
+    input calls its records."""
 
     step: int
     metrics: dict[str, float]
@@ -54,6 +61,28 @@ class EvalResult:
     totals: dict[str, int] = field(default_factory=dict)
     unseen: int = 0
     not_finite: dict[str, str] = field(default_factory=dict)
+    checkpoint_path: str | None = None
+    data: str | None = None
+
+    def __str__(self) -> str:
+        metrics = sorted(self.metrics.items(), key=lambda item: "accuracy" not in item[0])
+        values = [f"{name} {value:{'.2%' if 'accuracy' in name else '.4f'}}" for name, value in metrics]
+        unlabelled = self.labelled < self.records
+        due = self.records if unlabelled else self.num_records
+        notes = [f"{name} is {why}" for name, why in self.not_finite.items()]
+        if self.unseen:
+            notes.append(f"categories never seen count as missing ({counted(self.unseen, 'value')})")
+        records = f"{self.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}records"
+        of = f" of {self.data}" if self.data else ""
+        proven = "proven exact" if self.proven else "not proven"
+        return "; ".join([f"step {self.step}: {', '.join(values)} over {records}{of}, {proven}", *notes])
+
+    __repr__ = __str__  # a notebook shows the result of its last line
+
+    def write(self, workdir: str) -> None:
+        """As eval_result.json, for `infeed report`."""
+        numbers = {key: value for key, value in asdict(self).items() if key not in ("metrics", "arrays", "totals")}
+        _write(workdir, EVAL_RESULT, self.metrics | self.totals | numbers | {"proven": self.proven})
 
     @property
     def proven(self) -> bool:
@@ -77,24 +106,41 @@ class EvaluatedRecords:
     predictions: Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainResult:
     """A call of train, from `start_step` to `step`, with the metrics of the last step.
 
-    state and speed are None if there was nothing to do; the repr leaves the state out. The speed is that of the loop,
-    without compilation. stopped: why it ended before its goal; None if it did not. evaluations: those of
+    state and speed are None if there was nothing to do. The speed is that of the loop, without compilation. stopped: why it ended before its goal; None if it did not. evaluations: those of
     train_and_evaluate. executables: number of programs compiled for the loop. goodput: of the work directory, with
     all its runs; None on hosts other than host 0, and in a fast_dev_run."""
 
     start_step: int
     step: int
-    state: TrainState | None = field(repr=False)  # a notebook shows the result of its last line
+    state: TrainState | None
     metrics: dict[str, float]
     speed: Speed | None
     executables: int
     stopped: str | None = None
     evaluations: tuple[EvalResult, ...] = ()
     goodput: Goodput | None = None
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        lines = [f"steps {self.start_step} to {self.step}: {values or 'nothing to train'}"]
+        lines += filter(None, [self.speed and str(self.speed), self.stopped and f"stopped: {self.stopped}"])
+        return "\n".join([*lines, *map(str, self.evaluations)])
+
+    __repr__ = __str__
+
+    def write(self, workdir: str) -> None:
+        """As train_result.json, for `infeed report`."""
+        page = {"step": self.step} | (asdict(self.speed) if self.speed else {})
+        page |= {"goodput": self.goodput.share} | asdict(self.goodput) if self.goodput else {}
+        _write(workdir, TRAIN_RESULT, page)
+
+
+def _write(workdir: str, name: str, page: dict[str, Any]) -> None:
+    write_file(open_storage(workdir), join(workdir, name), json.dumps(page, indent=2).encode() + b"\n")
 
 
 @dataclass(frozen=True)

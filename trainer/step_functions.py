@@ -19,6 +19,7 @@ from trainer.state import TrainState, averaged
 from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
 
 BAD_LEAF, UNLABELLED = "_bad_leaf", "_unlabelled"
+RATE = "learning_rate"
 RECORDS, BAD_ROWS, CRC_SUM, UNSEEN = "_records", "_bad_rows", "_crc_sum", "_unseen"
 RECORD_OUTSIDE = "_record_outside"
 NOT_FINITE = "_not_finite "  # and the name of the value
@@ -37,8 +38,8 @@ def train_step(
     axes: BatchAxes = ROWS_FIRST,
     apart: Placement | None = None,
 ) -> Step:
-    """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, and
-    `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are; with a target,
+    """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, the
+    learning_rate if the optimizer's state has it, as with optax.inject_hyperparams, and `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are; with a target,
     `_unlabelled`, the number of rows without a label; and what counts labels outside of the classes. Metric instances
     are only checked.
 
@@ -60,6 +61,8 @@ def train_step(
         after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key, ema)
         of_grads = squares(grads)
         scalars = means | {"grad_norm": jnp.sqrt(sum(of_grads, jnp.float32(0)))}
+        for _, rate in optax.tree_utils.tree_get_all_with_path(optimizer, RATE)[:1]:
+            scalars[RATE] = rate.astype(jnp.float32)
         if task.target is not None:
             scalars[UNLABELLED] = tally.num_rows(batch[MASK]) - tally.num_rows(labels.counting(batch))
         if on_nan == "ignore":

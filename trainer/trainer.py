@@ -82,17 +82,27 @@ class Trainer:
                 config.fast_dev_run,
             )
 
-    def train(self, input_fn: InputFn, *, steps: int | None = None, max_steps: int | None = None) -> TrainResult:
-        """Trains `steps` more steps, or to `max_steps` in total (default: the config's), and saves a checkpoint.
+    def train(
+        self,
+        input_fn: InputFn,
+        *,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        max_epochs: int | None = None,
+    ) -> TrainResult:
+        """Trains `steps` more steps, or to `max_steps` or `max_epochs` in total (default: the config's), and saves a
+        checkpoint.
 
-        With neither, it trains until the input ends, on all hosts after the last batch that each of them has.
+        With none of them, it trains until the input ends, on all hosts after the last batch that each of them has.
         A stopped run resumes with the state, random keys and input position of its newest checkpoint, so the result is
         that of an uninterrupted run. Raises NanError, which names the step, before a broken state is saved; InputError
         for a label outside of the classes, before a state that learned from it is saved, and for an input that ends
         early or changes its shapes; OwnerError, before anything is written, if another training run owns the work
         directory."""
         with ShortErrors():
-            return train(self._job, input_fn, self._warm_start, steps=steps, max_steps=max_steps)
+            return train(
+                self._job, input_fn, self._warm_start, steps=steps, max_steps=max_steps, max_epochs=max_epochs
+            )
 
     def train_and_evaluate(
         self,
@@ -101,6 +111,7 @@ class Trainer:
         *,
         steps: int | None = None,
         max_steps: int | None = None,
+        max_epochs: int | None = None,
         eval_every_steps: int | None = None,
         name: str | None = None,
     ) -> TrainResult:
@@ -120,6 +131,7 @@ class Trainer:
                 self._warm_start,
                 steps=steps,
                 max_steps=max_steps,
+                max_epochs=max_epochs,
                 eval_inputs=inputs,
                 eval_every_steps=every,
             )

@@ -61,7 +61,7 @@ def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(command
     assert (result["records"], result["labelled"], result["num_records"], result["proven"]) == (80, 60, 80, True)
     assert result["accuracy"] > 0.9
     assert f"accuracy {result['accuracy']:.2%}, loss" in printed
-    assert "over 60 labelled of 80 validation records, proven exact; written" in printed
+    assert "over 60 labelled of 80 records of" in printed
     assert "20 of 80 records have no label; the metrics are over the other 60" in caplog.text
     assert caplog.text.count("rows had no label, and no part in the loss") == 1
 

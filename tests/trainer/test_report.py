@@ -19,7 +19,7 @@ from trainer.report import read_report
 from trainer.trainer import Trainer
 
 PROOF = {"step": 300, "records": 10, "num_records": 10, "labelled": 10, "masked": 0, "crc": 7, "expected_crc": 7}
-PROOF |= {"name": None, "seconds": 0.5, "unseen": 0, "not_finite": {}, "proven": True, "split": "validation"}
+PROOF |= {"name": None, "seconds": 0.5, "unseen": 0, "not_finite": {}, "proven": True, "data": "shards"}
 TRAINED = {"step": 300, "examples_per_second": 64.5, "steps_per_second": 2.5, "input_wait": 0.25}
 TRAINED |= {"goodput": 0.5, "productive_seconds": 90.0, "wall_seconds": 180.0}
 
@@ -80,7 +80,7 @@ def test_the_lines_answer_what_people_ask_of_a_training(make_run, capsys):
         "last report": "2026-09-23 12:05:00 UTC",
         "trained": "digits on 8 x TPU v4, 2 processes",
         "training": "loss 0.00333",
-        "evaluation": "step 300: 10 of 10 validation records counted, proven exact; accuracy 75 %, loss 0.5",
+        "evaluation": "step 300: 10 of 10 records of shards counted, proven exact; accuracy 75 %, loss 0.5",
         "evaluation test": "step 300; accuracy 50 %, loss nan",
         "speed": "64.5 records/s, 2.5 steps/s",
         "input wait": "25 % of the time",
@@ -99,7 +99,7 @@ def test_json_has_the_same_as_one_object_with_plain_numbers(make_run, capsys):
     assert (found["state"], found["step"], found["max_steps"], found["restarts"]) == ("finished", 300, 300, 2)
     assert found["training"] == {"loss": 1 / 300}
     assert found["evaluations"]["eval_test"] == {"step": 300, "metrics": {"accuracy": 0.5, "loss": None}}
-    assert found["proof"].items() >= {"records": 10, "num_records": 10, "proven": True, "split": "validation"}.items()
+    assert found["proof"].items() >= {"records": 10, "num_records": 10, "proven": True, "data": "shards"}.items()
     assert (found["input_wait_share"], found["productive_seconds"], found["wall_seconds"]) == (0.25, 90.0, 180.0)
     assert found["ends"] == {"preempted": 1, "killed": 1}
 

@@ -4,25 +4,24 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import jax
 
-from pipeline.sizes import counted, format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join, write_file
+from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say, table
 from trainer.command.page_writing import PageInput, write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
 from trainer.optimizers.build import groups_of
 from trainer.optimizers.config import OptimizerConfig
-from trainer.recipe import DataRecipe, Recipe
+from trainer.recipe import Recipe
 from trainer.results import EvalResult, EvaluatedRecords
 from trainer.task import Target
 from trainer.trainer import Trainer
-from trainer.workdir import EVAL_RESULT, PREDICTIONS, TRAIN_RESULT
+from trainer.workdir import EVAL_RESULT, PREDICTIONS
 
 CONFUSIONS_NAMED = 3
 
@@ -32,8 +31,7 @@ WIDTH = 200  # names of arrays are long, and a line that wraps cannot be searche
 
 
 def run(recipe: Recipe, command: Command | None = None) -> None:
-    """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed and the goodput
-    of the training to train_result.json, predictions to predictions.jsonl.
+    """Runs recipe.mode. Prints every evaluation, and writes predictions to <workdir>/predictions.jsonl.
 
     command: what started the process, for the history of the work directory and for pages."""
     task = recipe.task()
@@ -54,10 +52,6 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     else:
         trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
         _evaluate(trainer, recipe, command)
-        if trained and trained.speed and jax.process_index() == 0:
-            measured, goodput = {"step": trained.step} | asdict(trained.speed), trained.goodput
-            measured |= {"goodput": goodput.share} | asdict(goodput) if goodput else {}
-            _publish(recipe.trainer.workdir, TRAIN_RESULT, measured)
         if trained and recipe.export.export_path:
             _export(trainer, recipe)
 
@@ -173,32 +167,8 @@ def _lines(trainer: Trainer, recipe: Recipe) -> Iterator[Mapping[str, Any]]:
 
 
 def _tell(recipe: Recipe, result: EvalResult) -> None:
-    config, split = recipe.trainer, recipe.eval_split if isinstance(recipe, DataRecipe) else None
-    if jax.process_index() > 0:
-        return
-    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays", "totals")}
-    unlabelled = result.labelled < result.records
-    due = result.records if unlabelled else result.num_records
-    named = {key: name for key, name in (("split", split), ("checkpoint_path", recipe.checkpoint_path)) if name}
-    report = result.metrics | result.totals | numbers | {"proven": result.proven} | named
-    path = _publish(config.workdir, EVAL_RESULT, report)
-    metrics = sorted(result.metrics.items(), key=lambda item: "accuracy" not in item[0])
-    told = [f"{name} {value:{'.2%' if 'accuracy' in name else '.4f'}}" for name, value in metrics]
-    notes = [f"; {name} is {why}" for name, why in result.not_finite.items()]
-    if result.unseen:
-        notes += [f"; categories never seen count as missing ({counted(result.unseen, 'value')})"]
-    say(
-        Console(),
-        f"step {result.step}: {', '.join(told)} over "
-        f"{result.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}{split or 'validation'} records, "
-        f"{'proven exact' if result.proven else 'not proven'}{''.join(notes)}; written to {path}",
-    )
-
-
-def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
-    path = join(workdir, name)
-    write_file(open_storage(workdir), path, json.dumps(report, indent=2).encode() + b"\n")
-    return path
+    if jax.process_index() == 0:
+        say(Console(), f"{result}; written to {join(recipe.trainer.workdir, EVAL_RESULT)}")
 
 
 def show_state(trainer: Trainer, recipe: Recipe) -> None:

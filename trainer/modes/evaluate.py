@@ -56,7 +56,7 @@ def evaluate(
         due = start.opened.source.info.num_records
         due = due and due * len(job.config.evaluated_models)
         with RecordsLine("evaluated", due, shown=jax.process_index() == 0) as line:
-            result = evaluation.epoch(on_counted=line.add)
+            result = replace(evaluation.epoch(on_counted=line.add), name=name, checkpoint_path=checkpoint_path)
         if check_padding:
             compare_paddings(evaluation, result)
         evaluation.report(result, name, final=True, for_best=name is None and checkpoint_path is None)

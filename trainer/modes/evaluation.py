@@ -119,6 +119,7 @@ class Evaluation:
             crc=epoch.crc,
             expected_crc=opened.source.info.expected_crc,
             seconds=time.perf_counter() - started,
+            data=opened.source.info.name,
             unseen=epoch.unseen,
             totals={name: total for each in totals.values() for name, total in each.items()},
             not_finite=_not_finite(means, sums.sums, epoch.labelled),
@@ -139,12 +140,15 @@ class Evaluation:
         final: bool,
         for_best: bool,
     ) -> None:
-        """Writes the result to <workdir>/eval_<name>, or to eval, and calls the callbacks. An export in one of them
+        """Writes the result to <workdir>/eval_<name>, or to eval and eval_result.json, and calls the callbacks. An export in one of them
         donates the arrays, too.
 
         for_best: whether to record the metrics of the checkpoint for keep_best. That comes last: a run that is killed
         in a callback makes up for this evaluation."""
-        with Reports(self._job.config, eval_directory(name)) as reports:
+        config = self._job.config
+        if jax.process_index() == 0 and not config.fast_dev_run and (for_best or name is None):
+            result.write(config.workdir)
+        with Reports(config, eval_directory(name)) as reports:
             reports.scalars(result.step, result.metrics)
             export = partial(self._export, result)
             self._session.call_back("on_evaluation_end", EvaluationEnd(name, result, final, export, reports, stop))

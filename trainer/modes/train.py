@@ -40,29 +40,36 @@ def train(
     *,
     steps: int | None,
     max_steps: int | None,
+    max_epochs: int | None,
     eval_inputs: Mapping[str | None, InputFn] | None = None,
     eval_every_steps: int | None = None,
 ) -> TrainResult:
     """See Trainer.train and Trainer.train_and_evaluate."""
-    config = job.config
-    if steps is not None and max_steps is not None:
+    lengths = {"steps": steps, "max_steps": max_steps, "max_epochs": max_epochs}
+    if len(given := [f"{name}={length}" for name, length in lengths.items() if length is not None]) > 1:
         raise OptionError(
-            f"steps={steps} and max_steps={max_steps} are both given. Give one: steps counts from the newest "
-            "checkpoint, max_steps from the very first run."
+            f"{' and '.join(given)} are both given. Give one: steps counts from the newest checkpoint, the others "
+            "count from the very first run."
         )
-    check_positive_int("steps", steps)
-    check_positive_int("max_steps", max_steps)
+    for name, length in lengths.items():
+        check_positive_int(name, length)
+    config = replace(job.config, max_steps=max_steps, max_epochs=max_epochs) if max_steps or max_epochs else job.config
     with open_session(job) as session:
         with session.supervisor.leaving():
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
-            end = config.fast_dev_run or (start + steps if steps else max_steps or config.max_steps)
+            end = config.fast_dev_run or (start + steps if steps else None if config.max_epochs else config.max_steps)
             session.describe = as_in_run(config.workdir) if start else as_begun(warm_start, job.target)
             opened = session.open("train", input_fn, start) if end is None or start < end else None
+            if opened and end is None and config.max_epochs:
+                records = opened.source.info.num_records
+                end = config.last_step(records)
+                log.info("max_epochs=%d of %s records: training ends at step %d", config.max_epochs, records, end)
+                opened = opened if start < end else None
             if opened and opened.source.info.endless and end is None:
                 raise OptionError(
-                    "no end is given, and the input never ends. Give steps or max_steps to train, or max_steps in the "
-                    "TrainerConfig."
+                    "no end is given, and the input never ends. Give steps, max_steps or max_epochs to train, or one of the "
+                    "last two in the TrainerConfig."
                 )
             if opened:
                 description = opened.description
@@ -79,9 +86,12 @@ def train(
             with session.supervisor.leaving():
                 begun = _begin(session, opened, start, warm_start)
             result = _train_steps(session, opened, begun, end, evaluations)
+            if result.speed and jax.process_index() == 0 and not config.fast_dev_run:
+                session.ownership.fence()
+                result.write(config.workdir)
         else:
-            how = "Raise it to continue; to train with other settings or another model, give another workdir"
-            log.warning("nothing to train: the checkpoint of step %d has reached max_steps=%d. %s", start, end, how)
+            how = "Give more steps to continue; to train with other settings or another model, give another workdir"
+            log.warning("nothing to train: the checkpoint of step %d has reached the last step, %d. %s", start, end, how)
             result = TrainResult(start, start, state=None, metrics={}, speed=None, executables=0)
         return replace(result, evaluations=tuple(evaluations.results)) if evaluations else result
 

@@ -32,7 +32,9 @@ def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTr
     Its init raises OptionError for a pattern that matches no parameter. Frozen parameters have no statistics and do not
     count for clip_norm. Raises OptionError for a warm-up that is longer than the run."""
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm is not None else []
-    parts.append(_rule(config, learning_rate(config, run) if run else optax.constant_schedule(config.learning_rate)))
+    rate = learning_rate(config, run) if run else optax.constant_schedule(config.learning_rate)
+    # Injected, the rate of the last step is in the state, where train_step finds it.
+    parts.append(optax.inject_hyperparams(lambda learning_rate: _rule(config, learning_rate))(learning_rate=rate))
     if config.rates:
         parts.append(optax.stateless(lambda updates, _: optax.tree.mul(updates, _group_tree(config, updates, _rate))))
     whole = optax.chain(*parts)
@@ -78,7 +80,7 @@ def _after_warmup(config: OptimizerConfig, run: Run, highest: float, warmup: int
             return optax.piecewise_constant_schedule(highest, dict.fromkeys(marks, config.decay_factor))
 
 
-def _rule(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformation:
+def _rule(config: OptimizerConfig, rate: Any) -> optax.GradientTransformation:
     def decayed(params: Any) -> Any:
         return _group_tree(config, params, lambda group: group.decays)
 

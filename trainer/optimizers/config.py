@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
@@ -15,19 +14,16 @@ OptimizerName = Literal["adamw", "sgd", "lamb", "lars", "lion"]
 """See OptimizerConfig.optimizer."""
 Schedule = Literal["constant", "cosine", "linear", "polynomial", "step"]
 Scaling = Literal["none", "linear", "sqrt"]
-LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ep|%|)")
+LENGTH = re.compile(r"(\d+(?:\.\d+)?)(%|)")
 FACTOR = re.compile(r"([^=]+)=(\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What lengths and scaling rules refer to: max_steps and global_batch_size of the training.
-
-    records: counts those of an epoch; None if the input cannot."""
+    """What lengths and scaling rules refer to: the steps of the training, and its batch size."""
 
     max_steps: int
     global_batch_size: int
-    records: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +46,13 @@ class OptimizerConfig:
     """How the learning rate falls after the warm-up, to final_rate at the last step. step: by decay_factor at each of
     decay_at."""
     warmup: str = "10%"
-    """How long it rises linearly from 0: steps ("500"), epochs ("5ep") or a share of the training ("10%")."""
+    """How long it rises linearly from 0: steps ("500"), or a share of the training ("10%")."""
     final_rate: float = 0.0
     """The learning rate at the end of the schedule, as a share of the highest."""
     decay_power: float = 2.0
     """The power of the polynomial schedule."""
     decay_at: tuple[str, ...] = ()
-    """When the step schedule lowers the learning rate: steps, epochs or shares, as for warmup."""
+    """When the step schedule lowers the learning rate: steps or shares, as for warmup."""
     decay_factor: float = 0.1
     """By what the step schedule multiplies it."""
     weight_decay: float = 0.0
@@ -117,21 +113,13 @@ class OptimizerConfig:
 
 
 def steps_of(length: str, run: Run) -> int:
-    """The steps of a length such as "500", "5ep" or "10%". Raises OptionError if the input has no epochs."""
+    """The steps of a length such as "500" or "10%"."""
     number, unit = _parsed_length(length)
-    if unit == "%":
-        return round(run.max_steps * number / 100)
-    if unit == "ep":
-        if run.records is None:
-            raise OptionError(f"{length!r}: the input does not know how long an epoch is. Give steps.")
-        return round(run.records() / run.global_batch_size * number)
-    return int(number)
+    return round(run.max_steps * number / 100) if unit else int(number)
 
 
 def _parsed_length(length: str) -> tuple[float, str]:
     found = LENGTH.fullmatch(length)
     if found is None or (not found[2] and "." in found[1]):
-        raise OptionError(
-            f"{length!r} is not a length. Give steps (500), epochs (5ep) or a share of the training (10%)."
-        )
+        raise OptionError(f"{length!r} is not a length. Give steps (500) or a share of the training (10%).")
     return float(found[1]), found[2]

@@ -33,7 +33,7 @@ class Config(images.Config):
     """Trains ResNet-50 v1.5 on ImageNet as published, then evaluates one exact epoch of the validation split.
 
     As flax's ImageNet example: 100 epochs with a cosine schedule. The learning rate follows --global-batch-size; give
-    --max-steps with it, for as many epochs, and --bn-span if it does not divide the batch."""
+    --max-epochs=100 with it, and --bn-span if it does not divide the batch."""
 
     model: Literal["cnn", "resnet18", "resnet50"] = "resnet50"
     bn_span: int | None = 32
@@ -41,7 +41,7 @@ class Config(images.Config):
     size: int = 224
     min_area: float = 0.08
     optimizer: OptimizerConfig = OptimizerConfig(
-        optimizer="sgd", learning_rate=0.1, scaling="linear", warmup="5ep", weight_decay=1e-4
+        optimizer="sgd", learning_rate=0.1, scaling="linear", warmup="5%", weight_decay=1e-4
     )
     trainer: TrainerConfig = settings(
         global_batch_size=1024, precision="bf16", max_steps=125_100, checkpoint_every_steps=2500
@@ -58,7 +58,7 @@ class Config(images.Config):
 class TpuConfig(Config):
     """Trains ResNet-50 v1.5 on ImageNet as tensorflow/tpu does, then evaluates one exact epoch of the validation split.
 
-    90 epochs with a step schedule. See Config for the flags."""
+    90 epochs; the learning rate rises for 5 and falls after 30, 60 and 80. See Config for the flags."""
 
     bn_span: int | None = 128
     # It decays all parameters but those of batch norms: the bias of the head, too.
@@ -67,8 +67,8 @@ class TpuConfig(Config):
         learning_rate=0.1,
         scaling="linear",
         schedule="step",
-        warmup="5ep",
-        decay_at=("30ep", "60ep", "80ep"),
+        warmup="5.5556%",
+        decay_at=("33.3333%", "66.6667%", "88.8889%"),
         weight_decay=1e-4,
         decay_all=True,
         no_decay=("*/norm/*", "*/norms/*"),

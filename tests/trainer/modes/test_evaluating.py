@@ -117,7 +117,8 @@ def test_following_a_run_does_not_change_its_checkpoints(follower, put, vector_i
     assert [result.step for result in follower.evaluate_continuously(vector_input)] == [4]
     assert there() == before
     # The last is for keep_best, by which the training keeps the checkpoint that this process found best.
-    assert {path.name for path in checkpoints.parent.iterdir()} == {"_owner", "checkpoints", "eval", "evaluations.json"}
+    written = {"_owner", "checkpoints", "eval", "eval_result.json", "evaluations.json"}
+    assert {path.name for path in checkpoints.parent.iterdir()} == written
 
 
 def test_a_follower_waits_for_a_work_directory_that_does_not_exist_yet(follower, put, vector_input):

@@ -12,6 +12,7 @@ import optax
 import pytest
 from sweep import SWEEP
 
+from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import BatchSizeError, CheckpointError, OptionError
 from trainer.callbacks import Callback
 from trainer.trainer import Trainer
@@ -94,10 +95,19 @@ def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_in
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"steps": 5, "max_steps": 5}, {"steps": 0}, {"max_steps": -1}, {"steps": 2.0}, {"max_steps": True}]
+    "arguments",
+    [
+        {"steps": 5, "max_steps": 5},
+        {"max_steps": 5, "max_epochs": 5},
+        {"steps": 0},
+        {"max_steps": -1},
+        {"steps": 2.0},
+        {"max_steps": True},
+        {"max_epochs": 0},
+    ],
 )
 def test_contradictory_or_missing_numbers_of_steps_are_refused(dense_task, vector_input, config, arguments):
-    with pytest.raises(OptionError, match="steps="):
+    with pytest.raises(OptionError, match=f"{next(iter(arguments))}="):
         Trainer(dense_task, config()).train(vector_input, **arguments)
 
 
@@ -107,7 +117,47 @@ def test_a_run_that_already_reached_max_steps_says_so_and_trains_nothing(dense_t
     with caplog.at_level(logging.INFO, "trainer"):
         again = trainer.train(lambda ctx: pytest.fail("the input was opened"))
     assert (again.start_step, again.step, again.state) == (4, 4, None)
-    assert "the checkpoint of step 4 has reached max_steps=4" in caplog.text
+    assert "the checkpoint of step 4 has reached the last step, 4" in caplog.text
+
+
+def test_epochs_end_at_the_step_that_has_seen_so_many_records(dense_task, vectors, config, caplog):
+    trainer = Trainer(dense_task, config(global_batch_size=16, max_steps=1000))
+    with caplog.at_level(logging.INFO, "trainer"):
+        trained = trainer.train(train_dataset(vectors), max_epochs=3)
+    step = round(3 * len(vectors["x"]) / 16)
+    assert trained.step == step
+    assert f"max_epochs=3 of {len(vectors['x'])} records: training ends at step {step}" in caplog.text
+    again = Trainer(dense_task, config(global_batch_size=16, max_epochs=3)).train(train_dataset(vectors))
+    assert (again.start_step, again.step) == (step, step)
+
+
+def test_epochs_need_an_input_that_knows_its_records(dense_task, vectors, config):
+    batches = iter([{name: values[:16] for name, values in vectors.items()}])
+    with pytest.raises(OptionError, match="max_epochs=2, but the input does not state how many records"):
+        Trainer(dense_task, config(global_batch_size=16)).train(lambda ctx: batches, max_epochs=2)
+
+
+def test_a_run_in_python_leaves_its_results_as_files_and_prints_them_in_a_few_lines(dense_task, vectors, config):
+    settings = config()
+    trainer = Trainer(dense_task, settings)
+    trained = trainer.train_and_evaluate(train_dataset(vectors), eval_dataset(vectors), max_steps=4)
+    result = trainer.evaluate(eval_dataset(vectors))
+    page = json.loads((Path(settings.workdir) / "train_result.json").read_text())
+    assert (page["step"], page["steps_per_second"]) == (4, trained.speed.steps_per_second)
+    page = json.loads((Path(settings.workdir) / "eval_result.json").read_text())
+    assert (page["step"], page["loss"], page["proven"]) == (4, result.metrics["loss"], True)
+    steps, speed, evaluated = str(trained).splitlines()
+    assert steps.startswith("steps 0 to 4: accuracy ")
+    assert speed == str(trained.speed)
+    count = len(vectors["x"])
+    assert evaluated == str(result)
+    assert str(result).endswith(f" over {count} of {count} records of {result.data}, proven exact")
+
+
+def test_a_rate_that_the_optimizer_keeps_in_its_state_is_reported(dense_task, vector_input, config):
+    schedule = optax.linear_schedule(0.5, 0.0, 4)
+    task = replace(dense_task, optimizer=optax.inject_hyperparams(optax.adam)(learning_rate=schedule))
+    assert Trainer(task, config()).train(vector_input, max_steps=2).metrics["learning_rate"] == 0.375
 
 
 def test_a_batch_that_the_devices_do_not_divide_is_refused_at_once(dense_task, config):

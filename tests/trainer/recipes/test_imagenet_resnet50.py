@@ -44,7 +44,7 @@ def test_the_learning_rate_is_that_of_the_published_formula(kind, formula, epoch
     steps = steps_of_epoch * epochs
     if batch == kind.trainer.global_batch_size:
         assert kind.trainer.max_steps == steps
-    schedule = learning_rate(kind.optimizer, Run(steps, batch, lambda: TRAIN_IMAGES))
+    schedule = learning_rate(kind.optimizer, Run(steps, batch))
     at = [0, 100, steps_of_epoch, *(round(steps_of_epoch * epoch) for epoch in (4.9, 7, 29, 31, 59, 79, 85)), steps - 1]
     assert [float(schedule(step)) for step in at] == pytest.approx(
         [formula(step, batch) for step in at],
