@@ -3,6 +3,7 @@ and inputs cut to their first batches: overfit_batches trains on them repeatedly
 
 pipeline's DatasetInput implements it structurally. Needs NumPy, and jax for tree paths; no tensorflow."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 
 from pipeline.datasets import Unbatched
 from pipeline.description import Description, renumberings
-from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
+from pipeline.errors import EmptySplitError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.inputs.input_info import InputInfo
 from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
@@ -233,81 +234,17 @@ def _narrowed(value: Any) -> np.ndarray:
     return array.astype(narrow)
 
 
-class FirstBatches:
-    """The first `count` batches of an input, in order, as they were first read: including augmentation.
+def first_batches(source: Input, count: int, repeated_from: int | None = None) -> Input:
+    """The first batches of an input, read now and kept in memory, which prove nothing. InputError if it has fewer.
 
-    They are read once and stay in memory. A position is a number of batches. Proves nothing: records are left out."""
-
-    def __init__(self, source: Input, count: int, *, repeat: bool) -> None:
-        given = source.info
-        self.info = replace(
-            given,
-            fingerprint=f"the first {count} batches of {given.fingerprint}",
-            start=0,
-            num_records=None,
-            steps_per_epoch=count,
-            expected_crc=None,
-            endless=repeat,
-            verify_command=None,
-            totals={},
-            provenance=None if given.provenance is None else {**given.provenance, "first_batches": count},
-        )
-        self._source, self._count, self._repeat, self._kept = source, count, repeat, list[Mapping[str, Any]]()
-        self._end = source.advance(given.start, count)
-
-    def batches(self, position: int, /) -> Iterator[Mapping[str, Any]]:
-        """See Input. InputError if the source has fewer batches than `count`."""
-        return _Batches(self._source, self._kept, self._count, position, self._repeat)
-
-    def advance(self, position: int, n_batches: int, /) -> int:
-        """See Input."""
-        return position + n_batches
-
-    def state(self, position: int, /) -> dict[str, Any]:
-        """See Input."""
-        return {"first_batches": self._count, "of": self._source.state(self._end), "batch": position}
-
-    def restore(self, state: dict[str, Any], /) -> int:
-        """See Input. FingerprintError for the state of other batches."""
-        if state.get("first_batches") != self._count or self._source.restore(state["of"]) != self._end:
-            raise FingerprintError(
-                f"the checkpoint's input is {state}, this one is {self.info.fingerprint}. Give the overfit_batches "
-                "that the run started with, or another workdir."
-            )
-        return state["batch"]
-
-
-class _Batches(Iterator[Mapping[str, Any]]):
-    """Not a generator: its close() reaches a source that another thread is waiting for."""
-
-    def __init__(self, source: Input, kept: list[Any], count: int, position: int, repeat: bool) -> None:
-        self._kept, self._count, self._position, self._repeat = kept, count, position, repeat
-        missing = len(kept) < count
-        self._rest = source.batches(source.advance(source.info.start, len(kept))) if missing else iter(())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rest, name)  # digest and skipped of a TfProgram
-
-    def __next__(self) -> Mapping[str, Any]:
-        if self._position >= self._count and not self._repeat:
-            raise StopIteration
-        number = self._position % self._count
-        while len(self._kept) <= number:
-            self._kept.append(self._read())
-        self._position += 1
-        return self._kept[number]
-
-    def _read(self) -> Mapping[str, Any]:
-        batch = next(self._rest, None)
-        if batch is None:
-            raise InputError(
-                f"the input has only {len(self._kept)} batches; overfit_batches needs its first {self._count}. "
-                "Ask for fewer."
-            )
-        if len(self._kept) + 1 == self._count:
-            self.close()  # its threads and buffers are no longer needed
-        return batch
-
-    def close(self) -> None:
-        """Closes the source, even while another thread is waiting for it."""
-        getattr(self._rest, "close", lambda: None)()
+    repeated_from: the step with which they begin, repeated without end; None: each comes once."""
+    batches = source.batches(source.info.start)
+    first = [*itertools.islice(batches, count)]
+    getattr(batches, "close", lambda: None)()  # its threads and buffers are no longer needed
+    if len(first) < count:
+        raise InputError(f"the input has only {len(first)} batches; its first {count} are needed. Ask for fewer.")
+    if repeated_from is None:
+        return IterableInput(first, 0)
+    repeated = IterableInput(itertools.islice(itertools.cycle(first), repeated_from % count, None), 0)
+    repeated.info = replace(repeated.info, endless=True)
+    return repeated

@@ -18,7 +18,6 @@ from trainer.config import PARAMS, TrainerConfig
 from trainer.history.segments import Command
 from trainer.inputs import (
     MASK,
-    FirstBatches,
     Input,
     InputContext,
     InputFn,
@@ -26,6 +25,7 @@ from trainer.inputs import (
     as_function,
     as_input,
     described_as,
+    first_batches,
 )
 from trainer.loop.dispatching import steps_that_fit
 from trainer.loop.program import Program
@@ -130,7 +130,7 @@ class Job:
         description = source.info.description and describe(source.info.description)
         source = described_as(source, description, target, strict=mode != "predict")
         if cut:
-            source = FirstBatches(source, cut, repeat=mode == "train")
+            source = first_batches(source, cut, start_step if mode == "train" else None)
         opened = self._checked(mode, source, batch, host_batch, input_fn, description)
         if mode == "eval" and opened.source.info.num_records is None and not config.fast_dev_run:
             log.warning(

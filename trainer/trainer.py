@@ -23,7 +23,7 @@ from trainer.mesh import Placement
 from trainer.mesh_flags import axis_sizes, partition_rules
 from trainer.modes.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
 from trainer.modes.export import export_checkpoint
-from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict
+from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict, run_without_recipe
 from trainer.modes.train import train
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
 from trainer.task import Task, kind_of
@@ -100,9 +100,7 @@ class Trainer:
         early or changes its shapes; OwnerError, before anything is written, if another training run owns the work
         directory."""
         with ShortErrors():
-            return train(
-                self._job, input_fn, self._warm_start, steps=steps, max_steps=max_steps, max_epochs=max_epochs
-            )
+            return train(self._job, input_fn, self._warm_start, steps=steps, max_steps=max_steps, max_epochs=max_epochs)
 
     def train_and_evaluate(
         self,
@@ -239,19 +237,26 @@ class Trainer:
             return export_checkpoint(self._job, input_fn, options, step, checkpoint_path)
 
 
-def load(workdir: str, step: WhichStep | None = None, *, recipe: "Recipe | type[Recipe] | None" = None) -> LoadedModel:
+def load(
+    workdir: str,
+    step: WhichStep | None = None,
+    *,
+    recipe: "Recipe | type[Recipe] | None" = None,
+    task: Task | None = None,
+) -> LoadedModel:
     """The model that was trained in a work directory, on one device, ready to be called on arrays.
 
     workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the newest. Needs no data: the
     training has kept a description of them (description.json).
     recipe: the recipe of the training, or its class, whose options are then those of the training; only infeed's own
-    are found without, as what a work directory names may be anyone's code.
+    are found without, as what a work directory names may be anyone's code. task: of a training without a recipe.
     Raises CheckpointError if there is no such checkpoint, or its arrays are not those of the recipe's model;
     OptionError if the recipe has to be given."""
     from trainer.command.recorded import ONE_DEVICE, recipe_without_data  # recipes are made of this module
 
     check_checkpoint(workdir, required=True)
-    made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
+    made = recipe_without_data(workdir, recipe, **ONE_DEVICE) if task is None else None
     with ShortErrors():
-        placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(made.trainer.batch_axis))
-        return loaded(Job(made.task(), made.trainer, placement), made.eval_input, step, made)
+        config, input_fn = (made.trainer, made.eval_input) if made else run_without_recipe(workdir)
+        placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(config.batch_axis))
+        return loaded(Job(made.task() if made else task, config, placement), input_fn, step, made)

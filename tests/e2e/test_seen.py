@@ -108,16 +108,6 @@ def test_the_place_the_key_and_the_label_are_those_of_the_record(damaged, run):
         assert record.place.label.split()[0] == str(example[LABEL])
 
 
-def test_batches_that_are_repeated_have_the_same_records_again(damaged, tmp_path):
-    recorded = Recorded(lambda given: train_dataset(damaged, streams=16, on_error="skip", **given))
-    config = TrainerConfig(workdir=str(tmp_path), global_batch_size=32, overfit_batches=2)
-    for end in (3, 7):
-        Trainer(labels_task(), config).train(recorded, max_steps=end)
-    steps = seen_steps(read_history(str(tmp_path)), str(tmp_path), range(1, 8))
-    seen = [[record.index for record in step.records] for step in steps]
-    assert seen == [recorded.seen[1], recorded.seen[2]] * 3 + [recorded.seen[1]]
-
-
 def test_the_error_of_a_step_that_is_not_finite_names_the_command(damaged, tmp_path):
     def loss_fn(variables, batch, rng, train):
         return jnp.log(variables.params - jnp.zeros(32)), variables, None

@@ -11,12 +11,12 @@ import pytest
 from host_batches import assert_same
 
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.errors import FingerprintError, InputError, OptionError
+from pipeline.errors import InputError, OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
-from trainer.inputs import FirstBatches, InputContext, IterableInput, as_function, as_input
+from trainer.inputs import InputContext, IterableInput, as_function, as_input, first_batches
 from trainer.metrics.classes import Accuracy
 from trainer.trainer import Trainer
 
@@ -52,11 +52,8 @@ def test_a_dataset_without_a_batch_size_cannot_be_iterated(dataset):
 
 
 def test_a_complete_input_is_used_without_a_wrapper():
-    for source in (
-        IterableInput([{"x": np.ones(1)}], 1),
-        FirstBatches(IterableInput([{"x": np.ones(1)}], 1), 1, repeat=True),
-    ):
-        assert as_input(source, 1) is source
+    source = IterableInput([{"x": np.ones(1)}], 1)
+    assert as_input(source, 1) is source
 
 
 def test_a_plain_batch_gets_a_mask_of_ones_and_32_bits():
@@ -185,15 +182,7 @@ def taken(source, position, count):
     return [int(batch["x"][0, 0]) for batch in itertools.islice(source.batches(position), count)]
 
 
-def test_first_batches_repeats_from_any_position():
-    source = FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True)
-    assert taken(source, source.info.start, 8) == [0, 1, 2, 0, 1, 2, 0, 1]
-    position = source.restore(source.state(source.advance(source.info.start, 5)))
-    assert taken(source, position, 4) == [2, 0, 1, 2]
-    assert taken(FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True), position, 2) == [2, 0]
-
-
-def test_first_batches_reads_its_source_once_and_closes_it():
+def test_first_batches_are_read_once_and_repeated_from_any_step():
     read, ended = [], []
 
     def batches():
@@ -204,20 +193,15 @@ def test_first_batches_reads_its_source_once_and_closes_it():
         finally:
             ended.append(len(read))
 
-    assert taken(FirstBatches(IterableInput(batches(), 1), 2, repeat=True), 0, 7) == [0, 1, 0, 1, 0, 1, 0]
+    assert taken(first_batches(IterableInput(batches(), 1), 2, 0), None, 7) == [0, 1, 0, 1, 0, 1, 0]
     assert (read, ended) == ([0, 1], [2])
+    assert taken(first_batches(IterableInput(rows(0, 1, 2, 3), 1), 3, 5), None, 4) == [2, 0, 1, 2]
+    assert taken(first_batches(IterableInput(rows(0, 1, 2, 3), 1), 3), None, 9) == [0, 1, 2]
 
 
 def test_an_input_of_fewer_batches_is_refused_with_both_numbers():
-    with pytest.raises(InputError, match="has only 2 batches"):
-        taken(FirstBatches(IterableInput(rows(0, 1), 1), 3, repeat=True), 0, 3)
-
-
-def test_the_checkpoint_of_another_number_of_batches_is_refused():
-    two, three = (FirstBatches(IterableInput(rows(0, 1, 2), 1), count, repeat=True) for count in (2, 3))
-    for state in (two.state(1), {"fingerprint": "iterable"}):
-        with pytest.raises(FingerprintError, match="the first 3 batches"):
-            three.restore(state)
+    with pytest.raises(InputError, match="has only 2 batches; its first 3 are needed"):
+        first_batches(IterableInput(rows(0, 1), 1), 3, 0)
 
 
 def test_overfit_batches_limits_training_but_not_evaluation(dense_task, vectors, make_input, vector_input, config):
@@ -248,4 +232,4 @@ def test_a_fast_dev_run_trains_and_evaluates_a_little_and_neither_reads_nor_writ
     assert (result.start_step, result.step, evaluated.records, evaluated.proven) == (0, 3, 16, False)
     assert sorted(Path(settings.workdir).rglob("*")) == before
     assert "steps 0 to 3: 176 parameters, batch 16 on 4 cpu devices, " in caplog.text
-    assert repr(result).startswith("TrainResult(start_step=0, step=3, metrics=")  # without a screenful of arrays
+    assert repr(result).startswith("steps 0 to 3: accuracy ")  # without a screenful of arrays

@@ -93,19 +93,6 @@ def test_a_dataset_that_cannot_start_at_a_step_is_not_resumed_by_itself(trained,
     assert "unless input_fn starts it at InputContext.start_step" in caplog.text
 
 
-@pytest.mark.slow
-def test_the_first_batches_of_a_program_are_compared_on_a_resume_too(dense_task, config, program):
-    def train(name, seed, stop):
-        made = tf_data.training_batches(program.shuffle(100, seed), 16, start_step=3)
-        Trainer(dense_task, config(name, overfit_batches=2)).train(made, max_steps=stop)
-
-    for stop in (4, 8):
-        train("seeded", 1, stop)
-    train("unseeded", None, 4)
-    with pytest.raises(FingerprintError, match="the first 5 batches"):
-        train("unseeded", None, 8)
-
-
 def test_uses_of_tf_datasets_with_silently_wrong_results_are_refused(trained, program, vectors, dense_task, config):
     trained("run", tf_data.training_batches(program, 16), 4)
     trainer = Trainer(dense_task, config("run"))

@@ -102,7 +102,7 @@ def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None
         if command is None:
             raise CheckpointError(
                 f"{workdir} does not tell which recipe trained its model: a program of its own did. In Python, "
-                "trainer.trainer.load takes the recipe, with its options, as recipe=."
+                "load takes that program's task as task=."
             )
         if given is None and not is_ours(command.recipe):
             raise OptionError(_not_run(command))

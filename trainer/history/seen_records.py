@@ -100,8 +100,6 @@ class _Trace:
     def _position(self, step: int) -> Position:
         """Of the input, before this step."""
         state, steps, order = self._start.position, step - 1 - self._start.step, self._order
-        if count := self._given.get("first_batches"):
-            return order.advance(order.start, (state["batch"] + steps) % count)
         return order.advance(Position(state["epoch"], state["records"]), steps)
 
     @functools.cache  # noqa: B019 (a trace lives as long as its command)

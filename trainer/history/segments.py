@@ -37,7 +37,7 @@ class Start:
     settings: of the TrainerConfig. command: None for a program that uses the Trainer. devices: number and kind.
     run: identifies this run; its checkpoints name it. parent: the run that saved the state; None for a new model, and
     for a checkpoint that does not tell. reported: the last step in metrics.jsonl, from which the run removes those
-    after its first; None if it has none."""
+    after its first; None if it has none. batch: dtype and shape of each array of a host's batch."""
 
     step: int
     time: str
@@ -50,6 +50,7 @@ class Start:
     run: str = ""
     parent: str | None = None
     reported: int | None = None
+    batch: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

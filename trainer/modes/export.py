@@ -20,7 +20,7 @@ from trainer.checkpointing.manager import WhichStep
 from trainer.exporting.publishing import ExportOptions, ExportOrigin
 from trainer.exporting.served_model import CLASS_NAME, ServedModel, serve
 from trainer.exporting.verification import BATCH_SIZES
-from trainer.inputs import FirstBatches, InputFn
+from trainer.inputs import InputFn, first_batches
 from trainer.job import Job, OpenedInput
 from trainer.modes.predict import Prediction
 from trainer.modes.session import Session, open_session, restore
@@ -102,7 +102,8 @@ def _predicted(
     """The served predictions of the first records, on every host; and the same variables in other arrays."""
     batches = math.ceil(RECORDS / opened.global_batch)
     epoch = opened.source.info.steps_per_epoch
-    first = FirstBatches(opened.source, 1 if epoch is None else min(batches, epoch), repeat=False)
+    count = 1 if epoch is None else min(batches, epoch)
+    first = first_batches(opened.source, count)
     prediction = Prediction(session, replace(opened, source=first), variables, gather=True)
     records = [named_leaves(record) for record in prediction.records()]
     return [{name: record[name] for name in served.predictions} for record in records[:RECORDS]], prediction.variables

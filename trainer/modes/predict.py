@@ -14,11 +14,14 @@ import jax
 import numpy as np
 from jax import Array
 
-from pipeline.errors import HostError, OptionError
+from pipeline.errors import CheckpointError, HostError, OptionError
 from pipeline.logs import logger
 from pipeline.sizes import counted
+from pipeline.storage.storage import join
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.config import TrainerConfig
 from trainer.exact_epoch import ExactEpoch
+from trainer.history.segments import read_history
 from trainer.inputs import INDEX, MASK, InputFn
 from trainer.job import Job, OpenedInput
 from trainer.loop.dispatching import Steps
@@ -28,6 +31,7 @@ from trainer.state import model_of
 from trainer.step_functions import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 from trainer.user_code import ShortErrors
+from trainer.workdir import SEGMENTS
 
 log = logger("trainer")
 
@@ -233,6 +237,23 @@ class LoadedModel:
 
 def _without_rows(array: Any) -> tuple[Any, ...]:
     return array.dtype, array.shape[1:]
+
+
+def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
+    """The settings on which the model of the newest run in a work directory depends, and a batch like its own, of zeros.
+
+    Raises CheckpointError for a run that has not recorded them."""
+    try:
+        start = read_history(workdir).starts[-1]
+        batch = jax.tree.map(lambda leaf: np.zeros(leaf[1:], leaf[0]), start.batch, is_leaf=lambda x: type(x) is list)
+        names = ("precision", "ema_decay", "evaluate", "batch_axis")
+        taken = {name: start.settings[name] for name in names}
+        config = TrainerConfig(workdir=workdir, global_batch_size=len(batch[MASK]), **taken)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{join(workdir, SEGMENTS)} does not have the batches of the run. Copy it again."
+        ) from error
+    return config, lambda _: iter([batch])
 
 
 def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> LoadedModel:

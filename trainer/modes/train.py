@@ -91,7 +91,9 @@ def train(
                 result.write(config.workdir)
         else:
             how = "Give more steps to continue; to train with other settings or another model, give another workdir"
-            log.warning("nothing to train: the checkpoint of step %d has reached the last step, %d. %s", start, end, how)
+            log.warning(
+                "nothing to train: the checkpoint of step %d has reached the last step, %d. %s", start, end, how
+            )
             result = TrainResult(start, start, state=None, metrics={}, speed=None, executables=0)
         return replace(result, evaluations=tuple(evaluations.results)) if evaluations else result
 

@@ -18,6 +18,7 @@ from pipeline.errors import InfeedError, InputError, NanError
 from pipeline.logs import logger
 from pipeline.sizes import counted
 from pipeline.storage.storage import join
+from trainer.batch_spec import batch_struct
 from trainer.checkpointing.contents import versions
 from trainer.config import OnNan
 from trainer.events.metrics_lines import last_step
@@ -186,6 +187,7 @@ class Recorder(AbstractContextManager):
                 run=self.run,
                 parent=parent,
                 reported=last_step(join(job.config.workdir, TRAIN)) if writes else None,
+                batch=jax.tree.map(lambda leaf: [str(leaf.dtype), *leaf.shape], batch_struct(self._source.info.spec)),
             )
         )
 

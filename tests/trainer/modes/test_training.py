@@ -15,7 +15,7 @@ from sweep import SWEEP
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import BatchSizeError, CheckpointError, OptionError
 from trainer.callbacks import Callback
-from trainer.trainer import Trainer
+from trainer.trainer import Trainer, load
 
 training_bits = str(Path(__file__).with_name("training_bits.py"))
 DEVICES = {1: 50, 4: 7} if SWEEP else {1: 50}  # steps a dispatch; tests/e2e/test_preemption_on_hosts.py has four
@@ -152,6 +152,18 @@ def test_a_run_in_python_leaves_its_results_as_files_and_prints_them_in_a_few_li
     count = len(vectors["x"])
     assert evaluated == str(result)
     assert str(result).endswith(f" over {count} of {count} records of {result.data}, proven exact")
+
+
+def test_the_model_of_a_run_in_python_is_loaded_with_its_task(dense_task, vectors, config):
+    task = replace(dense_task, predict_fn=lambda variables, batch: {"logits": batch["x"] @ variables.params["a"]})
+    trainer = Trainer(task, config(ema_decay=0.9))
+    trainer.train(train_dataset(vectors), max_steps=4)
+    predicted = [row["logits"] for row in trainer.predict(eval_dataset(vectors))]
+    model = load(trainer.config.workdir, task=task)
+    assert model.inputs["x"].shape[1:] == vectors["x"].shape[1:]
+    np.testing.assert_allclose(model.predict({"x": vectors["x"]})["logits"], predicted, rtol=1e-6)
+    with pytest.raises(CheckpointError, match="load takes that program's task as task="):
+        load(trainer.config.workdir)
 
 
 def test_a_rate_that_the_optimizer_keeps_in_its_state_is_reported(dense_task, vector_input, config):
