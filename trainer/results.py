@@ -44,8 +44,8 @@ class EvalResult:
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
     delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
     that metrics added up, such as num_bytes; those that the dataset states are equal. not_finite: of each mean that is
-    not finite, why, such as "not finite for 3 of 80 records". checkpoint_path: as given to the evaluation. data: what the
-    input calls its records."""
+    not finite, why, such as "not finite for 3 of 80 records". checkpoint_path: as given to the evaluation. data: what
+    the input calls its records."""
 
     step: int
     metrics: dict[str, float]
@@ -110,9 +110,10 @@ class EvaluatedRecords:
 class TrainResult:
     """A call of train, from `start_step` to `step`, with the metrics of the last step.
 
-    state and speed are None if there was nothing to do. The speed is that of the loop, without compilation. stopped: why it ended before its goal; None if it did not. evaluations: those of
-    train_and_evaluate. executables: number of programs compiled for the loop. goodput: of the work directory, with
-    all its runs; None on hosts other than host 0, and in a fast_dev_run."""
+    state and speed are None if there was nothing to do. The speed is that of the loop, without compilation. stopped:
+    why it ended before its goal; None if it did not. evaluations: those of train_and_evaluate. executables: number of
+    programs compiled for the loop. goodput: of the work directory, with all its runs; None on hosts other than host 0,
+    and in a fast_dev_run."""
 
     start_step: int
     step: int

@@ -39,9 +39,9 @@ def train_step(
     apart: Placement | None = None,
 ) -> Step:
     """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, the
-    learning_rate if the optimizer's state has it, as with optax.inject_hyperparams, and `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are; with a target,
-    `_unlabelled`, the number of rows without a label; and what counts labels outside of the classes. Metric instances
-    are only checked.
+    learning_rate if the optimizer's state has it, as with optax.inject_hyperparams, and `_bad_leaf`, the number of the
+    first of the `checked_names` that is not finite, -1 if all are; with a target, `_unlabelled`, the number of rows
+    without a label; and what counts labels outside of the classes. Metric instances are only checked.
 
     on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no `_bad_leaf`.
     accumulate, unroll, apart: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""

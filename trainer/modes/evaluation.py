@@ -140,8 +140,8 @@ class Evaluation:
         final: bool,
         for_best: bool,
     ) -> None:
-        """Writes the result to <workdir>/eval_<name>, or to eval and eval_result.json, and calls the callbacks. An export
-        in one of them donates the arrays, too.
+        """Writes the result to <workdir>/eval_<name>, or to eval and eval_result.json, and calls the callbacks. An
+        export in one of them donates the arrays, too.
 
         for_best: whether to record the metrics of the checkpoint for keep_best. That comes last: a run that is killed
         in a callback makes up for this evaluation."""

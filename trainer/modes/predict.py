@@ -240,7 +240,7 @@ def _without_rows(array: Any) -> tuple[Any, ...]:
 
 
 def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
-    """The settings on which the model of the newest run in a work directory depends, and a batch like its own, of zeros.
+    """The settings on which the model of a work directory's newest run depends, and a batch like its own, of zeros.
 
     Raises CheckpointError for a run that has not recorded them."""
     try:

@@ -68,8 +68,8 @@ def train(
                 opened = opened if start < end else None
             if opened and opened.source.info.endless and end is None:
                 raise OptionError(
-                    "no end is given, and the input never ends. Give steps, max_steps or max_epochs to train, or one of the "
-                    "last two in the TrainerConfig."
+                    "no end is given, and the input never ends. Give steps, max_steps or max_epochs to train, or "
+                    "max_steps or max_epochs in the TrainerConfig."
                 )
             if opened:
                 description = opened.description
