@@ -51,7 +51,7 @@ P = ParamSpec("P")
 class Unbatched:
     """A dataset without a batch size: a Trainer calls it with its InputContext, which has that and the hosts' shares.
 
-    The context also decides the seed, stall_seconds and workers, unless they were given."""
+    The context also decides the seed and how records are read, unless that was given."""
 
     def __init__(self, make: Callable[..., DatasetInput], args: tuple[Any, ...], options: dict[str, Any]) -> None:
         signature(make).bind(*args, **options)  # TypeError for an unknown option, here rather than in the Trainer
@@ -60,6 +60,7 @@ class Unbatched:
     def __call__(self, ctx: Any) -> DatasetInput:
         """The batches of the context's host."""
         told = {"hosts": ctx.hosts, "seed": ctx.seed, "stall_seconds": ctx.stall_seconds, "workers": ctx.workers}
+        told |= ctx.reading
         taken = {name: told[name] for name in told.keys() & signature(self._make).parameters}
         masks = {"on_error": "mask", "max_bad_records": ctx.max_masked} if ctx.max_masked else {}
         return self._make(*self._args, **taken | self._options | masks, global_batch=ctx.global_batch_size)

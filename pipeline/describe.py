@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     told = f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
     parser.add_argument("--samples", type=int, help=told)
+    parser.add_argument("--split", help="which split (default: all)")
     parser.add_argument("--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing")
     args = parser.parse_args(argv)
     on_page = args.html is not None
@@ -70,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if on_page:
         check_page(args.html)
     manifest = read_manifest(args.directory)
+    if args.split is not None:
+        manifest = replace(manifest, splits={args.split: manifest.split(args.split)})
     text = _text_info(manifest)
     if not on_page:
         print_description(manifest, text, samples, args.all, _tracked)
@@ -121,6 +124,8 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
         title = f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing"
         console.print(table(TOTALS, text_totals(manifest, text), f"{title} {text.packing}"))
     for split, columns in read_statistics(open_storage(manifest.directory), manifest.directory).items():
+        if split not in manifest.splits:
+            continue
         rows = ([name, *map(_statistic, asdict(each).values())] for name, each in columns.items())
         console.print(table(COLUMNS, rows, f"{split}: columns"))
     for split, entry in sorted(manifest.splits.items()):

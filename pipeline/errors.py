@@ -58,6 +58,8 @@ _STDLIB = f"{Path(os.__file__).resolve().parent}{os.sep}"
 # C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8 cannot encode.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _OF_EXTRA = re.compile(r"""(?P<requirement>.*?)\s*;\s*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
+_ELSEWHERE = {"batch_size": "global_batch_size", "epochs": "max_epochs", "lr": "learning_rate", "steps": "max_steps"}
+"""Names that other libraries use -> ours."""
 _HOLDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 _OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")
 
@@ -236,11 +238,16 @@ def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
         raise OptionError(f"{name}={value!r} is not one of {', '.join(map(str, known))}.")
 
 
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known name that is most like this one, or means the same elsewhere; [] if none does."""
+    known = sorted(known)
+    return [each for each in known if each == _ELSEWHERE.get(name)] or difflib.get_close_matches(name, known, 1, 0.5)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known name, then all known names."""
     known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    hint = "".join(f" Did you mean {each!r}?" for each in nearest(name, known))
     return f"{hint} Known: {', '.join(known) or 'none'}."
 
 

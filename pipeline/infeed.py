@@ -59,6 +59,8 @@ def _find(words: str) -> Command:
         kind = words.removeprefix(f"{_CONVERT} ")
         kinds = [name.removeprefix(f"{_CONVERT} ") for name in known if name.startswith(_CONVERT)]
         hint = did_you_mean(words, [*known, _CONVERT]) if kind == words else did_you_mean(kind, kinds)
+        if words in ("evaluate", "export", "sample"):
+            hint = f" It is a mode of training: infeed train RECIPE --mode {words}."
         raise OptionError(f"there is no command 'infeed {words}'.{hint}")
     return known[words]
 

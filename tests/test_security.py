@@ -258,7 +258,7 @@ def test_a_prediction_neither_runs_nor_writes_what_the_options_in_the_history_na
 def test_a_prediction_with_another_recipe_runs_it_only_when_it_is_named(theirs, trained, forked):
     theirs.marks()
     mine = str(theirs.directory / theirs.history_of("of_mine", "mine:Config", []))
-    found = forked([["predict", mine, "photo.jpg"]], here=True)
+    found = forked([["predict", mine, str(theirs.directory / "photos")]], here=True)
     assert (
         "error: the recipe mine:Config of this run is not infeed's: this would import mine from "
         f"{theirs.directory}/mine.py and run its code. If you trust it, give the recipe: its class, or mine:Config as "

@@ -34,8 +34,10 @@ def main(arguments: list[str]) -> int:
     try:
         _run(name, options)
     except InfeedError as error:
+        from trainer.command.loading import as_flags
+
         notes = "".join(f" ({printable(note)})" for note in notes_of(error))
-        print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
+        print(f"error: {as_flags(as_started(str(error)), name)}{notes}", file=sys.stderr)
         return exits.EXIT_HOST_FAILED if isinstance(error, HostError) else exits.EXIT_USER_ERROR
     except exits.Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)

@@ -1,11 +1,15 @@
-"""The settings of a training run, saved with every checkpoint. Stdlib only, so that tools can read them."""
+"""The settings of a training run, saved with every checkpoint. Those that are Fixed have no flag: a recipe sets them.
+
+Imports neither JAX nor NumPy, so that --help appears immediately."""
 
 import dataclasses
 import functools
 import inspect
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from tyro.conf import Fixed
 
 from pipeline.errors import OptionError, check_choice, check_number, did_you_mean
 from trainer.mesh_flags import axis_sizes, partition_rules
@@ -59,7 +63,7 @@ class TrainerConfig:
     """Records per training step, over all devices of all hosts."""
     eval_batch_size: int | None = None
     """Records per evaluation step, over all devices of all hosts. Default: global_batch_size."""
-    predict_batch_size: int | None = None
+    predict_batch_size: Fixed[int | None] = None
     """Records per prediction step, over all devices of all hosts. Default: that of evaluation."""
     precision: PrecisionName = "f32"
     """f32: all in float32. bf16: layers compute in bfloat16; parameters, norms' statistics, the model's outputs, losses
@@ -77,7 +81,7 @@ class TrainerConfig:
     """Train until this step, counted from the very first run."""
     max_epochs: int | None = None
     """Train for this many epochs, counted from the very first run, in place of max_steps. The log names the step."""
-    max_time: str | None = None
+    max_time: Fixed[str | None] = None
     """Train for at most this time ("30s", "90m", "12h") from the call, then save and return. By host 0's clock."""
     iterations_per_loop: int | str = 100
     """Steps per dispatch, after which the host reads the results. Affects speed only, not the training. "10s": as many
@@ -93,7 +97,7 @@ class TrainerConfig:
     100 times in a row. ignore: do not check."""
     keep_max: int = 3
     """Number of newest checkpoints to keep."""
-    keep_every_steps: int | None = None
+    keep_every_steps: Fixed[int | None] = None
     """Never remove checkpoints whose step is a multiple of this."""
     keep_best: str | None = None
     """Metric of the evaluation: also keep the checkpoint with its best value."""
@@ -104,7 +108,7 @@ class TrainerConfig:
     that, a restart with the same value resumes from the newest again."""
     log_every: int = 100
     """Steps between log lines, rounded up to the end of a dispatch. TensorBoard has every step."""
-    peak_tflops: float | None = None
+    peak_tflops: Fixed[float | None] = None
     """Peak of one device in TFLOP/s, for the share of it that training reaches (MFU). Default: in bf16, if known."""
     profile_steps: str | None = None
     """Two steps, as in 100:120: trace from the end of the first to the end of the second into <workdir>/profile, for
@@ -129,21 +133,28 @@ class TrainerConfig:
     'head/kernel=fsdp,model'."""
     seed: int = 0
     """Seed of the model and, through InputContext, of the input."""
-    batch_axis: dict[str, int] = field(default_factory=dict, hash=False)
+    batch_axis: Fixed[dict[str, int]] = field(default_factory=dict, hash=False)
     """The axis that is the batch, by the array's name, where that is not the first: {"image": 3} splits images [height,
     width, channels, batch] along the last axis, without a transpose. Names in nested batches are paths: "photo/pixels".
     Losses, outputs, predictions and keys that begin with _ have rows first."""
-    loop_mode: LoopMode = "auto"
+    loop_mode: Fixed[LoopMode] = "auto"
     """scan: one program runs k steps. step: k asynchronous dispatches. auto: step for convolutions on CPU, whose
     gradients XLA runs 5-11x slower inside a loop; otherwise scan."""
-    superbatch_bytes: int = 256 * MiB
+    superbatch_bytes: Fixed[int] = 256 * MiB
     """Maximum bytes of a k-step super-batch on a device; limits iterations_per_loop. Up to three exist at a time."""
     input_workers: int = 0
     """Processes that make this host's batches, with the same bits; 0: threads of this process. For an input that waits
     although cores are idle."""
+    cache: str | None = None
+    """Keep records, as they are stored, for later epochs: "ram", or a directory on a local disk."""
+    read_ahead_bytes: int | None = None
+    """The most that the reading thread may hold. Default: 256 MB; in training more for a bucket, see train_dataset."""
+    on_error: Literal["raise", "skip", "mask"] = "raise"
+    """What to do with a record that is damaged or cannot be decoded. raise: end with an error that names it. skip:
+    train on the next good one instead; evaluations leave it out. mask: leave it out of its batch. The log has all."""
     stall_seconds: float = 600.0
     """How long to wait for a batch before the run ends with an error and the stacks of all threads."""
-    work_seconds: float = 3600.0
+    work_seconds: Fixed[float] = 3600.0
     """How long anything else may take before the run ends with an error: compiling, an evaluation's dispatch, a
     callback, a checkpoint, an export."""
     host_timeout_seconds: float = 90.0
@@ -166,8 +177,8 @@ class TrainerConfig:
                 f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, such as "
                 "~/.cache/infeed."
             )
-        for setting in dataclasses.fields(self):
-            name, kind, value = setting.name, setting.type, getattr(self, setting.name)
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
             if kind in (int, int | None) and name not in ("seed", "input_workers"):
                 check_positive_int(name, value)
             if kind in (float, float | None) and name != "ema_decay":

@@ -5,7 +5,7 @@ pipeline's DatasetInput implements it structurally. Needs NumPy, and jax for tre
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from types import GeneratorType
@@ -57,7 +57,8 @@ class InputContext:
     mode: what the batches are for. global_batch_size, per_host_batch_size, per_device_batch_size: in records. hosts:
     which rows this host delivers. seed: TrainerConfig.seed. start_step: the first step to train; 0 in evaluation.
     stall_seconds: how long a batch may take before the run ends with an error. workers: see train_dataset.
-    max_masked: how many bad records to leave out of an evaluation or prediction; with 0, one is an error."""
+    max_masked: how many bad records to leave out of an evaluation or prediction; with 0, one is an error. reading:
+    other options of train_dataset and eval_dataset that the TrainerConfig decides, by name."""
 
     mode: Literal["train", "eval", "predict"]
     global_batch_size: int
@@ -69,6 +70,7 @@ class InputContext:
     stall_seconds: float
     workers: int = 0
     max_masked: int = 0
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -173,7 +175,12 @@ def as_function(given: InputFn) -> Callable[[InputContext], Made]:
 
 def _called(given: Callable[..., Any], context: InputContext) -> Any:
     """What the function returns; a dataset without a batch size gets that of the context."""
-    made = given(context) if signature(given).parameters else given()
+    called = signature(given)
+    try:
+        arguments = called.bind(*[context] * bool(called.parameters))
+    except TypeError as error:
+        raise OptionError(f"an input function is called with the InputContext, and nothing else: {error}.") from error
+    made = given(*arguments.args)
     return made(context) if isinstance(made, Unbatched) else made
 
 

@@ -153,6 +153,8 @@ class Job:
     def context(self, mode: Mode, batch: int, hosts: Hosts, start_step: int = 0) -> InputContext:
         """What an input_fn is told for batches of this size, of which these hosts deliver their rows."""
         config = self.config
+        skips = mode != "train" and config.on_error == "skip"  # which no exact epoch can
+        on_error = "mask" if skips else config.on_error
         return InputContext(
             mode,
             global_batch_size=batch,
@@ -163,6 +165,7 @@ class Job:
             start_step=start_step,
             stall_seconds=config.stall_seconds,
             workers=config.input_workers,
+            reading={"cache": config.cache, "read_ahead_bytes": config.read_ahead_bytes, "on_error": on_error},
         )
 
     def _checked(

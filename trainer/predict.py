@@ -119,10 +119,12 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, MakeRecords]:
 
 
 def _files(given: str) -> list[str]:
-    found = [*_found(open_storage(given), given, set())]
-    if not found and Path(given).is_dir():
-        raise OptionError(f"{given} has no files. Give images, tables, or folders of them.")
-    return found or [given]
+    storage = open_storage(given)
+    found = [*_found(storage, given, set())] if storage.exists(given) else []
+    if not found:
+        why = "has no files" if Path(given).is_dir() else "does not exist"
+        raise OptionError(f"{given} {why}. Give images, tables, or folders of them.")
+    return found
 
 
 def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from tyro.conf import Fixed
+
 from pipeline.errors import check_number
 from trainer.config import TrainerConfig
 
@@ -27,11 +29,11 @@ class Export:
     export_path: str | None = None
     """Where exports are published, each in a directory named by the time; may be gs://... Default: <workdir>/export.
     If given, a training run also exports its model when it ends."""
-    export_best: bool = False
+    export_best: Fixed[bool] = False
     """Export the best checkpoint, by --keep-best, rather than the newest."""
-    export_model: Literal["params", "ema"] | None = None
+    export_model: Fixed[Literal["params", "ema"] | None] = None
     """Which parameters to export: those that were trained, or their average. Default: what is evaluated."""
-    export_keep: int | None = None
+    export_keep: Fixed[int | None] = None
     """How many exports to keep there. Default: all."""
     export_tolerance: float = 1e-5
     """The largest difference from the predictions of the trainer, as a share of the largest value. Nothing is published

@@ -1,5 +1,6 @@
 """The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any input."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,8 @@ class Trainer:
         for batch in (config.global_batch_size, config.resolved_eval_batch_size, config.resolved_predict_batch_size):
             self._job.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
         self._job.check_microbatches()
+        if config.input_workers > (cores := os.cpu_count() or 1):
+            log.warning("input_workers=%d, but this machine has %d cores", config.input_workers, cores)
         if config.fast_dev_run:
             log.warning(
                 "fast_dev_run: trains %d steps; evaluates and predicts one batch with an untrained model; writes no "
@@ -255,8 +258,12 @@ def load(
     from trainer.command.recorded import ONE_DEVICE, recipe_without_data  # recipes are made of this module
 
     check_checkpoint(workdir, required=True)
-    made = recipe_without_data(workdir, recipe, **ONE_DEVICE) if task is None else None
+    made = None
     with ShortErrors():
-        config, input_fn = (made.trainer, made.eval_input) if made else run_without_recipe(workdir)
+        if task is None:
+            made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
+            task, config, input_fn = made.task(), made.trainer, made.eval_input
+        else:
+            config, input_fn = run_without_recipe(workdir)
         placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(config.batch_axis))
-        return loaded(Job(made.task() if made else task, config, placement), input_fn, step, made)
+        return loaded(Job(task, config, placement), input_fn, step, made)

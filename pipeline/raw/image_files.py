@@ -110,7 +110,7 @@ def _format(data: bytes) -> _Format:
         return "WEBP"
     if data.startswith((b"GIF87a", b"GIF89a")):
         return "GIF"
-    raise Reject(f"not a JPEG, PNG, WebP or GIF: begins with {data[:4].hex(' ') or 'nothing'}")
+    raise Reject("not a JPEG, PNG, WebP or GIF file")
 
 
 def _size(data: bytes, form: _Format) -> tuple[int, int]:

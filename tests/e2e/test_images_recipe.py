@@ -92,8 +92,8 @@ def test_a_trained_model_can_be_evaluated_on_another_part_of_the_data(trained, c
     run(replace(trained, mode="evaluate", eval_split="train[:40]", check_padding=True))
     result = result_of(trained)
     assert (result["records"], result["proven"]) == (40, True)
-    assert result["data"].endswith("split 'train[:40]'")
-    assert "over 40 of 40 train[:40] records" in heard(capsys)
+    assert result["data"].endswith("split 'train'[0:40]")
+    assert "over 40 of 40 records of" in heard(capsys)
 
 
 def test_new_images_are_predicted_with_the_classes_of_the_training_and_not_evaluated(trained, digits, tmp_path):

@@ -127,7 +127,7 @@ PLACES: Mapping[str, Proof] = {
     "trainer/checkpointing/manager.py:CheckpointManager._remove_superseded": CHECKPOINT,
     "trainer/checkpointing/arrays.py:ContentsHandler.async_save.write": CHECKPOINT,
     "trainer/checkpointing/listing.py:Evaluations._change": IN_OUR_FORMAT,
-    "trainer/command/running.py:_publish": RUN,
+    "trainer/results.py:_write": RUN,
     "trainer/command/running.py:_write_predictions": RUN,
     "trainer/events/metrics_file.py:_cut_parts": IN_OUR_FORMAT,
     "trainer/kept_data.py:keep": RUN,

@@ -152,11 +152,15 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(dense
         (lambda: replace(dense_task, metrics=[Accuracy("y")]), r"metrics is a list of 1\. Give a dict of names"),
         (
             lambda: TrainerConfig(workdir="w", batch_size=3),
-            r"'batch_size' is not a .* Did you mean 'eval_batch",
+            r"'batch_size' is not a .* Did you mean 'global_batch_size'\?",
         ),
         (
             lambda: Trainer(replace(dense_task, loss_fn=three), config()),
             r"loss_fn is called as loss_fn\(variables, batch, rng, train\): too many positional arguments",
+        ),
+        (
+            lambda: Trainer(dense_task, config()).train(lambda ctx, hosts: vector_input(ctx), steps=1),
+            r"called with the InputContext, and nothing else: missing a required argument: 'hosts'",
         ),
     ):
         with pytest.raises(OptionError, match=text):

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from trainer.__main__ import main
+from trainer.command.loading import as_flags
 
 
 @pytest.fixture(autouse=True)
@@ -52,10 +53,27 @@ def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp
     assert "error: global_batch=66 is not divisible by 4 devices" in line
 
 
-def test_epochs_are_no_option_and_the_error_names_max_steps(capsys):
-    assert main(["digits", "--data-dir", "d", "--workdir", "w", "--epochs", "3"]) == 2
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("--epochs", "Did you mean --max-epochs?"),
+        ("--lr", "Did you mean --learning-rate?"),
+        ("--batch-size", "Did you mean --global-batch-size?"),
+        ("--max-step", "unrecognized arguments: --max-step. Did you mean --max-steps?"),
+        ("--nesterov", "A recipe of your own can set nesterov; no flag does."),
+    ],
+)
+def test_a_flag_with_the_name_that_others_use_is_answered_with_ours(capsys, given, text):
+    assert main(["digits", "--data-dir", "d", "--workdir", "w", given, "3"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is in steps: --max-steps" in line
+    assert text in line
+
+
+def test_a_message_on_the_command_line_names_settings_as_flags():
+    text = "init_strict=False allows it; check_padding=True or max_steps=3, seed, nesterov=True, 'seed=3', size_x=1"
+    shown = "--no-init-strict allows it; --check-padding or --max-steps=3, seed, nesterov=True, 'seed=3', size_x=1"
+    assert as_flags(text, "images") == shown
+    assert as_flags(text, "no recipe") == text
 
 
 def test_a_recipe_may_exit_the_program_while_its_flags_are_parsed(capsys, monkeypatch):

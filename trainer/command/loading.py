@@ -4,7 +4,6 @@ The help is there, too: --help shows the flags that people use most, in groups, 
 it appears immediately."""
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -22,7 +21,7 @@ from typing import Any, get_type_hints
 
 import tyro
 
-from pipeline.errors import InfeedError, OptionError, did_you_mean, keeps_all_frames
+from pipeline.errors import InfeedError, OptionError, did_you_mean, keeps_all_frames, nearest
 from pipeline.tools.program import help_end, program
 from trainer.command.names import RECIPES
 from trainer.config import TrainerConfig
@@ -35,6 +34,7 @@ METHODS = {"task": "task(self)", "train_input": "train_input(self, ctx)", "eval_
 DECORATOR = "Put @dataclass(frozen=True, kw_only=True) above the class."
 HOW = "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; trainer/RECIPES.md has examples."
 EXIT_OF_TYRO = 2
+SETTING = re.compile(r"""(?<![\w.\-'"(])([a-z][a-z_0-9]*)(?:=(True|False)\b|(=|\b))""")  # in a sentence
 HELP = frozenset({"-h", "--help", "--help-all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
@@ -164,12 +164,7 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
 
     Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options; SystemExit for
     --help, after printing it."""
-    given: list[Any] = [
-        ("recipe", recipe),
-        ("devices", Devices, Devices()),
-        ("distributed", Distributed, Distributed()),
-    ]
-    kind = make_dataclass("Flags", given)
+    kind = _all_flags(recipe)
     _join_lines(kind)
     if short := not {"-h", "--help"}.isdisjoint(options):
         kind = common_flags(recipe)
@@ -179,7 +174,12 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     try:
         with contextlib.redirect_stderr(said):
             values, unknown = tyro.cli(
-                flags, prog=program, description=_description(recipe), args=options, return_unknown_args=True
+                flags,
+                prog=program,
+                description=_description(recipe),
+                args=options,
+                return_unknown_args=True,
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.SuppressFixed),
             )
     except SystemExit as left:
         cause: BaseException | None = left
@@ -199,15 +199,45 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
     return values.recipe, values.devices, values.distributed
 
 
+def _all_flags(recipe: type[Recipe]) -> type:
+    parts: list[Any] = [
+        ("recipe", recipe),
+        ("devices", Devices, Devices()),
+        ("distributed", Distributed, Distributed()),
+    ]
+    return make_dataclass("Flags", parts)
+
+
+def _names(flags: type) -> set[str]:
+    """Of the settings that have a flag."""
+    fixed = tyro.conf.Fixed
+    return {each.name for hint, each, _ in _flags(flags, None) if fixed not in getattr(hint, "__metadata__", ())}
+
+
 def _unrecognized(arguments: Sequence[str], flags: type) -> str:
-    known = [f"--{each.name.replace('_', '-')}" for _, each, _ in _flags(flags, None)]
-    similar = difflib.get_close_matches(arguments[0].partition("=")[0].replace("_", "-"), known)
-    if "epochs" in arguments[0]:
-        hint = " The length of a training is in steps: --max-steps. The log says how many an epoch has."
+    name = arguments[0].partition("=")[0].lstrip("-").replace("-", "_")
+    if name in {each.name for _, each, _ in _flags(flags, None)} - _names(flags):
+        hint = f" A recipe of your own can set {name}; no flag does."
     else:
-        hint = f" Similar: {', '.join(similar)}." if similar else ""
+        hint = "".join(f" Did you mean --{each.replace('_', '-')}?" for each in nearest(name, _names(flags)))
     flags_only = [each for each in arguments if each.startswith("-")]  # without their values
     return f"unrecognized arguments: {', '.join(flags_only or arguments)}.{hint}"
+
+
+def as_flags(text: str, recipe: str) -> str:
+    """A message that names settings as in Python, with the flags of this recipe in their place."""
+    try:
+        names = _names(_all_flags(recipe_class(recipe)))
+    except Exception:  # of which the message may be
+        return text
+
+    def flag(found: re.Match[str]) -> str:
+        name, switch, equals = found.groups(default="")
+        if name not in names or not ("_" in name or switch or equals):
+            return found[0]
+        return f"--{'no-' * (switch == 'False')}{name.replace('_', '-')}{equals}"
+
+    return SETTING.sub(flag, text)
 
 
 def _one_line(box: str, program: str) -> str:

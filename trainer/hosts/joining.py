@@ -124,7 +124,7 @@ def _check_can_listen(address: str) -> None:
 class Devices:
     """Which devices this process uses. The program is the same on all kinds."""
 
-    platform: Literal["cpu", "cuda", "tpu"] | None = None
+    platform: Literal["cpu", "gpu", "cuda", "tpu"] | None = None
     """Where to compute. Default: the best platform that JAX finds."""
     num_devices: int | None = None
     """On the CPU: how many devices to simulate, for example to rehearse a run on that many."""
@@ -141,7 +141,7 @@ class Devices:
         import jax  # takes a second, for which --help need not wait
 
         if self.platform is not None:
-            jax.config.update("jax_platforms", self.platform)
+            jax.config.update("jax_platforms", "cuda" if self.platform == "gpu" else self.platform)
         if self.num_devices is not None:
             jax.config.update("jax_num_cpu_devices", self.num_devices)
         # XLA's threads are as many as cores or devices. With one per device, an all-reduce waits for ever once another
@@ -159,7 +159,7 @@ class Devices:
         except (RuntimeError, AssertionError) as error:  # it asserts if it finds no GPU
             reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0] or "JAX finds no NVIDIA GPU"
             platform = self.platform or f"{os.environ.get('JAX_PLATFORMS')} (of JAX_PLATFORMS)"
-            extras = [name for name in ("cuda", "tpu") if name in platform] or ["cuda", "tpu"]
+            extras = ["tpu"] if platform == "tpu" else ["cuda"] if platform in ("gpu", "cuda") else ["cuda", "tpu"]
             raise OptionError(
                 f"platform={platform} is not available on this machine: {reason.rstrip('.')}. Choose --platform cpu, "
                 f"or install what it needs: {' or '.join(map(how_to_install, extras))}."

@@ -122,7 +122,8 @@ class Supervisor:
         """On host 0: to end, because any process of the run was asked to; None if none was."""
         for host, name in sorted(({0: self._asked} | self._others).items()):
             if name:
-                return Decision(True, f"{name} on host {host} of {self.exchange.count}", True, name == "SIGINT")
+                where = "" if self.alone else f" on host {host} of {self.exchange.count}"
+                return Decision(True, f"{name}{where}", True, name == "SIGINT")
         return None
 
     def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:

@@ -18,6 +18,7 @@ from pipeline.errors import CheckpointError, HostError, OptionError
 from pipeline.logs import logger
 from pipeline.sizes import counted
 from pipeline.storage.storage import join
+from trainer.batch_spec import check_is_mapping
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.config import TrainerConfig
 from trainer.exact_epoch import ExactEpoch
@@ -215,6 +216,7 @@ class LoadedModel:
         batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height, width, channels]}.
         Without "_mask", all rows count. Compiled for each new size of a batch. OptionError for no rows, and for an
         array of another shape or dtype than `inputs` has, which a model might take for something else."""
+        check_is_mapping(batch)
         rows = next((leaf.shape[0] for leaf in jax.tree.leaves(dict(batch))), 0)
         if not rows:
             raise OptionError("the batch has no rows.")

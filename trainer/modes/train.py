@@ -13,7 +13,7 @@ from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.config import check_positive_int
 from trainer.events.profile import Profile
-from trainer.events.progress import StepSize
+from trainer.events.progress import NOTABLE, StepSize
 from trainer.exits import ending
 from trainer.inputs import InputFn
 from trainer.job import Job, OpenedInput
@@ -65,7 +65,7 @@ def train(
                 records = opened.source.info.num_records
                 end = config.last_step(records)
                 log.info("max_epochs=%d of %s records: training ends at step %d", config.max_epochs, records, end)
-                opened = opened if start < end else None
+                opened = opened if start < (end or 0) else None
             if opened and opened.source.info.endless and end is None:
                 raise OptionError(
                     "no end is given, and the input never ends. Give steps, max_steps or max_epochs to train, or "
@@ -124,12 +124,16 @@ def _train_steps(
         loop.recorder.end(loop.stopped)
         session.checkpoints.settle(wait=True)
     _say_end(loop, step)
+    speed = loop.monitor.speed(step - start) if step > start else None
+    if speed and speed.input_wait > NOTABLE and step - start >= session.job.config.log_every:
+        text = "training waited for its input for %.0f %% of the time. input_workers and cache may help"
+        log.warning(f"{text}: see docs/performance.md", 100 * speed.input_wait)
     return TrainResult(
         start,
         step,
         state,
         metrics=loop.monitor.last,
-        speed=loop.monitor.speed(step - start) if step > start else None,
+        speed=speed,
         executables=len(loop.program.executables),
         stopped=loop.stopped.stop or None,
         goodput=loop.goodput(time.time()),

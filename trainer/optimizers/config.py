@@ -1,10 +1,11 @@
-"""The settings of an optimizer, as flags. Stdlib only, so that --help appears immediately."""
+"""The settings of an optimizer, as flags, but for those that are Fixed: a recipe sets them."""
 
-import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin, get_type_hints
+
+from tyro.conf import Fixed
 
 from pipeline.errors import OptionError, check_choice, check_number
 
@@ -20,7 +21,7 @@ FACTOR = re.compile(r"([^=]+)=(\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 @dataclass(frozen=True)
 class Run:
-    """What lengths and scaling rules refer to: the steps of the training, and its batch size."""
+    """What lengths and scaling rules refer to: max_steps, at which training ends, and its global_batch_size."""
 
     max_steps: int
     global_batch_size: int
@@ -40,7 +41,7 @@ class OptimizerConfig:
     scaling: Scaling = "none"
     """Scale the learning rate with the batch size. linear: multiply it by global_batch_size / base_batch_size. sqrt: by
     the square root of that."""
-    base_batch_size: int = 256
+    base_batch_size: Fixed[int] = 256
     """The batch size for which learning_rate is given, if it is scaled."""
     schedule: Schedule = "cosine"
     """How the learning rate falls after the warm-up, to final_rate at the last step. step: by decay_factor at each of
@@ -49,17 +50,17 @@ class OptimizerConfig:
     """How long it rises linearly from 0: steps ("500"), or a share of the training ("10%")."""
     final_rate: float = 0.0
     """The learning rate at the end of the schedule, as a share of the highest."""
-    decay_power: float = 2.0
+    decay_power: Fixed[float] = 2.0
     """The power of the polynomial schedule."""
     decay_at: tuple[str, ...] = ()
     """When the step schedule lowers the learning rate: steps or shares, as for warmup."""
-    decay_factor: float = 0.1
+    decay_factor: Fixed[float] = 0.1
     """By what the step schedule multiplies it."""
     weight_decay: float = 0.0
     """Weight decay of the parameters with two or more dimensions: not of biases and norms."""
-    decay_all: bool = False
+    decay_all: Fixed[bool] = False
     """Weight decay of all parameters."""
-    no_decay: tuple[str, ...] = ()
+    no_decay: Fixed[tuple[str, ...]] = ()
     """Patterns of parameters without weight decay."""
     rate_of: tuple[str, ...] = ()
     """Factors of the learning rate of some parameters: "backbone/*=0.1". The first pattern that matches counts."""
@@ -67,26 +68,26 @@ class OptimizerConfig:
     """Patterns of parameters that are not trained."""
     clip_norm: float | None = None
     """Scale the gradient down to this L2 norm over all trained parameters if it is longer."""
-    momentum: float = 0.9
+    momentum: Fixed[float] = 0.9
     """Of sgd and lars."""
-    nesterov: bool = True
+    nesterov: Fixed[bool] = True
     """Nesterov's momentum, for sgd and lars."""
-    beta1: float = 0.9
+    beta1: Fixed[float] = 0.9
     """Decay of the mean of gradients, for adamw, lamb and lion."""
-    beta2: float = 0.999
+    beta2: Fixed[float] = 0.999
     """Decay of the mean of squares, for adamw and lamb; 0.99 is usual for lion."""
-    epsilon: float = 1e-8
+    epsilon: Fixed[float] = 1e-8
     """Added to the root of the mean of squares, for adamw and lamb; 1e-6 is usual for lamb."""
-    trust: float = 0.001
+    trust: Fixed[float] = 0.001
     """The trust coefficient of lars."""
 
     def __post_init__(self) -> None:
-        for setting in dataclasses.fields(self):
-            value = getattr(self, setting.name)
-            if get_origin(setting.type) is Literal:
-                check_choice(setting.name, value, get_args(setting.type))
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if get_origin(kind) is Literal:
+                check_choice(name, value, get_args(kind))
             if isinstance(value, float):
-                check_number(setting.name, value, at_least=0, below=math.inf)
+                check_number(name, value, at_least=0, below=math.inf)
         for name in ("momentum", "beta1", "beta2"):
             check_number(name, getattr(self, name), below=1)
         check_number("base_batch_size", self.base_batch_size, at_least=1)

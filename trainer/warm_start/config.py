@@ -1,8 +1,10 @@
-"""The settings of a warm start, as flags. Stdlib only, so that --help appears immediately."""
+"""The settings of a warm start, as flags, but for those that are Fixed: a recipe sets them."""
 
 import re
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from tyro.conf import Fixed
 
 from pipeline.errors import OptionError, check_choice
 
@@ -19,7 +21,7 @@ class WarmStart:
     init_from: str | None = None
     """Begin with the arrays of this checkpoint: a work directory or one of its checkpoints, a checkpoint of Orbax,
     safetensors (a file or directory), or a TensorFlow checkpoint. Ignored once the work directory has a checkpoint."""
-    init_include: tuple[str, ...] = ("*",)
+    init_include: Fixed[tuple[str, ...]] = ("*",)
     """Patterns of the arrays to load."""
     init_exclude: tuple[str, ...] = ()
     """Patterns of arrays not to load, such as the head of a new classifier."""
@@ -28,11 +30,11 @@ class WarmStart:
     matches, as little as possible. The first pattern that matches counts."""
     init_torch: tuple[str, ...] = ()
     """Patterns of kernels in PyTorch's layout, [out, in, ...], to be turned into [..., in, out]."""
-    init_mismatch: Mismatch = "error"
+    init_mismatch: Fixed[Mismatch] = "error"
     """What to do with an array of another shape or kind of number. skip: keep the fresh one."""
     init_strict: bool = True
     """Fail if an array is missing in the checkpoint or in the model and not excluded."""
-    init_ema: bool = True
+    init_ema: Fixed[bool] = True
     """Take the averaged parameters of a checkpoint of infeed, if it has them."""
 
     def __post_init__(self) -> None:

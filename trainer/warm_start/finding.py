@@ -63,7 +63,8 @@ def find_checkpoint(path: str) -> Found:
         )
     if found is None:
         there = f"is none that infeed can read (it has: {', '.join(sorted((*files, *directories))[:8])})"
-        raise OptionError(f"init_from={path!r} {there if files or directories else 'is not a checkpoint'}. {ALLOWED}")
+        other = "is not a checkpoint" if storage.exists(path) else "does not exist"
+        raise OptionError(f"init_from={path!r} {there if files or directories else other}. {ALLOWED}")
     parent, _, name = path.rpartition("/")
     check_files(storage, *((path,) if files else (parent or ".", name)))
     return found
@@ -156,8 +157,7 @@ def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> 
     if problems:
         raise CheckpointError(
             f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with init_rename, or leave them out "
-            "with init_exclude. init_strict=False allows missing and unexpected arrays, and init_mismatch='skip' keeps "
-            "the fresh values of mismatched ones."
+            "with init_exclude; init_strict=False allows missing and unexpected arrays."
         )
     if not any(row.status == "loaded" for row in rows):
         raise CheckpointError(

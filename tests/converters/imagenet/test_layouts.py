@@ -83,7 +83,7 @@ def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, tmp_p
         raw_folders.convert(tmp_path / "out", "--splits=train")
     for line in (
         "inner: a folder, not a file",
-        "notes.txt: not a JPEG or PNG: begins with 78",
+        "notes.txt: not a JPEG or PNG file",
         "empty.JPEG: a file of 0 bytes",
     ):
         assert line in str(error.value)

@@ -164,8 +164,8 @@ def animation(form):
 
 
 REFUSED = [
-    (b"BM......", "not a JPEG, PNG, WebP or GIF: begins with 42 4d 2e 2e"),
-    (b"", "not a JPEG, PNG, WebP or GIF: begins with nothing"),
+    (b"BM......", "not a JPEG, PNG, WebP or GIF file"),
+    (b"", "not a JPEG, PNG, WebP or GIF file"),
     (b"GIF89a.", "truncated GIF: no header in its 7 bytes"),
     (b"GIF89a" + b"\xff" * 4 + bytes(30), "65535x65535 pixels; allowed are 1 to 100,000,000"),
     (encode(SMOOTH, "GIF")[:900], "truncated or damaged image"),
@@ -281,7 +281,7 @@ def test_each_verification_level_finds_the_damage_it_promises(verify, data, foun
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"GIF89a...", "not a JPEG or PNG: begins with 47 49 46 38"),
+        (b"GIF89a...", "not a JPEG or PNG file"),
         (b"\xff\xd8\xff\xe0\x00\x10JFIF", "truncated JPEG: no frame header in its 10 bytes"),
         (noise(form="PNG")[:8] + bytes(30), "^truncated or damaged image: its header cannot be read$"),
         (noise("CMYK", size=(64, 64))[:-900], "truncated or damaged JPEG"),

@@ -241,7 +241,7 @@ def test_a_task_with_an_invalid_metric_is_refused_when_it_is_created(dense_task,
 
 RESULT = EvalResult(1, {}, 2, 2, 0, 2, 3, 3, 1.0)
 IN_A_LINE = {"step", "loss", "grad_norm", "_mask", *Speed(1.0, 2.0, 0.0, 0.5).scalars()}
-IN_A_RESULT = {*asdict(RESULT), "proven", "split", "checkpoint_path"} - {"metrics", "arrays", "totals"}
+IN_A_RESULT = {*asdict(RESULT), "proven"} - {"metrics", "arrays", "totals"}
 
 
 @pytest.mark.parametrize("name", sorted(IN_A_LINE | IN_A_RESULT))

@@ -158,7 +158,7 @@ def test_a_damaged_file_and_other_paths_are_errors(task, fresh, tmp_path):
     (tmp_path / "other" / "model.h5").touch()
     with pytest.raises(OptionError, match=r"other' is none that infeed can read \(it has: model\.h5\)\. Give a work"):
         open_weights(str(tmp_path / "other"))
-    with pytest.raises(OptionError, match="nowhere' is not a checkpoint. Give a work"):
+    with pytest.raises(OptionError, match="nowhere' does not exist. Give a work"):
         open_weights(str(tmp_path / "nowhere"))
 
 

@@ -57,7 +57,7 @@ def test_disallowed_mismatches_are_an_error_that_names_the_first_arrays_and_reme
         check_rows("there", rows, warm(init_mismatch="skip"))
     assert "init_strict=False allows" in str(strict.value)
     assert "kind of number" not in str(strict.value).split("Rename")[0]
-    with pytest.raises(CheckpointError, match=r"2 arrays of another shape or kind of number \(count: .*'skip'"):
+    with pytest.raises(CheckpointError, match=r"2 arrays of another shape or kind of number \(count: "):
         check_rows("there", rows, warm(init_strict=False))
     check_rows("there", rows, warm(init_strict=False, init_mismatch="skip"))
 
