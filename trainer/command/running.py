@@ -1,8 +1,7 @@
-"""The modes of a recipe, the files that they write, how predictions agree with labels, and what --show-state prints."""
+"""The modes of a recipe, the files that they write, and what --show-state prints."""
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,11 +18,8 @@ from trainer.optimizers.build import groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import Recipe
 from trainer.results import EvalResult, EvaluatedRecords
-from trainer.task import Target
 from trainer.trainer import Trainer
 from trainer.workdir import EVAL_RESULT, PREDICTIONS
-
-CONFUSIONS_NAMED = 3
 
 PARAMS = "variables/params/"
 COLUMNS = ("array", "dtype", "shape", "split", "learning rate", "weight decay")
@@ -43,7 +39,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     elif recipe.trainer.fast_dev_run:
         _try(trainer, recipe, command, predicts=task.predict_fn is not None)
     elif recipe.mode == "predict":
-        _write_predictions(trainer, recipe, task.target)
+        _write_predictions(trainer, recipe)
     elif recipe.mode == "evaluate-continuously":
         for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
             _tell(recipe, result)
@@ -83,54 +79,19 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
         write_report(recipe, command, input_fn, result, records)
 
 
-def _write_predictions(trainer: Trainer, recipe: Recipe, target: Target | None) -> None:
+def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
     if jax.process_index() > 0:
         for _ in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
             pass
         return
-    workdir, count, agreement = trainer.config.workdir, 0, Agreement()
+    workdir, count = trainer.config.workdir, 0
     path = join(workdir, PREDICTIONS)
     with open_storage(workdir).publish(path) as sink, RecordsLine("predicted", total=None) as progress:
         for line in _lines(trainer, recipe):
             sink.write(json.dumps(line).encode() + b"\n")
-            if target is None or not target.missing(line.get("label")):
-                agreement.add(line)
             progress.add(1)
             count += 1
-    say(Console(), f"{count} predictions written to {path}{agreement}")
-
-
-class Agreement:
-    """Counts the records of predictions.jsonl whose class is their label, and what the others are taken for.
-
-    Names are compared if there are names, else numbers. Leaves out records that lack one of the two."""
-
-    def __init__(self) -> None:
-        self._right, self._wrong = 0, Counter[tuple[str, str]]()
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Counts a record, as it is written."""
-        names = ("class_name", "label_name")
-        keys = names if record.keys() >= set(names) else ("class", "label")
-        predicted, label = (record.get(key) for key in keys)
-        if not all(isinstance(value, int | str) for value in (predicted, label)):
-            return
-        if predicted == label:
-            self._right += 1
-        else:
-            self._wrong[str(label), str(predicted)] += 1
-
-    def __str__(self) -> str:
-        """Begins with a colon; empty if no record counted."""
-        wrong = self._wrong.total()
-        if not self._right + wrong:
-            return ""
-        text = f": {self._right} agree with their label, {wrong} do not"
-        if not wrong:
-            return text
-        most = self._wrong.most_common(CONFUSIONS_NAMED)
-        named = ", ".join(f"{label} as {predicted} ({count})" for (label, predicted), count in most)
-        return f"{text}; most often {named}"
+    say(Console(), f"{count} predictions written to {path}")
 
 
 def _print_samples(trainer: Trainer, recipe: Recipe) -> None:

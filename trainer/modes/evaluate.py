@@ -54,7 +54,6 @@ def evaluate(
         with session.supervisor.leaving():
             evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
         due = start.opened.source.info.num_records
-        due = due and due * len(job.config.evaluated_models)
         with RecordsLine("evaluated", due, shown=jax.process_index() == 0) as line:
             result = replace(evaluation.epoch(on_counted=line.add), name=name, checkpoint_path=checkpoint_path)
         if check_padding:

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -14,7 +13,6 @@ from pipeline.errors import ExportError, InputError, OptionError, check_choice, 
 from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.callbacks import EvaluationEnd
-from trainer.config import PARAMS, Model
 from trainer.events.reports import Reports
 from trainer.exact_epoch import EpochTotals, OnCounted, OnRecords
 from trainer.exporting.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports
@@ -74,19 +72,15 @@ class Evaluation:
         return self
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
-        """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.
+        """Runs over the input once, with PADDINGS[padding] in rows that do not count.
 
         The first epoch of all passes its records to on_records. on_counted: called after each dispatch.
         EvaluationError unless every record counted exactly once, or was left out as bad."""
         with self._session.activity.doing("evaluating"):
-            first, *others = [self._epoch(model, padding, on_counted) for model in self._job.config.evaluated_models]
-        for other in others:
-            metrics, arrays = first.metrics | _prefixed(other.metrics), first.arrays | _prefixed(other.arrays)
-            not_finite, seconds = first.not_finite | _prefixed(other.not_finite), first.seconds + other.seconds
-            first = replace(first, metrics=metrics, arrays=arrays, not_finite=not_finite, seconds=seconds)
-        return first
+            return self._epoch(padding, on_counted)
 
-    def _epoch(self, model: Model, padding: int, on_counted: OnCounted) -> EvalResult:
+    def _epoch(self, padding: int, on_counted: OnCounted) -> EvalResult:
+        model = self._job.config.evaluated_model
         opened = self._source()
         padding_kind = self._job.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
@@ -214,10 +208,6 @@ def _not_finite(means: Mapping[str, float], sums: Mapping[str, float], records: 
     for name, text in why.items():
         log.warning("evaluation: %s is %s", name, text)
     return why
-
-
-def _prefixed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{PARAMS}{name}": value for name, value in values.items()}
 
 
 def _maker_of_tallies(job: Job, opened: OpenedInput, variables: Variables) -> Callable[[], dict[str, Tally]]:

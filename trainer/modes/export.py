@@ -64,7 +64,7 @@ def export(
     from trainer.exporting.making import ServedExamples, make_export  # loads TensorFlow
 
     job = session.job
-    model = options.model or job.config.evaluated_models[0]
+    model = options.model or job.config.evaluated_model
     if model == "ema" and not job.config.averages:
         raise OptionError("model='ema', but the training averages no parameters. Set ema_decay, or export 'params'.")
     variables = model_of(state, model)

@@ -69,7 +69,7 @@ def predict(
         with session.checkpoints:
             start = restore(session, "predict", input_fn, step, checkpoint_path, keys=keys, gather=gather)
             with session.supervisor.leaving():
-                variables = model_of(start.state, job.config.evaluated_models[0])
+                variables = model_of(start.state, job.config.evaluated_model)
                 prediction = Prediction(session, start.opened, variables, keys, gather=gather)
         yield from prediction.records()
 
@@ -267,4 +267,4 @@ def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> 
     # Where rows are not first, sizes would be compared with their number.
     struct = opened.struct if not job.config.batch_axis else {}
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
-    return LoadedModel(found, job.traced_task, model_of(state, job.config.evaluated_models[0]), recipe, inputs)
+    return LoadedModel(found, job.traced_task, model_of(state, job.config.evaluated_model), recipe, inputs)

@@ -10,7 +10,6 @@ import pytest
 from trainer.__main__ import main
 from trainer.command.names import is_ours
 from trainer.command.recorded import as_trained
-from trainer.command.running import Agreement
 from trainer.history.segments import Command, Start, append
 from trainer.recipe import Recipe, settings
 
@@ -115,26 +114,3 @@ def test_of_a_recipe_of_ones_own_only_numbers_are_taken_and_none_that_is_given(t
     unflipped = as_trained(Own(mode="evaluate", flip=False, trainer=recipe.trainer), "own:Own", ["--no-flip"])
     assert (unflipped.width, unflipped.flip) == (3, False)
     assert as_trained(recipe, "other:Own", []) == recipe
-
-
-def told(*records):
-    agreement = Agreement()
-    for record in records:
-        agreement.add(record)
-    return str(agreement)
-
-
-def named(label, predicted):
-    return {"class": 0, "label": 0, "class_name": predicted, "label_name": label}
-
-
-def test_the_most_frequent_confusions_are_named():
-    records = [named("cat", "dog")] * 3 + [named("dog", "cat")] * 2 + [named("cat", "cat")] * 5
-    assert told(*records) == ": 5 agree with their label, 5 do not; most often cat as dog (3), dog as cat (2)"
-    assert told({"class": 1, "label": 2}, {"class": 3, "label": 3}).endswith("1 do not; most often 2 as 1 (1)")
-    assert told({"class": 3, "label": 3}) == ": 1 agree with their label, 0 do not"
-
-
-def test_predictions_without_class_and_label_are_not_counted():
-    assert told({"score": 0.5}, {"class": [1, 2], "label": 1}, {"class": 1}) == ""
-    assert told({"class": 1, "label": 1, "class_name": "cat"}) == ": 1 agree with their label, 0 do not"

@@ -64,9 +64,7 @@ class Photographs:
 
 @pytest.fixture(scope="session")
 def photographs(tmp_path_factory):
-    config = TrainerConfig(
-        workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=32, ema_decay=0.5, evaluate="both", seed=3
-    )
+    config = TrainerConfig(workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=32, ema_decay=0.5, seed=3)
     task = nnx_task(Network, loss, optax.adam(0.01), {"accuracy": right}, predict)
     found = Photographs(tiny_images("validation", (20, 24, 3), 4, encoding="jpeg"), Trainer(task, config))
     found.trainer.train(found.input, max_steps=3)

@@ -193,7 +193,7 @@ def test_a_task_that_cannot_predict_passes_on_the_losses_and_an_iterable_has_no_
 
 def test_only_the_first_of_several_epochs_passes_its_records_on(dense_task, vector_input, config):
     parts = []
-    trainer = Trainer(dense_task, config(ema_decay=0.5, evaluate="both", fast_dev_run=1))
+    trainer = Trainer(dense_task, config(fast_dev_run=1))
     trainer.evaluate(vector_input, on_records=parts.append, check_padding=True)
     assert sum(len(part.loss) for part in parts) == 16
 
