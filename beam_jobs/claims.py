@@ -64,19 +64,21 @@ class Claim:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
 
 
-def claim(storage: Storage, plan: SplitPlan) -> None:
-    """Claims the split for this plan. Raises ConversionError if another plan owns it and may not be overwritten."""
-    job, path, mine = plan.job, join(plan.job.output_dir, naming.plan_file(plan.split)), Claim.of(plan)
+def claim(storage: Storage, plan: SplitPlan) -> bool:
+    """Claims the split for this plan; returns whether it was free.
+
+    Raises ConversionError if another plan owns it and may not be overwritten."""
+    job, path, mine = plan.job, claim_path(plan), Claim.of(plan)
     check_mergeable(find_manifest(job.output_dir, storage), job)
     if not storage.exists(path):
         _check_vacant(storage, plan)
     if storage.create(path, sealed_line(dataclasses.asdict(mine))):
-        return
+        return True
     there = _read(storage, path, plan)
     same_raw = None in (there.raw_checksum, mine.raw_checksum) or there.raw_checksum == mine.raw_checksum
     if there.plan == mine.plan and (same_raw or not job.overwrite):
         _resume(storage, plan, there)
-        return
+        return False
     if not job.overwrite:
         change = _changed_source(there, mine) or first_change(storage, plan, there.plan, there.num_shards, there.seed)
         change = f"In the raw data, {change}" if change else "Raw data, label files, options or infeed's version differ"
@@ -86,6 +88,12 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
         )
     _remove_split(storage, job.output_dir, plan.split, there)
     _publish(storage, path, mine)
+    return False
+
+
+def claim_path(plan: SplitPlan) -> str:
+    """The file of the plan's claim."""
+    return join(plan.job.output_dir, naming.plan_file(plan.split))
 
 
 def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
@@ -101,7 +109,7 @@ def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
             "Restore the old data, let --verify-existing compare the bytes (a copy has the same), give another "
             "directory, or replace the split with --overwrite."
         )
-    _publish(storage, join(job.output_dir, naming.plan_file(plan.split)), mine)
+    _publish(storage, claim_path(plan), mine)
 
 
 def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
@@ -127,7 +135,7 @@ def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
 
 def renew_claim(storage: Storage, plan: SplitPlan) -> None:
     """Updates the claim, once all shards are proven to match the current raw data."""
-    path, mine = join(plan.job.output_dir, naming.plan_file(plan.split)), Claim.of(plan)
+    path, mine = claim_path(plan), Claim.of(plan)
     if _read(storage, path, plan).raw_checksum != mine.raw_checksum:
         _publish(storage, path, mine)
 

@@ -52,7 +52,10 @@ def commit_split(
     if len(rejected) > job.max_bad_records:
         raise ConversionError(*_rejected_message(job, split, rejected))
     if not records:
-        raise ConversionError(_empty_message(job, split, len(rejected)))
+        listed = join(job.output_dir, rejects_file(split))
+        raise ConversionError(
+            f"split {split!r} has no records: its {len(rejected)} inputs were all rejected. {listed} lists them."
+        )
     entry = _publish_index(storage, plan, proven)
     fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
@@ -74,22 +77,14 @@ def commit_split(
 
 def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
     yield f"split {split!r}: {counted(len(rejected), 'bad record')}; --max-bad-records allows {job.max_bad_records}:"
-    yield from (f"  {line.key}: {line.error}" for line in rejected[:10])
+    for line in rejected[:10]:
+        is_file = line.uri.rpartition("/")[2] == line.key.rpartition("/")[2]
+        yield f"  {line.uri if is_file else line.key}: {line.error}"
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
     listed = join(job.output_dir, rejects_file(split))
     remedy = f"Leave them out with --max-bad-records={len(rejected)}, or repair them and add --overwrite."
     yield f"All are listed in {listed}. {remedy}"
-
-
-def _empty_message(job: ConversionJob, split: str, rejected: int) -> str:
-    if rejected:
-        listed = join(job.output_dir, rejects_file(split))
-        return f"split {split!r} has no records: its {rejected} inputs were all rejected. {listed} lists them."
-    return (
-        f"split {split!r} has no records: its sources contain nothing to convert. If it is a fraction of them, give a "
-        "larger --validation-fraction, or 0 for no validation split."
-    )
 
 
 def _publish_index(storage: Storage, plan: SplitPlan, proven: CompleteSplit) -> SplitEntry:

@@ -16,13 +16,13 @@ from apache_beam import pvalue
 from apache_beam.metrics.metric import Metrics
 
 from beam_jobs.bucket_sums import BucketSums, add_sums, measure
-from beam_jobs.claims import claim
+from beam_jobs.claims import claim, claim_path
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Packer, Source
 from beam_jobs.packed_files import raw_storage, remove_packed_files, scanned
-from beam_jobs.plausible import check_target
+from beam_jobs.plausible import check_size
 from beam_jobs.receipts import finished_shards
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
@@ -135,25 +135,32 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
         for shard, refs in _plan(job, split, sums, sampled).assign(bucket, values):
             yield _key(job, split, shard), refs
         return
-    summaries = list(values)
-    for split in job.splits:
-        plan = _plan(job, split, sums, sampled)
-        with verdict_on_error(job, split):
-            check_scanned(plan, [s for s in summaries if job.sources[s.source].split == split])
-            check_target(plan)
-            finished = _claimed(plan)
+    summaries, new = list(values), list[str]()
+    plans = [_plan(job, split, sums, sampled) for split in job.splits]
+    for plan in plans:
+        with verdict_on_error(job, plan.split):
+            check_scanned(plan, [s for s in summaries if job.sources[s.source].split == plan.split])
+            check_size(plan)
+    for plan in plans:
+        with verdict_on_error(job, plan.split):
+            finished = _claimed(plan, new)
         for shard in range(plan.num_shards):  # so that shards without rows are written, too
-            yield _key(job, split, shard), finished.get(shard, References.of([]))
+            yield _key(job, plan.split, shard), finished.get(shard, References.of([]))
     for summary in summaries:
         yield _SUMMARIES, summary
 
 
-def _claimed(plan: SplitPlan) -> dict[int, ShardResult]:
-    """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather."""
+def _claimed(plan: SplitPlan, new: list[str]) -> dict[int, ShardResult]:
+    """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather.
+
+    new: the claims on other splits of this run, to which this one is added. If one is refused, none stays."""
     job, storage = plan.job, open_storage(plan.job.output_dir)
     try:
-        claim(storage, plan)
+        if claim(storage, plan):
+            new.append(claim_path(plan))
     except ConversionError:  # another plan owns the split: nobody needs what was packed for this one
+        for path in new:
+            storage.delete(path)
         for split in job.splits:
             remove_packed_files(job, split, of_job=True)
         raise

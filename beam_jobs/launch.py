@@ -21,7 +21,7 @@ from beam_jobs.completeness import check_expected
 from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.converter import Packer, Source
 from beam_jobs.packed_files import scanned
-from beam_jobs.plausible import check_target, empty_shards
+from beam_jobs.plausible import check_size, empty_shards
 from beam_jobs.receipts import parse_receipt
 from beam_jobs.references import References
 from beam_jobs.report import empty_folders
@@ -102,7 +102,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
         check_expected(job, split, add_sums(sums.values()).records)
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
         plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
-        check_target(plan)
+        check_size(plan)
         yield _of_plan(plan, pieces, tuple(empty_folders(split, empty)))
 
 

@@ -29,9 +29,14 @@ def check_places(raw_data: str, output_dir: str) -> None:
         raise OptionError(f"{problem}. Give an output directory outside the raw data.")
 
 
-def check_target(plan: SplitPlan) -> None:
-    """Raises ConversionError if --target-shard-bytes would produce more shards than there are records."""
+def check_size(plan: SplitPlan) -> None:
+    """Raises ConversionError if there are no records, or --target-shard-bytes would produce more shards than them."""
     job, records = plan.job, plan.total.records
+    if not records:
+        raise ConversionError(
+            f"split {plan.split!r} has no records: its sources contain nothing to convert. If it is a fraction of "
+            f"them, give a larger --{plan.split}-fraction, or 0 for no such split."
+        )
     size = plan.sampled.scaled(plan.total.bytes)
     if plan.split in job.num_shards or job.target_shard_bytes * records >= size:
         return

@@ -148,7 +148,7 @@ def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_sha
         return ""
     gone = len(known) - seen
     change = new or (f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone" if gone > 0 else "")
-    if not change or getattr(plan.job.converter, "validation_fraction", None) is None:
+    if not change or getattr(plan.job.converter, "held_out", None) is None:
         return change
     return f"{change} {'in' if new else 'from'} this split, as with another --validation-fraction"
 

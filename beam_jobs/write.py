@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import google_crc32c
 import numpy as np
 
-from beam_jobs.claims import Claim, read_claim
+from beam_jobs.claims import Claim, claim_path, read_claim
 from beam_jobs.column_sums import RecordSums
 from beam_jobs.completeness import ShardResult
 from beam_jobs.converter import Reject
@@ -23,7 +23,7 @@ from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import RawDataError
 from pipeline.shards.example import example_pieces
 from pipeline.shards.key_digest import add_digests, key_digest
-from pipeline.shards.naming import plan_file, receipt_file
+from pipeline.shards.naming import receipt_file
 from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends
 from pipeline.storage.storage import Sink, Storage, join, pieces_of
 
@@ -166,7 +166,7 @@ def _refuse_other_bytes(output: Storage, plan: SplitPlan, receipt: Receipt, chan
 
 
 def _claim(storage: Storage, plan: SplitPlan) -> Claim:
-    return read_claim(storage, join(plan.job.output_dir, plan_file(plan.split)))
+    return read_claim(storage, claim_path(plan))
 
 
 def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References) -> bool:

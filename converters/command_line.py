@@ -36,7 +36,7 @@ def conversion_parser(
 ) -> argparse.ArgumentParser:
     """The parser of a command, with the options that all commands share. doc and examples: as for Parser.
 
-    raw_data: help for the raw_option. fraction: what --validation-fraction does, if there is one."""
+    raw_data: help for the raw_option. fraction: what --validation-fraction and --test-fraction take, if at all."""
     parser = Parser(f"converters.{command}", doc, examples, usage=f"%(prog)s {raw_option} --output DIR [options]")
     option, metavar = raw_option.split()
     parser.add_argument(option, required=True, metavar=metavar, help=raw_data)
@@ -53,8 +53,9 @@ def conversion_parser(
     for split in splits:
         parser.add_argument(f"--num-{split}-shards", type=int, help="overrides --target-shard-bytes")
     if fraction:
-        help_text = f"{fraction}, becomes the validation split, the rest train (0: train only)"
-        parser.add_argument("--validation-fraction", type=float, help=help_text)
+        for split in ("validation", "test"):
+            help_text = f"{fraction}, becomes the {split} split, the rest train (0: none)"
+            parser.add_argument(f"--{split}-fraction", type=float, help=help_text)
     add_options(parser)
     return parser
 

@@ -16,7 +16,7 @@ from converters.command_line import chosen_splits, conversion_parser, parsed, ru
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.images.options import add_image_options, to_jpeg_of
-from converters.raw.splits import SPLITS
+from converters.raw.splits import SPLITS, held_out_of
 from pipeline.tools.command import Console
 
 EXAMPLES = (
@@ -29,11 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     to_jpeg = to_jpeg_of(args)
-    splits = chosen_splits(args, SPLITS)
+    splits, held_out = chosen_splits(args, SPLITS), held_out_of(args)
     with scratch_of(args, args.raw_data_dir) as scratch:
         with Console().status("looking for class folders"):  # reads an archive to its end
-            raw = find_folders(args.raw_data_dir, splits, args.validation_fraction, scratch)
-        converter = ImageFolderConverter(raw.classes, args.validation_fraction, to_jpeg)
+            raw = find_folders(args.raw_data_dir, splits, held_out, scratch)
+        converter = ImageFolderConverter(raw.classes, held_out, to_jpeg)
         return run(args, rest, converter, raw.sources, scratch, notices=raw.notices)
 
 

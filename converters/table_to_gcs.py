@@ -17,7 +17,7 @@ from beam_jobs.plausible import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names
-from converters.raw.splits import SPLITS
+from converters.raw.splits import SPLITS, held_out_of
 from converters.table.columns import ALL, CLASS_NAME, KINDS, SKIP, Column, find_columns, given_values
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import check_columns, check_delimiter, find_tables
@@ -40,10 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.gcs_output_path)
-    tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
+    held_out = held_out_of(args)
+    tables = find_tables(args.raw_data_dir, splits, held_out)
     check_columns(tables.paths, wanted, args.delimiter)
     notices = [_not_converted(path) for path in tables.others if path != args.label_file]
-    shared = (args.key_column, args.delimiter, args.validation_fraction, to_jpeg)
+    shared = (args.key_column, args.delimiter, held_out, to_jpeg)
     with Console().status("looking at the columns"):  # reads every row of every table
         if args.image_column:
             converter = ImageTableConverter(args.image_column, _target(args, tables.paths), *shared)

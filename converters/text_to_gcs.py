@@ -16,7 +16,7 @@ from beam_jobs.launch import exit_with
 from beam_jobs.plausible import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.raw.class_names import label_text
-from converters.raw.splits import SPLITS
+from converters.raw.splits import SPLITS, held_out_of
 from converters.table.layouts import check_columns, check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
@@ -41,9 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.gcs_output_path)
     reading = DocumentFormat(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
-    texts = find_texts(args.raw_data_dir, splits, args.validation_fraction, reading)
+    held_out = held_out_of(args)
+    texts = find_texts(args.raw_data_dir, splits, held_out, reading)
     check_columns(texts.tables, {"--text-column": [args.text_column]}, args.delimiter)
-    info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, args.validation_fraction)
+    info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, held_out)
     return run(args, rest, TextConverter(info, reading), texts.sources, notices=list(_not_read(texts.others)))
 
 

@@ -51,13 +51,13 @@ class TextInfo:
     """How the text of a dataset became rows of tokens.
 
     tokenizer: with which the text was encoded. sequence_length: tokens per row, with padding. packing: "documents"
-    fills rows with complete documents as far as possible; "concat" cuts them wherever a row ends. validation_fraction:
-    of the documents, chosen by a hash of their text; None if the splits were given."""
+    fills rows with complete documents as far as possible; "concat" cuts them wherever a row ends. held_out: the
+    shares of the documents for validation and test, chosen by a hash of their text; None if the splits were given."""
 
     tokenizer: Tokenizer
     sequence_length: int
     packing: Packing
-    validation_fraction: float | None = None
+    held_out: tuple[float, float] | None = None
 
     def fields(self) -> dict[str, Any]:
         """The content of text.json, as plain JSON types."""
@@ -66,8 +66,8 @@ class TextInfo:
             "sequence_length": self.sequence_length,
             "packing": self.packing,
         }
-        if self.validation_fraction is not None:
-            fields["validation_fraction"] = self.validation_fraction
+        if self.held_out is not None:
+            fields["held_out"] = self.held_out
         return fields
 
     def tokenizer_file(self) -> dict[str, bytes]:
@@ -97,12 +97,12 @@ class TextFields:
     tokenizer: _Settings
     sequence_length: Number
     packing: Packing
-    validation_fraction: float | None = None
+    held_out: tuple[float, float] | None = None
 
     def info(self, file: JsonFile, directory: str) -> TextInfo:
         """What they say. file: that has them. directory: of its tokenizer.json. Raises file.error."""
         tokenizer = _tokenizer(file, directory, self.tokenizer)
-        return TextInfo(tokenizer, self.sequence_length, self.packing, self.validation_fraction)
+        return TextInfo(tokenizer, self.sequence_length, self.packing, self.held_out)
 
 
 def read_text_info(directory: str) -> TextInfo:

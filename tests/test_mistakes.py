@@ -50,6 +50,7 @@ COMMAND_LINES = {
     f"convert images --raw-data-dir=flat {OUT}": r"Put the images of each class into a folder",
     FOLDERS: r"If these are the class folders, give --validation-fraction",
     "convert images --raw-data-dir=classes --output=classes/shards --validation-fraction=0": r"outside the raw data",
+    f"{FOLDERS} --validation-fraction=0.5 --test-fraction=0.5": r"-fraction are 1 together: nothing is left",
     f"{FOLDERS} --validation-fraction=1.5": r"--validation-fraction=1\.5: must be at least 0 and below 1",
     f"{FOLDERS} --validation-fraction=0 --splits=tain": r"unknown split 'tain'\. Did you mean 'train'\?",
     f"{FOLDERS} --validation-fraction=0 --target-shard-byte=5MB": r"Did you mean --target-shard-bytes\?",

@@ -38,11 +38,11 @@ def latest_checkpoint(workdir: str) -> int | None:
 
 
 def get_variable_names(checkpoint_path: str, step: int | None = None, *, all_arrays: bool = False) -> list[str]:
-    """The names of the model's parameters in a checkpoint, such as "dense/kernel".
+    """The names of the model's arrays in a checkpoint: parameters, such as "params/dense/kernel", and statistics.
 
     checkpoint_path: a work directory, local or gs://, or one checkpoint in it, <workdir>/checkpoints/<step>.
-    step: which checkpoint of a work directory to read; default: the newest. all_arrays: also the arrays of the
-    optimizer, the averages and the model's statistics, with complete names: "variables/params/dense/kernel".
+    step: which checkpoint of a work directory to read; default: the newest. all_arrays: also those of the optimizer and
+    the averages, with complete names: "variables/params/dense/kernel".
     Raises CheckpointError for a checkpoint that is missing or damaged."""
     return [*_found(checkpoint_path, step, all_arrays)[1]]
 
@@ -57,7 +57,7 @@ def get_variable_value(
     directory, names, arrays = _found(checkpoint_path, step, all_arrays)
     if name not in names:
         nearest = ", ".join(get_close_matches(name, names, cutoff=0.3)) or "none"
-        what = "array" if all_arrays else "parameter (all_arrays=True has other arrays)"
+        what = "array" if all_arrays else "array of the model (all_arrays=True has others)"
         raise OptionError(f"{directory} has no {what} {name!r}. It has {len(names)}; nearest are: {nearest}.")
     return read_array(directory, names[name], arrays[names[name]])
 
@@ -65,7 +65,7 @@ def get_variable_value(
 def _found(checkpoint_path: str, step: int | None, all_arrays: bool) -> tuple[str, dict[str, str], dict[str, Any]]:
     """The directory of a checkpoint; the names to call arrays by -> those that they have there; these -> the arrays."""
     workdir, step = listing.find_elsewhere(checkpoint_path, step)
-    directory, below = listing.checkpoints_directory(workdir), "" if all_arrays else "variables/params/"
+    directory, below = listing.checkpoints_directory(workdir), "" if all_arrays else "variables/"
     arrays = read_contents(open_storage(workdir), directory, step)["arrays"]
     names = {name.removeprefix(below): name for name in arrays if name.startswith(below)}
     return join(directory, str(step)), names, arrays

@@ -77,8 +77,6 @@ class Recipe(ABC):
 
     def __post_init__(self) -> None:
         check_number("follow_seconds", self.follow_seconds, above=0)
-        if self.export.export_best and self.trainer.keep_best is None:
-            raise OptionError("export_best without keep_best: give --keep-best METRIC, as in the training.")
         if not isinstance(self.trainer.workdir, str):
             raise OptionError("workdir is not given. Give trainer=settings(workdir=...), or --workdir to the command.")
 

@@ -1,10 +1,10 @@
 """The flags that every recipe has: the settings of a training with other defaults, and those of an export.
 
-Stdlib only, so that --help appears immediately."""
+Imports neither JAX nor NumPy, so that --help appears immediately."""
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from tyro.conf import Fixed
 
@@ -28,11 +28,7 @@ class Export:
 
     export_path: str | None = None
     """Where exports are published, each in a directory named by the time; may be gs://... Default: <workdir>/export.
-    If given, a training run also exports its model when it ends."""
-    export_best: Fixed[bool] = False
-    """Export the best checkpoint, by --keep-best, rather than the newest."""
-    export_model: Fixed[Literal["params", "ema"] | None] = None
-    """Which parameters to export: those that were trained, or their average. Default: what is evaluated."""
+    If given, a training run also exports its model when it ends. --checkpoint-path exports another checkpoint."""
     export_keep: Fixed[int | None] = None
     """How many exports to keep there. Default: all."""
     export_tolerance: float = 1e-5

@@ -14,7 +14,7 @@ from beam_jobs.references import File, Reference, References
 from converters.images import image_records
 from converters.images.image_archives import class_files
 from converters.raw.class_names import names_digest, position
-from converters.raw.splits import is_hidden, is_of
+from converters.raw.splits import HeldOut, is_hidden, is_of
 from converters.raw.tars import Member
 from converters.raw.zips import ZipMember, unpacked
 from pipeline.raw.image_files import ToJpeg
@@ -36,10 +36,10 @@ SCHEMA = Schema(
 
 @dataclass(frozen=True)
 class ImageFolderConverter:
-    """classes: of all splits, sorted. validation_fraction: None if each split has its own folders."""
+    """classes: of all splits, sorted. held_out: None if each split has its own folders."""
 
     classes: tuple[str, ...]
-    validation_fraction: float | None = None
+    held_out: HeldOut | None = None
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
 
     name = "image_folder"
@@ -63,7 +63,7 @@ class ImageFolderConverter:
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
         for class_name, file, member in _files(storage, source):
             place = f"{class_name}/{member.name}" if class_name else member.name
-            if is_of(source.split, place, self.validation_fraction):
+            if is_of(source.split, place, self.held_out):
                 row = self._reference(f"{source.split}/{place}", class_name, file, member)
                 yield _zipped(row, member) if source.kind == "zip" else row
 

@@ -15,7 +15,7 @@ from beam_jobs.converter import Source
 from beam_jobs.report import empty_classes
 from beam_jobs.scratch import Scratch
 from converters.images.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, archive_stem, open_archive
-from converters.raw.splits import SPLITS, check_fraction, chosen, first_few, is_hidden, open_raw_data
+from converters.raw.splits import SPLITS, HeldOut, chosen, first_few, is_hidden, open_raw_data
 from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Stat, Storage, find_file, join
@@ -51,22 +51,20 @@ _Folders = Mapping[str, _ClassFolders | PackedFolder]  # by split
 
 
 def find_folders(
-    raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, scratch: Scratch | None = None
+    raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None, scratch: Scratch | None = None
 ) -> RawFolders:
     """The sources of the chosen splits, or of all splits that exist.
 
-    validation_fraction: None for folders by split. scratch: for a .tar.gz, None forbids writing.
+    held_out: None for folders by split. scratch: for a .tar.gz, None forbids writing.
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
-    if validation_fraction is not None:
-        check_fraction(validation_fraction)
-    find = _by_split if validation_fraction is None else _one_set
+    find = _by_split if held_out is None else _one_set
     raw = _Raw(storage, raw_data_dir, scratch)
     folders, notices = find(raw)
     for folder in folders.values():
         _check_classes(folder)
-    if validation_fraction:
-        folders = {**folders, "validation": folders["train"]}
+    if held_out is not None:
+        folders = dict.fromkeys(held_out.splits, folders["train"])
     wanted = chosen(raw_data_dir, splits, folders)
     return RawFolders(
         tuple(source for split in wanted for source in folders[split].sources(split)),

@@ -1,12 +1,14 @@
 """Which splits raw data has, first checks of --raw-data-dir, and error texts that the searches for raw data share.
 
-Splits are named by files and folders, or a fraction of all records, chosen by a hash, is for validation."""
+Splits are named by files and folders, or shares of all records, chosen by a hash, are held out."""
 
+import argparse
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from pipeline.errors import RawDataError, check_number
+from pipeline.errors import OptionError, RawDataError, check_number
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
@@ -41,14 +43,13 @@ def chosen(raw_data_dir: str, splits: Sequence[str], found: Collection[str]) -> 
 
 
 def by_split(
-    raw_data_dir: str, names: Sequence[str], fraction: float | None, *, name: re.Pattern[str], wanted: str
+    raw_data_dir: str, names: Sequence[str], held_out: "HeldOut | None", *, name: re.Pattern[str], wanted: str
 ) -> Mapping[str, Sequence[str]]:
-    """The names of files by split, in the order of SPLITS. Raises RawDataError if none names a split, OptionError.
+    """The names of files by split, in the order of SPLITS. Raises RawDataError if none names a split.
 
-    fraction: None if the names state the split, in the first group of the pattern. wanted: examples, for the error."""
-    if fraction is not None:
-        check_fraction(fraction)
-        return {"train": names, "validation": names} if fraction else {"train": names}
+    held_out: None if the names state the split, in the first group of the pattern. wanted: examples, for the error."""
+    if held_out is not None:
+        return dict.fromkeys(held_out.splits, names)
     found: dict[str, list[str]] = {}
     for match in filter(None, map(name.fullmatch, names)):
         found.setdefault("validation" if match[1] == "val" else match[1], []).append(match[0])
@@ -60,19 +61,40 @@ def by_split(
     return {split: found[split] for split in SPLITS if split in found}
 
 
-def check_fraction(fraction: float) -> None:
-    """Raises OptionError for a --validation-fraction outside [0, 1)."""
-    check_number("--validation-fraction", fraction, at_least=0, below=1)
+class HeldOut(NamedTuple):
+    """The shares of all records that become the splits validation and test, decided only by a hash of a record's place
+    ("<class>/<name>" of a file). So adding files moves no others, and a larger share has the files of a smaller one."""
+
+    validation: float
+    test: float = 0.0
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """Those that get records."""
+        return [split for split in SPLITS if getattr(self, split, True)]
+
+    def split_of(self, place: str) -> str:
+        """Where the record belongs."""
+        digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY).digest()
+        number = int.from_bytes(digest, "big")
+        if number < self.validation * 2**64:
+            return "validation"
+        return "test" if number < sum(self) * 2**64 else "train"
 
 
-def is_of(split: str, place: str, fraction: float | None) -> bool:
-    """Whether a record is in the split. fraction: for validation; None if each split has its own raw data."""
-    return fraction is None or is_validation(place, fraction) == (split == "validation")
+def held_out_of(args: argparse.Namespace) -> HeldOut | None:
+    """The shares that the options ask for; None if the raw data has splits. Raises OptionError."""
+    given = args.validation_fraction, args.test_fraction
+    for option, fraction in zip(("--validation-fraction", "--test-fraction"), given, strict=True):
+        check_number(option, fraction, at_least=0, below=1)
+    if given == (None, None):
+        return None
+    shares = HeldOut(*(fraction or 0.0 for fraction in given))
+    if sum(shares) >= 1:
+        raise OptionError(f"--validation-fraction and --test-fraction are {sum(shares):g} together: nothing is left.")
+    return shares
 
 
-def is_validation(place: str, fraction: float) -> bool:
-    """Whether a record is in the validation split, decided only by a hash of its place ("<class>/<name>" of a file).
-
-    So adding files moves no others, and a larger fraction includes the files of a smaller one."""
-    digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
+def is_of(split: str, place: str, held_out: HeldOut | None) -> bool:
+    """Whether a record is in the split. held_out: None if each split has its own raw data."""
+    return held_out is None or held_out.split_of(place) == split

@@ -15,7 +15,7 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bounded
 from converters.images.image_records import IMAGE_FEATURES, image_features, member_error
-from converters.raw.splits import is_of
+from converters.raw.splits import HeldOut, is_of
 from converters.raw.tars import Member
 from converters.table.columns import Column, features_of, labels_of, names_of
 from pipeline.errors import StorageError
@@ -45,13 +45,13 @@ class ImageTableConverter:
     another key_column.
 
     column: of the paths. target: the columns of labels or numbers. delimiter: of csv, None for the default.
-    validation_fraction: None if each split has its own tables."""
+    held_out: None if each split has its own tables."""
 
     column: str
     target: tuple[Column, ...] = ()
     key_column: str | None = None
     delimiter: str | None = None
-    validation_fraction: float | None = None
+    held_out: HeldOut | None = None
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
 
     name = "image_table"
@@ -77,7 +77,7 @@ class ImageTableConverter:
         mine = (
             (place, bounded(ref))
             for place, ref in found
-            if is_of(source.split, ref.key.removeprefix(f"{source.split}/"), self.validation_fraction)
+            if is_of(source.split, ref.key.removeprefix(f"{source.split}/"), self.held_out)
         )
         while batch := list(itertools.islice(mine, _ROWS_PER_BATCH)):
             yield References.of(in_parallel(lambda each: _at_image(storage, *each), batch))

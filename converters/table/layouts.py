@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
-from converters.raw.splits import by_split, chosen, first_few, open_raw_data
+from converters.raw.splits import HeldOut, by_split, chosen, first_few, open_raw_data
 from pipeline.errors import OptionError, RawDataError, did_you_mean
 from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, column_names
 from pipeline.storage.schemes import open_storage
@@ -26,8 +26,8 @@ class RawTables:
     others: tuple[str, ...] = ()
 
 
-def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None) -> RawTables:
-    """The sources of the chosen splits, or of all splits that exist. validation_fraction: None for tables by split.
+def find_tables(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None) -> RawTables:
+    """The sources of the chosen splits, or of all splits that exist. held_out: None for tables by split.
 
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
@@ -36,7 +36,7 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
     if not names:
         raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: {first_few(files)}.")
     wanted = "table of a split, like train.csv or validation-1.jsonl"
-    tables = by_split(raw_data_dir, names, validation_fraction, name=_NAME, wanted=wanted)
+    tables = by_split(raw_data_dir, names, held_out, name=_NAME, wanted=wanted)
     sources = [
         Source(split, join(raw_data_dir, name), files[name], bytes=files[name].bytes, kind="file")
         for split in chosen(raw_data_dir, splits, tables)

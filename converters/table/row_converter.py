@@ -14,7 +14,7 @@ from beam_jobs.converter import Converted, Pack, Reject, Source, Unusable
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
 from converters.raw.batches import batches
-from converters.raw.splits import is_of
+from converters.raw.splits import HeldOut, is_of
 from converters.table.columns import Column, features_of, labels_of, names_of, values_of
 from converters.table.converter import find_image
 from pipeline.errors import SchemaError
@@ -38,7 +38,7 @@ class RowConverter:
     columns: tuple[Column, ...]
     key_column: str | None = None
     delimiter: str | None = None
-    validation_fraction: float | None = None
+    held_out: HeldOut | None = None
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
     name: str = "table"
 
@@ -71,7 +71,7 @@ class RowConverter:
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
         rows = table_rows(storage, source.uri, self.delimiter, names_of(self.columns, self.key_column))
         keyed = (self._keyed(source, row) for row in rows)
-        mine = (each for each in keyed if is_of(source.split, each[0], self.validation_fraction))
+        mine = (each for each in keyed if is_of(source.split, each[0], self.held_out))
         return batches(mine, lambda each: each[1].size, _WINDOW_BYTES)
 
     def _keyed(self, source: Source, row: TableRow) -> tuple[str, TableRow]:

@@ -13,7 +13,7 @@ from beam_jobs.converter import Converted, Pack, Source, Unusable, files_of
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import File, Reference, References
 from converters.raw.batches import batches
-from converters.raw.splits import is_of
+from converters.raw.splits import HeldOut, is_of
 from converters.text.documents import Document, DocumentFormat, documents
 from converters.text.packing import EncodedDocuments, Piece, packed_rows
 from pipeline.shards.example import encode_integer_examples
@@ -73,7 +73,7 @@ class TextConverter:
             "tokenizer": dict(self.info.tokenizer.settings()),
             "sequence_length": self.info.sequence_length,
             "packing": self.info.packing,
-            "validation_fraction": self.info.validation_fraction,
+            "held_out": self.info.held_out,
             **asdict(self.reading),
         }
 
@@ -96,10 +96,9 @@ class TextConverter:
 
     def _is_of(self, split: str, raw: bytes) -> bool:
         """By the text, so that copies of a document are in one split."""
-        if self.info.validation_fraction is None:
+        if self.info.held_out is None:
             return True
-        digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
-        return is_of(split, digest, self.info.validation_fraction)
+        return is_of(split, hashlib.blake2b(raw, digest_size=16).hexdigest(), HeldOut(*self.info.held_out))
 
     def pack(self, source: Source, number: int, window: Sequence[_KeyedDocument]) -> Pack:
         texts = [found.document.raw for found in window if not found.document.error]

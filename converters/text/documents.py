@@ -16,7 +16,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
-from converters.raw.splits import by_split, chosen, first_few, is_hidden, open_raw_data
+from converters.raw.splits import HeldOut, by_split, chosen, first_few, is_hidden, open_raw_data
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
 from pipeline.raw.compressed import uncompressed
@@ -177,10 +177,8 @@ class RawTexts:
     others: tuple[str, ...]
 
 
-def find_texts(
-    raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, reading: DocumentFormat
-) -> RawTexts:
-    """The sources of the chosen splits, or of all splits that exist. validation_fraction: None for files by split.
+def find_texts(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None, reading: DocumentFormat) -> RawTexts:
+    """The sources of the chosen splits, or of all splits that exist. held_out: None for files by split.
 
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
@@ -194,7 +192,7 @@ def find_texts(
             f"{first_few(files)}."
         )
     wanted = "files of a split, such as train/a.txt or validation-1.jsonl"
-    names = by_split(raw_data_dir, list(texts), validation_fraction, name=_SPLIT, wanted=wanted)
+    names = by_split(raw_data_dir, list(texts), held_out, name=_SPLIT, wanted=wanted)
     read = set(itertools.chain.from_iterable(names.values()))
     sources = (
         source

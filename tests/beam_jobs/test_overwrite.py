@@ -42,6 +42,20 @@ def test_another_plan_is_refused_with_both_digests_and_the_way_out(raw_imagenet,
     assert shard_digests(out) == before
 
 
+def test_a_conversion_that_is_refused_before_it_writes_claims_nothing(raw_imagenet, out, raw_image_folder, tmp_path):
+    with pytest.raises(ConversionError, match="less than the mean record of split 'validation'"):
+        raw_imagenet.convert(tmp_path / "tiny", "--num-train-shards=3", "--target-shard-bytes=1")
+    assert not files(tmp_path / "tiny")
+    before = files(out)
+    with pytest.raises(ConversionError, match="holds split 'train' of another plan"):
+        raw_imagenet.convert(out, "--num-validation-shards=2", "--splits=validation,train")
+    assert files(out) == before
+    raw_image_folder.write()
+    with pytest.raises(ConversionError, match="'validation' has no records.* give a larger --validation-fraction"):
+        raw_image_folder.convert(tmp_path / "none", "--max-bad-records=9", "--validation-fraction=0.000001")
+    raw_image_folder.convert(tmp_path / "none", "--max-bad-records=9", "--validation-fraction=0.3")
+
+
 @pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["plain", "overwrite"])
 @pytest.mark.parametrize("indexed", [False, True])
 def test_shards_that_no_conversion_wrote_are_never_replaced(raw_imagenet, out, tmp_path, shard_digests, flags, indexed):

@@ -16,6 +16,7 @@ from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, low
 from converters.command_line import beam_options
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
+from converters.raw.splits import HeldOut
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.local import LocalStorage
 
@@ -37,8 +38,8 @@ def job(tmp_path_factory):
     for i in range(IMAGES):
         (raw / f"noise/{i}.png").write_bytes(png(i))
     (raw / "noise/0.png").write_bytes(b"no image")
-    found = find_folders(str(raw), [], 0.0)
-    converter = ImageFolderConverter(found.classes, 0.0)
+    found = find_folders(str(raw), [], HeldOut(0.0))
+    converter = ImageFolderConverter(found.classes, HeldOut(0.0))
     return ConversionJob(
         converter, found.sources, str(raw.parent / "out"), target_shard_bytes=TARGET, max_bad_records=1
     )
@@ -88,7 +89,7 @@ def test_a_sample_without_a_valid_image_does_not_change_the_estimate(job, tmp_pa
     (tmp_path / "raw/noise").mkdir(parents=True)
     for i in range(50):
         (tmp_path / f"raw/noise/{i}.png").write_bytes(b"no image")
-    bad = dataclasses.replace(job, sources=find_folders(str(tmp_path / "raw"), [], 0.0).sources)
+    bad = dataclasses.replace(job, sources=find_folders(str(tmp_path / "raw"), [], HeldOut(0.0)).sources)
     sample = candidates(bad, "train", rows(bad))
     assert sample
     assert convert_sample(bad, sample) == Sampled()

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from converters.raw.splits import HeldOut
 from converters.table.columns import CLASS_NAME, Column
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
@@ -118,8 +119,8 @@ def test_a_cell_too_long_for_a_path_is_listed_and_makes_no_other_row_wide(table,
 def test_rows_with_long_keys_are_each_assigned_to_exactly_one_split(table, raw_tables, fraction):
     raw_tables.write_images()
     table("all.csv", "file,id\n" + "".join(f"img/0.jpg,{i}{'x' * 5000}\n" for i in range(20)))
-    sources = find_tables(str(raw_tables.directory), [], fraction).sources
-    converter = ImageTableConverter("file", (), "id", validation_fraction=fraction)
+    sources = find_tables(str(raw_tables.directory), [], HeldOut(fraction)).sources
+    converter = ImageTableConverter("file", (), "id", held_out=HeldOut(fraction))
     found = [row for source in sources for refs in converter.scan(open_storage("/"), source) for row in refs]
     assert len({row.key.partition("/")[2] for row in found}) == len(found) == 20
 

@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 from converted import ledger_of, records_of
 from PIL import Image
 
-from converters.raw.splits import is_validation
+from converters.raw.splits import HeldOut
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
 from pipeline.errors import ConversionError
@@ -118,7 +118,7 @@ def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, tmp_path):
         split: {f"img/{record['image/filename'][0].decode()}" for record in records_of(tmp_path / "out", split)}
         for split in ("train", "validation")
     }
-    assert names["validation"] == {name for name in raw_tables.images if is_validation(name, 0.3)}
+    assert names["validation"] == {name for name in raw_tables.images if HeldOut(0.3).split_of(name) == "validation"}
     assert names["train"] == set(raw_tables.images) - names["validation"]
     assert 2 <= len(names["validation"]) <= 16
 

@@ -17,6 +17,7 @@ from converters.imagenet.layouts import find_raw, read_synsets
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
+from converters.raw.splits import HeldOut
 from converters.table.columns import CLASS_NAME, Column, find_columns
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
@@ -57,10 +58,10 @@ def find_imagenet(directory):
     return ImagenetConverter(synsets, raw.validation_labels), raw.sources
 
 
-def find_image_folder(fraction):
+def find_image_folder(held_out):
     def find(directory):
-        raw = find_folders(directory, [], fraction)
-        return ImageFolderConverter(raw.classes, fraction), raw.sources
+        raw = find_folders(directory, [], held_out)
+        return ImageFolderConverter(raw.classes, held_out), raw.sources
 
     return find
 
@@ -107,22 +108,22 @@ def find_image_tables(directory):
 
 
 def find_text_tables(directory):
-    tables = find_tables(directory, [], 0.3)
+    tables = find_tables(directory, [], HeldOut(0.3))
     (found,) = find_columns(tables.paths, None, {"about": "category", "*": "skip"}, "|")
     about = replace(found, shape=(None,), key="labels", separator="|", required=True)
-    return RowConverter((Column("text", "text", required=True), about), validation_fraction=0.3), tables.sources
+    return RowConverter((Column("text", "text", required=True), about), held_out=HeldOut(0.3)), tables.sources
 
 
 def find_rows(directory):
-    tables = find_tables(directory, [], 0.3)
+    tables = find_tables(directory, [], HeldOut(0.3))
     columns = find_columns(tables.paths, None, {"city": "category", "rooms": "int64"})
     columns = tuple(replace(column, required=column.name == "city") for column in columns)
-    return RowConverter(columns, validation_fraction=0.3), tables.sources
+    return RowConverter(columns, held_out=HeldOut(0.3)), tables.sources
 
 
 def find_texts_to_pack(directory):
-    found = find_texts(directory, [], 0.3, DocumentFormat())
-    return TextConverter(TextInfo(ByteTokenizer(), 64, "concat", 0.3)), found.sources
+    found = find_texts(directory, [], HeldOut(0.3), DocumentFormat())
+    return TextConverter(TextInfo(ByteTokenizer(), 64, "concat", HeldOut(0.3))), found.sources
 
 
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
@@ -138,8 +139,8 @@ IMAGE_TABLES = (
 )
 TEXT_TABLES = tuple({"columns": (Column("about", "category", names=("x",), separator=each),)} for each in "|,")
 PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
-    {"info": TextInfo(ByteTokenizer(), 65, "concat", 0.3)},
-    {"info": TextInfo(ByteTokenizer(), 64, "documents", 0.3)},
+    {"info": TextInfo(ByteTokenizer(), 65, "concat", HeldOut(0.3))},
+    {"info": TextInfo(ByteTokenizer(), 64, "documents", HeldOut(0.3))},
     {"info": TextInfo(ByteTokenizer(), 64, "concat", 0.1)},
     *({"info": TextInfo(CharacterTokenizer(alphabet), 64, "concat", 0.3)} for alphabet in ("ab", "b")),
     *(
@@ -151,7 +152,7 @@ PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
 ROWS = (
     *({"columns": (Column("price", kind),)} for kind in ("float32", "text")),
     *({"columns": (column,)} for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))),
-    *({"name": "x"}, {"key_column": "note"}, {"delimiter": ";"}, {"validation_fraction": 0.1}),
+    *({"name": "x"}, {"key_column": "note"}, {"delimiter": ";"}, {"held_out": HeldOut(0.1)}),
     *IMAGE_FOLDER[1:],
 )
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
@@ -160,7 +161,7 @@ CONVERTERS = {
     "imagenet folders": Row(find_imagenet, IMAGENET),
     "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
     "image folder archives": Row(find_image_folder(None), IMAGE_FOLDER),
-    "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER, beside=()),
+    "image folder": Row(find_image_folder(HeldOut(0.3)), IMAGE_FOLDER, beside=()),
     "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
     "jsonl of texts": Row(find_text_tables, TEXT_TABLES),
     "rows of csv and jsonl": Row(find_rows, ROWS),

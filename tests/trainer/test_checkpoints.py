@@ -99,8 +99,8 @@ def test_an_array_or_step_that_does_not_exist_is_one_clear_error(printed, option
 
 def test_python_names_and_reads_parameters_and_other_arrays_of_any_checkpoint(workdir):
     names = get_variable_names(workdir)
-    assert names == ["a/b/w"]
-    value = get_variable_value(workdir, "a/b/w", step=10)
+    assert names == ["params/a/b/w"]
+    value = get_variable_value(workdir, "params/a/b/w", step=10)
     assert isinstance(value, np.ndarray)
     np.testing.assert_array_equal(value, W)
     checkpoint = f"{workdir}/checkpoints/10"
@@ -115,12 +115,12 @@ def test_python_reads_no_array_but_the_one_that_it_was_asked_for(tmp_path):
     data.write_bytes(b"")  # of w, which is in a file of its own
     assert get_variable_value(workdir, "step", all_arrays=True) == 20
     with pytest.raises(CheckpointError, match="variables/params/a/b/w of .*/20/state"):
-        get_variable_value(workdir, "a/b/w")
+        get_variable_value(workdir, "params/a/b/w")
 
 
 def test_a_missing_array_step_or_checkpoint_is_one_clear_error_in_python(workdir, tmp_path):
-    with pytest.raises(OptionError, match="has no parameter .* 'a/w'"):
-        get_variable_value(workdir, "a/w")
+    with pytest.raises(OptionError, match="has no array of the model .* 'params/a/w'"):
+        get_variable_value(workdir, "params/a/w")
     with pytest.raises(OptionError, match="has no array 'keys'"):
         get_variable_value(workdir, "keys", all_arrays=True)
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 11\. It has: \[10, 20\]"):

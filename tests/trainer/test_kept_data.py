@@ -202,7 +202,7 @@ def test_a_damaged_description_is_an_error_before_anything_is_evaluated(run, tmp
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharacterTokenizer("ab"), None], ids=str)
 def test_a_description_that_was_kept_is_read_as_it_was(tmp_path, tokenizer):
-    text = tokenizer and TextInfo(tokenizer, 16, "concat", 0.25)
+    text = tokenizer and TextInfo(tokenizer, 16, "concat", (0.25, 0.0))
     description = replace(pets().info.description, text=text)
     keep(str(tmp_path), description)
     assert kept(str(tmp_path)) == description

@@ -107,9 +107,7 @@ def _export(trainer: Trainer, recipe: Recipe) -> None:
     result = trainer.export(
         wanted.export_path or join(recipe.trainer.workdir, "export"),
         recipe.eval_input,
-        step="best" if wanted.export_best else None,
         checkpoint_path=recipe.checkpoint_path,
-        model=wanted.export_model,
         labels=recipe.class_names(),
         tolerance=wanted.export_tolerance,
         keep=wanted.export_keep,

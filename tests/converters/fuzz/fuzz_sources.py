@@ -19,6 +19,7 @@ from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw, rea
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
+from converters.raw.splits import HeldOut
 from converters.table.columns import find_columns
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
@@ -71,14 +72,14 @@ def find_image_tables(raw: str, out: str):
 
 
 def find_text_tables(raw: str, out: str):
-    tables = find_tables(raw, [], 0.3)
+    tables = find_tables(raw, [], HeldOut(0.3))
     columns = find_columns(tables.paths, None, {"text": "text", "about": "category", "*": "skip"})
-    return RowConverter(columns, validation_fraction=0.3), tables.sources
+    return RowConverter(columns, held_out=HeldOut(0.3)), tables.sources
 
 
 def find_rows(raw: str, out: str):
-    tables = find_tables(raw, [], 0.3)
-    return RowConverter(find_columns(tables.paths, None, {}), validation_fraction=0.3), tables.sources
+    tables = find_tables(raw, [], HeldOut(0.3))
+    return RowConverter(find_columns(tables.paths, None, {}), held_out=HeldOut(0.3)), tables.sources
 
 
 def in_records(files: Files) -> int:

@@ -11,7 +11,7 @@ from raw_data.images import make_image
 
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
-from converters.raw.splits import is_validation
+from converters.raw.splits import HeldOut
 from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
@@ -62,13 +62,30 @@ def test_a_fraction_cuts_one_set_of_folders_in_two_without_loss(raw_image_folder
     train, validation = (names(single(records_of(tmp_path / "out", split))) for split in ("train", "validation"))
     assert train | validation == images_of(raw_image_folder)
     assert not train & validation
-    assert validation == {(c, f) for c, f in train | validation if is_validation(f"{c}/{f}", 0.3)}
+    assert validation == {(c, f) for c, f in train | validation if HeldOut(0.3).split_of(f"{c}/{f}") == "validation"}
     assert 2 <= len(validation) <= 14
+
+
+def test_a_test_fraction_takes_images_of_train_and_leaves_validation_as_it_is(raw_image_folder, tmp_path):
+    raw_image_folder.write()
+    for out, *fractions in (("two", "0.3"), ("three", "0.3", "0.3"), ("test", "0", "0.3")):
+        options = [f"--{split}-fraction={each}" for split, each in zip(("validation", "test"), fractions, strict=False)]
+        raw_image_folder.convert(tmp_path / out, "--max-bad-records=3", *options)
+
+    def split(out, name):
+        return names(single(records_of(tmp_path / out, name)))
+
+    assert split("three", "validation") == split("two", "validation")
+    assert split("three", "train") | split("three", "test") == split("two", "train")
+    assert len(split("three", "test")) >= 2
+    assert split("test", "train") | split("test", "test") == images_of(raw_image_folder)
+    assert not (tmp_path / "test" / "_shards" / "validation.plan.json").exists()
 
 
 def test_the_validation_split_depends_on_names_and_grows_with_the_fraction():
     places = [f"class {i % 7}/{i}.jpg" for i in range(20_000)]
-    chosen = {fraction: {p for p in places if is_validation(p, fraction)} for fraction in (0.0, 0.1, 0.2, 0.999)}
+    fractions = (0.0, 0.1, 0.2, 0.999)
+    chosen = {each: {p for p in places if HeldOut(each).split_of(p) == "validation"} for each in fractions}
     assert [round(len(found) / len(places), 2) for found in chosen.values()] == [0.0, 0.1, 0.2, 1.0]
     assert chosen[0.1] < chosen[0.2] < chosen[0.999]
     # Fixed for good: another hash would move images between the splits of a data set that grows.
@@ -83,8 +100,9 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
     (train / "cat/.thumbnails").mkdir()
     (train / "cat/more").mkdir()
     (train / "dog/empty.png").write_bytes(b"")
-    with pytest.raises(ConversionError, match=r"split 'train': 6 bad records"):
+    with pytest.raises(ConversionError, match=r"split 'train': 6 bad records") as refused:
         raw_image_folder.convert(tmp_path / "out")
+    assert f"  {train}/cat/notes.txt: not a JPEG" in str(refused.value)  # by its path, not by its key
     assert ledger_of(tmp_path / "out") == {
         "train/README.md": "a file beside the class folders: it has no class",
         "train/cat/more": "a folder, not a file",
@@ -126,8 +144,8 @@ def test_options_change_the_images_and_the_plan(raw_image_folder, tmp_path):
 
 
 def test_sizes_are_predicted_within_a_few_bytes_where_images_stay_as_they_are(raw_image_folder):
-    raw = find_folders(str(raw_image_folder.write().directory), [], 0)
-    converter = ImageFolderConverter(raw.classes, 0)
+    raw = find_folders(str(raw_image_folder.write().directory), [], HeldOut(0))
+    converter = ImageFolderConverter(raw.classes, HeldOut(0))
     for source in raw.sources:
         for refs in converter.scan(LocalStorage(), source):
             for ref, predicted in zip(refs, converter.record_bytes(refs), strict=True):
@@ -167,7 +185,7 @@ def test_a_layout_that_is_not_quite_right_is_one_clear_error(tmp_path, folders, 
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(RawDataError, match=message):
-        find_folders(str(tmp_path), [], fraction)
+        find_folders(str(tmp_path), [], fraction and HeldOut(fraction))
 
 
 def test_the_summary_counts_exif_rotations_and_animated_gifs(raw_image_folder, tmp_path, capsys):

@@ -105,7 +105,7 @@ class TestConversions:
         assert totals == [entry.totals for entry in splits.values()]
         assert sum(each["num_documents"] for each in totals) == len(raw.texts)
         assert sum(each["num_bytes"] for each in totals) == sum(len(text.encode()) for text in raw.texts)
-        assert read_text_info(str(tmp_path / "out")) == TextInfo(CharacterTokenizer(), 32, "documents", 0.3)
+        assert read_text_info(str(tmp_path / "out")) == TextInfo(CharacterTokenizer(), 32, "documents", (0.3, 0.0))
         assert not list((tmp_path / "out/_scratch").iterdir())
 
     def test_a_dry_run_writes_nothing_and_foresees_the_same_plan(self, tmp_path, capsys):

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from beam_jobs.converter import files_of
 from converters import text_to_gcs
+from converters.raw.splits import HeldOut
 from converters.text import documents as layouts
 from converters.text.documents import DocumentFormat, find_texts
 from pipeline import describe, verify
@@ -70,10 +71,10 @@ def test_only_files_whose_documents_can_be_found_anywhere_are_cut_into_slices(
     row = {"a.jsonl": json.dumps({"text": "x" * 20}) + "\n"}.get(name, "x" * 30 + "\n\n")
     raw = write(tmp_path / "raw", {name: row * (450 // len(row))})
     reading = DocumentFormat(unit)
-    assert len(find_texts(str(raw), [], 0.0, reading).sources) == sources
+    assert len(find_texts(str(raw), [], HeldOut(0.0), reading).sources) == sources
     (raw / f"{name}.gz").write_bytes(gzip.compress(Path(raw / name).read_bytes(), 0))
     (raw / name).unlink()
-    assert len(find_texts(str(raw), [], 0.0, reading).sources) == 1
+    assert len(find_texts(str(raw), [], HeldOut(0.0), reading).sources) == 1
 
 
 def test_slices_change_neither_documents_nor_totals(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ class Uploads(Callback):
 
     def on_checkpoint_complete(self, end):
         assert threading.current_thread() is threading.main_thread()
-        np.testing.assert_array_equal(get_variable_value(end.path, "a"), self._saved[end.step])
+        np.testing.assert_array_equal(get_variable_value(end.path, "params/a"), self._saved[end.step])
         end.reports.scalars(end.step, {"uploads": 1.0})
         self.heard.append(("complete", end.step))
 
