@@ -29,8 +29,8 @@ def docstring_lines(tree: ast.Module):
 
 
 def guides(root: Path) -> list[Path]:
-    """The pages for users, which are in the packages; those about the project are in the root."""
-    return [page for package in PACKAGES for page in (root / package).rglob("*.md")]
+    """The pages for users; those about the project are in the root."""
+    return [*(root / "docs").glob("*.md")]
 
 
 if __name__ == "__main__":

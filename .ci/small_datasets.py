@@ -1,4 +1,4 @@
-"""MNIST's and CIFAR-10's files in small, of scikit-learn's digits: what converters/SOURCES.md's commands convert."""
+"""MNIST's and CIFAR-10's files in small, of scikit-learn's digits: what docs/sources.md's commands convert."""
 
 import gzip
 import io

@@ -46,5 +46,5 @@ compare(requirements(checkout), requirements(staged), "the metadata of the wheel
 
 top = {name.split("/")[0] for name in code(checkout)}
 assert top == {"infeed", "pipeline", "trainer", "converters", "beam_jobs"}, top
-assert {"converters/imagenet/synsets.txt", "pipeline/shards/FORMAT.md"} <= checkout.keys()
+assert "converters/imagenet/synsets.txt" in checkout
 print("top-level names:", sorted(top))

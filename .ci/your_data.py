@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests/making python .ci/your_data.py PACKAGES    PACKAGES: where Debian's mate-backgrounds is unpacked
 
-books/: infeed's pages as text. photos/: folders of tiles cut out of photographs, as JPEG, PNG and WebP. ILSVRC2012/:
-ImageNet's tars with ten of its classes. flowers/: the photos as a table. records/: TFRecord files.
-tensorflow_datasets/: a dataset prepared by TFDS."""
+books/: infeed's pages as text. iris/: the table as Parquet. photos/: folders of tiles cut out of photographs, as JPEG,
+PNG and WebP. ILSVRC2012/: ImageNet's tars with ten of its classes. flowers/: the photos as a table. records/: TFRecord
+files. tensorflow_datasets/: a dataset prepared by TFDS."""
 
 import csv
 import io
@@ -15,10 +15,12 @@ from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
+import pyarrow
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
-from sklearn.datasets import load_digits
+from pyarrow import parquet
+from sklearn.datasets import load_digits, load_iris
 from tiles import tiles
 
 CLASSES = 12
@@ -50,6 +52,16 @@ def write_table(photos: Path, out: Path) -> None:
         rows = csv.writer(file)
         rows.writerow(["file", "flower"])
         rows.writerows([f"../{path}", path.parent.name] for path in sorted(photos.glob("*/*")))
+
+
+def write_iris(out: Path) -> None:
+    """The flowers as Parquet: four numbers and a species."""
+    out.mkdir()
+    iris = load_iris()
+    names = [name.removesuffix(" (cm)").replace(" ", "_") for name in iris.feature_names]
+    columns = dict(zip(names, iris.data.T, strict=True))
+    columns["species"] = [str(iris.target_names[number]) for number in iris.target]
+    parquet.write_table(pyarrow.table(columns), out / "iris.parquet")
 
 
 def jpeg(pixels) -> bytes:
@@ -124,6 +136,7 @@ def main() -> None:
     write_photos(Path(sys.argv[1]), Path("photos"))
     write_table(Path("photos"), Path("flowers"))
     write_books(Path("books"))
+    write_iris(Path("iris"))
     digits = load_digits()
     images, labels = [jpeg(pixels) for pixels in digits.images], digits.target.tolist()
     write_imagenet(images, labels, Path("ILSVRC2012"))

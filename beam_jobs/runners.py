@@ -21,7 +21,7 @@ from pipeline.tools.command import Console
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
 _PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
-_PAGE = "beam_jobs/RUNNERS.md has both commands."
+_PAGE = "docs/runners.md has both commands."
 _Block = contextlib.AbstractContextManager[None]
 _REASON_LENGTH = 160  # of each end
 _OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")  # in the text of an error from a job that started
@@ -215,7 +215,7 @@ RUNNERS: Mapping[str, Preset] = {
     ),
     "dataflow": Preset(
         "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner",
-        "Google Cloud, with --project and --region (beam_jobs/RUNNERS.md)",
+        "Google Cloud, with --project and --region (docs/runners.md)",
         check=dataflow.check,
         check_job=dataflow.check_job,
         around=dataflow.prepared,

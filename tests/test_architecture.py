@@ -48,5 +48,5 @@ def test_every_link_of_a_page_leads_to_a_file():
 def test_readme_names_the_key_features():
     text = (ROOT / "README.md").read_text()
     for word in ("imagenet_to_gcs", "TPU", "tf.data", "padded", "_mask", "Task", "optax", "iterations_per_loop"):
-        assert word in text.partition("## Try it")[0], word
+        assert word in text.partition("## Your own data")[0], word
     assert len([path for path in ROOT.iterdir() if path.is_file() and path.name[0] != "."]) <= 9

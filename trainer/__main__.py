@@ -64,7 +64,7 @@ def _help() -> str:
         f"usage: {program('trainer')} RECIPE [options]\n",
         f"{command_of('trainer').purpose}\n",
         f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,",
-        "PYTHONPATH or what is installed. MODULE alone means its class Config: see trainer/RECIPES.md.",
+        "PYTHONPATH or what is installed. MODULE alone means its class Config: see docs/recipes.md.",
         "RECIPE --help lists the options of a recipe.\n",
         help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe")),
     )

@@ -1,8 +1,8 @@
 """A recipe: what `python -m trainer` needs to train, evaluate and predict, with its fields as flags.
 
-Write a frozen, kw_only dataclass that subclasses Recipe, or DataRecipe for data that open_dataset reads; RECIPES.md has
-examples. This module imports neither JAX nor TensorFlow: a recipe that imports them inside its methods shows --help
-and reports wrong flags immediately."""
+Write a frozen, kw_only dataclass that subclasses Recipe, or DataRecipe for data that open_dataset reads. Examples are in
+docs/recipes.md. This module imports neither JAX nor TensorFlow: a recipe that imports them inside its methods shows
+--help and reports wrong flags immediately."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

@@ -194,7 +194,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         due = "" if proof["num_records"] is None else f" of {proof['num_records']:,}"
         data = f" of {proof['data']}" if proof["data"] else ""
         proven = "proven exact" if proof["proven"] else "not proven"
-        told = f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data} counted, {proven}"
+        told = f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data}, {proven}"
         yield from _metrics("evaluation", told, proof["metrics"])
     for directory, evaluated in found["evaluations"].items():
         name, step = eval_name(directory), evaluated["step"]

@@ -127,7 +127,8 @@ class TrainResult:
 
     def __str__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        lines = [f"steps {self.start_step} to {self.step}: {values}", self.speed, *self.evaluations]
+        steps = f"steps {self.start_step} to {self.step}: {values or 'nothing to train'}"
+        lines = [steps, self.speed, *self.evaluations]
         return "\n".join(str(line) for line in lines if line)
 
     __repr__ = __str__

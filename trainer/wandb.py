@@ -1,4 +1,4 @@
-"""A callback for Weights & Biases. Needs the extra `wandb`; CALLBACKS.md shows its use, and how to write another."""
+"""A callback for Weights & Biases. Needs the extra `wandb`; docs/callbacks.md shows its use, and how to write one."""
 
 import secrets
 from typing import Any

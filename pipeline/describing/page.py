@@ -28,7 +28,7 @@ MOST_REASONS = 30
 PER_CLASS = "Records of each class"
 MOST_LINES = 3  # texts, and values, below a picture
 ALIKE = "Reasons that differ only in their numbers are counted together; the text is that of the example."
-NO_RECIPE = "None of infeed's recipes trains on these records unchanged. trainer/RECIPES.md shows how to write one."
+NO_RECIPE = "None of infeed's recipes trains on these records unchanged. docs/recipes.md shows how to write one."
 
 
 def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInfo | None, made_by: str) -> Page:

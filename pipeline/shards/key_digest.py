@@ -1,6 +1,6 @@
 """The digest of a split's keys: a sum of hashes, so it depends neither on their order nor on who computes which part.
 
-Conversions and the index builder write it; the split verifier recomputes it. FORMAT.md freezes it. Pure."""
+Conversions and the index builder write it; the split verifier recomputes it. docs/format.md freezes it. Pure."""
 
 import hashlib
 from collections.abc import Iterable

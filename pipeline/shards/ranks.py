@@ -1,6 +1,6 @@
 """The rank of a record: a keyed hash of its key, which decides its place in the split. Pure.
 
-Conversions sort by it, so they need no shuffle and no central list. FORMAT.md freezes it: it must never change."""
+Conversions sort by it, so they need no shuffle and no central list. docs/format.md freezes it: it must never change."""
 
 import hashlib
 

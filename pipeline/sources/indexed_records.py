@@ -163,7 +163,7 @@ def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndar
 def key_of(dataset: str, split: str, values: Mapping[str, Sequence[Any]]) -> bytes | None:
     """The key of a record in its conversion; None if it cannot be derived from the record.
 
-    FORMAT.md defines this for ImageNet only."""
+    docs/format.md defines this for ImageNet only."""
     if dataset != "imagenet2012" or not values.get("image/filename") or not values.get("image/class/synset"):
         return None
     folder = values["image/class/synset"][0] + b"/" if split == "train" else b""

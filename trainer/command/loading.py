@@ -32,7 +32,7 @@ from trainer.user_code import described, source_lines
 LIBRARIES = ("flax", "jax", "jaxlib", "optax", "orbax", "scipy", "tensorboard", "tensorflow", "tyro")
 METHODS = {"task": "task(self)", "train_input": "train_input(self, ctx)", "eval_input": "eval_input(self, ctx)"}
 DECORATOR = "Put @dataclass(frozen=True, kw_only=True) above the class."
-HOW = "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; trainer/RECIPES.md has examples."
+HOW = "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; docs/recipes.md has examples."
 EXIT_OF_TYRO = 2
 SETTING = re.compile(r"""(?<![\w.\-'"(])([a-z][a-z_0-9]*)(?:=(True|False)\b|(=|\b))""")  # in a sentence
 HELP = frozenset({"-h", "--help", "--help-all"})
@@ -147,7 +147,7 @@ def _check_class(found: Any, where: str) -> None:
     if inspect.get_annotations(found) and "__dataclass_fields__" not in vars(found):
         raise OptionError(f"{where} is not a dataclass. {DECORATOR}")
     if missing := [METHODS[name] for name in METHODS if name in found.__abstractmethods__]:
-        raise OptionError(f"{where} lacks the methods {', '.join(missing)}. trainer/RECIPES.md has examples.")
+        raise OptionError(f"{where} lacks the methods {', '.join(missing)}. docs/recipes.md has examples.")
     inherited = fields(DataRecipe if issubclass(found, DataRecipe) else Recipe)
     own = {each.name for each in fields(found)} - {each.name for each in inherited}
     for settings in (TrainerConfig, Devices, Distributed):

@@ -18,6 +18,7 @@ from trainer.command.loading import HELP, parsed, recipe_class
 from trainer.command.names import is_ours
 from trainer.history.segments import Command, read_history
 from trainer.kept_data import kept, records_like
+from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
 
 log = logger("trainer")
@@ -66,15 +67,16 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
         return recipe
     given = {option.partition("=")[0].lstrip("-").replace("-", "_") for option in options if option.startswith("--")}
     given |= {option.removeprefix("no_") for option in given}
-    taken = {key: then[key] for key in changed if key not in given and not is_dataclass(then[key])}
+    taken = {key: then[key] for key in changed if key not in given}
     missing = {key: value for key, value in taken.items() if is_ours(name) or _is_number(value)}
-    if missing:
-        log.info("as in the training: %s", ", ".join(f"{key} {value}" for key, value in missing.items()))
+    if named := [f"{key} {value}" for key, value in missing.items() if not is_dataclass(value)]:
+        log.info("as in the training: %s", ", ".join(named))
     return replace(recipe, **missing)
 
 
 def _is_number(value: Any) -> bool:
-    return all(isinstance(each, int | float) for each in (value if isinstance(value, tuple) else (value,)))
+    values = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(each, int | float | OptimizerConfig) for each in values)  # whose texts name no code
 
 
 def _own(recipe: Recipe) -> dict[str, Any]:

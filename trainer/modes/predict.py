@@ -248,7 +248,7 @@ def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
     try:
         start = read_history(workdir).starts[-1]
         batch = jax.tree.map(lambda leaf: np.zeros(leaf[1:], leaf[0]), start.batch, is_leaf=lambda x: type(x) is list)
-        names = ("precision", "ema_decay", "evaluate", "batch_axis")
+        names = ("precision", "ema_decay", "evaluate", "batch_axis", "keep_best", "keep_best_mode")
         taken = {name: start.settings[name] for name in names}
         config = TrainerConfig(workdir=workdir, global_batch_size=len(batch[MASK]), **taken)
     except (LookupError, TypeError, ValueError) as error:

@@ -43,7 +43,7 @@ def image_data(config: Any, description: Description | None) -> ImageData:
     config: the images recipe, which imports this module; image_key, label_key and num_classes are its flags.
     Raises OptionError, which names the flag to give, if these are ambiguous."""
     if description is None:
-        raise OptionError(f"{config.data_name} has no schema of its records. Convert them: converters/SOURCES.md.")
+        raise OptionError(f"{config.data_name} has no schema of its records. Convert them: docs/sources.md.")
     schema = description.schema
     image = _image_key(config, schema)
     label = _label_key(config, schema, description.labels)
@@ -74,7 +74,7 @@ def _image_key(config: Any, schema: Schema) -> str:
             hint = f"Give --image-key, one of: {', '.join(sorted(bytes_features))}."
         raise OptionError(
             f"{config.data_name}: the image features are {found}; expected exactly one. {hint} Other data need a "
-            "recipe of your own: trainer/RECIPES.md."
+            "recipe of your own: docs/recipes.md."
         )
     return images[0]
 

@@ -1,4 +1,4 @@
-"""FORMAT.md, frozen: these bytes must never change. A failure here means that old datasets can no longer be read."""
+"""docs/format.md, frozen: these bytes must never change. A failure means that old datasets cannot be read."""
 
 import json
 

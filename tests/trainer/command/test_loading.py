@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -11,10 +11,11 @@ from trainer.__main__ import main
 from trainer.command.names import is_ours
 from trainer.command.recorded import as_trained
 from trainer.history.segments import Command, Start, append
+from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import Recipe, settings
 
 BASE = """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from trainer.recipe import Recipe, TrainerConfig, settings
 """
 METHODS = """
@@ -89,6 +90,7 @@ class Own(Recipe):
     sizes: tuple[int, ...] = (1,)
     module: str = "mine"
     flip: bool = True
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def task(self):
         raise NotImplementedError
@@ -99,8 +101,8 @@ class Own(Recipe):
     eval_input = train_input
 
 
-def test_of_a_recipe_of_ones_own_only_numbers_are_taken_and_none_that_is_given(tmp_path):
-    options = ["--width=3", "--sizes", "4", "5", "--module=theirs", f"--workdir={tmp_path}"]
+def test_of_a_recipe_of_ones_own_numbers_and_the_optimizer_are_taken_but_none_that_is_given(tmp_path):
+    options = ["--width=3", "--sizes", "4", "5", "--module=theirs", "--optimizer=sgd", f"--workdir={tmp_path}"]
     (tmp_path / "train").mkdir()
     append(
         str(tmp_path),
@@ -109,6 +111,7 @@ def test_of_a_recipe_of_ones_own_only_numbers_are_taken_and_none_that_is_given(t
     recipe = Own(mode="evaluate", trainer=settings(workdir=str(tmp_path)))
     taken = as_trained(recipe, "own:Own", ["--workdir", str(tmp_path)])
     assert (taken.width, taken.sizes, taken.module) == (3, (4, 5), "mine")
+    assert taken.optimizer.optimizer == "sgd"  # its statistics are in the checkpoint
     given = as_trained(recipe, "own:Own", ["--width=1"])
     assert (given.width, given.sizes) == (1, (4, 5))
     unflipped = as_trained(Own(mode="evaluate", flip=False, trainer=recipe.trainer), "own:Own", ["--no-flip"])

@@ -156,10 +156,10 @@ def test_a_run_in_python_leaves_its_results_as_files_and_prints_them_in_a_few_li
 
 def test_the_model_of_a_run_in_python_is_loaded_with_its_task(dense_task, vectors, config):
     task = replace(dense_task, predict_fn=lambda variables, batch: {"logits": batch["x"] @ variables.params["a"]})
-    trainer = Trainer(task, config(ema_decay=0.9))
-    trainer.train(train_dataset(vectors), max_steps=4)
+    trainer = Trainer(task, config(ema_decay=0.9, keep_best="loss", keep_best_mode="min"))
+    trainer.train_and_evaluate(train_dataset(vectors), eval_dataset(vectors), max_steps=4)
     predicted = [row["logits"] for row in trainer.predict(eval_dataset(vectors))]
-    model = load(trainer.config.workdir, task=task)
+    model = load(trainer.config.workdir, "best", task=task)
     assert model.inputs["x"].shape[1:] == vectors["x"].shape[1:]
     np.testing.assert_allclose(model.predict({"x": vectors["x"]})["logits"], predicted, rtol=1e-6)
     with pytest.raises(CheckpointError, match="load takes that program's task as task="):
