@@ -9,7 +9,7 @@ name such as module.py is saved under it in the current directory, for the block
 same name, one after the other, are one program.
 
 FORKS, a variable, is the address of a process that has imported the heavy libraries (forks.py), and FORKS_PID its
-pid: python blocks and the trainings of bash blocks run in forks of it, unless the block sets variables of its own."""
+pid: python blocks and the runs of bash blocks are forks of it, unless the block sets variables of its own."""
 
 import itertools
 import os

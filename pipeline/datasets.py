@@ -138,7 +138,7 @@ def train_dataset(
         host's share of the shuffle windows if that is more, up to 3 GiB, so that each block is one request.
     stall_seconds: how long to wait for one batch before a StallError, which logs all stacks.
     workers: processes that make the batches, each its rows of every batch. Bits do not depend on it. 0: threads of this
-        process, which one lock of Python bounds. Needed where the input waits although cores are idle. The source and
+        process, which the GIL bounds. Needed where the input waits although cores are idle. The source and
         the ops are pickled: ops must be in a module that another process can import.
     on_error: what to do with a record that is damaged, or cannot be parsed or decoded. "raise": raise an error that
         names it. "skip": use the next good record of its source instead, the same one for any number of hosts and

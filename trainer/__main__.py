@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
         print(f"interrupted: {interrupted}", file=sys.stderr)
         return exits.EXIT_INTERRUPTED
     except KeyboardInterrupt:
-        print("interrupted; run the same command again: a training resumes from its newest checkpoint", file=sys.stderr)
+        print("interrupted; run the same command again: a run resumes from its newest checkpoint", file=sys.stderr)
         return exits.EXIT_INTERRUPTED
     except Exception as error:
         if (lines := _of_user(error)) is None:

@@ -17,7 +17,7 @@ from trainer.mesh_flags import axis_sizes, partition_rules
 __all__ = ["LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
 
 Model = Literal["params", "ema"]
-"""Of a training: the parameters that it updates, or their average."""
+"""Of a run: the parameters that it updates, or their average."""
 PrecisionName = Literal["f32", "bf16", "bf16_params"]
 """See TrainerConfig.precision."""
 LoopMode = Literal["auto", "scan", "step"]

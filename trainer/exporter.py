@@ -11,7 +11,7 @@ __all__ = ["Exporter", "When"]
 
 When = Literal["best", "latest", "final"]
 """best: after an evaluation that is better than that of the newest export. latest: after every one. final: after the
-last one of a training."""
+last one of a run."""
 
 
 class Exporter(Callback):

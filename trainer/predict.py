@@ -68,7 +68,7 @@ class Raw(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code. Raises InfeedError."""
     parser = Parser("trainer.predict", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints"))
-    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a training, local or gs://bucket/dir")
+    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir")
     parser.add_argument("files", metavar="FILES", nargs="+", help="images, tables, or folders of them")
     parser.add_argument("--step", help="which checkpoint: a number, or best (default: the newest)")
     parser.add_argument("--recipe", metavar="MODULE:CLASS", help="the recipe of the training, if it is not infeed's")

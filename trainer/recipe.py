@@ -1,6 +1,6 @@
 """A recipe: what `python -m trainer` needs to train, evaluate and predict, with its fields as flags.
 
-Write a frozen, kw_only dataclass that subclasses Recipe, or DataRecipe for data that open_dataset reads. Examples are in
+Write a frozen, kw_only dataclass that subclasses Recipe, or DataRecipe for data that open_dataset reads; see
 docs/recipes.md. This module imports neither JAX nor TensorFlow: a recipe that imports them inside its methods shows
 --help and reports wrong flags immediately."""
 
@@ -158,7 +158,7 @@ class Recipe(ABC):
             if self.mode not in ("evaluate", "predict", "export", "sample"):
                 raise OptionError(
                     f"checkpoint_path={self.checkpoint_path!r} with mode={self.mode}: only evaluate, predict, export "
-                    "and sample use it. To begin a training with its parameters, give --init-from."
+                    "and sample use it. To begin a run with its parameters, give --init-from."
                 )
             _ = self.trained_in
             return

@@ -1,4 +1,4 @@
-"""python -m trainer.report WORKDIR: how a training is doing, in about twenty lines: state, metrics, proof, speed.
+"""python -m trainer.report WORKDIR: how a run is doing, in about twenty lines: state, metrics, proof, speed.
 
 It only reads files, so it is safe while the training is running. WORKDIR may be on a disk or gs://. Curves over steps,
 and comparisons of runs, are TensorBoard's. Needs neither JAX nor TensorFlow."""
@@ -59,7 +59,7 @@ OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite")
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
     parser = Parser("trainer.report", __doc__, EXAMPLES, ("trainer.checkpoints", "trainer.seen"))
-    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a training, local or gs://bucket/dir")
+    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     found = read_report(args.workdir)
@@ -78,12 +78,12 @@ def read_report(workdir: str) -> dict[str, Any]:
     Shares are between 0 and 1. Raises OptionError if there is no training, CheckpointError for a damaged file."""
     storage = open_storage(workdir)
     if not storage.remote and not Path(workdir).is_dir():
-        raise OptionError(f"{workdir} is not a directory. Give the --workdir of a training.")
+        raise OptionError(f"{workdir} is not a directory. Give the --workdir of a run.")
     history, saved, (step, scalars) = read_history(workdir), finished_steps(workdir), newest(join(workdir, TRAIN))
     if not (history.starts or saved or step is not None):
         raise OptionError(
-            f"{workdir} has no training: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give the --workdir "
-            "of a training."
+            f"{workdir} has no run: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give the --workdir "
+            "of a run."
         )
     last, start = (history.segments[-1], history.starts[-1]) if history.starts else (None, None)
     step = last.end.step if last and last.end else max([step or 0, *saved[-1:]])
@@ -180,7 +180,7 @@ def _file(workdir: str, name: str) -> JsonFile:
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(name, text) of what people ask of a training."""
+    """(name, text) of what people ask of a run."""
     of = f" of {found['max_steps']:,}" if isinstance(found["max_steps"], int) else ""
     yield "state", f"{found['state']} at step {found['step']:,}{of}" + f": {found['reason']}" * bool(found["reason"])
     if found["last_report_time"]:

@@ -32,7 +32,7 @@ LONG_STEPS = 10
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
     parser = Parser("trainer.seen", __doc__, EXAMPLES, ("trainer.report", "trainer.checkpoints"))
-    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a training, local or gs://bucket/dir")
+    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir")
     parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
     parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")
     parser.add_argument("--rows", type=int, help=f"records of each step to show (default: {ROWS}; with --json, all)")

@@ -1,4 +1,4 @@
-"""The flags that every recipe has: the settings of a training with other defaults, and those of an export.
+"""The flags that every recipe has: the settings of a run with other defaults, and those of an export.
 
 Imports neither JAX nor NumPy, so that --help appears immediately."""
 

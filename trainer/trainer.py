@@ -48,7 +48,7 @@ class Trainer:
     KeyboardInterrupt, after which further calls are possible; a second one exits immediately with code 130. A program's
     own handlers of these signals are kept, and outside of the main thread none are installed.
 
-    warm_start: the arrays that a training begins with if the work directory has no checkpoint.
+    warm_start: the arrays that a run begins with if the work directory has no checkpoint.
     command: the recipe and options that segments.jsonl names."""
 
     def __init__(
@@ -252,7 +252,7 @@ def load(
     workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the newest. Needs no data: the
     training has kept a description of them (description.json).
     recipe: the recipe of the training, or its class, whose options are then those of the training; only infeed's own
-    are found without, as what a work directory names may be anyone's code. task: of a training without a recipe.
+    are found without, as what a work directory names may be anyone's code. task: of a run without a recipe.
     Raises CheckpointError if there is no such checkpoint, or its arrays are not those of the recipe's model;
     OptionError if the recipe has to be given."""
     from trainer.command.recorded import ONE_DEVICE, recipe_without_data  # recipes are made of this module

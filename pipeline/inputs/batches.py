@@ -63,7 +63,7 @@ def planned_rows(order: Any, position: Position, rows: Sequence[range], together
 class Turns:
     """Lets the threads that read and that decode work one at a time, as long as neither waits for anything else.
 
-    Both hold Python's lock nearly all the time where records are small. Left alone, they would hand it over at every
+    Both hold the GIL most of the time where records are small. Left alone, they would hand it over at every
     step of NumPy, which doubles the CPU time of small records. One that waits for a disk, or for other threads, keeps
     the other waiting for no longer than 5 ms a batch."""
 

@@ -1,7 +1,7 @@
 """A worker process: makes its rows of every batch, as a host of its own would, and writes them into shared slots.
 
 Loads neither JAX nor TensorFlow, unless an op does. It ends with the process that started it, however that ends: then
-it has another parent. One whose op holds Python's lock in C does so when that returns. Ctrl-C and SIGTERM are for that
+it has another parent. One whose op holds the GIL in C does so when that returns. Ctrl-C and SIGTERM are for that
 process alone."""
 
 import faulthandler

@@ -41,7 +41,7 @@ class Fault:
         if how == "hangs":
             time.sleep(FOREVER)
         if how == "hangs in C":
-            ctypes.CDLL(None).sleep(FOREVER)  # without Python's lock
+            ctypes.CDLL(None).sleep(FOREVER)  # without the GIL
         if how == "pauses":
             time.sleep(self.order.seconds)
         for number in how.split() if how.startswith("SIG") else ():

@@ -47,7 +47,7 @@ def without_times(path):
 
 @pytest.fixture(scope="module")
 def alone(digits, tmp_path_factory):
-    """The work directory of a training, evaluated and predicted with, whose batches one process made."""
+    """The work directory of a run, evaluated and predicted with, whose batches one process made."""
     workdir = tmp_path_factory.mktemp("alone") / "run"
     for mode in ("train", "predict"):
         run(replace(config_of(digits, workdir, 0), mode=mode))

@@ -64,7 +64,7 @@ TURNED = pytest.param(["--apply-orientation"], marks=pytest.mark.slow)
 
 @pytest.fixture(scope="module", params=[[], TURNED], ids=["as it is", "turned upright"])
 def photographs(request, tmp_path_factory):
-    """(the work directory of a training, the raw files of its validation, the option that turns them)."""
+    """(the work directory of a run, the raw files of its validation, the option that turns them)."""
     directory = tmp_path_factory.mktemp("photographs")
     odd_photographs(directory / "raw")
     with without_beam():
@@ -124,7 +124,7 @@ def test_every_format_of_photographs_is_predicted_as_its_converted_record(photog
 
 @pytest.fixture(scope="module")
 def digits_run(digits, tmp_path_factory):
-    """The work directory of a training of the digits recipe, with the predictions of its validation."""
+    """The work directory of a run of the digits recipe, with the predictions of its validation."""
     workdir = tmp_path_factory.mktemp("digits") / "run"
     options = [*DIGITS, "--max-steps=3", "--keep-best=accuracy"]
     train(workdir, "digits", digits[1], *options)

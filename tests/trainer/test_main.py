@@ -94,5 +94,5 @@ def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch):
     monkeypatch.setattr("trainer.recipes.digits.Config.check", lambda config: None)  # there are no data
     monkeypatch.setattr("trainer.command.running.run", interrupted)
     assert main(["digits", "--data-dir", "d", "--workdir", "w"]) == 130
-    printed = "interrupted; run the same command again: a training resumes from its newest checkpoint\n"
+    printed = "interrupted; run the same command again: a run resumes from its newest checkpoint\n"
     assert capsys.readouterr().err == printed

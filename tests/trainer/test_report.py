@@ -199,8 +199,8 @@ def test_a_text_where_a_number_belongs_is_one_line(make_run, name, text, message
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("", r"has no training: neither segments\.jsonl nor train/metrics\.jsonl nor checkpoints"),
-        ("/nowhere", r"nowhere is not a directory\. Give the --workdir of a training"),
+        ("", r"has no run: neither segments\.jsonl nor train/metrics\.jsonl nor checkpoints"),
+        ("/nowhere", r"nowhere is not a directory\. Give the --workdir of a run"),
     ],
 )
 def test_a_place_without_a_training_is_one_line(tmp_path, place, message):

@@ -128,7 +128,7 @@ def find_elsewhere(checkpoint_path: str, step: int | None = None) -> Elsewhere:
     steps = finished_steps(path)
     if not steps:
         raise CheckpointError(
-            f"checkpoint_path={path!r} has no checkpoint. Give the work directory of a training, or a checkpoint in "
+            f"checkpoint_path={path!r} has no checkpoint. Give the work directory of a run, or a checkpoint in "
             "it: <workdir>/checkpoints/<step>."
         )
     return Elsewhere(path, required_step(checkpoints_directory(path), steps, step))

@@ -2,7 +2,7 @@
 
 An export is a directory with a saved_model.pb: on a disk it appears by a rename, in a bucket saved_model.pb comes last.
 Its description, assets.extra/infeed.json, states its number. Only directories that prove in this way that an export
-made them are ever removed. What to export is checked here without TensorFlow, so that a mistake shows before a training
+made them are ever removed. What to export is checked here without TensorFlow, so that a mistake shows before a run
 rather than after it."""
 
 import contextlib

@@ -163,7 +163,7 @@ def segment_of(history: History, step: int, workdir: str) -> Segment:
     if not history.starts:
         raise CheckpointError(
             f"{workdir} has no {SEGMENTS}, so no step can be traced. Training writes it when it starts; give the "
-            "--workdir of a training, by this version of infeed or a later one."
+            "--workdir of a run, by this version of infeed or a later one."
         )
     if (segment := history.segment_of(step)) is not None:
         return segment

@@ -58,7 +58,7 @@ def export(
     continue_with: Callable[[TrainState], None] = lambda _: None,
 ) -> ExportResult:
     """Exports a model of the state, whose arrays are donated: continue_with gets the same state in other arrays, before
-    anything that can fail without harm to a training.
+    anything that can fail without harm to a run.
 
     opened: in the mode predict. Raises an error of host 0 on every host."""
     from trainer.exporting.making import ServedExamples, make_export  # loads TensorFlow

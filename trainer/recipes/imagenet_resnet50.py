@@ -1,4 +1,4 @@
-"""ImageNet with ResNet-50 v1.5, in the settings of two published trainings.
+"""ImageNet with ResNet-50 v1.5, in the settings of two published runs.
 
     python -m converters.imagenet_to_gcs --raw-data-dir=ILSVRC2012 --output=shards/imagenet --full-set
     python -m trainer imagenet_resnet50 --data-dir shards/imagenet --workdir runs/imagenet
@@ -15,7 +15,7 @@ Data: ImageNet 2012, 1,281,167 images for training and 50,000 for validation.
 
 The recipe has the settings of flax; trainer.recipes.imagenet_resnet50:TpuConfig in place of its name has those of tpu.
 
-Neither was reproduced here: there was no such hardware. These trainings differ from the published ones in details.
+Neither was reproduced here: there was no such hardware. These runs differ from the published ones in details.
 Images are rounded to uint8 after resizing. Convolutions are initialized by fan-out, and strided ones are padded on both
 sides, as in torchvision. Where ten draws of a random crop fail, the largest central window is taken.
 

@@ -196,7 +196,7 @@ def test_a_signal_ends_a_call_that_waits_for_its_input(
     assert time.monotonic() - began < 20
     let_go.set()
     WATCHER.terminated = False
-    saved, again = "is saved, and the same command resumes from there", "a training resumes from its newest checkpoint"
+    saved, again = "is saved, and the same command resumes from there", "a run resumes from its newest checkpoint"
     assert str(ended.value).endswith(saved if where == "train" else again)
     if where == "train":
         assert CheckpointManager(config()).steps() == [20]
