@@ -225,7 +225,7 @@ def test_a_conversion_and_a_training_import_nothing_from_the_current_directory(t
 
 
 @says(
-    "| `predict` | infeed's recipes, or the one that you name with `--recipe`; on Linux",
+    "| `predict` | infeed's recipes, or the one that you name with `--recipe`",
     "- work directories, with everything that their history names.",
     "Of the options in the history, those that would write a file or run code have no effect",
     "- checkpoints: infeed's own,",

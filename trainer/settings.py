@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tyro.conf import Fixed
-
 from pipeline.errors import check_number
 from trainer.config import TrainerConfig
 
@@ -29,13 +27,10 @@ class Export:
     export_path: str | None = None
     """Where exports are published, each in a directory named by the time; may be gs://... Default: <workdir>/export.
     If given, a training run also exports its model when it ends. --checkpoint-path exports another checkpoint."""
-    export_keep: Fixed[int | None] = None
-    """How many exports to keep there. Default: all."""
     export_tolerance: float = 1e-5
     """The largest difference from the predictions of the trainer, as a share of the largest value. Nothing is published
     above it. On an accelerator, or with --precision bf16, 0.02 is reasonable; for signatures that decode images, it is
     the least."""
 
     def __post_init__(self) -> None:
-        check_number("export_keep", self.export_keep, at_least=1)
         check_number("export_tolerance", self.export_tolerance, at_least=0, below=math.inf)

@@ -66,7 +66,7 @@ def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained, cap
     assert len({label for label, _ in names}) == len(names) == 10  # one name for each
     right = sum(line["class"] == line["label"] for line in lines)
     assert right / 368 == result_of(trained)["accuracy"]
-    assert f"368 predictions written to {trained.trainer.workdir}/predictions.jsonl: {right} agree" in heard(capsys)
+    assert f"368 predictions written to {trained.trainer.workdir}/predictions.jsonl" in heard(capsys)
     files = [example["image/filename"] for example in trained.eval_records.examples(["image/filename"])]
     assert [line["file"].encode() for line in lines] == files
 

@@ -110,7 +110,6 @@ def _export(trainer: Trainer, recipe: Recipe) -> None:
         checkpoint_path=recipe.checkpoint_path,
         labels=recipe.class_names(),
         tolerance=wanted.export_tolerance,
-        keep=wanted.export_keep,
     )
     if jax.process_index() == 0:
         say(
