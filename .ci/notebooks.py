@@ -1,7 +1,7 @@
-"""Runs the notebooks about TPUEstimator's subjects in their small form: python .ci/notebooks.py.
+"""Runs three of the notebooks in their small form, in kernels of this interpreter: python .ci/notebooks.py.
 
-Each in a kernel of this interpreter, which needs ipykernel, without the cells that install or download. Puts their data
-into the current directory, where they leave what they make. Fails unless each of them shows what it should."""
+Needs ipykernel and an empty current directory, which gets small data in place of what the notebooks download. Skips the
+cells that install or download. Fails unless each notebook shows what it should."""
 
 import json
 import os
@@ -10,13 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from notebook import Kernel, Shown, cells_of, run_all
 
 ROOT = Path(__file__).parents[1]
-Check = Callable[[Kernel, dict[str, Shown], str], None]
 
 
 def check_device_speed(_: Kernel, __: dict[str, Shown], text: str) -> None:
@@ -28,21 +26,22 @@ def check_device_speed(_: Kernel, __: dict[str, Shown], text: str) -> None:
 
 def check_fashion_mnist(kernel: Kernel, shown: dict[str, Shown], _: str) -> None:
     """A proven evaluation far above chance, which is 0.1 for ten classes, and a picture of predictions."""
-    proven, metrics = json.loads(kernel.run("import json; print(json.dumps([result.proven, result.metrics]))").text)
-    assert proven, metrics
-    assert metrics["accuracy"] > 0.6, metrics
+    assert proven_metrics(kernel)["accuracy"] > 0.6
     assert sum(each.pictures for each in shown.values()) == 1, shown
 
 
 def check_shakespeare(kernel: Kernel, shown: dict[str, Shown], _: str) -> None:
-    """A proven evaluation that needs fewer than 8 bits per byte, and texts that continue the prompt."""
-    proven, metrics = json.loads(kernel.run("import json; print(json.dumps([result.proven, result.metrics]))").text)
-    assert proven, metrics
-    assert 0 < metrics["bits_per_byte"] < 8, metrics
+    """A proven evaluation that needs fewer than 8 bits per byte, and three texts that continue the prompt."""
+    assert 0 < proven_metrics(kernel)["bits_per_byte"] < 8
     assert [*shown.values()][-1].text.count("ROMEO:\n") == 3, shown
 
 
-CHECKS: list[Check] = [check_device_speed, check_fashion_mnist, check_shakespeare]
+def proven_metrics(kernel: Kernel) -> dict[str, float]:
+    """The metrics of the evaluation, which must be proven."""
+    proven, metrics = json.loads(kernel.run("import json; print(json.dumps([result.proven, result.metrics]))").text)
+    assert proven, metrics
+    return metrics
+
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(dir=".") as made:
@@ -52,7 +51,7 @@ if __name__ == "__main__":
     for page in ROOT.glob("docs/*.md"):
         Path("shakespeare", f"{page.stem}.txt").write_text(page.read_text())
     os.environ["INFEED_SMALL"] = "1"
-    for check in CHECKS:
+    for check in (check_device_speed, check_fashion_mnist, check_shakespeare):
         begun, name = time.monotonic(), check.__name__.removeprefix("check_")
         cells = [code for code in cells_of(f"{ROOT}/examples/{name}.ipynb") if not re.search("%pip|urlretrieve", code)]
         with Kernel() as kernel:

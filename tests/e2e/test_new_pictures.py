@@ -317,6 +317,8 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
         (odd / name).symlink_to(odd)
     os.mkfifo(odd / "pipe.csv")
     (odd / "empty.csv").touch()
+    for name in ("notes.txt", "photo.heic"):
+        (odd / name).write_bytes(b"# MIF1 or anything else")
     (odd / "huge.jpg").touch()
     os.truncate(odd / "huge.jpg", 2**34)
     (odd / "rows.jsonl").write_text(f'{{"image/class/label": {2**70}}}\n')
@@ -330,6 +332,7 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
     assert lines[0]["probability"] == pytest.approx(probability, rel=1e-6)  # other rows per device, other last bits
     for file, problem in {
         f"{odd}/cut.jpg": "truncated",
+        f"{odd}/notes.txt and 1 more": "not a JPEG or PNG file",
         f"{odd}/large.jpg": "'image/encoded' is a JPEG of a size other than the 32 x 32 of",
         f"{odd}/huge.jpg": "more than 537 MB",
         f"{odd}/empty.csv": f"{odd}/empty.csv has no header",
@@ -338,7 +341,7 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
         assert f"{file}: {problem}" in err
     assert f"{odd}/pipe.csv is a directory or a device, not a file." in err
     assert "note: EXIF rotates 1 of the pictures, which was ignored. --apply-orientation turns them upright" in err
-    assert "error: left out 6 of 8, which could not be read." in err
+    assert "error: left out 8 of 10, which could not be read." in err
     status, out, err = infeed_predict(digits_run, odd / "large.jpg", "--json")
     assert (status, out, "left out 1 of 1" in err) == (1, "", True)
 

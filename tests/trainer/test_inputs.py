@@ -2,6 +2,9 @@
 
 import copy
 import itertools
+import os
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,6 +168,23 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(dense
     ):
         with pytest.raises(OptionError, match=text):
             call()
+
+
+def test_an_input_that_is_waited_for_and_more_workers_than_cores_are_told_with_what_helps(
+    dense_task, vectors, config, caplog
+):
+    def slow(ctx):
+        batch = {name: values[:16] for name, values in vectors.items()}
+        for _ in range(60):
+            time.sleep(0.02)
+            yield batch
+
+    Trainer(dense_task, config(log_every=2, iterations_per_loop=2)).train(slow)
+    assert re.search(
+        r"waited for its input for \d\d+ % of the time\. input_workers and cache may help: see", caplog.text
+    )
+    Trainer(dense_task, config(input_workers=999))
+    assert f"input_workers=999, but this machine has {os.cpu_count()} cores" in caplog.text
 
 
 @pytest.mark.parametrize("optimizer", [optax.cosine_decay_schedule(0.1, 10), 0.1])

@@ -87,12 +87,12 @@ def test_a_recipe_may_exit_the_program_while_its_flags_are_parsed(capsys, monkey
     assert (left.value.code, capsys.readouterr().err) == (7, "no licence\n")
 
 
-def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch):
+def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch, tmp_path):
     def interrupted(recipe, command):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trainer.recipes.digits.Config.check", lambda config: None)  # there are no data
     monkeypatch.setattr("trainer.command.running.run", interrupted)
-    assert main(["digits", "--data-dir", "d", "--workdir", "w"]) == 130
+    assert main(["digits", "--data-dir", "d", f"--workdir={tmp_path}/w"]) == 130
     printed = "interrupted; run the same command again: a run resumes from its newest checkpoint\n"
     assert capsys.readouterr().err == printed

@@ -32,7 +32,7 @@ def test_a_command_computes_on_as_many_devices_as_it_was_told():
     assert printed("cpu", 3) == (0, "cpu 3\n")
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("platform", ["cuda", "gpu", "tpu"])
 def test_a_platform_that_is_not_there_is_named_with_what_it_needs(platform):
     code, text = printed(platform, None)
     assert code == 1

@@ -13,7 +13,7 @@ import pytest
 from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.errors import BatchSizeError, CheckpointError, OptionError
+from pipeline.errors import BatchSizeError, CheckpointError, InputError, OptionError
 from trainer.callbacks import Callback
 from trainer.trainer import Trainer, load
 
@@ -162,6 +162,8 @@ def test_the_model_of_a_run_in_python_is_loaded_with_its_task(dense_task, vector
     model = load(trainer.config.workdir, "best", task=task)
     assert model.inputs["x"].shape[1:] == vectors["x"].shape[1:]
     np.testing.assert_allclose(model.predict({"x": vectors["x"]})["logits"], predicted, rtol=1e-6)
+    with pytest.raises(InputError, match=r"a batch is a ndarray\. It must be a dict such as"):
+        model.predict(vectors["x"])
     with pytest.raises(CheckpointError, match="load takes that program's task as task="):
         load(trainer.config.workdir)
 
