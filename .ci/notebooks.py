@@ -1,7 +1,7 @@
 """Runs three of the notebooks in their small form, in kernels of this interpreter: python .ci/notebooks.py.
 
-Needs ipykernel and an empty current directory, which gets small data in place of what the notebooks download. Skips the
-cells that install or download. Fails unless each notebook shows what it should."""
+Needs ipykernel. Puts small data into the current directory, in place of what the notebooks download; skips the cells
+that install or download. Fails unless each notebook shows what it should."""
 
 import json
 import os

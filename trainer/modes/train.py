@@ -30,6 +30,8 @@ from trainer.step_functions import train_step
 from trainer.task import Step
 from trainer.warm_start.config import WarmStart
 
+NOTABLE_SECONDS = 5.0  # of waiting for the input
+
 log = logger("trainer")
 
 
@@ -125,7 +127,8 @@ def _train_steps(
         session.checkpoints.settle(wait=True)
     _say_end(loop, step)
     speed = loop.monitor.speed(step - start) if step > start else None
-    if speed and speed.input_wait > NOTABLE and step - start >= session.job.config.log_every:
+    waited = speed.input_wait * (step - start) / speed.steps_per_second if speed else 0.0
+    if speed and speed.input_wait > NOTABLE and waited > NOTABLE_SECONDS:
         text = "training waited for its input for %.0f %% of the time. input_workers and cache may help"
         log.warning(f"{text}: see docs/performance.md", 100 * speed.input_wait)
     return TrainResult(
