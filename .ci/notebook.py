@@ -124,7 +124,7 @@ def check_interrupt(kernel: Kernel) -> None:
         lambda shown: max(shown.steps, default=0) > STEPS,
     )
     assert stopped.text.count("interrupted: ending; a second Ctrl-C ends the process") == 1, stopped.text
-    assert re.fullmatch(r"Interrupted: SIGINT .*step \d+ is saved, and .* resumes from there", stopped.error[-1])
+    assert re.fullmatch(r"Interrupted: SIGINT; step \d+ is saved, and .* resumes from there", stopped.error[-1])
     assert len(stopped.error) <= 6, stopped.error
     again = kernel.run("print(Trainer(recipe.task(), endless).train(recipe.train_input, steps=20).start_step)")
     assert int(again.text.splitlines()[-1]) > STEPS, again
