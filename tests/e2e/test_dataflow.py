@@ -193,17 +193,17 @@ def test_without_the_wheel_the_workers_find_no_module(tmp_path):
     assert ran.stdout.split() == ["True", "False"]
 
 
-def readme_command(text):
-    """The arguments of python in the one command of README that matches."""
-    [line] = [line for line in (ROOT / "README.md").read_text().splitlines() if re.search(text, line)]
+def command_of(page, text):
+    """The arguments of python in the one command of the page that matches."""
+    [line] = [line for line in (ROOT / page).read_text().splitlines() if re.search(text, line)]
     return shlex.split(line)[1:]
 
 
-def test_readmes_commands_for_imagenet_convert_into_a_bucket_and_are_accepted_by_dataflow(
+def test_the_pages_commands_for_imagenet_convert_into_a_bucket_and_are_accepted_by_dataflow(
     service, open_bucket, gcs_server, fork_server, tmp_path, monkeypatch
 ):
-    local = readme_command(r"^python -m converters.imagenet_to_gcs [^<]*gs://my-bucket/imagenet$")
-    remote = readme_command("^python -m converters.imagenet_to_gcs .* --runner=dataflow ")
+    local = command_of("docs/large-machine.md", "^python -m converters.imagenet_to_gcs .*=gs://my-bucket/imagenet ")
+    remote = command_of("README.md", "^python -m converters.imagenet_to_gcs .* --runner=dataflow ")
     raw = RawImagenet(tmp_path / "ILSVRC2012")
     wnids = [line.split()[0] for line in (ROOT / "converters/imagenet/synsets.txt").read_text().splitlines()[:3]]
     raw.train = dict(zip(wnids, raw.train.values(), strict=True))

@@ -140,10 +140,10 @@ class Evaluation:
         for_best: whether to record the metrics of the checkpoint for keep_best. That comes last: a run that is killed
         in a callback makes up for this evaluation."""
         config = self._job.config
-        if jax.process_index() == 0 and not config.fast_dev_run and (for_best or name is None):
-            result.write(config.workdir)
         with Reports(config, eval_directory(name)) as reports:
             reports.scalars(result.step, result.metrics)
+            if jax.process_index() == 0 and not config.fast_dev_run and (for_best or name is None):
+                result.write(config.workdir)
             export = partial(self._export, result)
             self._session.call_back("on_evaluation_end", EvaluationEnd(name, result, final, export, reports, stop))
         if for_best:
