@@ -109,8 +109,9 @@ def test_a_coordinator_port_in_use_is_one_line_at_once():
     assert code == 2, printed
     assert printed.endswith(
         f"error: --process-id=0 cannot listen at --coordinator-address={address}: Address already in use. Give an "
-        "address of this host at which the others can reach it, with a port that no other program uses, the same on every "
-        "host. If it leads here through a proxy or a Kubernetes service, also set JAX_COORDINATOR_BIND_ADDRESS=[::]:"
+        "address of this host at which the others can reach it, with a port that no other program uses, the same on "
+        "every host. If it leads here through a proxy or a Kubernetes service, also set "
+        "JAX_COORDINATOR_BIND_ADDRESS=[::]:"
         f"{address.split(':')[1]} on this host.\n"
     )
     assert "Traceback" not in printed
