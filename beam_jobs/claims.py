@@ -64,31 +64,41 @@ class Claim:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
 
 
-def claim(storage: Storage, plan: SplitPlan) -> bool:
-    """Claims the split for this plan; returns whether it was free.
+def check_claim(storage: Storage, plan: SplitPlan) -> None:
+    """Raises ConversionError if another plan owns the split and may not be overwritten. Claims nothing.
 
-    Raises ConversionError if another plan owns it and may not be overwritten."""
-    job, path, mine = plan.job, claim_path(plan), Claim.of(plan)
+    Renews the claim of the same plan, if the raw data have changed where that does not matter."""
+    job, mine = plan.job, Claim.of(plan)
     check_mergeable(find_manifest(job.output_dir, storage), job)
-    if not storage.exists(path):
+    if not storage.exists(claim_path(plan)):
         _check_vacant(storage, plan)
-    if storage.create(path, sealed_line(dataclasses.asdict(mine))):
-        return True
-    there = _read(storage, path, plan)
-    same_raw = None in (there.raw_checksum, mine.raw_checksum) or there.raw_checksum == mine.raw_checksum
-    if there.plan == mine.plan and (same_raw or not job.overwrite):
+        return
+    there = _read(storage, claim_path(plan), plan)
+    if _is_same(plan, there):
         _resume(storage, plan, there)
-        return False
-    if not job.overwrite:
+    elif not job.overwrite:
         change = _changed_source(there, mine) or first_change(storage, plan, there.plan, there.num_shards, there.seed)
         change = f"In the raw data, {change}" if change else "Raw data, label files, options or infeed's version differ"
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. {change}. "
             "Replace the split with --overwrite, give another directory, or repeat the old plan's options and data."
         )
-    _remove_split(storage, job.output_dir, plan.split, there)
-    _publish(storage, path, mine)
-    return False
+
+
+def claim(storage: Storage, plan: SplitPlan) -> None:
+    """Claims the split for this plan, after check_claim of all splits of its job. Raises like that."""
+    path, mine = claim_path(plan), Claim.of(plan)
+    if storage.create(path, sealed_line(dataclasses.asdict(mine))):
+        return
+    check_claim(storage, plan)  # another plan may have come first
+    if not _is_same(plan, there := _read(storage, path, plan)):
+        _remove_split(storage, plan.job.output_dir, plan.split, there)
+        _publish(storage, path, mine)
+
+
+def _is_same(plan: SplitPlan, there: Claim) -> bool:
+    same_raw = None in (there.raw_checksum, plan.raw_checksum) or there.raw_checksum == plan.raw_checksum
+    return there.plan == plan.digest and (same_raw or not plan.job.overwrite)
 
 
 def claim_path(plan: SplitPlan) -> str:

@@ -16,7 +16,7 @@ from apache_beam import pvalue
 from apache_beam.metrics.metric import Metrics
 
 from beam_jobs.bucket_sums import BucketSums, add_sums, measure
-from beam_jobs.claims import claim, claim_path
+from beam_jobs.claims import check_claim, claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.conversion_job import ConversionJob
@@ -33,6 +33,7 @@ from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.key_digest import key_digest
 from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import Storage
 
 _SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
@@ -135,36 +136,31 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
         for shard, refs in _plan(job, split, sums, sampled).assign(bucket, values):
             yield _key(job, split, shard), refs
         return
-    summaries, new = list(values), list[str]()
-    plans = [_plan(job, split, sums, sampled) for split in job.splits]
-    for plan in plans:
+    summaries = list(values)
+    plans, storage = [_plan(job, split, sums, sampled) for split in job.splits], open_storage(job.output_dir)
+    for plan in plans:  # before the first claim: a job that is refused leaves none
         with verdict_on_error(job, plan.split):
             check_scanned(plan, [s for s in summaries if job.sources[s.source].split == plan.split])
             check_size(plan)
+            try:
+                check_claim(storage, plan)
+            except ConversionError:  # another plan owns it: nobody needs what was packed for this job
+                for split in job.splits:
+                    remove_packed_files(job, split, of_job=True)
+                raise
     for plan in plans:
         with verdict_on_error(job, plan.split):
-            finished = _claimed(plan, new)
+            claim(storage, plan)
+            finished = _finished(storage, plan)
         for shard in range(plan.num_shards):  # so that shards without rows are written, too
             yield _key(job, plan.split, shard), finished.get(shard, References.of([]))
     for summary in summaries:
         yield _SUMMARIES, summary
 
 
-def _claimed(plan: SplitPlan, new: list[str]) -> dict[int, ShardResult]:
-    """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather.
-
-    new: the claims on other splits of this run, to which this one is added. If one is refused, none stays."""
-    job, storage = plan.job, open_storage(plan.job.output_dir)
-    try:
-        if claim(storage, plan):
-            new.append(claim_path(plan))
-    except ConversionError:  # another plan owns the split: nobody needs what was packed for this one
-        for path in new:
-            storage.delete(path)
-        for split in job.splits:
-            remove_packed_files(job, split, of_job=True)
-        raise
-    if job.verify_existing:  # gather reads all bytes, on many workers
+def _finished(storage: Storage, plan: SplitPlan) -> dict[int, ShardResult]:
+    """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather."""
+    if plan.job.verify_existing:  # gather reads all bytes, on many workers
         return {}
     finished = (ShardResult.of(receipt) for receipt in finished_shards(storage, plan))
     return {result.shard: dataclasses.replace(result, reused=True) for result in finished}

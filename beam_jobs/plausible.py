@@ -35,7 +35,7 @@ def check_size(plan: SplitPlan) -> None:
     if not records:
         raise ConversionError(
             f"split {plan.split!r} has no records: its sources contain nothing to convert. If it is a fraction of "
-            f"them, give a larger --{plan.split}-fraction, or 0 for no such split."
+            "them, give another --validation-fraction or --test-fraction; 0 means no such split."
         )
     size = plan.sampled.scaled(plan.total.bytes)
     if plan.split in job.num_shards or job.target_shard_bytes * records >= size:

@@ -51,7 +51,7 @@ def test_a_conversion_that_is_refused_before_it_writes_claims_nothing(raw_imagen
         raw_imagenet.convert(out, "--num-validation-shards=2", "--splits=validation,train")
     assert files(out) == before
     raw_image_folder.write()
-    with pytest.raises(ConversionError, match="'validation' has no records.* give a larger --validation-fraction"):
+    with pytest.raises(ConversionError, match="'validation' has no records.* give another --validation-fraction"):
         raw_image_folder.convert(tmp_path / "none", "--max-bad-records=9", "--validation-fraction=0.000001")
     raw_image_folder.convert(tmp_path / "none", "--max-bad-records=9", "--validation-fraction=0.3")
 

@@ -83,7 +83,6 @@ PRIMITIVE = Proof(
 
 PLACES: Mapping[str, Proof] = {
     "beam_jobs/claims.py:_publish": CLAIMED,
-    "beam_jobs/graph.py:_claimed": CLAIMED,
     "beam_jobs/claims.py:_remove_split": CLAIMED,
     "beam_jobs/commit.py:_publish_index": CLAIMED,
     "beam_jobs/commit.py:_publish_manifest.merged": CLAIMED,
