@@ -56,10 +56,7 @@ def dataset_of(data: DatasetInput, position: Position | None = None) -> tf.data.
 
 def _as_dataset(make: Callable[P, DatasetInput]) -> Callable[P, tf.data.Dataset]:
     def dataset(*args: P.args, **options: P.kwargs) -> tf.data.Dataset:
-        data = make(*args, **options)
-        if isinstance(data, datasets.Unbatched):
-            next(iter(data))  # the error that it has no batch size
-        return dataset_of(data)
+        return dataset_of(make(*args, **options))
 
     update_wrapper(dataset, make, ("__name__", "__qualname__"))
     dataset.__doc__ = f"pipeline.datasets.{make.__name__} as a tf.data.Dataset. {make.__doc__}"

@@ -32,12 +32,14 @@ def main(arguments: list[str]) -> int:
     logs.show()
     name, *options = arguments
     try:
-        _run(name, options)
-    except InfeedError as error:
-        from trainer.command.loading import as_flags
+        from trainer.command.loading import naming_flags, recipe_class
 
+        kind = recipe_class(name)
+        with naming_flags(kind):
+            _run(kind, name, options)
+    except InfeedError as error:
         notes = "".join(f" ({printable(note)})" for note in notes_of(error))
-        print(f"error: {as_flags(as_started(str(error)), name)}{notes}", file=sys.stderr)
+        print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
         return exits.EXIT_HOST_FAILED if isinstance(error, HostError) else exits.EXIT_USER_ERROR
     except exits.Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)
@@ -82,12 +84,12 @@ def _of_user(error: Exception) -> list[str] | None:
     return [f"{described(error)}\n{printable(frames[-1])}"] if frames and not keeps_all_frames() else None
 
 
-def _run(name: str, options: Sequence[str]) -> None:
-    from trainer.command.loading import parsed, recipe_class
+def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
+    from trainer.command.loading import parsed
     from trainer.command.recorded import as_trained
     from trainer.hosts.joining import join
 
-    recipe, devices, distributed = parsed(recipe_class(name), options, f"{program('trainer')} {name}")
+    recipe, devices, distributed = parsed(kind, options, f"{program('trainer')} {name}")
     recipe = as_trained(recipe, name, options)
     alone = distributed.coordinator_address is None
     if alone:  # one of several hosts may fail alone, and has to tell the others

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.datasets import Unbatched
 from pipeline.description import Description, renumberings
-from pipeline.errors import EmptySplitError, InputError, OptionError
+from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.inputs.input_info import InputInfo
 from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
@@ -46,6 +46,7 @@ CRC = "_crc"
 """The key of the records' checksums: uint32 [b], 0 on padding."""
 SEED = "_seed"
 """The key of the records' seeds in training: uint32 [b, 2], 0 on padding."""
+ITERABLE = "iterable"  # in place of a fingerprint
 LABELLED = "_labelled"
 """The key that the trainer adds for a task with a Target: float32 [b], 0 on padding and where the label is missing."""
 
@@ -132,7 +133,7 @@ class IterableInput:
             self._first = _completed(next(self._iterator), host_batch)
         except StopIteration:
             raise EmptySplitError("the input has no batches. input_fn must return a non-empty iterable.") from None
-        self.info = InputInfo(batch_struct(self._first), "iterable")
+        self.info = InputInfo(batch_struct(self._first), ITERABLE)
 
     def batches(self, _: Any, /) -> Iterator[Mapping[str, Any]]:
         """The rest of the iterable; ignores the position."""
@@ -150,8 +151,14 @@ class IterableInput:
         """Records only that there are no positions."""
         return {"fingerprint": self.info.fingerprint}
 
-    def restore(self, _: dict[str, Any], /) -> Any:
-        """None: input_fn decides where the iterable starts (InputContext.start_step)."""
+    def restore(self, state: dict[str, Any], /) -> Any:
+        """None: input_fn decides where the iterable starts (InputContext.start_step). FingerprintError for the state of
+        other first batches than these."""
+        if self.info.fingerprint not in (ITERABLE, state.get("fingerprint")):
+            raise FingerprintError(
+                f"the run read {state.get('fingerprint')}, and this is {self.info.fingerprint}. Give the data and the "
+                "overfit_batches that it started with, or another workdir."
+            )
 
 
 def _is_input(given: object) -> bool:
@@ -253,5 +260,6 @@ def first_batches(source: Input, count: int, repeated_from: int | None = None) -
     if repeated_from is None:
         return IterableInput(first, 0)
     repeated = IterableInput(itertools.islice(itertools.cycle(first), repeated_from % count, None), 0)
-    repeated.info = replace(repeated.info, endless=True)
+    name = f"the first {count} batches of {source.info.fingerprint}"
+    repeated.info = replace(repeated.info, fingerprint=name, endless=True)
     return repeated

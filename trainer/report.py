@@ -52,7 +52,7 @@ class Proof:
     checkpoint_path: str | None = None
 
 
-OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite")
+OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite", "fingerprint")
 """Keys of eval_result.json that are neither a metric nor part of the proof."""
 
 

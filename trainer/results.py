@@ -44,8 +44,8 @@ class EvalResult:
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
     delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
     that metrics added up, such as num_bytes; those that the dataset states are equal. not_finite: of each mean that is
-    not finite, why, such as "not finite for 3 of 80 records". checkpoint_path: as given to the evaluation. data: what
-    the input calls its records."""
+    not finite, why, such as "not finite for 3 of 80 records". checkpoint_path: as given to the evaluation. data,
+    fingerprint: what the input calls its records, and what identifies them."""
 
     step: int
     metrics: dict[str, float]
@@ -63,6 +63,7 @@ class EvalResult:
     not_finite: dict[str, str] = field(default_factory=dict)
     checkpoint_path: str | None = None
     data: str | None = None
+    fingerprint: str = ""
 
     def __str__(self) -> str:
         metrics = sorted(self.metrics.items(), key=lambda item: "accuracy" not in item[0])

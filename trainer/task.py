@@ -39,7 +39,7 @@ __all__ = [
 Batch = Mapping[str, Any]
 """An array, or a tree of them, per key; [b, ...] with a row per record."""
 _OF_COUNTS = ("records", "labelled", "masked", "unseen", "num_records")
-_OF_RESULTS = (*_OF_COUNTS, "crc", "expected_crc", "seconds", "name", "proven", "not_finite", "data")
+_OF_RESULTS = (*_OF_COUNTS, "crc", "expected_crc", "seconds", "name", "proven", "not_finite", "data", "fingerprint")
 RESERVED = ("loss", "grad_norm", "step", "time", *_OF_RESULTS, "checkpoint_path")  # of our JSON files
 
 

@@ -54,7 +54,7 @@ def test_an_evaluation_has_the_bits_of_datasets_and_its_length(images, hosts):
 def test_the_tf_datasets_check_their_options_and_carry_their_input_until_mapped(images):
     with pytest.raises(TypeError, match="global_bacth"):
         tf_data.train_dataset(images, global_bacth=8)
-    with pytest.raises(OptionError, match=r"this train_dataset has no batch size\. Give it one"):
+    with pytest.raises(AttributeError, match=r"start: this train_dataset has no batch size\. Give it one"):
         tf_data.train_dataset(images)
     with pytest.raises(OptionError, match="start_step=-1 must be at least 0"):
         tf_data.train_dataset(images, global_batch=8, start_step=-1)

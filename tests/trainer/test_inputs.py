@@ -14,7 +14,7 @@ import pytest
 from host_batches import assert_same
 
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.errors import InputError, OptionError
+from pipeline.errors import FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
 from trainer.callbacks import Callback
@@ -228,6 +228,14 @@ def test_first_batches_are_read_once_and_repeated_from_any_step():
 def test_an_input_of_fewer_batches_is_refused_with_both_numbers():
     with pytest.raises(InputError, match="has only 2 batches; its first 3 are needed"):
         first_batches(IterableInput(rows(0, 1), 1), 3, 0)
+
+
+def test_the_checkpoint_of_other_first_batches_is_refused():
+    two, three = (first_batches(IterableInput(rows(0, 1, 2), 1), count, 0) for count in (2, 3))
+    assert two.restore(two.state(None)) is None
+    for state in (two.state(None), {"fingerprint": "of a dataset"}):
+        with pytest.raises(FingerprintError, match="this is the first 3 batches of iterable"):
+            three.restore(state)
 
 
 def test_overfit_batches_limits_training_but_not_evaluation(dense_task, vectors, make_input, vector_input, config):

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from pipeline.errors import OptionError
 from trainer.__main__ import main
-from trainer.command.loading import as_flags
+from trainer.command.loading import naming_flags, recipe_class
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +73,18 @@ def test_a_flag_with_the_name_that_others_use_is_answered_with_ours(capsys, give
 def test_a_message_on_the_command_line_names_settings_as_flags():
     text = "init_strict=False allows it; check_padding=True or max_steps=3, seed, nesterov=True, 'seed=3', size_x=1"
     shown = "--no-init-strict allows it; --check-padding or --max-steps=3, seed, nesterov=True, 'seed=3', size_x=1"
-    assert as_flags(text, "images") == shown
-    assert as_flags(text, "no recipe") == text
+    with pytest.raises(OptionError) as caught, naming_flags(recipe_class("images")):
+        raise OptionError(text, "a second line of seed=1")
+    assert str(caught.value).splitlines() == [shown, "a second line of --seed=1"]
+
+
+def test_a_module_that_fails_is_imported_once(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from pipeline.errors import OptionError\nprint('imported')\nraise OptionError('no')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["mine"]) == 2
+    assert capsys.readouterr().out.count("imported") == 1
 
 
 def test_a_recipe_may_exit_the_program_while_its_flags_are_parsed(capsys, monkeypatch):

@@ -224,12 +224,10 @@ def _unrecognized(arguments: Sequence[str], flags: type) -> str:
     return f"unrecognized arguments: {', '.join(flags_only or arguments)}.{hint}"
 
 
-def as_flags(text: str, recipe: str) -> str:
-    """A message that names settings as in Python, with the flags of this recipe in their place."""
-    try:
-        names = _names(_all_flags(recipe_class(recipe)))
-    except Exception:  # of which the message may be
-        return text
+@contextmanager
+def naming_flags(recipe: type[Recipe]) -> Iterator[None]:
+    """Errors in the block name settings as in Python; they leave it with the flags of this recipe in their place."""
+    names = _names(_all_flags(recipe))
 
     def flag(found: re.Match[str]) -> str:
         name, switch, equals = found.groups(default="")
@@ -237,7 +235,11 @@ def as_flags(text: str, recipe: str) -> str:
             return found[0]
         return f"--{'no-' * (switch == 'False')}{name.replace('_', '-')}{equals}"
 
-    return SETTING.sub(flag, text)
+    try:
+        yield
+    except InfeedError as error:
+        error.args = tuple(SETTING.sub(flag, str(line)) for line in error.args)
+        raise
 
 
 def _one_line(box: str, program: str) -> str:

@@ -3,18 +3,15 @@
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from pipeline.describing.shown_records import show_records
 from pipeline.pages.page import write_page
-from pipeline.sources.records import Records
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 from pipeline.tools.program import program
 from trainer.checkpointing.listing import checkpoints_directory
 from trainer.command.names import name_of
 from trainer.history.segments import Command
-from trainer.inputs import InputContext, InputFn, as_function
 from trainer.pages.evaluation import About, evaluation_page, joined
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords
@@ -22,36 +19,16 @@ from trainer.results import EvalResult, EvaluatedRecords
 MODELS = {"params": "the parameters as trained", "ema": "the averaged parameters"}
 
 
-class PageInput:
-    """An input_fn that remembers which data its input read, so that a page shows no records of other data.
-
-    A recipe's input may wrap its records, or replace them: their numbers then mean something else."""
-
-    def __init__(self, input_fn: InputFn) -> None:
-        self._made, self._fingerprint = as_function(input_fn), None
-
-    def __call__(self, ctx: InputContext) -> Any:
-        """What input_fn returns."""
-        source = self._made(ctx)
-        self._fingerprint = getattr(getattr(source, "info", source), "fingerprint", None)
-        return source
-
-    def reads(self, records: Records) -> bool:
-        """Whether the numbers of the input are those of these records."""
-        return records.info.fingerprint == self._fingerprint
-
-
 def write_report(
     recipe: Recipe,
     command: Command | None,
-    input_fn: PageInput,
     result: EvalResult,
     records: Sequence[EvaluatedRecords],
 ) -> None:
     """Writes the page of an evaluation; in a fast_dev_run only makes it. Raises StorageError. command: see `run`.
 
-    input_fn, records: what the evaluation had as its input, and what it passed to on_records."""
-    page = evaluation_page(result, joined(records), _evaluated(recipe, command, input_fn, result))
+    records: what the evaluation passed to on_records."""
+    page = evaluation_page(result, joined(records), _evaluated(recipe, command, result))
     if recipe.trainer.fast_dev_run:
         page.html()
         return
@@ -59,14 +36,17 @@ def write_report(
     say(Console(), f"evaluation page written to {recipe.report}")
 
 
-def _evaluated(recipe: Recipe, command: Command | None, input_fn: PageInput, result: EvalResult) -> About:
+def _evaluated(recipe: Recipe, command: Command | None, result: EvalResult) -> About:
     label_names, show = None, None
-    facts = {"checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step))}
-    facts["model"] = MODELS[recipe.trainer.evaluated_model]
+    facts = {
+        "checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step)),
+        "model": MODELS[recipe.trainer.evaluated_model],
+    }
     if isinstance(recipe, DataRecipe):
         facts |= {"data": recipe.data_name, "split": recipe.eval_split}
         label_names = recipe.eval_records.labels
-        if input_fn.reads(recipe.eval_records):
+        # A recipe's input may wrap its records, or replace them: their numbers then mean something else.
+        if result.fingerprint == recipe.eval_records.info.fingerprint:
             show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
     class_names, made_by = recipe.class_names().get("class"), _command_text(command)
     return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)

@@ -68,15 +68,15 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
     given = {option.partition("=")[0].lstrip("-").replace("-", "_") for option in options if option.startswith("--")}
     given |= {option.removeprefix("no_") for option in given}
     taken = {key: then[key] for key in changed if key not in given}
-    missing = {key: value for key, value in taken.items() if is_ours(name) or _is_number(value)}
+    missing = {key: value for key, value in taken.items() if is_ours(name) or _names_no_code(value)}
     if named := [f"{key} {value}" for key, value in missing.items() if not is_dataclass(value)]:
         log.info("as in the training: %s", ", ".join(named))
     return replace(recipe, **missing)
 
 
-def _is_number(value: Any) -> bool:
+def _names_no_code(value: Any) -> bool:
     values = value if isinstance(value, tuple) else (value,)
-    return all(isinstance(each, int | float | OptimizerConfig) for each in values)  # whose texts name no code
+    return all(isinstance(each, int | float | OptimizerConfig) for each in values)
 
 
 def _own(recipe: Recipe) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say, table
-from trainer.command.page_writing import PageInput, write_report
+from trainer.command.page_writing import write_report
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
 from trainer.optimizers.build import groups_of
@@ -65,18 +65,17 @@ def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bo
 
 
 def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
-    given = {"checkpoint_path": recipe.checkpoint_path, "check_padding": recipe.check_padding}
-    input_fn, records = PageInput(recipe.eval_input), list[EvaluatedRecords]()
-
-    def collect(evaluated: EvaluatedRecords) -> None:
-        if jax.process_index() == 0:
-            records.append(evaluated)  # about 20 bytes per record
-
-    result = trainer.evaluate(input_fn, on_records=collect if recipe.report else None, **given)
+    records = list[EvaluatedRecords]()  # about 20 bytes per record
+    result = trainer.evaluate(
+        recipe.eval_input,
+        checkpoint_path=recipe.checkpoint_path,
+        check_padding=recipe.check_padding,
+        on_records=records.append if recipe.report else None,
+    )
     if not recipe.trainer.fast_dev_run:
         _tell(recipe, result)
     if recipe.report and jax.process_index() == 0:
-        write_report(recipe, command, input_fn, result, records)
+        write_report(recipe, command, result, records)
 
 
 def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:

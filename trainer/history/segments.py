@@ -37,7 +37,7 @@ class Start:
     settings: of the TrainerConfig. command: None for a program that uses the Trainer. devices: number and kind.
     run: identifies this run; its checkpoints name it. parent: the run that saved the state; None for a new model, and
     for a checkpoint that does not tell. reported: the last step in metrics.jsonl, from which the run removes those
-    after its first; None if it has none. batch: dtype and shape of each array of a host's batch."""
+    after its first; None if it has none. batch: dtype and shape of each array of a batch of one row."""
 
     step: int
     time: str

@@ -114,6 +114,7 @@ class Evaluation:
             expected_crc=opened.source.info.expected_crc,
             seconds=time.perf_counter() - started,
             data=opened.source.info.name,
+            fingerprint=opened.source.info.fingerprint,
             unseen=epoch.unseen,
             totals={name: total for each in totals.values() for name, total in each.items()},
             not_finite=_not_finite(means, sums.sums, epoch.labelled),

@@ -34,6 +34,8 @@ from trainer.task import Task, Variables
 from trainer.user_code import ShortErrors
 from trainer.workdir import SEGMENTS
 
+MOST_BYTES = 2**26  # of an array of one row: the file may state any number
+
 log = logger("trainer")
 
 
@@ -242,20 +244,27 @@ def _without_rows(array: Any) -> tuple[Any, ...]:
 
 
 def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
-    """The settings on which the model of a work directory's newest run depends, and a batch like its own, of zeros.
+    """The settings on which the model of a work directory's newest run depends, and a row like its own, of zeros.
 
     Raises CheckpointError for a run that has not recorded them."""
     try:
         start = read_history(workdir).starts[-1]
-        batch = jax.tree.map(lambda leaf: np.zeros(leaf[1:], leaf[0]), start.batch, is_leaf=lambda x: type(x) is list)
+        batch = jax.tree.map(_zeros, dict(start.batch), is_leaf=lambda leaf: type(leaf) is list)
         names = ("precision", "ema_decay", "evaluate", "batch_axis", "keep_best", "keep_best_mode")
         taken = {name: start.settings[name] for name in names}
-        config = TrainerConfig(workdir=workdir, global_batch_size=len(batch[MASK]), **taken)
+        config = TrainerConfig(workdir=workdir, global_batch_size=1, **taken)
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{join(workdir, SEGMENTS)} does not have the batches of the run. Copy it again."
         ) from error
     return config, lambda _: iter([batch])
+
+
+def _zeros(leaf: Sequence[Any]) -> np.ndarray:
+    dtype, shape = np.dtype(leaf[0]), leaf[1:]
+    if dtype.itemsize * math.prod(shape) > MOST_BYTES:
+        raise ValueError(f"a row has {list(leaf)}")
+    return np.zeros(shape, dtype)
 
 
 def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> LoadedModel:

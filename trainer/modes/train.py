@@ -53,9 +53,8 @@ def train(
             f"{' and '.join(given)} are both given. Give one: steps counts from the newest checkpoint, the others "
             "count from the very first run."
         )
-    for name, length in lengths.items():
-        check_positive_int(name, length)
-    config = replace(job.config, max_steps=max_steps, max_epochs=max_epochs) if max_steps or max_epochs else job.config
+    check_positive_int("steps", steps)
+    config = replace(job.config, max_steps=max_steps, max_epochs=max_epochs) if given else job.config
     with open_session(job) as session:
         with session.supervisor.leaving():
             session.own()

@@ -173,6 +173,7 @@ class Recorder(AbstractContextManager):
         """Writes the start of the run after this step, from this position of its input. parent: see Start."""
         self._step, job = step, self._job
         mesh, count = job.placement.mesh, jax.process_count()
+        axes, batch = job.placement.axes, batch_struct(self._source.info.spec)
         writes = self._workdir is not None and jax.process_index() == 0
         self._write(
             Start(
@@ -187,7 +188,7 @@ class Recorder(AbstractContextManager):
                 run=self.run,
                 parent=parent,
                 reported=last_step(join(job.config.workdir, TRAIN)) if writes else None,
-                batch=jax.tree.map(lambda leaf: [str(leaf.dtype), *leaf.shape], batch_struct(self._source.info.spec)),
+                batch=axes.map(lambda x, axis: [str(x.dtype), *x.shape[:axis], 1, *x.shape[axis + 1 :]], batch),
             )
         )
 
