@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/making")]
 
 from browser import FLAGS, find_browser, open_browser  # noqa: E402
 
-from trainer.events.metrics_lines import last_step  # noqa: E402
+from trainer.reports.metrics_lines import last_step  # noqa: E402
 
 STEPS, KILLED_AT = 400, 180
 WIDTH, HEIGHT, COLORS = 1000, 640, 96
@@ -34,7 +34,7 @@ def main() -> None:
         Path("shards").mkdir()
         Path("shards", data.name).symlink_to(data)
         train(f"shards/{data.name}", "runs/photos", "evaluation.html")
-        run("pipeline.describe", f"shards/{data.name}", "--html=dataset.html")
+        run("pipeline.commands.describe", f"shards/{data.name}", "--html=dataset.html")
         with open_browser(f"{scratch}/profile") as browser:
             for name in ("dataset", "evaluation"):
                 browser.show(f"{name}.html", WIDTH)

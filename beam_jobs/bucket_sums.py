@@ -7,7 +7,7 @@ import numpy as np
 
 from beam_jobs.converter import Converter, Packer
 from beam_jobs.references import References
-from pipeline.shards.key_digest import add_digests, key_digest
+from pipeline.shards.keys import add_digests, key_digest
 from pipeline.shards.record import FRAME_BYTES
 
 

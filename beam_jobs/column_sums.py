@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.decoding.columns import Ragged
 from pipeline.decoding.examples import ExampleParser
-from pipeline.shards.column_statistics import ColumnStatistics
+from pipeline.shards.schema import ColumnStatistics
 from pipeline.shards.typed_json import Count
 
 _BITS = 149  # the least float32 is 2**-149

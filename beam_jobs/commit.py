@@ -18,17 +18,17 @@ from beam_jobs.receipts import Rejected
 from beam_jobs.report import empty_folders, in_words, summarize, write_summary
 from beam_jobs.shard_plan import SplitPlan
 from beam_jobs.verdicts import Verdict, sweep_verdicts
+from pipeline.commands.program import version_of
 from pipeline.errors import ConversionError, StorageError
-from pipeline.shards.column_statistics import update_statistics
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
 from pipeline.shards.record import crc32c
+from pipeline.shards.schema import update_statistics
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.split_index import encode_index
 from pipeline.shards.typed_json import sealed_line
 from pipeline.sizes import counted
 from pipeline.storage.storage import Storage, join, write_file
-from pipeline.tools.program import version_of
 
 
 def commit_split(

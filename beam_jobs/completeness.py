@@ -13,7 +13,7 @@ from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.receipts import Findings, Receipt, read_receipts, receipts_of
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError, LostDataError, StorageError
-from pipeline.shards.key_digest import add_digests
+from pipeline.shards.keys import add_digests
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import receipt_file
 from pipeline.storage.storage import Storage, join

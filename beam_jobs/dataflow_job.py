@@ -8,10 +8,10 @@ from typing import Any
 
 from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.dataflow_errors import advice, as_ours, reason_of
+from pipeline.commands.command import Console, say
 from pipeline.errors import ConversionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.storage import join
-from pipeline.tools.command import Console, say
 
 POLL_SECONDS = 10.0
 _REASON_POLLS = 6  # the reason for a failure may appear half a minute after the failure

@@ -31,7 +31,7 @@ from beam_jobs.verdicts import verdict_on_error
 from beam_jobs.write import write_shard
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
-from pipeline.shards.key_digest import key_digest
+from pipeline.shards.keys import key_digest
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage
 

@@ -29,14 +29,14 @@ from beam_jobs.runners import find_runner
 from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.verdicts import Verdict, buried_messages
+from pipeline.commands import command
+from pipeline.commands.command import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.logs import quiet_stderr
 from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
-from pipeline.tools import command
-from pipeline.tools.command import Console, say
 
 _TO_ITS_END = Waiting()
 _SCANS_AT_ONCE = 32
@@ -179,7 +179,7 @@ def _without_verdict(failure: Exception) -> Exception:
 
 
 def exit_with(main: Callable[[], int | None]) -> None:
-    """Runs a command line's main function, and exits as pipeline.tools.command does."""
+    """Runs a command line's main function, and exits as pipeline.commands.command does."""
     command.exit_with(main, "interrupted. Run the same command again to resume.")
 
 

@@ -12,7 +12,7 @@ from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.packed_files import is_packed, source_of_packed
 from beam_jobs.references import Reference, References
 from pipeline.errors import RawDataError
-from pipeline.shards.ranks import ranks
+from pipeline.shards.keys import ranks
 from pipeline.shards.record import crc32c
 from pipeline.storage.storage import Stat, Storage, in_parallel
 

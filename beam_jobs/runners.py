@@ -15,8 +15,9 @@ from typing import Any
 from beam_jobs import dataflow, dataflow_job
 from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.loopback import on_loopback
-from pipeline.errors import ConversionError, InfeedError, OptionError, did_you_mean, how_to_install
-from pipeline.tools.command import Console
+from pipeline.checks import did_you_mean
+from pipeline.commands.command import Console
+from pipeline.errors import ConversionError, InfeedError, OptionError, how_to_install
 
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
 _PACKAGE = "beam_jobs"

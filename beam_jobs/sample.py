@@ -15,7 +15,7 @@ from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Reject
 from beam_jobs.references import Reference, References
 from pipeline.shards.example import encode_example
-from pipeline.shards.ranks import ranks
+from pipeline.shards.keys import ranks
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.storage.schemes import open_storage
 

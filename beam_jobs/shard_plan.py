@@ -15,9 +15,8 @@ from beam_jobs.bucket_sums import BucketSums, add_sums, framed_bytes
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.references import References, concat, in_order
 from beam_jobs.sample import Sampled
-from pipeline.shards.key_digest import key_digest
+from pipeline.shards.keys import key_digest, ranks
 from pipeline.shards.naming import shard_file
-from pipeline.shards.ranks import ranks
 
 ENCODER_VERSION = 1  # of pipeline.shards.example and record: if their bytes change, so does the plan
 

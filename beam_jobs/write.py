@@ -22,7 +22,7 @@ from beam_jobs.references import Reference, References, in_order
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import RawDataError
 from pipeline.shards.example import example_pieces
-from pipeline.shards.key_digest import add_digests, key_digest
+from pipeline.shards.keys import add_digests, key_digest
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends
 from pipeline.storage.storage import Sink, Storage, join, pieces_of

@@ -3,7 +3,7 @@
 Images become lossless PNGs. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 

@@ -19,9 +19,10 @@ from beam_jobs.launch import dry_run, launch
 from beam_jobs.plausible import check_places
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
-from pipeline.errors import InfeedError, OptionError, check_number, did_you_mean, how_to_install
+from pipeline.checks import check_number, did_you_mean
+from pipeline.commands.command import Console, Parser, say, spelled
+from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.sizes import parse_bytes
-from pipeline.tools.command import Console, Parser, say, spelled
 
 
 def conversion_parser(

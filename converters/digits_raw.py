@@ -4,7 +4,7 @@ Writes scikit-learn's 1,797 digits (part of its wheel: nothing is downloaded) as
 tars and a validation tar, with their label files. For demos and tests of imagenet_to_gcs."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -22,11 +22,11 @@ from rich.progress import track
 from beam_jobs.launch import exit_with
 from converters.imagenet.converter import VALIDATION_LABELS
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
+from pipeline.commands.command import Console, Parser, say
 from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.raw.jpeg import Jpeg
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import write_file
-from pipeline.tools.command import Console, Parser, say
 
 EXAMPLES = ("raw", "raw_1 --seed=1")
 IMAGE_SIDE = 32  # pixels; the originals are 8x8

@@ -4,7 +4,7 @@ Reads idx files; images become lossless PNGs. Runs on Apache Beam. The same comm
 conversion."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 

@@ -4,7 +4,7 @@ Reads JPEG, PNG, WebP and GIF files; every image becomes a JPEG. Runs on Apache 
 interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -17,7 +17,7 @@ from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.splits import SPLITS, held_out_of
-from pipeline.tools.command import Console
+from pipeline.commands.command import Console
 
 EXAMPLES = (
     "--raw-data-dir=photos --output=shards --validation-fraction=0.2",

@@ -4,7 +4,7 @@ The shards have tensorflow/tpu's schema, and every image is a JPEG. Accepts the 
 program of this name. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -19,10 +19,10 @@ from converters.imagenet.converter import SPLITS, ImagenetConverter
 from converters.imagenet.layouts import FULL_SET, check_full_set, find_raw, ilsvrc2012_synsets, read_synsets
 from converters.imagenet.records import TFDS_DIRECTORY
 from converters.images.options import add_verify_option
+from pipeline.commands.command import Console, say
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from pipeline.tools.command import Console, say
 
 EXAMPLES = (
     "--raw-data-dir=ILSVRC2012 --output=shards --dry-run",

@@ -4,7 +4,7 @@ Each row becomes a record, and each column a feature of the same name; or a reco
 with a label, labels, numbers or nothing. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -22,10 +22,10 @@ from converters.table.columns import ALL, CLASS_NAME, KINDS, SKIP, Column, find_
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import check_columns, check_delimiter, find_tables
 from converters.table.row_converter import RowConverter
+from pipeline.commands.command import Console
 from pipeline.errors import LabelError, OptionError
 from pipeline.raw.rows import is_json
 from pipeline.storage.schemes import open_storage
-from pipeline.tools.command import Console
 
 EXAMPLES = (
     "--raw-data-dir=tables --output=shards --image-column=file --label-column=animal",

@@ -4,7 +4,7 @@ Packs documents into rows of --sequence-length tokens for language models. Runs 
 an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -20,7 +20,8 @@ from converters.raw.splits import SPLITS, held_out_of
 from converters.table.layouts import check_columns, check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
-from pipeline.errors import OptionError, check_number, did_you_mean
+from pipeline.checks import check_number, did_you_mean
+from pipeline.errors import OptionError
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, Packing, TextInfo, Tokenizer, open_hugging_face

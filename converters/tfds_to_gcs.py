@@ -7,7 +7,7 @@ on Apache Beam. The same command resumes an interrupted conversion."""
 # imports it, workers do not. The data directory is read through our Storage.
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 

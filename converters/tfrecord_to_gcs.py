@@ -3,7 +3,7 @@
 Records are copied byte for byte. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -16,12 +16,12 @@ from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.tfrecord.converter import CHECKS, TfrecordConverter
 from converters.tfrecord.layouts import find_raw
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.commands.command import Console, add_schema_options, check_label_options, say
+from pipeline.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import read_labels
 from pipeline.sources.named_splits import parse_assignment
-from pipeline.tools.command import Console, say
-from pipeline.tools.schema_options import add_schema_options, check_label_options
 
 EXAMPLES = (
     "--raw-data-dir=tfrecords --output=shards --dry-run",

@@ -7,7 +7,7 @@ takes. Nothing is downloaded: the images are the 1,797 handwritten digits that s
 like ImageNet's."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline import logs
+from pipeline.commands.command import exit_with
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.shards.manifest import read_manifest
 from pipeline.sizes import format_bytes
-from pipeline.tools.command import exit_with
 from trainer.config import TrainerConfig
 from trainer.metrics.classes import Accuracy
 from trainer.models.cnn import SmallCnn

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipeline.hosts import Hosts as Hosts
     from trainer import augment as augment
     from trainer import callbacks as callbacks
+    from trainer.commands.recorded import load as load
     from trainer.config import TrainerConfig as TrainerConfig
     from trainer.nnx_task import nnx_task as nnx_task
     from trainer.recipe import DataRecipe as DataRecipe
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from trainer.task import Task as Task
     from trainer.task import Variables as Variables
     from trainer.trainer import Trainer as Trainer
-    from trainer.trainer import load as load
 
 _MODULES = {
     "metrics": "infeed.metrics",
@@ -49,7 +49,7 @@ _MODULES = {
     "Task": "trainer.task",
     "Variables": "trainer.task",
     "Trainer": "trainer.trainer",
-    "load": "trainer.trainer",
+    "load": "trainer.commands.recorded",
 }
 
 

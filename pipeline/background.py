@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from pipeline.errors import InfeedError, StallError, check_number, keeps_all_frames
+from pipeline.checks import check_number
+from pipeline.errors import InfeedError, StallError, keeps_all_frames
 from pipeline.logs import log
 
 

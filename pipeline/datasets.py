@@ -3,21 +3,21 @@
 train_dataset and eval_dataset read in the order in which data flows. Both return a DatasetInput; without global_batch,
 a dataset to which a Trainer gives its batch size, on each of its hosts."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
-from inspect import signature
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, NoReturn, ParamSpec, cast
+from typing import Literal
 
-from pipeline.caches import Cache, CachedRecords, cached
+from pipeline.checks import check_number
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
 from pipeline.decoding.padding import PadTo
-from pipeline.errors import OptionError, check_number
+from pipeline.errors import OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
+from pipeline.inputs.caches import Cache, CachedRecords, cached
 from pipeline.inputs.dataset_input import Batches, DatasetInput
-from pipeline.order_defaults import Mixture, Sizes, check_hosts, plan_mixture, plan_records, training_bytes
+from pipeline.inputs.input_info import Unbatched, without_batch
+from pipeline.orders.defaults import Mixture, Sizes, check_hosts, plan_mixture, plan_records, training_bytes
 from pipeline.orders.mixing import check_weights
 from pipeline.orders.order import EvalOrder, Position
 from pipeline.sources.concatenated import Concatenated, Part, concatenated
@@ -43,49 +43,9 @@ __all__ = [
 ]
 
 STALL_SECONDS = 600.0
-NO_BATCH = "this {} has no batch size. Give it one, such as global_batch=64, or give it to a Trainer, which has one."
-
-P = ParamSpec("P")
 
 
-class Unbatched:
-    """A dataset without a batch size: a Trainer calls it with its InputContext, which has that and the hosts' shares.
-
-    The context also decides the seed and how records are read, unless that was given."""
-
-    def __init__(self, make: Callable[..., DatasetInput], args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        signature(make).bind(*args, **options)  # TypeError for an unknown option, here rather than in the Trainer
-        self._make, self._args, self._options = make, args, options
-
-    def __call__(self, ctx: Any) -> DatasetInput:
-        """The batches of the context's host."""
-        told = {"hosts": ctx.hosts, "seed": ctx.seed, "stall_seconds": ctx.stall_seconds, "workers": ctx.workers}
-        told |= ctx.reading
-        taken = {name: told[name] for name in told.keys() & signature(self._make).parameters}
-        masks = {"on_error": "mask", "max_bad_records": ctx.max_masked} if ctx.max_masked else {}
-        return self._make(*self._args, **taken | self._options | masks, global_batch=ctx.global_batch_size)
-
-    def __iter__(self) -> NoReturn:
-        raise OptionError(NO_BATCH.format(self._make.__name__))
-
-    def __getattr__(self, name: str) -> NoReturn:  # of a DatasetInput; copy and pickle ask for names with underscores
-        raise AttributeError(name if name.startswith("_") else f"{name}: {NO_BATCH.format(self._make.__name__)}")
-
-
-def _without_batch(make: Callable[P, DatasetInput]) -> Callable[P, DatasetInput]:
-    """The function, which returns an Unbatched unless it is given a global_batch."""
-
-    @wraps(make)
-    def dataset(*args: P.args, **options: P.kwargs) -> DatasetInput:
-        if options.get("global_batch") is None:
-            options.pop("global_batch", None)
-            return cast(DatasetInput, Unbatched(make, args, options))
-        return make(*args, **options)
-
-    return dataset
-
-
-@_without_batch
+@without_batch
 def train_dataset(
     data: Data | Sequence[Data] | Mixture,
     split: str | None = None,
@@ -178,7 +138,7 @@ def train_dataset(
     )
 
 
-@_without_batch
+@without_batch
 def eval_dataset(
     data: Data | Sequence[Data],
     split: str | None = None,

@@ -10,9 +10,8 @@ import numpy as np
 
 from pipeline.errors import OptionError, SchemaError
 from pipeline.raw.cells import MISSING
-from pipeline.shards.column_statistics import ColumnStatistics, Statistics, read_statistics
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.schema import ColumnStatistics, Labels, Schema, Statistics, read_statistics
 from pipeline.storage.storage import Storage, join
 from pipeline.tokenizers import PACKED_TEXT, TEXT_FILE, TextInfo, read_text_info
 

@@ -9,9 +9,7 @@ The remedy for a missing package is a command that works from a checkout and fro
 'infeed[read]' only in a package index, so for a wheel the command lists the packages of the extra. Stdlib only."""
 
 import contextlib
-import difflib
 import functools
-import operator
 import os
 import re
 import shlex
@@ -47,7 +45,6 @@ __all__ = [
     "ShardError",
     "StallError",
     "StorageError",
-    "did_you_mean",
     "printable",
 ]
 
@@ -58,9 +55,6 @@ _STDLIB = f"{Path(os.__file__).resolve().parent}{os.sep}"
 # C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8 cannot encode.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _OF_EXTRA = re.compile(r"""(?P<requirement>.*?)\s*;\s*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
-_ELSEWHERE = {"batch_size": "global_batch_size", "epochs": "max_epochs", "lr": "learning_rate", "steps": "max_steps"}
-"""Names that other libraries use -> ours."""
-_HOLDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 _OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")
 
 
@@ -220,35 +214,6 @@ class EvaluationError(InfeedError):
 
 class ExportError(InfeedError):
     """A model cannot be exported, or its export does not compute what the model predicts."""
-
-
-def check_number(name: str, value: float | None, *, more: str = "", **bounds: float) -> None:
-    """Raises OptionError for a number outside of the bounds, such as NaN.
-
-    name: of the argument or flag. value: None, for one that was not given, is allowed. more: ends the message. bounds:
-    any of at_least, above, at_most and below."""
-    if value is not None and not all(_HOLDS[bound](value, limit) for bound, limit in bounds.items()):
-        allowed = " and ".join(f"{bound.replace('_', ' ')} {limit}" for bound, limit in bounds.items())
-        raise OptionError(f"{name}={value}{':' * name.startswith('--')} must be {allowed}{more}.")
-
-
-def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Raises OptionError unless the value is one of those that are allowed. name: of the argument or flag."""
-    if value not in (known := list(allowed)):
-        raise OptionError(f"{name}={value!r} is not one of {', '.join(map(str, known))}.")
-
-
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known name that is most like this one, or means the same elsewhere; [] if none does."""
-    known = sorted(known)
-    return [each for each in known if each == _ELSEWHERE.get(name)] or difflib.get_close_matches(name, known, 1, 0.5)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest known name, then all known names."""
-    known = sorted(known)
-    hint = "".join(f" Did you mean {each!r}?" for each in nearest(name, known))
-    return f"{hint} Known: {', '.join(known) or 'none'}."
 
 
 def printable(text: str) -> str:

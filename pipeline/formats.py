@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.errors import OptionError, check_number
+from pipeline.checks import check_number
+from pipeline.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.spec import feature_specs
 

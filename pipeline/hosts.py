@@ -5,7 +5,8 @@ The trainer makes a Hosts once, at the edge, from its sharding; readers and test
 import math
 from dataclasses import dataclass
 
-from pipeline.errors import BatchSizeError, OptionError, check_number
+from pipeline.checks import check_number
+from pipeline.errors import BatchSizeError, OptionError
 
 __all__ = ["ONE_HOST", "Hosts"]
 

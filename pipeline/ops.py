@@ -6,11 +6,17 @@ an op's random numbers."""
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng
 from pipeline.decoding.label_ops import MultiHot, OneHot, RequireLabel
-from pipeline.decoding.op import Features, Op, Specs
+from pipeline.decoding.op import Features, Op, Rng, Specs
 from pipeline.decoding.photo_ops import DecodeCentralCrop, DecodeRandomResizedCrop, DecodeResize
-from pipeline.decoding.pixel_ops import CentralCrop, GreyToRgb, RandomCrop, RandomFlip, RandomShift, Resize
-from pipeline.decoding.rng import Rng
-from pipeline.decoding.trivial_augment import TrivialAugmentWide
+from pipeline.decoding.pixel_ops import (
+    CentralCrop,
+    GreyToRgb,
+    RandomCrop,
+    RandomFlip,
+    RandomShift,
+    Resize,
+    TrivialAugmentWide,
+)
 
 __all__ = [
     "Cast",

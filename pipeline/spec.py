@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import OptionError, SchemaError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.schema import Feature, Schema
 
 BYTES = np.dtype(object)

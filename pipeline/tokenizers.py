@@ -18,8 +18,7 @@ from pipeline.errors import OptionError
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from pipeline.tokenizing.hugging_face import HuggingFaceTokenizer, open_hugging_face
-from pipeline.tokenizing.tokenizer import Tokenizer, utf8_ends
+from pipeline.tokenizing import HuggingFaceTokenizer, Tokenizer, open_hugging_face, utf8_ends
 
 __all__ = [
     "ASCII_ALPHABET",

@@ -13,14 +13,14 @@ from raw_data.imagenet import RawImagenet
 from sweep import SWEEP
 
 from converters import digits_raw, text_to_gcs
-from pipeline import index, verify
+from pipeline.commands import index, verify
+from pipeline.commands.verify import write_dali_index
 from pipeline.errors import ConversionError, InfeedError, ManifestError, OptionError
 from pipeline.pages.page import Page, check_page, write_page
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.split_index import load_index
 from pipeline.storage.schemes import open_storage
-from pipeline.verify import write_dali_index
-from trainer.exporting.publishing import Exports
+from trainer.serving.publishing import Exports
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

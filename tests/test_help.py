@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, models
 
 from beam_jobs import graph
 from converters import imagenet_to_gcs
-from pipeline.tools import program
-from pipeline.tools.program import COMMANDS
+from pipeline.commands import program
+from pipeline.commands.program import COMMANDS
 from trainer.__main__ import RECIPES
 from trainer.__main__ import main as trainer_main
 
@@ -230,7 +230,7 @@ def test_a_command_whose_output_is_closed_exits_with_141_and_no_traceback(run_fo
 
 def test_a_terminal_that_knows_only_ascii_gets_question_marks_rather_than_a_traceback(shards):
     ascii_only = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    command = [sys.executable, "-m", "pipeline.describe", str(shards / "shards")]
+    command = [sys.executable, "-m", "pipeline.commands.describe", str(shards / "shards")]
     done = subprocess.run(command, env=ascii_only, capture_output=True, timeout=60, check=True)
     assert done.stdout.isascii()
     assert b"?" in done.stdout

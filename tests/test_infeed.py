@@ -16,8 +16,8 @@ from infeed_door import SCRIPT, run_infeed
 
 import infeed as front_door
 from converters import idx_to_gcs
-from pipeline.tools import program
-from pipeline.tools.program import COMMANDS
+from pipeline.commands import program
+from pipeline.commands.program import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 MODULES = [command.module for group in COMMANDS.values() for command in group]
@@ -65,7 +65,7 @@ def test_every_command_is_listed_and_every_module_that_is_listed_is_there():
 
 def test_the_version_is_that_of_the_package(infeed):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"infeed": "pipeline.infeed:main"}
+    assert project["scripts"] == {"infeed": "pipeline.commands.infeed:main"}
     assert infeed("--version")[:2] == (0, f"infeed {version('infeed')}\n")
 
 
@@ -83,7 +83,7 @@ def test_the_users_own_files_replace_none_of_our_modules(tmp_path):
 
     shown = run(str(script), "verify", "--help")
     assert (shown.returncode, shown.stdout[:20]) == (0, "usage: infeed verify"), shown.stderr
-    assert "a file of the user was imported" in run("-m", "pipeline.verify", "--help").stderr
+    assert "a file of the user was imported" in run("-m", "pipeline.commands.verify", "--help").stderr
 
 
 def test_every_name_of_the_package_is_there_for_programs_and_for_type_checkers():

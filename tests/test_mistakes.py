@@ -12,6 +12,7 @@ from raw_data.folders import RawImageFolder
 from raw_data.images import make_jpeg
 
 from pipeline import logs
+from pipeline.commands import program
 from pipeline.datasets import open_dataset, train_dataset
 from pipeline.errors import InfeedError
 from pipeline.formats import FixedLength
@@ -20,7 +21,6 @@ from pipeline.ops import DecodeJpeg
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
-from pipeline.tools import program
 from trainer import __main__ as trainer
 from trainer.config import TrainerConfig
 from trainer.task import Task
@@ -140,8 +140,8 @@ WITHOUT_HEAVY = """
 import sys, warnings
 warnings.simplefilter("ignore")  # runpy's: modules are imported before they run again
 sys.modules |= dict.fromkeys(("jax", "tensorflow", "apache_beam", "orbax"))
-from pipeline import infeed
-from pipeline.tools import program
+from pipeline.commands import infeed
+from pipeline.commands import program
 from trainer import __main__ as trainer
 for words in sys.argv[1:]:
     command, *options = words.split()

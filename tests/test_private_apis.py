@@ -18,9 +18,9 @@ WORKERS = "apache_beam.runners.portability.fn_api_runner.worker_handlers:Subproc
 STORE = [f"key_value_{name}" for name in ("set", "try_get", "dir_get")]
 # Library and our module -> names, some with a text that their source contains.
 PRIVATE = {
-    ("Python", "trainer/exits.py"): ["atexit:_run_exitfuncs", "threading:_shutdown"],
-    ("jax", "trainer/hosts/store.py"): [f"{JAX}global_state"],
-    ("jaxlib", "trainer/hosts/store.py"): [f"{JAXLIB}DistributedRuntimeClient.{name}" for name in STORE],
+    ("Python", "trainer/hosts/exits.py"): ["atexit:_run_exitfuncs", "threading:_shutdown"],
+    ("jax", "trainer/hosts/exchange.py"): [f"{JAX}global_state"],
+    ("jaxlib", "trainer/hosts/exchange.py"): [f"{JAXLIB}DistributedRuntimeClient.{name}" for name in STORE],
     ("orbax-checkpoint", "trainer/checkpointing/orbax_paths.py"): [
         "orbax.checkpoint._src.serialization.tensorstore_utils:_BASE_TS_CONTEXT",
         "orbax.checkpoint._src.serialization.tensorstore_utils:_DEFAULT_OCDBT_TS_CONTEXT",

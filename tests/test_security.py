@@ -237,7 +237,7 @@ def test_a_prediction_neither_runs_nor_writes_what_the_options_in_the_history_na
     evil = [f"--data-dir={theirs.directory}/tfds/evil/1.0.0", "--eval-split=train", "--workdir=other"]
     works = [
         theirs.history_of("of_digits", "digits", [*DIGITS, *harmful, "--workdir=other", "--trust-features=evilmod"]),
-        theirs.history_of("of_class", "trainer.recipes.digits:Config", [*DIGITS, "--workdir=other"]),
+        theirs.history_of("of_class", "trainer.recipes.small_images:Digits", [*DIGITS, "--workdir=other"]),
         theirs.history_of("of_tyro", "digits", ["--tyro-write-completion", "bash", "completion"]),
         theirs.history_of("of_features", "digits", [*DIGITS, *evil, "--trust-features=evilmod"]),
     ]

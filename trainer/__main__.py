@@ -1,7 +1,7 @@
 """`python -m trainer RECIPE [options]`: runs a recipe, ours or a user's. User errors are short and exit with code 2."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
-from pipeline.ctrl_c import as_usual
+from pipeline.commands.program import as_started, as_usual, command_of, ends_when_not_read, help_end, program
 from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
-from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
-from trainer import exits
-from trainer.command.names import RECIPES, is_ours
-from trainer.history.segments import Command
-from trainer.user_code import described, notes_of, source_lines
+from pipeline.user_code import described, notes_of, source_lines
+from trainer.commands.names import RECIPES, is_ours
+from trainer.hosts import exits
+from trainer.reports.segments import Command
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
@@ -32,7 +31,7 @@ def main(arguments: list[str]) -> int:
     logs.show()
     name, *options = arguments
     try:
-        from trainer.command.loading import naming_flags, recipe_class
+        from trainer.commands.loading import naming_flags, recipe_class
 
         kind = recipe_class(name)
         with naming_flags(kind):
@@ -59,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _help() -> str:
-    from trainer.command.loading import WITH_DATA, WITHOUT_DATA
+    from trainer.commands.loading import WITH_DATA, WITHOUT_DATA
 
     examples = [f"mnist {WITHOUT_DATA}", f"images {WITH_DATA}"]
     lines = (
@@ -68,14 +67,14 @@ def _help() -> str:
         f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,",
         "PYTHONPATH or what is installed. MODULE alone means its class Config: see docs/recipes.md.",
         "RECIPE --help lists the options of a recipe.\n",
-        help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe")),
+        help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.commands.describe")),
     )
     return "\n".join(lines)
 
 
 def _of_user(error: Exception) -> list[str] | None:
     """What to print of an error in a recipe's own code, or of a missing library; None if the mistake may be ours."""
-    from trainer.command.loading import lacks_library
+    from trainer.commands.loading import lacks_library
 
     if lacks_library(error):
         hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
@@ -85,8 +84,8 @@ def _of_user(error: Exception) -> list[str] | None:
 
 
 def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
-    from trainer.command.loading import parsed
-    from trainer.command.recorded import as_trained
+    from trainer.commands.loading import parsed
+    from trainer.commands.recorded import as_trained
     from trainer.hosts.joining import join
 
     recipe, devices, distributed = parsed(kind, options, f"{program('trainer')} {name}")
@@ -103,13 +102,13 @@ def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
         if not alone:
             as_usual()  # Ctrl-C raises, because the others have to be told
             _check(recipe)
-        from trainer.command.running import run
+        from trainer.commands.running import run
 
         run(recipe, Command(name, list(options), str(Path.cwd())))
 
 
 def _check(recipe: "Recipe") -> None:
-    from trainer.owner import check_writable
+    from trainer.checkpointing.owner import check_writable
 
     recipe.check()
     if recipe.mode == "train" and not recipe.show_state:

@@ -24,7 +24,8 @@ from jax import Array
 from jax.extend.random import threefry_2x32
 from scipy.special import betaincinv
 
-from pipeline.errors import InputError, OptionError, check_number, did_you_mean
+from pipeline.checks import check_number, did_you_mean
+from pipeline.errors import InputError, OptionError
 from trainer.inputs import MASK, SEED
 from trainer.metrics.labels import counting
 from trainer.task import Batch

@@ -1,20 +1,26 @@
-"""Callbacks at the end of a dispatch, a save and an evaluation: Trainer(callbacks=[...])."""
+"""Callbacks at the end of a dispatch, a save and an evaluation: Trainer(callbacks=[...]).
 
+docs/callbacks.md shows how to write one. WandbCallback needs the extra `wandb`."""
+
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from trainer.events.progress import Speed
-from trainer.events.reports import Reports
+from pipeline.errors import OptionError, how_to_install
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import join
+from trainer.reports.progress import Speed
+from trainer.reports.workdir import eval_directory
+from trainer.reports.writer import Reports
 from trainer.results import EvalResult, ExportResult
-from trainer.state import TrainState
+from trainer.task import TrainState
 
-__all__ = ["Callback", "CheckpointComplete", "CheckpointEnd", "EvaluationEnd", "Export", "LoopEnd"]
+__all__ = ["Callback", "CheckpointComplete", "CheckpointEnd", "EvaluationEnd", "Export", "LoopEnd", "WandbCallback"]
 
 Stop = Callable[[str], None]
-
-
 Export = Callable[..., ExportResult | None]
 """export(path, input_fn, *, better=None, metric="loss", ...) exports the model that was just evaluated, as
 Trainer.export does, with its other options. Every host has to call it.
@@ -98,3 +104,41 @@ class Callback:
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """After each evaluation by evaluate, train_and_evaluate or evaluate_continuously."""
+
+
+class WandbCallback(Callback):
+    """Logs to one W&B run per work directory what TensorBoard gets: every step's scalars, the speed, evaluations.
+
+    <workdir>/wandb_id names the run, so that a restart continues it. options: for wandb.init, such as project="mine".
+    Without a connection, set WANDB_MODE=offline. Raises OptionError if wandb is not installed."""
+
+    def __init__(self, workdir: str, **options: Any) -> None:
+        try:
+            import wandb  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise OptionError(f"WandbCallback needs the package wandb: {how_to_install('wandb')}") from error
+        self._wandb, self._workdir, self._options, self._run = wandb, str(workdir), options, None
+
+    def on_loop_end(self, end: LoopEnd) -> None:
+        """Logs the scalars of each step, and the speed if there is a new one."""
+        if end.reports.writes:
+            first = end.step + 1 - len(end.scalars["loss"])
+            for row, step in enumerate(range(first, end.step + 1)):
+                speed = end.speed.scalars() if end.speed and step == end.step else {}
+                self._log(step, {f"train/{name}": float(values[row]) for name, values in end.scalars.items()} | speed)
+
+    def on_evaluation_end(self, end: EvaluationEnd) -> None:
+        """Logs the metrics of the evaluation."""
+        if end.reports.writes:
+            group = eval_directory(end.name)
+            self._log(end.result.step, {f"{group}/{name}": value for name, value in end.result.metrics.items()})
+
+    def _log(self, step: int, values: dict[str, float]) -> None:
+        if self._run is None:
+            storage, path = open_storage(self._workdir), join(self._workdir, "wandb_id")
+            storage.create(path, secrets.token_hex(8).encode())  # unless it exists
+            directory = None if is_remote(self._workdir) else self._workdir
+            own = {"id": storage.read(path).decode(), "resume": "allow", "dir": directory}
+            self._run = self._wandb.init(**own | self._options)
+            self._run.define_metric("*", step_metric="step")  # W&B's own steps cannot go back after a kill
+        self._run.log({"step": step, **values})

@@ -1,10 +1,10 @@
-"""python -m trainer.checkpoints DIR: lists the checkpoints of a work directory, their arrays and values.
+"""infeed checkpoints DIR: lists the checkpoints of a work directory, their arrays and values.
 
 DIR may be on a disk or gs://. Needs neither jax nor a device. In Python: latest_checkpoint, get_variable_names and
 get_variable_value."""
 
 if __name__ == "__main__":
-    from pipeline.ctrl_c import leave_at_once
+    from pipeline.commands.program import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from pipeline.commands.command import Console, Parser, exit_with, say, table
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from pipeline.tools.command import Console, Parser, exit_with, say, table
 from trainer.checkpointing import listing
-from trainer.checkpointing.contents import read_contents
-from trainer.checkpointing.numbers import read_array
+from trainer.checkpointing.contents import read_array, read_contents
 
 __all__ = ["EXAMPLES", "get_variable_names", "get_variable_value", "latest_checkpoint", "main"]
 

@@ -1,21 +1,28 @@
-"""The settings of a training run, saved with every checkpoint. Those that are Fixed have no flag: a recipe sets them.
+"""The settings of a training run, saved with every checkpoint, and of an export. Those that are Fixed have no flag: a
+recipe sets them.
 
 Imports neither JAX nor NumPy, so that --help appears immediately."""
 
 import dataclasses
 import functools
 import inspect
+import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from tyro.conf import Fixed
 
-from pipeline.errors import OptionError, check_choice, check_number, did_you_mean
-from trainer.mesh_flags import axis_sizes, partition_rules
+from pipeline.checks import check_choice, check_number, check_positive_int, did_you_mean
+from pipeline.errors import OptionError
 
 __all__ = ["LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
 
+DATA, FSDP, MODEL = AXES = ("data", "fsdp", "model")
+SIZE = re.compile(r"\b(data|fsdp|model)=([1-9][0-9]*)\b")
+Rule = tuple[str, tuple[tuple[str, ...], ...]]
+"""A pattern of the paths of parameters, and for each of their dimensions the axes that split it."""
 Model = Literal["params", "ema"]
 """Of a run: the parameters that it updates, or their average."""
 PrecisionName = Literal["f32", "bf16", "bf16_params"]
@@ -32,6 +39,29 @@ MiB = 1024 * 1024
 # Any scheme but gs://, and gs:/, into which pathlib turns it and which would name a local directory.
 OTHER_PLACE = re.compile(r"(?!gs://[^/])[a-z][a-z0-9+.-]+:/")
 LOCAL_PLACE = re.compile(r"(?![a-z][a-z0-9+.-]+:/).")
+
+
+def axis_sizes(mesh: str | None) -> dict[str, int]:
+    """The size of each axis that is given. Raises OptionError for another form than data=2,fsdp=4."""
+    sizes = {axis: int(size) for axis, size in SIZE.findall(mesh or "")}
+    if mesh is not None and ",".join(f"{axis}={size}" for axis, size in sizes.items()) != mesh:
+        raise OptionError(f"mesh={mesh!r} is not of the form data=2,fsdp=4: give data, fsdp and model at most once.")
+    return sizes
+
+
+def partition_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
+    """Of PATTERN=AXES, such as head/kernel=fsdp,model. Raises OptionError for another form and for other axes."""
+    rules = []
+    for text in texts:
+        pattern, equals, axes = text.rpartition("=")
+        split = tuple(() if part in ("", "None") else tuple(part.split("+")) for part in axes.split(",") if axes)
+        if not (pattern and equals) or not set(AXES).issuperset(axis for part in split for axis in part):
+            raise OptionError(
+                f"partition={text!r} is not PATTERN=AXES. Give data, fsdp, model or None for each dimension, as in "
+                "'head/kernel=fsdp,model', or nothing for a complete copy: 'norm/*='."
+            )
+        rules.append((pattern, split))
+    return tuple(rules)
 
 
 def _naming_the_nearest(kind: type[T]) -> type[T]:
@@ -280,7 +310,27 @@ def seconds_of(name: str, value: object) -> float:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def check_positive_int(name: str, value: object) -> None:
-    """Raises OptionError unless `value` is an int above 0, or None. bool does not count as int."""
-    if value is not None and (type(value) is not int or value <= 0):
-        raise OptionError(f"{name}={value!r} must be an int above 0.")
+def settings(**values: Any) -> TrainerConfig:
+    """A TrainerConfig with these values: the defaults of a recipe's flags.
+
+    Without workdir, --workdir is a required flag. global_batch_size is 64 unless given. OptionError for an unknown name
+    or a value that is not allowed."""
+    import tyro
+
+    return replace(TrainerConfig(workdir=tyro.MISSING, global_batch_size=64), **values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What becomes a SavedModel, and where: a field of a recipe, whose fields become flags."""
+
+    export_path: str | None = None
+    """Where exports are published, each in a directory named by the time; may be gs://... Default: <workdir>/export.
+    If given, a training run also exports its model when it ends. --checkpoint-path exports another checkpoint."""
+    export_tolerance: float = 1e-5
+    """The largest difference from the predictions of the trainer, as a share of the largest value. Nothing is published
+    above it. On an accelerator, or with --precision bf16, 0.02 is reasonable; for signatures that decode images, it is
+    the least."""
+
+    def __post_init__(self) -> None:
+        check_number("export_tolerance", self.export_tolerance, at_least=0, below=math.inf)

@@ -14,12 +14,11 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import jax
 import numpy as np
 
-from pipeline.datasets import Unbatched
 from pipeline.description import Description, renumberings
 from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
-from pipeline.inputs.input_info import InputInfo
-from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
+from pipeline.inputs.input_info import InputInfo, Unbatched
+from trainer.mesh.batch_spec import NARROW, batch_struct, check_is_mapping
 
 __all__ = [
     "CRC",

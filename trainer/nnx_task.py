@@ -11,10 +11,11 @@ import optax
 from flax import nnx
 from jax import Array
 
-from pipeline.errors import InputError, OptionError, check_choice
+from pipeline.checks import check_choice
+from pipeline.errors import InputError, OptionError
+from pipeline.user_code import ShortErrors
 from trainer.config import PrecisionName
 from trainer.task import Augment, Batch, Metrics, Partition, Target, Task, Variables, copied, kind_of
-from trainer.user_code import ShortErrors
 
 __all__ = ["nnx_task"]
 

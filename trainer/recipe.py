@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pipeline.errors import OptionError, check_number
-from trainer.config import TrainerConfig
+from pipeline.checks import check_number
+from pipeline.errors import OptionError
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.config import Export, TrainerConfig, settings
 from trainer.optimizers.config import OptimizerConfig, Run
-from trainer.settings import Export, settings
-from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
     from pipeline.description import Description
@@ -142,7 +142,7 @@ class Recipe(ABC):
         for a work directory that has no checkpoint to evaluate, for an init_from that is not a checkpoint, for a
         checkpoint_path without one or with another mode, and for an export_path where exports cannot be."""
         from trainer.checkpointing.listing import check_checkpoint
-        from trainer.exporting.publishing import check_place
+        from trainer.serving.publishing import check_place
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
         self._check_report()
@@ -179,7 +179,7 @@ class Recipe(ABC):
 
     def _check_warm_start(self) -> None:
         from trainer.checkpointing.listing import finished_steps
-        from trainer.warm_start.finding import find_checkpoint
+        from trainer.checkpointing.warm_start_finding import find_checkpoint
 
         path = self.warm_start.init_from
         if path and self.mode == "train" and not finished_steps(self.trainer.workdir):
@@ -234,10 +234,10 @@ class DataRecipe(Recipe):
         """What gives the numbers of the model their meaning: features, class names, statistics, the tokenizer.
 
         That of the run in the work directory or at checkpoint_path; of a run that begins, that of train_records, or
-        with a warm start what as_begun of trainer.kept_data says. None for data whose features are not known. The
-        inputs get these numbers, whatever data they read."""
+        with a warm start what as_begun of trainer.checkpointing.kept_data says. None for data whose features are not
+        known. The inputs get these numbers, whatever data they read."""
+        from trainer.checkpointing.kept_data import as_begun, as_in_run, kept
         from trainer.checkpointing.listing import finished_steps
-        from trainer.kept_data import as_begun, as_in_run, kept
 
         trains, tries = self.mode == "train", self.trainer.fast_dev_run
         if not (trains or tries) and (found := kept(self.trained_in)):
@@ -282,7 +282,7 @@ class DataRecipe(Recipe):
         """The same, from the cells of a table's row by column: texts in csv. Default: each column that has the name of
         a feature is its value, or the list of its values. Raises Reject for a row without any, or whose value is of
         another kind."""
-        from trainer.kept_data import row_values
+        from trainer.checkpointing.kept_data import row_values
 
         return row_values(self.description.schema.features if self.description else {}, cells)
 
@@ -298,7 +298,7 @@ class DataRecipe(Recipe):
     def tiny_records(self, split: str) -> "Data":
         """The records that --tiny uses in place of this split: what open_dataset accepts, such as a dict of arrays.
 
-        The same for equal splits, on every host and in every run. trainer.recipes.tiny_images makes labelled images.
+        The same for equal splits, on every host and in every run. trainer.recipes.image_data makes labelled images.
         Default: OptionError, because only the recipe knows what its inputs read."""
         kind = type(self)
         raise OptionError(

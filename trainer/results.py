@@ -10,9 +10,9 @@ import numpy as np
 from pipeline.sizes import counted
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join, write_file
-from trainer.events.progress import Speed
-from trainer.state import TrainState
-from trainer.workdir import EVAL_RESULT, TRAIN_RESULT
+from trainer.reports.progress import Speed
+from trainer.reports.workdir import EVAL_RESULT, TRAIN_RESULT
+from trainer.task import TrainState
 
 __all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Speed", "TrainResult"]
 

@@ -4,8 +4,9 @@ The trainer handles the mask, the mean over records and the random key of a step
 only jax and optax."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ContextDecorator
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,8 @@ import optax
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from pipeline.errors import OptionError, check_number
+from pipeline.checks import check_number, did_you_mean
+from pipeline.errors import OptionError
 from trainer.config import PrecisionName
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Step",
     "Target",
     "Task",
+    "TrainState",
     "Variables",
     "copied",
     "kind_of",
@@ -48,6 +51,18 @@ class Variables(NamedTuple):
 
     params: Any
     extra: Any = ()
+
+
+class TrainState(NamedTuple):
+    """step: int32, finished steps. key: raw data of the run's random key; step s uses fold_in(key, s).
+
+    ema: the averaged parameters, in float32 or wider; () without ema_decay."""
+
+    step: Array
+    variables: Variables
+    optimizer: Any
+    key: Array
+    ema: Any = ()
 
 
 def kind_of(made: Any) -> str:
@@ -192,6 +207,11 @@ class Task:
         for name, metric in self.metrics.items():
             self._check_metric(name, metric)
 
+    def traced_in(self, context: Callable[[], ContextDecorator]) -> "Task":
+        """The task, whose functions are traced in this context."""
+        functions = {name: getattr(self, name) for name in ("init", "loss_fn", "predict_fn", "augment")}
+        return replace(self, **{name: context()(each) for name, each in functions.items() if each})
+
     def _check_metric(self, name: str, metric: object) -> None:
         if name in RESERVED or name.startswith(("_", "speed/")):
             raise OptionError(
@@ -208,3 +228,11 @@ class Task:
                 raise OptionError(
                     f"the metric {name!r} has the name of a value of the metric {other!r}. Choose another."
                 )
+
+
+def chosen(predictions: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:
+    """The predictions with these names; None: all. Raises OptionError for a name that is not one of them."""
+    for key in keys or ():
+        if key not in predictions:
+            raise OptionError(f"the task does not predict {key!r}.{did_you_mean(key, predictions)}")
+    return {key: predictions[key] for key in (predictions if keys is None else keys)}

@@ -3,38 +3,34 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from pipeline.errors import OptionError, check_number
+from pipeline.checks import check_number, check_positive_int
+from pipeline.errors import OptionError
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
-from trainer.batch_spec import BatchAxes, named_leaves
+from pipeline.user_code import ShortErrors
 from trainer.callbacks import Callback
-from trainer.checkpointing.listing import check_checkpoint
 from trainer.checkpointing.manager import WhichStep
-from trainer.config import Model, TrainerConfig, check_positive_int
-from trainer.exporting.publishing import PLATFORMS, ExportOptions
-from trainer.history.segments import Command
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.config import Model, TrainerConfig, axis_sizes, partition_rules
 from trainer.inputs import InputFn
-from trainer.job import Job
-from trainer.mesh import Placement
-from trainer.mesh_flags import axis_sizes, partition_rules
-from trainer.modes.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
-from trainer.modes.export import export_checkpoint
-from trainer.modes.predict import LoadedModel, check_export, check_predict, loaded, predict, run_without_recipe
-from trainer.modes.train import train
+from trainer.loop.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
+from trainer.loop.export import export_checkpoint
+from trainer.loop.job import Job
+from trainer.loop.predict import LoadedModel, check_export, check_predict, predict
+from trainer.loop.train import train
+from trainer.mesh.batch_spec import BatchAxes, named_leaves
+from trainer.mesh.placement import Placement
+from trainer.reports.segments import Command
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
+from trainer.serving.publishing import PLATFORMS, ExportOptions
 from trainer.task import Task, kind_of
-from trainer.user_code import ShortErrors
-from trainer.warm_start.config import WarmStart
 
-if TYPE_CHECKING:
-    from trainer.recipe import Recipe
-
-__all__ = ["LoadedModel", "Trainer", "load"]
+__all__ = ["LoadedModel", "Trainer"]
 
 log = logger("trainer")
 
@@ -238,32 +234,3 @@ class Trainer:
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
         with ShortErrors():
             return export_checkpoint(self._job, input_fn, options, step, checkpoint_path)
-
-
-def load(
-    workdir: str,
-    step: WhichStep | None = None,
-    *,
-    recipe: "Recipe | type[Recipe] | None" = None,
-    task: Task | None = None,
-) -> LoadedModel:
-    """The model that was trained in a work directory, on one device, ready to be called on arrays.
-
-    workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the newest. Needs no data: the
-    training has kept a description of them (description.json).
-    recipe: the recipe of the training, or its class, whose options are then those of the training; only infeed's own
-    are found without, as what a work directory names may be anyone's code. task: of a run without a recipe.
-    Raises CheckpointError if there is no such checkpoint, or its arrays are not those of the recipe's model;
-    OptionError if the recipe has to be given."""
-    from trainer.command.recorded import ONE_DEVICE, recipe_without_data  # recipes are made of this module
-
-    check_checkpoint(workdir, required=True)
-    made = None
-    with ShortErrors():
-        if task is None:
-            made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
-            task, config, input_fn = made.task(), made.trainer, made.eval_input
-        else:
-            config, input_fn = run_without_recipe(workdir)
-        placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(config.batch_axis))
-        return loaded(Job(task, config, placement), input_fn, step, made)

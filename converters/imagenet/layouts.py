@@ -26,7 +26,8 @@ from converters.raw.class_names import label_text, names_digest, position
 from converters.raw.compressed import Readable, by_suffix, readable
 from converters.raw.splits import first_few, open_raw_data
 from converters.raw.tars import members
-from pipeline.errors import LabelError, RawDataError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.errors import LabelError, RawDataError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from pipeline.errors import check_number
+from pipeline.checks import check_number
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import VERIFY_LEVELS
 

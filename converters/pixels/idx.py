@@ -23,11 +23,11 @@ from converters.pixels.records import pixel_features, pixel_rows, pixel_values
 from converters.raw.class_names import names_digest
 from converters.raw.compressed import by_suffix, readable
 from converters.raw.splits import chosen, first_few, open_raw_data
-from pipeline.errors import OptionError, RawDataError, did_you_mean
-from pipeline.raw.compressed import uncompressed
+from pipeline.checks import did_you_mean
+from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, join, uncompressed
 
 SPLITS = ("train", "test")
 _NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<what>images|labels)[-.]idx[13]-ubyte(\.gz)?")

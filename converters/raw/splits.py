@@ -8,7 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.errors import OptionError, RawDataError, check_number
+from pipeline.checks import check_number
+from pipeline.errors import OptionError, RawDataError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 

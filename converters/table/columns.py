@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from converters.images.image_archives import IMAGE_SUFFIXES
-from pipeline.errors import LabelError, OptionError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.errors import LabelError, OptionError
 from pipeline.raw.cells import (
     MISSING,
     cell_of,
@@ -19,11 +20,12 @@ from pipeline.raw.cells import (
     class_number,
     document_cell,
     integer_cell,
+    is_missing,
     number_cell,
     number_or_nan,
     text_cell,
 )
-from pipeline.raw.rows import ARROW_SUFFIXES, arrow, is_missing, table_rows
+from pipeline.raw.rows import ARROW_SUFFIXES, arrow, table_rows
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Content, Dtype, Feature, Labels
 from pipeline.shards.typed_json import JsonFile

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from beam_jobs.converter import Source
 from converters.raw.splits import HeldOut, by_split, chosen, first_few, open_raw_data
-from pipeline.errors import OptionError, RawDataError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.errors import OptionError, RawDataError
 from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, column_names
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import in_parallel, join

@@ -19,10 +19,9 @@ from beam_jobs.references import File
 from converters.raw.splits import HeldOut, by_split, chosen, first_few, is_hidden, open_raw_data
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
-from pipeline.raw.compressed import uncompressed
 from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, is_json, rows_of
 from pipeline.storage.schemes import is_remote
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, join, uncompressed
 
 TEXT_SUFFIX, GZIP = ".txt", ".gz"
 _PIECE_BYTES = 1 << 20

@@ -12,13 +12,13 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import Reference, References, column
+from pipeline.commands.record_checks import payload_problem
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import FramePlace, payload_of_frame, walk_frames
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage
-from pipeline.tools.record_checks import payload_problem
 
 PayloadCheck = Literal["schema", "none"]
 CHECKS: tuple[PayloadCheck, ...] = ("schema", "none")

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.checks import did_you_mean
 from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.padding import PadTo, padded_specs
 from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.rows import RowDecoder
 from pipeline.description import Renumbering
-from pipeline.errors import OptionError, SchemaError, did_you_mean
+from pipeline.errors import OptionError, SchemaError
 from pipeline.logs import log
 from pipeline.spec import BYTES, RESERVED, SEED, UNSEEN, ArraySpec, Layout, delivered, feature_specs, holds, tree_of
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.decoding.columns import Column, Columns, Ragged, merged
-from pipeline.decoding.packed import ONE_BYTE, floats, integers
+from pipeline.decoding.columns import ONE_BYTE, Column, Columns, Ragged, floats, integers, merged
 from pipeline.shards.example import LIST_TAG, varint
 from pipeline.shards.example_decoding import decode_features, example_keys
 from pipeline.shards.schema import Feature

@@ -1,14 +1,160 @@
-"""Ops that decode images of one known size."""
+"""Ops that decode images of one known size, and the decoding of encoded images: format and size from the content, the
+pixels of a window.
 
+JPEGs are decoded by libjpeg-turbo, everything else by Pillow. EXIF is ignored, including its rotation, as in other
+readers. Transparent pixels keep their colour."""
+
+import contextlib
+import io
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import simplejpeg
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
-from pipeline.decoding.encoded import jpeg_header, jpeg_pixels, pillow_pixels, pixels_spec, png_size
-from pipeline.decoding.op import ImageOp, Specs
-from pipeline.decoding.rng import Rng
+from pipeline.decoding.op import ImageOp, Op, Rng, Specs, spec_of
 from pipeline.errors import OptionError, SchemaError
-from pipeline.spec import ArraySpec
+from pipeline.spec import BYTES, ArraySpec
+
+Window = tuple[int, int, int, int]  # y, x, height, width
+Kind = Literal["JPEG", "PNG", "WebP"]
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8\xff"
+_SHOWN = 12
+_READERS: Mapping[Kind, type[ImageFile]] = {"JPEG": JpegImageFile, "PNG": PngImageFile, "WebP": WebPImageFile}
+
+
+def pixels_spec(op: Op, key: str, specs: Specs, shape: tuple[int, int, int]) -> ArraySpec:
+    """uint8 with this shape, which `op` decodes from `key`. SchemaError unless `key` is one bytes value."""
+    spec = spec_of(op, key, specs)
+    if spec.dtype != BYTES or spec.shape != ():
+        raise SchemaError(f"{op!r}: {key!r} is {spec.dtype} {spec.shape}; it must be one bytes value.")
+    return ArraySpec(shape, np.dtype(np.uint8))
+
+
+def decoded_window(
+    encoded: bytes,
+    window: Callable[[int, int], Window],
+    channels: int,
+    max_pixels: int,
+    key: str,
+    min_size: tuple[int, int] | None = None,
+) -> np.ndarray:
+    """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and width of the image.
+
+    min_size: a JPEG is decoded at a half, a quarter or an eighth of its size if the window then still has this size, so
+    rounding the window to whole pixels moves it by half of one.
+    SchemaError, with `key` and the remedy, for other data, for more than max_pixels pixels, and for a damaged image."""
+    header = jpeg_header(encoded) if encoded.startswith(_JPEG) else None
+    height, width = size = header.size if header else _png_or_webp_size(encoded, key)
+    if height * width > max_pixels:  # before anything is decoded
+        raise SchemaError(
+            f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger max_pixels, or convert the "
+            f"data again with --max-side. Its height and width are {height} and {width}."
+        )
+    y, x, h, w = window(height, width)
+    if header:
+        fits = [n for n in (2, 4, 8) if min_size and h >= n * min_size[0] and w >= n * min_size[1]]
+        scale_denom = max(fits, default=1)
+        pixels = jpeg_pixels(encoded, header, channels, scale_denom)
+        if pixels.shape[0] != height:
+            y, x, h, w = (round(place / scale_denom) for place in (y, x, h, w))
+    else:
+        pixels = pillow_pixels(encoded, "PNG" if encoded.startswith(_PNG) else "WebP", size, channels)
+    return pixels[y : y + h, x : x + w]
+
+
+class JpegHeader(NamedTuple):
+    """size: height and width. plain: whether libjpeg-turbo decodes it to RGB and grey; Pillow decodes the others."""
+
+    size: tuple[int, int]
+    plain: bool
+
+
+def jpeg_header(encoded: bytes) -> JpegHeader:
+    """SchemaError for a damaged header."""
+    try:
+        found: Any = simplejpeg.decode_jpeg_header(encoded, strict=False)
+        height, width, colours, _ = found
+    except (ValueError, KeyError):  # damaged, or a subsampling without a name
+        width, height = _opened(encoded, "JPEG").size
+        return JpegHeader((height, width), plain=False)
+    return JpegHeader((height, width), plain=colours not in ("CMYK", "YCCK"))
+
+
+def jpeg_pixels(encoded: bytes, header: JpegHeader, channels: int, scale_denom: int = 1) -> np.ndarray:
+    """uint8 [*size, channels], with the exact DCT. SchemaError for a damaged image.
+
+    scale_denom: 2, 4 or 8 divide the size, rounded up, except where Pillow decodes."""
+    if header.plain:
+        height, width = (-(-side // scale_denom) for side in header.size)
+        colours = "GRAY" if channels == 1 else "RGB"
+        with contextlib.suppress(ValueError):  # of damage, and of what libjpeg only warns of: Pillow tells them apart
+            return simplejpeg.decode_jpeg(encoded, colours, min_height=height, min_width=width)
+    return pillow_pixels(encoded, "JPEG", header.size, channels)
+
+
+def png_size(encoded: bytes) -> tuple[int, int] | None:
+    """Height and width; None if the data do not begin like a PNG. https://www.w3.org/TR/png-3/"""
+    if len(encoded) < 24 or encoded[:16] != _PNG + b"\0\0\0\x0dIHDR":
+        return None
+    width, height = struct.unpack_from(">2i", encoded, 16)  # PNG has no larger sizes than int32
+    return height, width
+
+
+def pillow_pixels(encoded: bytes, kind: Kind, size: tuple[int, int], channels: int) -> np.ndarray:
+    """uint8 [*size, channels]. SchemaError for a damaged image, which includes one of another size."""
+    image = _opened(encoded, kind, size)
+    image.info.pop("transparency", None)  # Pillow would warn that RGB has none
+    if image.mode.startswith("I"):  # 16 bits of grey
+        grey = (np.asarray(image) >> 8).astype(np.uint8)[..., None]
+        return grey if channels == 1 else np.repeat(grey, 3, 2)
+    return np.asarray(image.convert("RGB" if channels == 3 else "L")).reshape(*size, channels)
+
+
+def _opened(encoded: bytes, kind: Kind, size: tuple[int, int] | None = None) -> ImageFile:
+    """The image, with its pixels if its size is stated. SchemaError if it is damaged."""
+    try:
+        image = _READERS[kind](io.BytesIO(encoded))  # Image.open would warn of many pixels, which max_pixels allows
+        if size:
+            if image.size[::-1] != size:
+                raise ValueError(f"it has two sizes, {size} and {image.size[::-1]}")
+            image.load()
+            _READERS[kind](io.BytesIO(encoded)).verify()  # loading a PNG does not check the checksums of its pixels
+    except (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error) as e:
+        raise _damaged(kind, e) from e
+    return image
+
+
+def _damaged(kind: Kind, error: Exception) -> SchemaError:
+    other = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP." * (kind == "JPEG")
+    return SchemaError(
+        f"the {kind} image is damaged or truncated. Replace it and convert the data again, or leave such records out "
+        f"with on_error.{other} The decoder reports: {str(error)[:200]}"
+    )
+
+
+def _png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
+    """Height and width. SchemaError, which states the actual format, for other data."""
+    size, animated = png_size(encoded), False
+    if encoded[:4] == b"RIFF" and encoded[8:15] == b"WEBPVP8":
+        image = _opened(encoded, "WebP")
+        (width, height), animated = image.size, getattr(image, "is_animated", False)
+        size = height, width
+    if size and min(size) > 0 and not animated:
+        return size
+    begins = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in encoded[:_SHOWN])
+    raise SchemaError(
+        f"{key!r} is {'an animated WebP' if animated else 'no intact image'}; it must be a JPEG, a PNG or a still "
+        "WebP. Save it as one of these and convert the data again, or leave such records out with on_error. It has "
+        f"{len(encoded)} bytes and starts with '{begins}'."
+    )
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeline.checks import check_number, did_you_mean
 from pipeline.decoding.columns import Column, Ragged
 from pipeline.decoding.op import Specs
-from pipeline.errors import OptionError, SchemaError, check_number, did_you_mean
+from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec, delivered, holds
 
 

@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.decoding.encoded import Window, decoded_window, pixels_spec
-from pipeline.decoding.op import ImageOp, Specs
+from pipeline.checks import check_choice, check_number
+from pipeline.decoding.image_ops import Window, decoded_window, pixels_spec
+from pipeline.decoding.op import ImageOp, Rng, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
-from pipeline.decoding.rng import Rng
-from pipeline.errors import OptionError, check_choice, check_number
+from pipeline.errors import OptionError
 from pipeline.spec import ArraySpec
 
 MAX_PIXELS = 2**26  # 200 MB as RGB; more than cameras produce

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.decoding.op import DropsFeatures, Features, Op, Specs, spec_of
-from pipeline.decoding.rng import Rng
+from pipeline.decoding.op import DropsFeatures, Features, Op, Rng, Specs, spec_of
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec, holds
 

@@ -1,4 +1,6 @@
-"""Resizing of uint8 images with half-pixel centres, rounded, without a bias; mirroring, and borders."""
+"""Resizing of uint8 images with half-pixel centres, rounded, without a bias; mirroring, and borders.
+
+Every other module imports `cv2` from here: OpenCV uses one thread."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -6,10 +8,19 @@ from typing import Literal, get_args
 import numpy as np
 from PIL import Image
 
+from pipeline.checks import check_choice
 from pipeline.decoding.op import Op
-from pipeline.decoding.opencv import cv2
-from pipeline.errors import OptionError, check_choice
+from pipeline.errors import OptionError, how_to_install
 
+try:
+    import cv2
+except ModuleNotFoundError as e:
+    if e.name != "cv2":
+        raise
+    raise ModuleNotFoundError(
+        f"Ops need OpenCV, which is not installed. Install it: {how_to_install('read')}.", name="cv2"
+    ) from e
+cv2.setNumThreads(1)  # batches are decoded in threads of their own
 Method = Literal["bilinear", "bicubic", "area"]
 Fill = Literal["zero", "edge"]
 _MOST_CHANNELS, _TRANSPOSED = 512, (1, 3, 4)  # channels, of OpenCV

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Any, Literal, get_args
 
-from pipeline.errors import BadRecordsError, OptionError, StorageError, check_choice, check_number
+from pipeline.checks import check_choice, check_number
+from pipeline.errors import BadRecordsError, OptionError, StorageError
 from pipeline.logs import log
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
@@ -78,7 +79,7 @@ class Quarantine(Sequence[BadRecord]):
                     f"{len(self._met)} records are bad on this host; max_bad_records={self.max_bad_records}. The first "
                     "are:",
                     *(f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED]),
-                    "So many are unlikely by chance: check the disk and the conversion (python -m pipeline.verify), or "
+                    "So many are unlikely by chance: check the disk and the conversion (infeed verify), or "
                     "raise max_bad_records.",
                 )
 

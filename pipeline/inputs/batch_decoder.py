@@ -16,7 +16,7 @@ from pipeline.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch, Delivery
 from pipeline.inputs.provenance import stand_ins
-from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
+from pipeline.orders.shuffle import device_seeds, op_seeds, record_seeds
 from pipeline.shards.schema import Schema
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 from pipeline.spec import ArraySpec, feature_specs, mapped

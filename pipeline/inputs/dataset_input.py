@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.background import checked_stall_seconds
+from pipeline.checks import check_number
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.rows import num_cores
 from pipeline.description import Description, renumberings
-from pipeline.errors import BatchSizeError, FingerprintError, check_number
+from pipeline.errors import BatchSizeError, FingerprintError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import Batches, Turns, batches_together, planned_rows, read_ahead

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import OptionError
-from pipeline.orders.hashing import MIXES, hash_key, permutation
 from pipeline.orders.order import Position, Rows, check_sizes, check_streams, rows_of_batches
-from pipeline.orders.shuffle import Shuffle
+from pipeline.orders.shuffle import MIXES, Shuffle, hash_key, permutation
 
 SLOTS = 1_024  # rows of one stream per round, in which the sources are in random order
 ROUNDS = 1_024  # per cycle, after which every source has its weight to one millionth

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.errors import BatchSizeError, EmptySplitError, OptionError, check_choice, check_number
-from pipeline.orders.hashing import record_seeds
-from pipeline.orders.shuffle import Shuffle
+from pipeline.checks import check_choice, check_number
+from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
+from pipeline.orders.shuffle import Shuffle, record_seeds
 
 MAX_RECORDS = 2**31 - 1  # `_index` is int32: JAX disables int64 by default
 

@@ -12,7 +12,7 @@ import pyarrow
 from pyarrow import ipc, parquet, types
 
 from pipeline.errors import RawDataError, StorageError
-from pipeline.raw.rows import unique
+from pipeline.raw.cells import unique
 from pipeline.sizes import MiB, format_bytes
 from pipeline.storage.storage import Storage
 

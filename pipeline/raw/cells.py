@@ -2,14 +2,16 @@
 
 Each function takes the name of the column for its ValueError. Error texts are part of plan digests."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.raw.rows import is_missing
+from pipeline.errors import RawDataError
 from pipeline.shards.example import FLOAT32_END
 
+_NO_VALUE = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
 MISSING = -1  # the class of an empty cell
 _WHOLE = re.compile(r"\A([+-]?[0-9]{1,19})(\.0*)?\Z")  # pandas writes integers as 7.0 where a column has gaps
 
@@ -115,3 +117,16 @@ def _check_unicode(column: str, cell: Any, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{column!r} is {cell!r:.60}, which is not Unicode text") from None
+
+
+def unique(names: Sequence[str], uri: str) -> Sequence[str]:
+    """The names of columns. Raises RawDataError if one is there twice."""
+    repeated = [a for a, b in itertools.pairwise(sorted(names)) if a == b]
+    if repeated:
+        raise RawDataError(f"{uri} has two columns {repeated[0]!r}. Rename one of them.")
+    return names
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell that should be a number or a class is empty, NaN, or a word for that."""
+    return cell is None or cell != cell or (isinstance(cell, str) and cell.strip() in _NO_VALUE)

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, BinaryIO, NamedTuple
 
 from pipeline.errors import InfeedError, RawDataError, how_to_install
-from pipeline.raw.compressed import uncompressed
-from pipeline.storage.storage import Storage
+from pipeline.raw.cells import unique
+from pipeline.storage.storage import Storage, uncompressed
 
 MAX_ROW_BYTES = 16 * 1024**2
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 TEXT_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
-_NO_VALUE = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
 
@@ -42,11 +41,6 @@ class _RowError(ValueError):
 
 class _TooLongError(_RowError):
     """A row exceeds the limit."""
-
-
-def is_missing(cell: Any) -> bool:
-    """Whether a cell that should be a number or a class is empty, NaN, or a word for that."""
-    return cell is None or cell != cell or (isinstance(cell, str) and cell.strip() in _NO_VALUE)
 
 
 def is_json(uri: str) -> bool:
@@ -122,14 +116,6 @@ def _header(rows: Iterator[TableRow], uri: str) -> Sequence[str]:
         what = header.error if header else "it is empty"
         raise RawDataError(f"{uri} has no header with the names of its columns: {what}.")
     return unique(list(header.cells.values()), uri)
-
-
-def unique(names: Sequence[str], uri: str) -> Sequence[str]:
-    """The names of columns. Raises RawDataError if one is there twice."""
-    repeated = [a for a, b in itertools.pairwise(sorted(names)) if a == b]
-    if repeated:
-        raise RawDataError(f"{uri} has two columns {repeated[0]!r}. Rename one of them.")
-    return names
 
 
 def _named(row: TableRow, names: Sequence[str]) -> TableRow:

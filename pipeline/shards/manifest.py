@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pipeline.errors import EmptySplitError, ManifestError, OptionError, StorageError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.errors import EmptySplitError, ManifestError, OptionError, StorageError
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.typed_json import CHECKSUM, Count, FileName, JsonFile, NonEmpty, sealed, unsealed
@@ -168,7 +169,7 @@ def _instead(storage: Storage, directory: str) -> str:
             "a conversion into this directory has not finished, or has failed. Run that conversion again: it resumes."
         )
     if not storage.exists(directory):
-        return "there is no such directory. Give the output of a conversion or of python -m pipeline.index."
+        return "there is no such directory. Give the output of a conversion or of infeed index."
     return "no conversion wrote here. Give the output directory of one."
 
 

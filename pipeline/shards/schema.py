@@ -1,16 +1,21 @@
-"""The features of a record: names, kinds, shapes. Encoders check values against it; parsers get static shapes."""
+"""The features of a record: names, kinds, shapes. Encoders check values against it; parsers get static shapes.
+
+The statistics of the columns of a converted table are in _summary/columns.json, by split: a conversion writes them,
+`describe` shows them, and recipes normalize by them."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from pipeline.errors import SchemaError
-from pipeline.shards.typed_json import REQUIRED, Count
+from pipeline.shards.typed_json import REQUIRED, Count, JsonFile, read_sealed, sealed
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
@@ -27,6 +32,8 @@ SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"
 PASSED_ON = "tfrecord"
 """The schema name of records that infeed did not encode; they do not contain their keys."""
 _TFDS_VERSION = "1.0.0"  # TFDS requires one; the manifest's fingerprint identifies the data
+COLUMNS_FILE = "_summary/columns.json"
+COLUMNS = ("column", "count", "missing", "mean", "deviation", "min", "max", "categories")
 
 
 @dataclass(frozen=True)
@@ -120,3 +127,46 @@ class Schema:
 def _feature_json(feature: Feature) -> dict[str, Any]:
     fields = dataclasses.asdict(feature) | {"shape": list(feature.shape)}
     return {name: value for name, value in fields.items() if (name, value) != ("channels", None)}
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """Of the values of one column that are not missing. deviation: of the population. categories: class -> count."""
+
+    count: Count
+    missing: Count
+    mean: float | None = None
+    deviation: float | None = None
+    min: float | None = None
+    max: float | None = None
+    categories: Mapping[str, Count] = field(default_factory=dict)
+
+
+Statistics = Mapping[str, ColumnStatistics]
+
+
+@dataclass(frozen=True)
+class _File:
+    splits: Mapping[str, Statistics]
+
+
+def read_statistics(storage: Storage, directory: str) -> Mapping[str, Statistics]:
+    """By split and column; empty where no table was converted. Raises SchemaError for a damaged file."""
+    path = join(directory, COLUMNS_FILE)
+    if not storage.exists(path):
+        return {}
+    return read_sealed(JsonFile(path, SchemaError, "Convert the table again."), storage.read(path), _File).splits
+
+
+def update_statistics(storage: Storage, directory: str, split: str, statistics: Statistics) -> None:
+    """Replaces those of a split."""
+
+    def changed(_: bytes | None) -> bytes:
+        try:
+            there = read_statistics(storage, directory)
+        except SchemaError:
+            there = {}
+        file = _File(dict(sorted({**there, split: statistics}.items())))
+        return json.dumps(sealed(asdict(file)), indent=1).encode()
+
+    storage.update(join(directory, COLUMNS_FILE), changed)

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from pipeline.errors import InfeedError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.errors import InfeedError
 from pipeline.shards.record import crc32c
 
 T = TypeVar("T")

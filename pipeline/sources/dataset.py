@@ -137,7 +137,7 @@ class Dataset:
     def _front_only(self, number: int) -> OptionError:
         return OptionError(
             f"{self.info.name}: record {number} cannot be read directly, because the files have no index and can only "
-            "be read from their front. Write an index: python -m pipeline.index 'DIR/PATTERN' (compressed files must "
+            "be read from their front. Write an index: infeed index 'DIR/PATTERN' (compressed files must "
             "be rewritten first: python -m converters.tfrecord_to_gcs). Or iterate over the records in order; "
             "list(records) keeps all of them in memory."
         )

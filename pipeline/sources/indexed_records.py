@@ -2,7 +2,7 @@
 
 The Records of our own datasets, and of foreign TFRecords with an index. They are read in an order known in advance:
 neighbours needed soon share a large read, and each record is read once. Payloads are checked as they arrive and kept
-until used. Frames are not checked: damage to a frame alone changes no record, and pipeline.verify finds it."""
+until used. Frames are not checked: damage to a frame alone changes no record, and pipeline.commands.verify finds it."""
 
 import shlex
 from collections import deque
@@ -195,7 +195,7 @@ class IndexedRecords(ReadDirectly):
             crcs=self.index.crcs,
             lengths=self.index.lengths,
             remote=storage.remote,
-            verify_command=f"python -m pipeline.verify {directory} --split {split} --decode",
+            verify_command=f"infeed verify {directory} --split {split} --decode",
             totals=self.entry.totals,
             describe=partial(description_of, manifest, split, labels, storage),
         )

@@ -1,7 +1,7 @@
 """The schema of records that have none: what all records examined so far have in common.
 
-The tfrecord converter and open_dataset examine a sample, pipeline.index every record. Two things cannot be inferred:
-shape (1,) looks like a single value, and two dimensions look like one. No TensorFlow."""
+The tfrecord converter and open_dataset examine a sample, pipeline.commands.index every record. Two things cannot be
+inferred: shape (1,) looks like a single value, and two dimensions look like one. No TensorFlow."""
 
 from collections.abc import Iterable
 

@@ -5,16 +5,17 @@ joined with a name. A file becomes visible completely or not at all."""
 
 import contextlib
 import errno
+import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.pool import Pool, ThreadPool
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
-from pipeline.errors import StorageError
+from pipeline.errors import RawDataError, StorageError
 
 _FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -200,3 +201,17 @@ def explained(error: OSError) -> str:
 def advice_for(text: str) -> str:
     """The remedy for an error of which a library kept only the text; "" if there is none."""
     return next((advice for number, advice in _ADVICE.items() if os.strerror(number) in text), "")
+
+
+@contextlib.contextmanager
+def uncompressed(storage: Storage, path: str) -> Iterator[BinaryIO]:
+    """The file from its beginning, uncompressed if its name ends in .gz. Raises RawDataError, StorageError."""
+    with storage.open(path) as file:
+        if not path.endswith(".gz"):
+            yield file
+            return
+        try:
+            with gzip.open(file) as stream:
+                yield cast(BinaryIO, stream)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+            raise RawDataError(f"{path} is truncated or damaged: {e}. Copy it again.") from e

@@ -20,7 +20,7 @@ from beam_jobs.write import finished_shard, write_shard
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from pipeline.errors import ConversionError, RawDataError, StorageError
-from pipeline.shards.key_digest import key_digest
+from pipeline.shards.keys import key_digest
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.local import LocalStorage
 

@@ -6,7 +6,7 @@ import pytest
 from file_mutations import FILES, mutations, problem, write_verdict
 from sweep import SWEEP
 
-from pipeline import verify
+from pipeline.commands import verify
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.typed_json import sealed_line

@@ -17,7 +17,7 @@ from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File, Reference, References, concat, in_order
 from beam_jobs.shard_plan import SplitPlan, by_bucket
-from pipeline.shards.ranks import ranks
+from pipeline.shards.keys import ranks
 from pipeline.shards.schema import Schema
 from pipeline.storage.storage import Stat
 

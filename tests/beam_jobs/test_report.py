@@ -20,6 +20,7 @@ from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
 from beam_jobs.launch import _Bar, _update
 from beam_jobs.receipts import Receipt
+from pipeline.commands.command import Console
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file, receipt_file
@@ -27,7 +28,6 @@ from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.typed_json import sealed_line
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Stat
-from pipeline.tools.command import Console
 
 
 def read_summary(out, split="train"):

@@ -4,7 +4,7 @@ import pytest
 from stages import Stages
 
 from beam_jobs import graph
-from pipeline import verify
+from pipeline.commands import verify
 from pipeline.errors import InfeedError
 
 

@@ -70,7 +70,7 @@ def write_tfrecords(
     per_file: int = 1000,
 ) -> None:
     """The TFRecords of a split, in files of so many, and their index."""
-    from pipeline.index import main as index
+    from pipeline.commands.index import main as index
     from pipeline.shards.example import encode_example
     from pipeline.shards.record import frame
     from pipeline.shards.schema import Schema

@@ -11,10 +11,10 @@ from converted import ledger_of, records_of
 
 from beam_jobs.column_sums import ColumnSums
 from converters.table.columns import Column
-from pipeline import describe
+from pipeline.commands import describe
 from pipeline.errors import LabelError, OptionError, SchemaError
-from pipeline.shards.column_statistics import read_statistics
 from pipeline.shards.manifest import read_manifest
+from pipeline.shards.schema import read_statistics
 from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")

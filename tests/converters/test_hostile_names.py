@@ -15,11 +15,11 @@ from raw_data.imagenet import RawImagenet
 from raw_data.images import make_image
 
 from converters import image_folder_to_gcs, imagenet_to_gcs, table_to_gcs, tfrecord_to_gcs
-from pipeline import describe, verify
+from pipeline.commands import describe, verify
+from pipeline.commands.command import exit_with
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
-from pipeline.tools.command import exit_with
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -29,15 +29,15 @@ from host_task import (
 )
 
 from pipeline import logs
-from trainer.batch_spec import BatchAxes, batch_struct
 from trainer.callbacks import Callback
 from trainer.checkpointing.listing import finished_steps
+from trainer.checkpointing.warm_start import WarmStart
 from trainer.config import TrainerConfig
-from trainer.exporter import Exporter
 from trainer.hosts.joining import Distributed, join
-from trainer.mesh import Placement
+from trainer.mesh.batch_spec import BatchAxes, batch_struct
+from trainer.mesh.placement import Placement
+from trainer.serving.exporter import Exporter
 from trainer.trainer import Trainer
-from trainer.warm_start.config import WarmStart
 
 AGREED = "now all agree"
 ELSEWHERE = {

@@ -6,8 +6,8 @@ import shutil
 import pytest
 from damage import flip_payload_bits
 
-from trainer.history.seen_records import seen_steps
-from trainer.history.segments import read_history
+from trainer.reports.seen_records import seen_steps
+from trainer.reports.segments import read_history
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fake_gcs.server import Reset, Short, Stall, Status
 
-from pipeline import describe
+from pipeline.commands import describe
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, StallError
 from pipeline.shards.manifest import read_manifest

@@ -10,8 +10,8 @@ from raw_data.imagenet import RawImagenet
 from stages import without_beam
 
 from pipeline.ops import DecodeCentralCrop
-from trainer.command.loading import parsed
-from trainer.command.running import run
+from trainer.commands.loading import parsed
+from trainer.commands.running import run
 from trainer.models.resnet import RESNETS
 from trainer.recipes import imagenet_resnet50, images
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import OptionError
 from pipeline.shards.manifest import update_manifest
 from pipeline.storage.schemes import open_storage
-from trainer.command.running import run
+from trainer.commands.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes.images import Config
 

@@ -14,13 +14,13 @@ import pytest
 from sweep import SWEEP
 
 from trainer.checkpoints import get_variable_names, get_variable_value
-from trainer.command.running import run
+from trainer.commands.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes.images import Config
 
 PROGRAM = """
 import pickle, sys
-from trainer.command.running import run
+from trainer.commands.running import run
 run(pickle.loads(bytes.fromhex(sys.argv[1])))
 """
 FAULTS = {"SIGKILL": "was ended by signal 9", "SIGSTOP": "waited 5 s for worker"}

@@ -16,7 +16,7 @@ from pipeline.errors import SchemaError
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.in_memory import ExampleRecords
 from trainer.__main__ import main
-from trainer.command.running import run
+from trainer.commands.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes import images
 

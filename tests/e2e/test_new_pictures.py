@@ -23,12 +23,13 @@ from pipeline.errors import CheckpointError, OptionError, Reject
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.typed_json import sealed
 from pipeline.sources.in_memory import ExampleRecords
-from trainer import predict
 from trainer.__main__ import main as trainer_main
-from trainer.history.segments import append, read_history
+from trainer.commands import predict
+from trainer.commands.recorded import load
 from trainer.recipe import settings
-from trainer.recipes.digits import Config
-from trainer.trainer import Trainer, load
+from trainer.recipes.small_images import Digits
+from trainer.reports.segments import append, read_history
+from trainer.trainer import Trainer
 
 # runpy warns of modules that tests of this process have imported before.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
@@ -258,13 +259,13 @@ def test_a_model_of_several_devices_is_loaded_on_one_and_predicts_on_any_number(
     assert {len(array.devices()) for array in model.variables.params.values()} == {1}
     (path, *_) = files_of(digits[1], "validation", tmp_path / "files")
     flags["XLA_FLAGS"] = flags["XLA_FLAGS"].replace("=4", "=3")
-    code, printed = run_forked(["-m", "trainer.predict", f"{tmp_path}/run", str(path)], timeout=120, env=flags)
+    code, printed = run_forked(["-m", "trainer.commands.predict", f"{tmp_path}/run", str(path)], timeout=120, env=flags)
     assert code == 0, printed
 
 
 def test_cells_of_rows_are_the_values_of_features_or_no_guess():
     schema = Schema("own", {"text": Feature("bytes"), "number": Feature("int64"), "pair": Feature("float32", (2,))})
-    config = Config(data_dir="unused", trainer=settings(workdir="unused"))
+    config = Digits(data_dir="unused", trainer=settings(workdir="unused"))
     recipe = config.on(ExampleRecords("rows", schema, [{"text": b"", "number": 0, "pair": [0.0, 0.0]}]))
     row = {"text": "é", "number": "-3", "pair": [1, "0.5"], "other": None}
     assert recipe.row_record(row) == {"text": b"\xc3\xa9", "number": -3, "pair": [1.0, 0.5]}
@@ -275,10 +276,10 @@ def test_cells_of_rows_are_the_values_of_features_or_no_guess():
 
 OWN = """
 from dataclasses import dataclass
-from trainer.recipes import digits
+from trainer.recipes import small_images
 
 @dataclass(frozen=True, kw_only=True)
-class Mine(digits.Config):
+class Mine(small_images.Digits):
     shift_pixels: int = 1
 """
 
@@ -353,7 +354,7 @@ def test_a_table_has_predictions_with_and_without_a_name(
     named = lines[0]["class"]
     other = next(line for line in lines if line["class"] != named)
     names = SimpleNamespace(name_of=lambda number: "a name" if number == named else None)
-    monkeypatch.setattr(Config, "class_names", lambda self: {"class": names})
+    monkeypatch.setattr(Digits, "class_names", lambda self: {"class": names})
     status, out, err = infeed_predict(digits_run, lines[0]["file"], other["file"])
     assert (status, out.count("a name")) == (0, 1), err
 
@@ -394,7 +395,7 @@ def test_what_a_foreign_work_directory_states_costs_no_memory_and_ends_no_progra
 def test_a_directory_without_a_checkpoint_and_a_table_of_too_many_rows_are_refused(digits_run, monkeypatch, tmp_path):
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         load(str(tmp_path))
-    monkeypatch.setattr("trainer.predict.MOST_ROWS", 3)
+    monkeypatch.setattr("trainer.commands.predict.MOST_ROWS", 3)
     (tmp_path / "rows.jsonl").write_text('{"image/height": 1}\n' * 4)
     with pytest.raises(OptionError, match=r"rows\.jsonl has more than 3 rows"):
         predict.main([str(digits_run), str(tmp_path / "rows.jsonl")])

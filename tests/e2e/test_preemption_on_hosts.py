@@ -1,6 +1,6 @@
 """SIGTERM or SIGINT on hosts: both save the same step and end with the same code, and the run goes on bit for bit.
 
-On two processes of two devices each. One process alone is in tests/trainer/modes/test_preemption.py."""
+On two processes of two devices each. One process alone is in tests/trainer/loop/test_preemption.py."""
 
 import re
 import signal

@@ -7,12 +7,12 @@ from pathlib import Path
 import jax
 import pytest
 
-from pipeline import index
+from pipeline.commands import index
 from pipeline.errors import EvaluationError
 from pipeline.sources.indexed_records import IndexedReading
-from trainer.command.running import run
+from trainer.commands.running import run
 from trainer.config import TrainerConfig
-from trainer.recipes.digits import Config
+from trainer.recipes.small_images import Digits
 from trainer.trainer import Trainer
 
 
@@ -22,7 +22,7 @@ def trained(digits, tmp_path_factory):
     settings = TrainerConfig(
         workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=16, eval_batch_size=100, max_steps=2
     )
-    recipe = Config(data_dir=str(digits[1]), trainer=settings)
+    recipe = Digits(data_dir=str(digits[1]), trainer=settings)
     trainer = Trainer(recipe.task(), settings, devices=jax.devices()[:1])
     trainer.train(recipe.train_input)
     return trainer, recipe.eval_input
@@ -56,14 +56,14 @@ def test_shards_that_were_only_indexed_are_proven_as_well(trained, digits, tmp_p
         shutil.copy(path, tmp_path / f"foreign_{path.name}.tfrecord")
     assert index.main([str(tmp_path)]) == 0
     settings = TrainerConfig(workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2)
-    result = trainer.evaluate(Config(data_dir=str(tmp_path), trainer=settings).eval_input)
+    result = trainer.evaluate(Digits(data_dir=str(tmp_path), trainer=settings).eval_input)
     assert (result.records, result.num_records, result.proven) == (368, 368, True)
 
 
 def test_the_recipe_writes_a_line_for_every_record_in_order_and_evaluates_what_has_come(trained, digits):
     trainer, eval_input = trained
     for mode in ("evaluate-continuously", "predict"):
-        run(Config(data_dir=str(digits[1]), mode=mode, trainer=trainer.config))
+        run(Digits(data_dir=str(digits[1]), mode=mode, trainer=trainer.config))
     workdir = Path(trainer.config.workdir)
     lines = [json.loads(line) for line in (workdir / "predictions.jsonl").read_text().splitlines()]
     assert [line["index"] for line in lines] == list(range(368))

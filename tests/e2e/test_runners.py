@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 FAULTS = ROOT / "tests/beam_jobs/faults"
 BY_INFEED = """
 import os, sitecustomize, sys
-from pipeline.infeed import main
+from pipeline.commands.infeed import main
 os.chdir(sys.argv[1])
 sys.argv[1:2] = ["convert", "imagenet"]
 main()

@@ -15,10 +15,10 @@ from recorded_inputs import LABEL, Recorded, labels_task
 
 from pipeline.datasets import mixture, open_dataset, train_dataset
 from pipeline.errors import NanError, OptionError
-from trainer import seen
+from trainer.commands import seen
 from trainer.config import TrainerConfig
-from trainer.history.seen_records import seen_steps
-from trainer.history.segments import read_history
+from trainer.reports.seen_records import seen_steps
+from trainer.reports.segments import read_history
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 
@@ -114,7 +114,7 @@ def test_the_error_of_a_step_that_is_not_finite_names_the_command(damaged, tmp_p
 
     broken = Task(lambda rng, spec: Variables(jnp.float32(-1)), loss_fn, optax.sgd(0.1))
     config = TrainerConfig(workdir=str(tmp_path), global_batch_size=32)
-    with pytest.raises(NanError, match=rf"\. To list its records, run: python -m trainer\.seen {tmp_path} --step 1$"):
+    with pytest.raises(NanError, match=rf"\. To list its records, run: infeed seen {tmp_path} --step 1$"):
         Trainer(broken, config).train(Recorded(across_epochs(damaged)), max_steps=2)
 
 

@@ -11,10 +11,10 @@ from recorded_inputs import Recorded, labels_task
 
 from pipeline.datasets import train_dataset
 from pipeline.errors import NanError, OptionError
-from trainer import seen
+from trainer.commands import seen
 from trainer.config import TrainerConfig
-from trainer.history.seen_records import seen_steps
-from trainer.history.segments import read_history
+from trainer.reports.seen_records import seen_steps
+from trainer.reports.segments import read_history
 from trainer.trainer import Trainer
 
 

@@ -50,7 +50,7 @@ def test_a_number_is_learned_evaluated_exported_and_predicted_from_files_never_c
     assert list((houses / "export").iterdir())
 
     new = [f"{houses}/new.csv", f"{houses}/new.parquet", f"--output={houses}/made.jsonl"]
-    code, printed = run_forked(["-m", "trainer.predict", f"{houses}/run", *new], timeout=200)
+    code, printed = run_forked(["-m", "trainer.commands.predict", f"{houses}/run", *new], timeout=200)
     assert code == 0, printed
     prices = [json.loads(line)["prediction"] for line in (houses / "made.jsonl").read_text().splitlines()]
     assert prices[:2] == [pytest.approx(106.5, abs=2), pytest.approx(93.5, abs=2)]

@@ -18,10 +18,10 @@ from pipeline.shards.manifest import update_manifest
 from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import CharacterTokenizer, TextInfo, open_hugging_face
-from trainer.command.running import run
+from trainer.commands.running import run
 from trainer.config import TrainerConfig
-from trainer.recipes import digits
 from trainer.recipes.language_models import ByteLm, CharLm
+from trainer.recipes.small_images import Digits
 
 WORDS = ["a", "shard", "of", "records", "reads", "the", "größte", "batch", "once"]
 LENGTH = 32
@@ -161,7 +161,7 @@ def test_unknown_tokens_are_a_warning(trained, texts, caplog):
 
 def test_a_recipe_without_samples_and_data_without_text_are_refused(trained, tmp_path):
     with pytest.raises(OptionError, match="mode=sample: this recipe generates nothing. The recipes char_lm and byte"):
-        digits.Config(tiny=True, mode="sample", trainer=trained.trainer).check()
+        Digits(tiny=True, mode="sample", trainer=trained.trainer).check()
     data = shutil.copytree(trained.data_dir, tmp_path / "data")
     (data / "text.json").unlink()
     with pytest.raises(OptionError, match="has no packed text. Give the output directory of"):

@@ -52,7 +52,7 @@ def main(record: str, commands: Sequence[Sequence[str]]) -> None:
     import atexit
 
     atexit.register(write)  # `infeed train` ends its process, but calls the exit handlers
-    from pipeline.infeed import main as infeed
+    from pipeline.commands.infeed import main as infeed
 
     for words in commands:
         sys.argv = ["infeed", *words]

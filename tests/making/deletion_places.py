@@ -17,7 +17,7 @@ class Proof(NamedTuple):
 
 FOREIGN = "tests/test_foreign_files.py::"
 RUNS = "tests/trainer/test_foreign_files.py::"
-PUBLISHING = "tests/trainer/exporting/test_publishing.py::"
+PUBLISHING = "tests/trainer/serving/test_publishing.py::"
 RANDOM_TREES = f"{FOREIGN}test_no_command_changes_what_others_put_into_its_directory"
 RANDOM_WORKDIRS = f"{RUNS}test_no_run_changes_what_others_put_into_its_work_directory"
 
@@ -101,13 +101,13 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/verdicts.py:sweep_verdicts": NAMED,
     "beam_jobs/write.py:write_shard": CLAIMED,
     "converters/digits_raw.py:write_raw": IN_OUR_FORMAT,
-    "pipeline/caches.py:DiskStore._open": CACHE,
-    "pipeline/index.py:_publish": IN_OUR_FORMAT,
+    "pipeline/inputs/caches.py:DiskStore._open": CACHE,
+    "pipeline/commands/index.py:_publish": IN_OUR_FORMAT,
     "pipeline/inputs/bad_records.py:_File.add": IN_OUR_FORMAT,
     "pipeline/inputs/slots.py:Slots.take": PRIVATE,  # a file without a name
     "pipeline/inputs/work.py:packed": PRIVATE,  # the same
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
-    "pipeline/shards/column_statistics.py:update_statistics": CLAIMED,
+    "pipeline/shards/schema.py:update_statistics": CLAIMED,
     "pipeline/shards/manifest.py:update_manifest": IN_OUR_FORMAT,
     "pipeline/shards/sidecars.py:write_sidecars": CLAIMED,
     "pipeline/sources/tfds_features.py:described_by_tfds": PRIVATE,
@@ -118,7 +118,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/storage/local.py:LocalStorage.update": PRIMITIVE,
     "pipeline/storage/local.py:_hidden_beside": PRIVATE,
     "pipeline/storage/storage.py:write_file": PRIMITIVE,
-    "pipeline/verify.py:write_dali_index.write": IN_OUR_FORMAT,
+    "pipeline/commands/verify.py:write_dali_index.write": IN_OUR_FORMAT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.rmtree": CHECKPOINT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.unlink": CHECKPOINT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.write_bytes": CHECKPOINT,
@@ -128,22 +128,22 @@ PLACES: Mapping[str, Proof] = {
     "trainer/checkpointing/arrays.py:ContentsHandler.async_save.write": CHECKPOINT,
     "trainer/checkpointing/listing.py:Evaluations._change": IN_OUR_FORMAT,
     "trainer/results.py:_write": RUN,
-    "trainer/command/running.py:_write_predictions": RUN,
-    "trainer/events/metrics_file.py:_cut_parts": IN_OUR_FORMAT,
-    "trainer/kept_data.py:keep": RUN,
-    "trainer/events/metrics_file.py:_open": IN_OUR_FORMAT,
-    "trainer/events/profile.py:Profile._upload": RUN,
-    "trainer/exporting/making.py:write_description": PRIVATE,
-    "trainer/exporting/publishing.py:Exports._remove": EXPORT,
-    "trainer/exporting/publishing.py:Exports.publish": EXPORT,
-    "trainer/exporting/publishing.py:Exports.unpublished": PRIVATE,
-    "trainer/exporting/publishing.py:copy_file": EXPORT,
-    "trainer/exporting/publishing.py:_number": PRIVATE,
-    "trainer/exporting/publishing.py:_remove_left": EXPORT,
-    "trainer/exporting/serving_process.py:main": PRIVATE,
-    "trainer/exporting/verification.py:served": PRIVATE,
-    "trainer/history/segments.py:append": RUN,
-    "trainer/owner.py:Ownership._renew": IN_OUR_FORMAT,
-    "trainer/owner.py:Ownership.take": IN_OUR_FORMAT,
-    "trainer/owner.py:check_writable": PRIVATE,
+    "trainer/commands/running.py:_write_predictions": RUN,
+    "trainer/reports/metrics_file.py:_cut_parts": IN_OUR_FORMAT,
+    "trainer/checkpointing/kept_data.py:keep": RUN,
+    "trainer/reports/metrics_file.py:_open": IN_OUR_FORMAT,
+    "trainer/reports/profile.py:Profile._upload": RUN,
+    "trainer/serving/making.py:write_description": PRIVATE,
+    "trainer/serving/publishing.py:Exports._remove": EXPORT,
+    "trainer/serving/publishing.py:Exports.publish": EXPORT,
+    "trainer/serving/publishing.py:Exports.unpublished": PRIVATE,
+    "trainer/serving/publishing.py:copy_file": EXPORT,
+    "trainer/serving/publishing.py:_number": PRIVATE,
+    "trainer/serving/publishing.py:_remove_left": EXPORT,
+    "trainer/serving/serving_process.py:main": PRIVATE,
+    "trainer/serving/verification.py:served": PRIVATE,
+    "trainer/reports/segments.py:append": RUN,
+    "trainer/checkpointing/owner.py:Ownership._renew": IN_OUR_FORMAT,
+    "trainer/checkpointing/owner.py:Ownership.take": IN_OUR_FORMAT,
+    "trainer/checkpointing/owner.py:check_writable": PRIVATE,
 }

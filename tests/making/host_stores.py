@@ -3,8 +3,7 @@
 import threading
 import time
 
-from trainer.hosts.exchange import Exchange
-from trainer.hosts.store import Store, StoreError
+from trainer.hosts.exchange import Exchange, Store, StoreError
 
 
 class Client:

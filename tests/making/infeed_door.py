@@ -3,12 +3,11 @@
 import signal
 import sys
 
-from pipeline import infeed
-from pipeline.tools import program
+from pipeline.commands import infeed, program
 
 __all__ = ["SCRIPT", "run_infeed"]
 
-SCRIPT = "import sys\nfrom pipeline.infeed import main\nsys.exit(main())\n"  # what pip writes
+SCRIPT = "import sys\nfrom pipeline.commands.infeed import main\nsys.exit(main())\n"  # what pip writes
 
 
 def run_infeed(monkeypatch, capsys, *arguments):

@@ -20,12 +20,12 @@ from tensorboard.compat.proto.event_pb2 import Event
 from pipeline.errors import InfeedError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer import owner
 from trainer.callbacks import Callback
+from trainer.checkpointing import owner
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.config import TrainerConfig
-from trainer.exits import end
+from trainer.hosts.exits import end
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 

@@ -34,12 +34,12 @@ MODULES = (
     "trainer.inputs",
     "trainer.results",
     "trainer.callbacks",
-    "trainer.exporter",
-    "trainer.wandb",
+    "trainer.serving.exporter",
+    "trainer.callbacks",
     "trainer.augment",
     "trainer.optimizers.config",
     "trainer.optimizers.build",
-    "trainer.remat",
+    "trainer.models.transformer",
     "trainer.models.batch_norm",
     "trainer.metrics.classes",
     "trainer.metrics.binary",
@@ -48,7 +48,7 @@ MODULES = (
     "trainer.metrics.tokens",
     "trainer.checkpoints",
     "trainer.recipe",
-    "trainer.recipes.tiny_images",  # for --tiny of one's own recipe
+    "trainer.recipes.image_data",  # for --tiny of one's own recipe
     "beam_jobs.converter",  # the protocol of one's own converter, and what it returns
     "pipeline.shards.schema",  # what a converter declares
 )

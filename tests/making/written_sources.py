@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.commands.index import main as index_main
 from pipeline.datasets import Mixture, cached, mixture, open_dataset
 from pipeline.formats import FixedLength, TextLines
-from pipeline.index import main as index_main
 from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import frame

@@ -10,13 +10,13 @@ from browser import find_browser, open_browser
 from odd_names import MARKUP, dataset_with_markup, text_with_markup
 from PIL import Image
 
-from pipeline import describe
-from pipeline.describing.shown_records import show_records
+from pipeline.commands import describe
+from pipeline.commands.shown_records import show_records
+from pipeline.pages.figures import thumbnail_of_array
 from pipeline.pages.page import Page, Pictures, Section, Table, write_page
-from pipeline.pages.thumbnails import thumbnail_of_array
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
-from trainer.pages.evaluation import About, evaluation_page
+from trainer.commands.evaluation_page import About, evaluation_page
 from trainer.results import EvalResult, EvaluatedRecords
 
 NAMES = Labels("label", 0, (MARKUP, "plain"))

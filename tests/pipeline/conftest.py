@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
+from pipeline.commands.verify import main as verify_main
 from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
 from pipeline.shards.naming import index_file, shard_file
@@ -19,7 +20,6 @@ from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.split_index import encode_index
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import join
-from pipeline.verify import main as verify_main
 
 # A shared machine is slow at times: examples are bounded by their count.
 settings.register_profile("pipeline", deadline=None, max_examples=50)

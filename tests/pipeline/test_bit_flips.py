@@ -14,13 +14,13 @@ import pytest
 from raw_data.imagenet import RawImagenet
 from sweep import SWEEP
 
+from pipeline.commands.verify import main as verify_main
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import ConversionError, CorruptRecordError, InfeedError, ManifestError, ShardError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 from pipeline.shards.split_index import load_index
 from pipeline.storage.local import LocalStorage
-from pipeline.verify import main as verify_main
 
 PLACES = 100 if SWEEP else 40
 SPLITS = {"train": 18, "validation": 6}

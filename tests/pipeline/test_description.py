@@ -13,8 +13,7 @@ from pipeline.decoding.columns import Ragged, renumbered
 from pipeline.description import Description, renumberings
 from pipeline.errors import OptionError, SchemaError
 from pipeline.raw.cells import MISSING
-from pipeline.shards.column_statistics import ColumnStatistics
-from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema
 from pipeline.sources.in_memory import ExampleRecords
 
 SCHEMA = Schema("rows", {"kind": Feature("int64"), "tags": Feature("int64", (None,))})

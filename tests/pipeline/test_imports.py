@@ -14,7 +14,7 @@ from pipeline.tf_cpu import tf
 WITHOUT = """
 import sys
 sys.modules.update({"tensorflow": None, "tensorflow_datasets": None, "jax": None})
-import pipeline.describe, pipeline.verify, trainer.recipe
+import pipeline.commands.describe, pipeline.commands.verify, trainer.recipe
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
 ops = [DecodeRandomResizedCrop("image", size=(8, 8)), TrivialAugmentWide()]

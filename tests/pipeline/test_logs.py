@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from pipeline import logs
+from pipeline.commands.command import Console, Parser, say
 from pipeline.logs import quiet_libraries
-from pipeline.tools.command import Console, Parser, say
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_line_is_printed_as_it_is():
 
 
 def test_names_of_options_may_have_underscores_and_what_is_no_option_keeps_them():
-    parser = Parser("pipeline.verify", __doc__, ())
+    parser = Parser("pipeline.commands.verify", __doc__, ())
     parser.add_argument("--dali-index", nargs="?")
     parser.add_argument("files", nargs="*")
     given = parser.parse_args(["--dali_index=my_index", "a_b", "--", "--c_d", "e_f"])

@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 
 import pipeline
-from pipeline import describe, verify
+from pipeline.commands import describe, verify
+from pipeline.commands.command import Console, say
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, InfeedError, StorageError, printable
 from pipeline.logs import logger
-from pipeline.tools.command import Console, say
 from trainer import checkpoints
 
 BAD = "\x1b]0;owned\x07 \x9b31m \x85\r\n\u202e\x7f\udc80"

@@ -11,7 +11,7 @@ from sweep import examples
 
 from pipeline.datasets import open_dataset, train_dataset
 from pipeline.hosts import Hosts
-from pipeline.order_defaults import Sizes, plan_records
+from pipeline.orders.defaults import Sizes, plan_records
 
 NUMBERS, BATCHES = (1, 7, 234, 1000), (12, 60)
 SIZES = [(N, B, 1 + i % 4) for i, (N, B) in enumerate(itertools.product(NUMBERS, BATCHES))]

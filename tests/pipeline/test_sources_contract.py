@@ -226,5 +226,5 @@ def test_a_state_is_small_and_is_refused_with_any_other_data(source, inputs, wri
 def test_more_hosts_than_whole_files_are_refused_with_what_to_do(source, opened):
     files = records_of(opened(source)).info.whole_files
     if files is not None:
-        with pytest.raises(OptionError, match=rf"{files + 1} hosts cannot share {files} files .* pipeline\.index"):
+        with pytest.raises(OptionError, match=rf"{files + 1} hosts cannot share {files} files .* infeed index"):
             train_dataset(opened(source), global_batch=files + 1, hosts=Hosts(0, files + 1))

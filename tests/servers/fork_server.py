@@ -24,7 +24,7 @@ from typing import Any
 
 IMPORTED = (
     *("trainer.trainer", "trainer.__main__", "trainer.recipes.tasks", "pipeline.datasets"),
-    *("trainer.command.running", "trainer.command.loading"),
+    *("trainer.commands.running", "trainer.commands.loading"),
     *("beam_jobs.graph", "apache_beam.runners.portability.fn_api_runner.fn_runner", "pipeline.storage.gcs"),
 )
 

@@ -18,7 +18,7 @@ def keep_programs(directory: str) -> None:
 
 def compile_all_alike() -> None:
     """Lets XLA_FLAGS decide for programs that run once, too: the trainer asks for more of LLVM than tests do."""
-    from trainer.mesh import Placement
+    from trainer.mesh.placement import Placement
 
     setattr(Placement, "runs_once", {})  # noqa: B010 (a property)
 

@@ -10,9 +10,8 @@ import pytest
 from pipeline.errors import InputError
 from trainer.augment import one_hot, uniform
 from trainer.nnx_task import nnx_task
-from trainer.state import TrainState
-from trainer.step_functions import train_step
-from trainer.task import Task
+from trainer.step.steps import train_step
+from trainer.task import Task, TrainState
 from trainer.trainer import Trainer
 
 

@@ -1,4 +1,4 @@
-"""python -m trainer.checkpoints: lists, shows and prints what is saved, on a disk and in a bucket."""
+"""infeed checkpoints: lists, shows and prints what is saved, on a disk and in a bucket."""
 
 import json
 
@@ -11,9 +11,8 @@ from pipeline.errors import CheckpointError, OptionError
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpoints import get_variable_names, get_variable_value, latest_checkpoint, main
 from trainer.config import TrainerConfig
-from trainer.mesh import Placement
-from trainer.state import TrainState
-from trainer.task import Variables
+from trainer.mesh.placement import Placement
+from trainer.task import TrainState, Variables
 
 W = np.random.default_rng(0).standard_normal((8, 600)).astype(np.float32)
 

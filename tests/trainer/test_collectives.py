@@ -12,9 +12,9 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from trainer.mesh_flags import partition_rules
+from trainer.config import partition_rules
+from trainer.loop.train import training_step
 from trainer.models.transformer import Transformer
-from trainer.modes.train import training_step
 from trainer.nnx_task import nnx_task
 from trainer.trainer import Trainer
 

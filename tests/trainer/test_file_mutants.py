@@ -18,8 +18,8 @@ from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import read_text_info
 from trainer.checkpointing.contents import check_tree, read_contents
 from trainer.checkpointing.listing import Evaluations
-from trainer.history.segments import BadRecords, Command, End, Start, append, read_history
-from trainer.modes.evaluation import measured
+from trainer.loop.evaluation import measured
+from trainer.reports.segments import BadRecords, Command, End, Start, append, read_history
 
 MUTANTS = 500 if SWEEP else 25
 ORDER = {"num_records": 9, "batch": 2, "block_starts": [[0, 1, 9]], "seed": 1, "streams": 1}

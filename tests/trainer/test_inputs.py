@@ -16,10 +16,10 @@ from host_batches import assert_same
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
-from trainer.batch_spec import batch_struct, check_batch
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, IterableInput, as_function, as_input, first_batches
+from trainer.mesh.batch_spec import batch_struct, check_batch
 from trainer.metrics.classes import Accuracy
 from trainer.trainer import Trainer
 
@@ -173,7 +173,7 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(dense
 def test_an_input_that_is_waited_for_and_more_workers_than_cores_are_told_with_what_helps(
     dense_task, vectors, config, caplog, monkeypatch
 ):
-    monkeypatch.setattr("trainer.modes.train.NOTABLE_SECONDS", 0.1)
+    monkeypatch.setattr("trainer.loop.train.NOTABLE_SECONDS", 0.1)
 
     def slow(ctx):
         batch = {name: values[:16] for name, values in vectors.items()}

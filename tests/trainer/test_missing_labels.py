@@ -20,15 +20,15 @@ from pipeline.errors import EvaluationError, InputError, NanError
 from trainer.augment import cutmix, mixup, one_hot
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.config import TrainerConfig
-from trainer.job import Job
-from trainer.mesh import Placement
+from trainer.loop.evaluate import compare_paddings
+from trainer.loop.evaluation import Evaluation
+from trainer.loop.job import Job
+from trainer.loop.session import open_session
+from trainer.loop.train import training_step
+from trainer.mesh.placement import Placement
 from trainer.metrics.binary import AUC
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass
 from trainer.metrics.regression import Regression
-from trainer.modes.evaluate import compare_paddings
-from trainer.modes.evaluation import Evaluation
-from trainer.modes.session import open_session
-from trainer.modes.train import training_step
 from trainer.task import Target, Task, Variables
 from trainer.trainer import Trainer
 

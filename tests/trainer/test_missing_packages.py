@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.wandb import WandbCallback
+from trainer.callbacks import WandbCallback
 
 PROGRAM = """
     import sys

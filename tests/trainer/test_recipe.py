@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.command.loading import parsed
+from trainer.commands.loading import parsed
 from trainer.recipe import DataRecipe, TrainerConfig, settings
 
 

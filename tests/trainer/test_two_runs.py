@@ -17,7 +17,7 @@ from sweep import SWEEP
 
 from pipeline.errors import OwnerError
 from pipeline.storage.schemes import open_storage
-from trainer.history.segments import read_history
+from trainer.reports.segments import read_history
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +120,7 @@ def test_a_suspended_owner_on_another_machine_publishes_nothing_when_it_wakes_up
     wait_until(out.with_name(f"{out.name}.waiting").exists, first)
     first.send_signal(signal.SIGSTOP)
     wait_until(lambda: is_stopped(first), first)
-    monkeypatch.setattr("trainer.owner.SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr("trainer.checkpointing.owner.SILENCE_SECONDS", 1.0)
     result = owned_run.trainer(workdir).train(owned_run.batches, max_steps=owned_run.STEPS)
     after, last = contents(workdir), owned_run.published(workdir)
     out.with_name(f"{out.name}.go").touch()

@@ -125,7 +125,7 @@ def test_all_frames_are_shown_to_those_who_ask(written, tmp_path, monkeypatch):
 
 def test_an_error_without_a_frame_of_the_user_is_ours_and_keeps_its_traceback(written, monkeypatch):
     written({})
-    monkeypatch.setattr("trainer.job.as_input", None)
+    monkeypatch.setattr("trainer.loop.job.as_input", None)
     with pytest.raises(TypeError, match="'NoneType' object is not callable") as caught:
         main(["mine", "--workdir", "w"])
     assert [frame.name for frame in traceback.extract_tb(caught.tb)][-3:] == ["train", "open", "open"]

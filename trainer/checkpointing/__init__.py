@@ -1,1 +1,1 @@
-"""Writes, lists and restores checkpoints on a disk or in a bucket."""
+"""What a work directory keeps for later runs: checkpoints, warm starts, descriptions of data, and its owner."""

@@ -19,11 +19,10 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Future
 
 from pipeline.errors import CheckpointError
-from trainer.batch_spec import named_leaves
-from trainer.checkpointing.contents import METADATA, changes, versions
-from trainer.checkpointing.numbers import MIX, PLACE, SHIFTS, array_sum, is_tiny
-from trainer.state import TrainState
-from trainer.workdir import CONTENTS, STATE
+from trainer.checkpointing.contents import METADATA, MIX, PLACE, SHIFTS, array_sum, changes, is_tiny, versions
+from trainer.mesh.batch_spec import named_leaves
+from trainer.reports.workdir import CONTENTS, STATE
+from trainer.task import TrainState
 
 EMA = "ema/"  # in the names of averaged parameters
 

@@ -16,7 +16,7 @@ from pipeline.errors import CheckpointError
 from pipeline.shards.typed_json import JsonFile, sealed, unsealed
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
-from trainer.workdir import (
+from trainer.reports.workdir import (
     CHECKPOINTS,
     CONTENTS,
     EVALUATIONS,

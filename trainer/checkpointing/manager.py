@@ -13,7 +13,8 @@ from typing import Any, Literal
 import jax
 import orbax.checkpoint as ocp
 
-from pipeline.errors import CheckpointError, InfeedError, OptionError, OwnerError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.errors import CheckpointError, InfeedError, OptionError, OwnerError
 from pipeline.logs import logger
 from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
@@ -33,8 +34,8 @@ from trainer.checkpointing.arrays import (
 from trainer.checkpointing.contents import check_tree, read_contents, versions
 from trainer.config import TrainerConfig
 from trainer.hosts.activity import Activity
-from trainer.state import TrainState
-from trainer.workdir import CONTENTS, STATE
+from trainer.reports.workdir import CONTENTS, STATE
+from trainer.task import TrainState
 
 log = logger("trainer")
 

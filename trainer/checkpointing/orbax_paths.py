@@ -22,7 +22,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, advice_for, join, write_file
 from trainer.checkpointing.listing import checkpoints_directory, kinds
 from trainer.config import TrainerConfig
-from trainer.workdir import STEP_METADATA
+from trainer.reports.workdir import STEP_METADATA
 
 # ruff: noqa: D102 (the methods are those of epath.Path)
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from pipeline.errors import DisagreementError, HostError, InfeedError
-from trainer.exits import Ending
-from trainer.hosts.store import Store, StoreError
+from trainer.hosts.exchange import Store, StoreError
+from trainer.hosts.exits import Ending
 
 GONE_SECONDS = 10.0  # host 0 waits this long for the others at its end, which JAX does not survive elsewhere
 POLL_SECONDS = 0.1

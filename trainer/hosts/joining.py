@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pipeline.errors import OptionError, how_to_install
 from pipeline.logs import logger
-from trainer.exits import EXIT_USER_ERROR, leave
+from trainer.hosts.exits import EXIT_USER_ERROR, leave
 
 AUTO = "auto"
 PLACE = ("coordinator_address", "num_processes", "process_id")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from pipeline import ctrl_c
+from pipeline.commands import program as ctrl_c
 
 TICK_SECONDS = 0.5
 PYTHONS = {signal.SIGINT: (signal.default_int_handler, ctrl_c.leave), signal.SIGTERM: (signal.SIG_DFL,)}

@@ -17,11 +17,11 @@ from typing import Any, NoReturn, TypeVar
 from pipeline.background import log_stacks
 from pipeline.errors import HostError, InfeedError
 from pipeline.logs import logger
-from trainer import exits
 from trainer.config import TrainerConfig
-from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, ending, leave
+from trainer.hosts import exits
 from trainer.hosts.activity import Activity, Doing
-from trainer.hosts.exchange import Decision, Exchange
+from trainer.hosts.exchange import Decision, Exchange, Store, StoreError, open_store
+from trainer.hosts.exits import EXIT_HOST_FAILED, Ending, Interrupted, ending, leave
 from trainer.hosts.failures import (
     GONE_SECONDS,
     POLL_SECONDS,
@@ -36,7 +36,6 @@ from trainer.hosts.failures import (
     report_error,
 )
 from trainer.hosts.signals import TICK_SECONDS, WATCHER
-from trainer.hosts.store import Store, StoreError, open_store
 
 SETTLE_SECONDS = 4.0  # for the other hosts to raise an error, too
 LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure

@@ -1,1 +1,1 @@
-"""The on-device loop: the plan of its dispatches, their programs, the feeder and the dispatch results."""
+"""What the methods of the Trainer do: sessions, inputs, dispatches; training, evaluation, prediction and export."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from trainer.exits import Ending
 from trainer.hosts.activity import Activity, Dispatches
+from trainer.hosts.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 

@@ -19,10 +19,10 @@ from pipeline.background import Background
 from pipeline.errors import InputError, StallError
 from pipeline.inputs.slots import Slots
 from pipeline.logs import logger
-from trainer.batch_spec import check_batch
-from trainer.exits import Check
 from trainer.hosts.activity import Activity
+from trainer.hosts.exits import Check
 from trainer.loop.program import Program
+from trainer.mesh.batch_spec import check_batch
 
 log = logger("trainer")
 DEPTH = 2  # single batches placed ahead; one more is being placed and one is in use

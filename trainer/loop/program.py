@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from trainer.config import LoopMode
-from trainer.mesh import Placement
+from trainer.mesh.placement import Placement
 from trainer.task import Step
 
 # Dense bfloat16 in TFLOP/s of what jax counts as one device, by its device_kind.

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pipeline.errors import InputError, OptionError, check_number
-from trainer.config import check_positive_int
+from pipeline.checks import check_number, check_positive_int
+from pipeline.errors import InputError, OptionError
 from trainer.metrics.classes import share
-from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows
+from trainer.metrics.labels import FromBatch, FromOutputs, found, found_in_outputs, rows
 from trainer.task import Batch, Computed, Metric
 
 __all__ = ["AUC", "PrecisionRecall"]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pipeline.checks import check_positive_int
 from pipeline.errors import InputError
-from trainer.config import check_positive_int
-from trainer.metrics.found import FromBatch, FromOutputs, class_labels, class_logits
+from trainer.metrics.labels import FromBatch, FromOutputs, class_labels, class_logits
 from trainer.task import Batch, Computed, Metric
 
 __all__ = ["Accuracy", "ConfusionMatrix", "PerClass", "TopK", "share"]

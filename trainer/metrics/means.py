@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from pipeline.errors import InputError
-from trainer.metrics.found import FromBatch, found
+from trainer.metrics.labels import FromBatch, found
 from trainer.metrics.tally import LOSSES
 from trainer.task import Batch, Computed, Metric
 

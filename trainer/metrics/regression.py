@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows
+from trainer.metrics.labels import FromBatch, FromOutputs, found, found_in_outputs, rows
 from trainer.metrics.means import integer_sum, pair_sum, total_of, whole_of
 from trainer.task import Batch, Computed, Metric
 

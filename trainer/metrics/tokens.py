@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pipeline.errors import InputError
-from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows
+from trainer.metrics.labels import FromBatch, FromOutputs, found, found_in_outputs, rows
 from trainer.metrics.means import float_sum, integer_sum, total_of, whole_of
 from trainer.task import Batch, Computed, Metric
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from pipeline.shards.column_statistics import ColumnStatistics
+from pipeline.shards.schema import ColumnStatistics
 
 _WIDTH = 16  # of an embedding, at most
 

@@ -3,11 +3,13 @@
 As in Llama (https://arxiv.org/abs/2302.13971). Layers are scanned, so compilation takes as long as for one.
 
 A layer gathers the parameters that fsdp splits where it uses them, while rows stay split: XLA alone gathers the rows
-where that takes fewer bytes. Without fsdp in the mesh, that changes nothing in the program."""
+where that takes fewer bytes. Without fsdp in the mesh, that changes nothing in the program.
+
+Rematerialization chooses which intermediate values the backward pass recomputes to save memory."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +17,28 @@ from flax import nnx
 from jax import Array
 from jax.sharding import PartitionSpec as P
 
-from trainer.mesh import ROWS, axes_of, spec_by
-from trainer.mesh_flags import FSDP, Rule
-from trainer.remat import Remat, rematerialized
+from pipeline.checks import check_choice
+from trainer.config import FSDP, Rule
+from trainer.mesh.placement import ROWS, axes_of, spec_by
 
+__all__ = ["Remat", "rematerialized"]
+
+Remat = Literal["none", "dots", "full"]
+"""none: keep all. dots: keep the results of products with parameters, recompute the rest. full: recompute all."""
+_POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
 EMBEDDING_INIT = nnx.initializers.normal(1.0)
 ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
 HIDDEN_MULTIPLE = 32
-
 Kernel = Literal["xla", "cudnn"]
 Attend = Callable[..., Array]
+
+
+def rematerialized(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    """`layer`, a function whose arguments are nnx modules and arrays, as the body of a scan over layers usually is.
+
+    Returns the same values and gradients; the backward pass computes again what the policy does not keep."""
+    check_choice("remat", remat, get_args(Remat))
+    return layer if remat == "none" else nnx.remat(layer, policy=_POLICIES[remat])
 
 
 class KeysAndValues(NamedTuple):
@@ -38,10 +52,10 @@ class Transformer(nnx.Module):
     """Logits of the next token. A token sees itself and the tokens before it in its own segment.
 
     width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in Llama. dropout: share
-    of each layer's two results that training drops. rules: of the flag --partition. remat: see trainer.remat; with
-    "attention" the backward pass keeps nothing of length x length. kernel: what computes the attention; cudnn needs an
-    NVIDIA GPU and 16 bits. Arrays of the layers are stacked: "layers/attention/query/kernel" is [layers, width, heads,
-    features]."""
+    of each layer's two results that training drops. rules: of the flag --partition. remat: see
+    trainer.models.transformer; with "attention" the backward pass keeps nothing of length x length. kernel: what
+    computes the attention; cudnn needs an NVIDIA GPU and 16 bits. Arrays of the layers are stacked:
+    "layers/attention/query/kernel" is [layers, width, heads, features]."""
 
     def __init__(
         self,

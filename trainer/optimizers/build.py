@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from pipeline.checks import check_patterns, matches
 from pipeline.errors import OptionError
-from trainer.batch_spec import named_leaves, path_name
+from trainer.mesh.batch_spec import named_leaves, path_name
 from trainer.optimizers.config import OptimizerConfig, Run, steps_of
-from trainer.patterns import check_patterns, matches
 
 __all__ = ["ParameterGroup", "groups_of", "make_optimizer"]
 

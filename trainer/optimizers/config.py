@@ -7,7 +7,8 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from tyro.conf import Fixed
 
-from pipeline.errors import OptionError, check_choice, check_number
+from pipeline.checks import check_choice, check_number
+from pipeline.errors import OptionError
 
 __all__ = ["OptimizerConfig", "OptimizerName", "Run", "steps_of"]
 

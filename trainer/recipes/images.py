@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Fixed
 
-from pipeline.errors import OptionError, check_number
+from pipeline.checks import check_number
+from pipeline.errors import OptionError
 from pipeline.shards.schema import Labels, Schema
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
-from trainer.recipes.image_data import FileNames, ImageData, file_name_key, image_data
-from trainer.recipes.labelled_images import IMAGE, fitting_span, raw_image
-from trainer.recipes.tiny_images import tiny_images
+from trainer.recipes.image_data import IMAGE, FileNames, ImageData, file_name_key, image_data, tiny_images
+from trainer.recipes.labelled_images import fitting_span, raw_image
 
 MIXING = (
     "--mixup and --cutmix mix the labels of two records, so each must have one. Leave both out, or train on records "

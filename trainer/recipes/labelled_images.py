@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline.checks import check_positive_int
 from pipeline.errors import OptionError
-from trainer.config import TrainerConfig, check_positive_int
+from trainer.config import TrainerConfig
 from trainer.recipe import DataRecipe, OptimizerConfig
-from trainer.recipes.tiny_images import Encoding, tiny_images
+from trainer.recipes.image_data import IMAGE, Encoding, tiny_images
 
 if TYPE_CHECKING:
     from pipeline.decoding.op import Op
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from trainer.task import Task
 
 ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
-IMAGE = "image"
 OF_IMAGENET, OF_PHOTOGRAPHS = ("tpu", "tpu+boxes", "tfds"), ("image_folder", "image_table")  # names of schemas
 OTHER_IMAGES = "For other labelled images, use the images recipe: python -m trainer images."
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.errors import OptionError, check_number
+from pipeline.checks import check_number, check_positive_int
+from pipeline.errors import OptionError
 from pipeline.logs import logger
-from trainer.config import check_positive_int
-from trainer.mesh_flags import partition_rules
+from trainer.config import partition_rules
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class PackedText(DataRecipe):
 
     def record_text(self, features: Mapping[str, Any]) -> str | None:
         """The text of a row."""
-        from pipeline.tools.packed_text import row_text
+        from pipeline.commands.dataset_texts import row_text
 
         return row_text(self.text_info, {key: features[key].tolist() for key in ("segment_ids", "tokens")})
 

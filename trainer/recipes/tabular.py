@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.checks import did_you_mean
+from pipeline.errors import OptionError
 from pipeline.raw.cells import class_number
-from pipeline.shards.column_statistics import ColumnStatistics, Statistics
-from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema, Statistics
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from trainer.metrics.means import Perplexity
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
 from trainer.nnx_task import nnx_task
 from trainer.optimizers.build import make_optimizer
-from trainer.recipes.labelled_images import IMAGE
+from trainer.recipes.image_data import IMAGE
 from trainer.task import Augment, Batch, Target, Task
 
 RECORDS = 130  # as tiny_images

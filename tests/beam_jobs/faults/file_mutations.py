@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from beam_jobs.verdicts import Verdict
-from pipeline import verify
+from pipeline.commands import verify
 from pipeline.errors import InfeedError
 from pipeline.storage.local import LocalStorage
 

@@ -12,12 +12,12 @@ from PIL import Image
 
 from converters import idx_to_gcs
 from converters.pixels.idx import IdxConverter, ImagesHeader, find_idx
+from pipeline.commands.record_checks import image_problem
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.ops import DecodePng
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.local import LocalStorage
-from pipeline.tools.record_checks import image_problem
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -14,7 +14,7 @@ from converters import text_to_gcs
 from converters.raw.splits import HeldOut
 from converters.text import documents as layouts
 from converters.text.documents import DocumentFormat, find_texts
-from pipeline import describe, verify
+from pipeline.commands import describe, verify
 from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 from pipeline.sources.open_dataset import open_dataset

@@ -11,10 +11,10 @@ import tensorflow_datasets as tfds
 from converters import tfds_to_gcs
 from converters.tfds_to_gcs import DatasetName, find_tfds
 from converters.tfrecord.layouts import find_raw
+from pipeline.commands.verify import main as verify
 from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schema import Feature, Labels
-from pipeline.verify import main as verify
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -12,6 +12,7 @@ from tfrecord_numbers import NUMBERS, convert, payload, payloads_in, write
 from converters.tfrecord import layouts
 from converters.tfrecord.converter import TfrecordConverter
 from converters.tfrecord.layouts import find_raw
+from pipeline.commands.verify import main as verify
 from pipeline.errors import ConversionError, OptionError, RawDataError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
@@ -19,7 +20,6 @@ from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.merged_schemas import read_schema
 from pipeline.storage.schemes import open_storage
-from pipeline.verify import main as verify
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import caches as disk_cache
-from pipeline.caches import cached
 from pipeline.errors import OptionError, StorageError
+from pipeline.inputs import caches as disk_cache
+from pipeline.inputs.caches import cached
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import fetch, weighed
@@ -26,7 +26,7 @@ IDS = np.arange(N)
 FILL = """
 import sys, time
 import numpy as np
-from pipeline.caches import cached
+from pipeline.inputs.caches import cached
 from pipeline.sources.records import weighed
 from pipeline.sources.open_dataset import open_dataset
 

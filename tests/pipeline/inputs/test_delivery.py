@@ -18,10 +18,9 @@ from pipeline.errors import ShardError
 from pipeline.hosts import Hosts
 from pipeline.inputs.batches import Turns, read_ahead
 from pipeline.inputs.provenance import Origin, origins_of, recorded_order, reopened, restored_order, stand_ins
-from pipeline.orders.hashing import device_seeds, record_seeds
 from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import EvalOrder, Position, TrainOrder
-from pipeline.orders.shuffle import Shuffle
+from pipeline.orders.shuffle import Shuffle, device_seeds, record_seeds
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Proven, fetch
 
 RECORD_BYTES = 1000

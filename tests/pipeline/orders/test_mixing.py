@@ -12,10 +12,9 @@ from sweep import SWEEP, examples
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.hosts import Hosts
-from pipeline.orders.hashing import record_seeds
 from pipeline.orders.mixing import ROUNDS, SLOTS, MixOrder, Shares, check_weights
 from pipeline.orders.order import Position
-from pipeline.orders.shuffle import Shuffle
+from pipeline.orders.shuffle import Shuffle, record_seeds
 
 WEIGHTS = st.lists(st.floats(0.001, 1), min_size=1, max_size=5)
 

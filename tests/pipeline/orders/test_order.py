@@ -8,8 +8,8 @@ from usual_order import usual_order
 
 from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
 from pipeline.hosts import Hosts
-from pipeline.orders.hashing import GAMMA, hash_key, op_seeds, permutation, record_seeds, splitmix64
 from pipeline.orders.order import EvalOrder, Position, TrainOrder
+from pipeline.orders.shuffle import GAMMA, hash_key, op_seeds, permutation, record_seeds, splitmix64
 
 ONE = {"block_records": 1, "window_records": 1}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.pages.histogram import BINS, histogram
+from pipeline.pages.figures import BINS, histogram
 
 
 @pytest.mark.parametrize(

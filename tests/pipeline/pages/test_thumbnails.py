@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from pipeline.pages.thumbnails import is_picture, thumbnail, thumbnail_of_array
+from pipeline.pages.figures import is_picture, thumbnail, thumbnail_of_array
 
 
 def image_of(picture):

@@ -5,10 +5,9 @@ import json
 import numpy as np
 
 from pipeline.shards.example import encode_example
-from pipeline.shards.key_digest import add_digests, key_digest
+from pipeline.shards.keys import add_digests, key_digest, ranks
 from pipeline.shards.manifest import Manifest, update_manifest
 from pipeline.shards.naming import index_file, receipt_file, shard_file
-from pipeline.shards.ranks import ranks
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.split_index import encode_index

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from record_sources import SOURCES, Source
 
 from pipeline.errors import CorruptRecordError, OptionError, RecordNumberError, SchemaError, StorageError
-from pipeline.records import Dataset, open_dataset
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources import single_records as payloads
+from pipeline.sources.dataset import Dataset
+from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import fetch, intact
 from pipeline.sources.single_records import ExampleParser
 
@@ -45,7 +46,7 @@ def test_a_record_by_number_is_the_record_that_was_written(source, dataset):
     assert list(dataset) == due  # in order, from every source
     if in_order_only(source, dataset):
         for read in (lambda: dataset[5], lambda: dataset.take([5]), lambda: dataset.examples()[5]):
-            with pytest.raises(OptionError, match=r"record 5 cannot .* index: python -m pipeline\.index .* list\(rec"):
+            with pytest.raises(OptionError, match=r"record 5 cannot .* index: infeed index .* list\(rec"):
                 read()
         return
     assert [dataset[i] for i in range(N)] == due == [r.payload for r in map(intact, fetch(dataset, np.arange(N)))]
@@ -113,7 +114,7 @@ def test_a_damaged_record_is_named_as_in_reading_and_the_others_are_read(source,
 
 PROGRAM = """
 import json, multiprocessing, os, sys
-from pipeline.records import open_dataset
+from pipeline.sources.open_dataset import open_dataset
 from pipeline.storage import gcs_calls
 os.environ["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:9"
 records, n = open_dataset(sys.argv[1]), int(sys.argv[2])

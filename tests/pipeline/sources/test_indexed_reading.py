@@ -90,7 +90,7 @@ def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
 
 def test_remote_reads_hold_complete_shuffle_windows_by_default(numbers_of, ranges, monkeypatch, caplog):
     caplog.set_level("INFO", "pipeline")
-    monkeypatch.setattr("pipeline.order_defaults.READ_AHEAD_BYTES", 1)
+    monkeypatch.setattr("pipeline.orders.defaults.READ_AHEAD_BYTES", 1)
 
     def reads(remote, read_ahead_bytes=None):
         monkeypatch.setattr(LocalStorage, "remote", remote)
@@ -108,7 +108,7 @@ def test_remote_reads_hold_complete_shuffle_windows_by_default(numbers_of, range
     assert reads(remote=True) < 0.4 * N
     assert reads(remote=False, read_ahead_bytes=10**5) < 0.4 * N
     assert all("read ahead" in line for line in caplog.messages)
-    monkeypatch.setattr("pipeline.order_defaults.MAX_WINDOW_BYTES", 100)
+    monkeypatch.setattr("pipeline.orders.defaults.MAX_WINDOW_BYTES", 100)
     assert reads(remote=True) > 0.8 * N
 
 

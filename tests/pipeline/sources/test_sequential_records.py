@@ -10,7 +10,7 @@ from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, OptionError, SchemaError, ShardError
 from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
-from pipeline.order_defaults import Sizes, plan_records
+from pipeline.orders.defaults import Sizes, plan_records
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
@@ -52,7 +52,7 @@ def test_the_number_of_files_bounds_the_streams_and_the_hosts(written):
     of_32 = train_dataset(records, global_batch=32, keys=(), epochs="span")
     assert of_32.state(of_32.start)["streams"] == 4  # of 6 files
     assert train_dataset(records, global_batch=FILES, hosts=Hosts(0, FILES), keys=())
-    with pytest.raises(OptionError, match=rf"7 hosts cannot share {FILES} files that have no index.*pipeline\.index"):
+    with pytest.raises(OptionError, match=rf"7 hosts cannot share {FILES} files that have no index.*infeed index"):
         train_dataset(records, global_batch=7, hosts=Hosts(0, 7), keys=())
 
 

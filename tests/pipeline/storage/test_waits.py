@@ -16,7 +16,7 @@ BUCKET = "gs://a-bucket/data"
 HANGING = """
 import threading
 from pipeline.storage.storage import in_parallel
-from pipeline.tools.command import exit_with
+from pipeline.commands.command import exit_with
 
 def hang(_):
     print("hangs", flush=True)
@@ -78,7 +78,7 @@ class Waiting:
 
 @pytest.mark.slow
 def test_a_command_without_a_network_says_so_after_three_seconds_and_ctrl_c_ends_it(nobody, silent, tmp_path):
-    describe = ("-m", "pipeline.describe", BUCKET)
+    describe = ("-m", "pipeline.commands.describe", BUCKET)
     metadata = {"GCE_METADATA_HOST": silent, "GCE_METADATA_IP": silent, "HOME": str(tmp_path)}
     with (
         Waiting(*describe, STORAGE_EMULATOR_HOST=f"http://{nobody}") as refused,

@@ -8,9 +8,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from trainer.checkpointing.manager import CheckpointManager, Saved
-from trainer.mesh import Placement
-from trainer.state import TrainState
-from trainer.task import Variables
+from trainer.mesh.placement import Placement
+from trainer.task import TrainState, Variables
 
 
 @pytest.fixture

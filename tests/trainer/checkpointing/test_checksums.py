@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from trainer.checkpointing.arrays import _adder, begin_sums
-from trainer.checkpointing.numbers import AT_ONCE, array_sum
-from trainer.mesh import Placement
+from trainer.checkpointing.contents import AT_ONCE, array_sum
+from trainer.mesh.placement import Placement
 
 NUMBERS = np.random.default_rng(0).standard_normal((8, 12)).astype(np.float32)
 SPLITS = {

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckpointError, StorageError
+from trainer.checkpointing.contents import read_array
 from trainer.checkpointing.manager import CheckpointManager, Saved
-from trainer.checkpointing.numbers import read_array
 from trainer.task import Variables
 from trainer.trainer import Trainer
 

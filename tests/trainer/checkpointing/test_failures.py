@@ -13,8 +13,7 @@ from pipeline.errors import NanError, OwnerError
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpointing.orbax_paths import remove_unfinished
 from trainer.config import TrainerConfig
-from trainer.state import TrainState
-from trainer.task import Variables
+from trainer.task import TrainState, Variables
 
 ROOT = Path(__file__).parents[3]
 SAVES = """
@@ -25,8 +24,8 @@ from pipeline.errors import InfeedError
 from trainer.checkpointing import orbax_paths
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.config import TrainerConfig
-from trainer.exits import end
-from trainer.state import TrainState
+from trainer.hosts.exits import end
+from trainer.task import TrainState
 from trainer.task import Variables
 
 gcs_calls.RETRY_SECONDS, gcs_calls.WAIT_SECONDS = 1.0, (0.05, 0.2)
@@ -122,9 +121,9 @@ from pipeline.errors import InfeedError
 from pipeline.storage.local import LocalStorage
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.config import TrainerConfig
-from trainer.events.reports import Reports
-from trainer.exits import end
-from trainer.state import TrainState
+from trainer.reports.writer import Reports
+from trainer.hosts.exits import end
+from trainer.task import TrainState
 from trainer.task import Variables
 
 told, workdir = sys.argv[1:]

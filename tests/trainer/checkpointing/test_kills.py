@@ -19,7 +19,7 @@ from sweep import SWEEP
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import finished_steps
-from trainer.modes.train_loop import first_began
+from trainer.loop.train_loop import first_began
 
 ROOT = Path(__file__).parents[3]
 FIRST, SECOND, LAST = 10, 20, 30

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from trainer.batch_spec import named_leaves
 from trainer.checkpointing.manager import CheckpointManager
+from trainer.mesh.batch_spec import named_leaves
 
 # infeed's packages are hidden from it.
 PROGRAM = """

@@ -38,7 +38,7 @@ with WATCHER.watching(Supervisor()):
 
 UNCAUGHT = """
 import atexit
-from trainer.exits import Interrupted
+from trainer.hosts.exits import Interrupted
 from trainer.hosts.supervisor import Supervisor
 
 atexit.register(print, "at the end")

@@ -12,9 +12,9 @@ from host_stores import stores_of
 
 from pipeline.errors import CheckpointError, InputError
 from trainer.config import TrainerConfig
-from trainer.exits import Interrupted, Preempted
 from trainer.hosts import activity, failures, supervisor
 from trainer.hosts.activity import Activity
+from trainer.hosts.exits import Interrupted, Preempted
 from trainer.hosts.signals import WATCHER
 from trainer.hosts.supervisor import Supervisor
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError, StallError, StorageError
-from trainer.batch_spec import batch_struct
 from trainer.loop.feed import Chunks, Feeder
+from trainer.mesh.batch_spec import batch_struct
 
 
 def batch(value, rows=2):

@@ -14,18 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.config import TrainerConfig
-from trainer.job import Job
-from trainer.mesh import Placement
+from trainer.loop.evaluate import compare_paddings
+from trainer.loop.evaluation import Evaluation
+from trainer.loop.job import Job
+from trainer.loop.session import open_session
+from trainer.mesh.placement import Placement
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity
 from trainer.metrics.regression import Regression
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy
-from trainer.modes.evaluate import compare_paddings
-from trainer.modes.evaluation import Evaluation
-from trainer.modes.session import open_session
-from trainer.state import TrainState
-from trainer.task import Metric, Task, Variables
+from trainer.task import Metric, Task, TrainState, Variables
 
 RECORDS, BATCH, CLASSES = 37, 8, 5
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EvaluationError, InputError, OptionError
-from trainer.events.progress import Speed
+from trainer.loop.evaluate import compare_paddings
+from trainer.loop.evaluation import Evaluation
+from trainer.loop.session import open_session
 from trainer.metrics.classes import Accuracy, ConfusionMatrix
 from trainer.metrics.tally import (
     blank_padding,
@@ -22,9 +24,7 @@ from trainer.metrics.tally import (
     masked_sum,
     num_rows,
 )
-from trainer.modes.evaluate import compare_paddings
-from trainer.modes.evaluation import Evaluation
-from trainer.modes.session import open_session
+from trainer.reports.progress import Speed
 from trainer.results import EvalResult
 from trainer.task import Metric, Task
 from trainer.trainer import Trainer

@@ -15,14 +15,13 @@ from pipeline.errors import EvaluationError, InputError
 from pipeline.hosts import Hosts
 from pipeline.tokenizers import ByteTokenizer, TextInfo
 from trainer.config import TrainerConfig
-from trainer.job import Job
-from trainer.mesh import Placement
+from trainer.loop.evaluation import Evaluation
+from trainer.loop.job import Job
+from trainer.loop.session import open_session
+from trainer.mesh.placement import Placement
 from trainer.metrics.tally import computed, counted, empty_tallies, totals_counted
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
-from trainer.modes.evaluation import Evaluation
-from trainer.modes.session import open_session
-from trainer.state import TrainState
-from trainer.task import Task, Variables
+from trainer.task import Task, TrainState, Variables
 
 LENGTH, DOCUMENTS = 24, 90
 PACKINGS = ("documents", "concat")

@@ -13,7 +13,7 @@ import optax
 import pytest
 from flax import nnx
 
-from pipeline.shards.column_statistics import ColumnStatistics
+from pipeline.shards.schema import ColumnStatistics
 from trainer.models.cnn import SmallCnn
 from trainer.models.resnet import RESNETS, ResNet
 from trainer.models.tabular import TabularMlp

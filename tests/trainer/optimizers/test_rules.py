@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.mesh import Placement
+from trainer.mesh.placement import Placement
 from trainer.optimizers.build import ParameterGroup, groups_of, learning_rate, make_optimizer
 from trainer.optimizers.config import OptimizerConfig, Run, steps_of
-from trainer.state import abstract_state
+from trainer.step.state import abstract_state
 from trainer.task import Task, Variables
 
 RUN = Run(max_steps=100, global_batch_size=256)

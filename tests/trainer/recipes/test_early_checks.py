@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.index import main as index
+from pipeline.commands.index import main as index
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema

@@ -13,7 +13,7 @@ import pytest
 from narrow_recipes import row
 
 from trainer.__main__ import RECIPES
-from trainer.command.loading import recipe_class
+from trainer.commands.loading import recipe_class
 from trainer.models.resnet import RESNETS
 from trainer.recipes.language_models import PackedText
 from trainer.trainer import Trainer

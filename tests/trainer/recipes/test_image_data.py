@@ -11,11 +11,9 @@ from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.open_dataset import open_dataset
 from trainer.config import TrainerConfig
 from trainer.recipe import settings
-from trainer.recipes import digits
-from trainer.recipes.image_data import FileNames, file_name_key, image_data
+from trainer.recipes.image_data import FileNames, file_name_key, image_data, tiny_images
 from trainer.recipes.images import Config
-from trainer.recipes.small_images import Cifar10, FashionMnist, Mnist
-from trainer.recipes.tiny_images import tiny_images
+from trainer.recipes.small_images import Cifar10, Digits, FashionMnist, Mnist
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))
@@ -92,7 +90,7 @@ def test_an_invalid_flag_is_one_error(flags, text):
         Config(data_dir="data", trainer=TrainerConfig(workdir="w", global_batch_size=8), **flags)
 
 
-@pytest.mark.parametrize(("kind", "split"), [(digits.Config, "validation"), (Mnist, "test"), (Cifar10, "test")])
+@pytest.mark.parametrize(("kind", "split"), [(Digits, "validation"), (Mnist, "test"), (Cifar10, "test")])
 def test_the_split_to_evaluate_is_that_of_the_converter(kind, split):
     assert kind.eval_split == split
 

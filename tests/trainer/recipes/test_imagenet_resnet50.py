@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from pipeline.errors import OptionError
-from trainer.command.loading import parsed
+from trainer.commands.loading import parsed
 from trainer.models.resnet import RESNETS, ResNet
 from trainer.optimizers.build import groups_of, learning_rate
 from trainer.optimizers.config import Run

@@ -13,22 +13,21 @@ from pipeline.description import Description
 from pipeline.errors import OptionError
 from pipeline.ops import DecodePng
 from pipeline.raw.cells import MISSING
-from pipeline.shards.column_statistics import ColumnStatistics
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer
-from trainer.batch_spec import named_leaves
-from trainer.command.loading import recipe_class
+from trainer.checkpointing.kept_data import kept
+from trainer.checkpointing.warm_start_loading import open_weights
+from trainer.commands.loading import recipe_class
 from trainer.config import TrainerConfig
-from trainer.kept_data import kept
+from trainer.mesh.batch_spec import named_leaves
 from trainer.metrics.classes import Accuracy
 from trainer.nnx_task import nnx_task
 from trainer.recipe import DataRecipe, settings
-from trainer.recipes.tiny_images import tiny_images
+from trainer.recipes.image_data import tiny_images
 from trainer.trainer import Trainer
-from trainer.warm_start.loading import open_weights
 
 TEXTS, SIZES = ("char_lm", "byte_lm"), {"global_batch_size": 16, "max_steps": 3}
 LABEL = "image/class/label"
@@ -206,7 +205,7 @@ def test_what_means_something_else_is_refused_by_name(trained, name, case):
 
 
 def test_every_recipe_has_a_row():
-    from trainer.command.names import RECIPES
+    from trainer.commands.names import RECIPES
 
     assert NARROW.keys() == RECIPES.keys()
 

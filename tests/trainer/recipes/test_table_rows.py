@@ -8,8 +8,7 @@ import pytest
 from converters.table.columns import Column, features_of
 from pipeline.description import Description
 from pipeline.errors import Reject
-from pipeline.shards.column_statistics import ColumnStatistics
-from pipeline.shards.schema import Schema
+from pipeline.shards.schema import ColumnStatistics, Schema
 from pipeline.sources.in_memory import ExampleRecords
 from trainer.recipe import settings
 from trainer.recipes.tabular import Config

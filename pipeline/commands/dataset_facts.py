@@ -1,0 +1,173 @@
+"""Facts about the records of a split, gathered in one pass: labels, numbers, lengths, and sizes of images.
+
+Memory does not grow with the records: of each feature a bounded number of values is kept."""
+
+import io
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pipeline.commands.dataset_texts import Values
+from pipeline.commands.record_checks import labels_of
+from pipeline.errors import InfeedError
+from pipeline.orders.shuffle import splitmix64
+from pipeline.pages.figures import UNREADABLE
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.manifest import Manifest, SplitEntry
+from pipeline.sizes import MB, format_bytes
+from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.records import intact, weighed
+from pipeline.tokenizers import PACKED_TEXT
+
+RECORDS_PER_READ = 256
+SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
+ALL_RECORDS, ALL_BYTES = 100_000, 250 * MB  # up to here all labels are counted, which takes at most about 10 seconds
+SEGMENTS = "segments"
+KINDS = {bytes: "bytes", int: "int64", float: "float32"}  # of decoded values, by dtype of the schema
+FEATURES = ("feature", "dtype", "shape", "holds", "meaning")
+SPLITS = ("split", "records", "size", "shards", "rejected", "changed")
+FIXUPS = {"alpha_on_white": "transparency made white", "cmyk_to_rgb": "CMYK to RGB"}
+SIZE_RANGES, ALIKE = 8, 1.02  # of shards; within 2 % they count as equally large
+
+
+def _by_feature() -> dict[str, Values]:
+    return defaultdict(Values)
+
+
+@dataclass
+class Facts:
+    """What is known of these records. records: how many were read; damaged: how many others could not be. labels:
+    label -> count. formats: of images, such as "JPEG RGB" -> count. The others are by feature. numbers: its values.
+    lengths: how many values a record has, if that varies; of packed text, how many tokens its SEGMENTS have. sizes:
+    bytes of each image, text or other value. widths, heights: of images, in pixels. misfits: in how many records it has
+    another dtype than in the schema."""
+
+    records: int = 0
+    damaged: int = 0
+    labels: Counter[int] = field(default_factory=Counter)
+    formats: Counter[str] = field(default_factory=Counter)
+    misfits: Counter[str] = field(default_factory=Counter)
+    numbers: dict[str, Values] = field(default_factory=_by_feature)
+    lengths: dict[str, Values] = field(default_factory=_by_feature)
+    sizes: dict[str, Values] = field(default_factory=_by_feature)
+    widths: dict[str, Values] = field(default_factory=_by_feature)
+    heights: dict[str, Values] = field(default_factory=_by_feature)
+
+
+def spread(total: int, wanted: int) -> np.ndarray:
+    """Record numbers (all, if there are no more), spread evenly over the split."""
+    return np.arange(min(wanted, total)) * total // max(1, min(wanted, total))
+
+
+def sample(total: int, wanted: int) -> np.ndarray:
+    """Like spread, but random within each step, in case labels are periodic. The same numbers in every run."""
+    starts = spread(total, wanted)
+    return starts + (splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)).astype(int)
+
+
+def gathered(reader: IndexedRecords, ids: np.ndarray, progress: Any = None, *, only_labels: bool = False) -> Facts:
+    """The facts of these records. progress: wraps the groups of records, as rich's track does, with their number.
+
+    only_labels: leaves out everything else, which takes longer. Raises StorageError."""
+    manifest, facts = reader.manifest, Facts()
+    groups = [ids[at : at + RECORDS_PER_READ] for at in range(0, len(ids), RECORDS_PER_READ)]
+    found: Iterable[Any] = reader.read(weighed(reader, groups))
+    for records in progress(found, len(groups)) if progress else found:
+        for record in records:
+            try:
+                values = decode_example(intact(record).payload)
+            except InfeedError:
+                facts.damaged += 1
+                continue
+            facts.records += 1
+            facts.labels.update(labels_of(manifest.labels, values))
+            if not only_labels:
+                _add(facts, manifest, values)
+    return facts
+
+
+def damage(facts: Facts, reader: IndexedRecords) -> str:
+    """What to know of damaged records, in two sentences; "" if there are none."""
+    if not facts.damaged:
+        return ""
+    left_out = f"{facts.damaged:,} record{'s are' if facts.damaged != 1 else ' is'} damaged and left out here."
+    return f"{left_out} To find every damaged record, run: {reader.info.verify_command}"
+
+
+def looked_at(reader: IndexedRecords, every: bool) -> tuple[np.ndarray, str]:
+    """The numbers of the records to look at, and which they are, in words: all if `every`, or if they have labels and
+    are few and small."""
+    total, few = reader.info.num_records, reader.info.num_records <= ALL_RECORDS and reader.info.num_bytes <= ALL_BYTES
+    ids = np.arange(total) if every or (few and reader.manifest.labels) else sample(total, SAMPLED_RECORDS)
+    if len(ids) == total:
+        return ids, f"all {total:,} records" if total != 1 else "the only record"
+    return ids, f"a sample of {len(ids):,} of the {total:,} records"
+
+
+def feature_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    """A row of FEATURES for each feature of a record."""
+    for key, feature in sorted(manifest.schema.features.items()):
+        shape = "any length" if None in feature.shape else "x".join(map(str, feature.shape)) or "1 value"
+        holds = feature.content if feature.dtype == "bytes" else ""
+        yield key, feature.dtype, f"{shape}{', optional' * feature.optional}", holds, feature.doc
+
+
+def split_rows(manifest: Manifest) -> Iterator[tuple[str | int, ...]]:
+    """A row of SPLITS for each split."""
+    for name, entry in sorted(manifest.splits.items()):
+        fixups = ", ".join(f"{_fixup(kind)} {count:,}" for kind, count in sorted(entry.fixups.items()))
+        yield name, entry.num_records, format_bytes(entry.num_bytes), len(entry.shards), entry.rejected, fixups
+
+
+def _fixup(kind: str) -> str:
+    """A kind of repair in words: "PNG to JPEG", "transparency made white", "turned upright"."""
+    form, to_jpeg, _ = kind.partition("_to_jpeg")
+    return f"{form.upper()} to JPEG" if to_jpeg else FIXUPS.get(kind, kind.replace("_", " "))
+
+
+def shard_sizes(entry: SplitEntry) -> list[tuple[str, int]]:
+    """(range of sizes, number of shards): one range if all are about as large."""
+    sizes = [shard.bytes for shard in entry.shards]
+    low, high = min(sizes), max(sizes)
+    if high <= ALIKE * low:
+        return [(f"{format_bytes(low)} to {format_bytes(high)}", len(sizes))]
+    counts, edges = np.histogram(sizes, SIZE_RANGES)
+    names = [f"{format_bytes(a)} to {format_bytes(b)}" for a, b in itertools.pairwise(edges)]
+    return list(zip(names, counts.tolist(), strict=True))
+
+
+def _add(facts: Facts, manifest: Manifest, values: Mapping[str, Sequence[Any]]) -> None:
+    packed = manifest.schema.name == PACKED_TEXT
+    for key, feature in manifest.schema.features.items():
+        items = values.get(key, ())
+        if items and KINDS[type(items[0])] != feature.dtype:
+            facts.misfits[key] += 1
+            continue
+        if None in feature.shape:
+            facts.lengths[key].add([len(items)])
+        if feature.content == "image":
+            _add_images(facts, key, items)
+        elif feature.dtype == "bytes":
+            facts.sizes[key].add([len(item) for item in items])
+        elif not (packed and feature.shape) and not (manifest.labels and key == manifest.labels.key):
+            facts.numbers[key].add(items)
+    if packed:
+        numbers, tokens = np.unique(np.asarray(values.get("segment_ids", ()), np.int64), return_counts=True)
+        facts.lengths[SEGMENTS].add(tokens[numbers > 0].tolist())  # 0 is padding
+
+
+def _add_images(facts: Facts, key: str, items: Sequence[bytes]) -> None:
+    facts.sizes[key].add([len(item) for item in items])
+    for item in items:
+        try:
+            with Image.open(io.BytesIO(item)) as image:  # reads only the header
+                facts.formats[f"{image.format} {image.mode}"] += 1
+                facts.widths[key].add([image.width])
+                facts.heights[key].add([image.height])
+        except UNREADABLE:
+            facts.formats["unreadable"] += 1

@@ -1,0 +1,258 @@
+"""infeed describe DIR: shows a converted dataset: schema, splits, shard sizes, labels, a few records.
+
+Reads the manifest and the records: a sample of them if a split is large or has no labels, or all with --all. Works on
+a disk or gs://; needs neither TensorFlow nor Beam."""
+
+if __name__ == "__main__":
+    from pipeline.commands.program import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
+import io
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from rich.console import Group
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.commands import dataset_facts as facts
+from pipeline.commands.command import Console, Parser, exit_with, say, table
+from pipeline.commands.dataset_page import dataset_page
+from pipeline.commands.dataset_splits import split_facts
+from pipeline.commands.dataset_texts import (
+    TOTALS,
+    find_text_info,
+    label_rows,
+    label_text,
+    occurring,
+    outside,
+    row_text,
+    shortened,
+    text_totals,
+)
+from pipeline.commands.program import program
+from pipeline.commands.record_checks import labels_of
+from pipeline.errors import OptionError, StorageError
+from pipeline.orders.defaults import Sizes, plan_records, training_bytes
+from pipeline.orders.order import MAX_RECORDS
+from pipeline.pages.figures import UNREADABLE
+from pipeline.pages.page import check_page, write_page
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.schema import COLUMNS, Feature, Labels, read_statistics
+from pipeline.sizes import format_bytes
+from pipeline.sources.indexed_records import MAX_READ_BYTES, IndexedRecords, read_starts
+from pipeline.sources.lookahead import Lookahead
+from pipeline.sources.records import fetch_payload
+from pipeline.storage.schemes import open_storage
+from pipeline.tokenizers import TextInfo
+
+EXAMPLES = ("shards --all --samples=5", "shards --html=shards.html")
+
+SAMPLES, PAGE_SAMPLES, MOST_PAGE_SAMPLES = 2, 24, 400
+BATCH, MOST_BATCHES = 1024, 200  # whose requests are planned
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints the description, or writes it as a page. Raises InfeedError."""
+    parser = Parser(
+        "pipeline.commands.describe", __doc__, EXAMPLES, ("pipeline.commands.verify", "pipeline.commands.index")
+    )
+    parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help=f"look at all records, not at {facts.SAMPLED_RECORDS} of a split that is large or has no labels",
+    )
+    told = f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
+    parser.add_argument("--samples", type=int, help=told)
+    parser.add_argument("--split", help="which split (default: all)")
+    parser.add_argument("--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing")
+    args = parser.parse_args(argv)
+    on_page = args.html is not None
+    samples = _checked_samples(args.samples, on_page)
+    if on_page:
+        check_page(args.html)
+    manifest = read_manifest(args.directory)
+    if args.split is not None:
+        manifest = replace(manifest, splits={args.split: manifest.split(args.split)})
+    text = _text_info(manifest)
+    if not on_page:
+        print_description(manifest, text, samples, args.all, _tracked)
+        return
+    splits = [
+        split_facts(manifest, split, text, samples=samples, every=args.all, progress=_tracked)
+        for split in sorted(manifest.splits)
+    ]
+    command = f"{program('pipeline.commands.describe')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
+    size = write_page(args.html, dataset_page(manifest, splits, text, command))
+    say(Console(), f"{args.html}: {format_bytes(size)}")
+
+
+def _checked_samples(asked: int | None, on_page: bool) -> int:
+    """The number of samples of each split. asked: None for the default."""
+    samples = asked if asked is not None else PAGE_SAMPLES if on_page else SAMPLES
+    if samples < 0 or (on_page and samples > MOST_PAGE_SAMPLES):
+        most = f", and at most {MOST_PAGE_SAMPLES} on a page" if on_page else ""
+        raise OptionError(f"--samples={samples}: must be at least 0{most}.")
+    return samples
+
+
+def _text_info(manifest: Manifest) -> TextInfo | None:
+    try:
+        return find_text_info(manifest)
+    except (OptionError, StorageError) as e:  # the rest can be described all the same; verify reports it as damage
+        say(Console(stderr=True), f"warning: {e}")
+        return None
+
+
+def _tracked(found: Iterable[Any], count: int) -> Iterable[Any]:
+    console = Console(stderr=True)
+    return track(found, "reading", count, console=console, disable=not console.is_terminal, transient=True)
+
+
+_BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 32, 20, 60, 600
+
+
+def print_description(manifest: Manifest, text: TextInfo | None, samples: int, every: bool, progress: Any) -> None:
+    """Prints schema, splits, shard sizes, labels and, of each split, this number of records.
+
+    text: how its text became tokens, if it is packed text. every: counts the labels of all records. progress: see
+    facts.gathered. Raises InfeedError."""
+    console = Console()
+    title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
+    console.print(table(facts.FEATURES, facts.feature_rows(manifest), title))
+    console.print(table(facts.SPLITS, facts.split_rows(manifest), "Splits"))
+    if text:
+        title = f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing"
+        console.print(table(TOTALS, text_totals(manifest, text), f"{title} {text.packing}"))
+    for split, columns in read_statistics(open_storage(manifest.directory), manifest.directory).items():
+        if split not in manifest.splits:
+            continue
+        rows = ([name, *map(_statistic, asdict(each).values())] for name, each in columns.items())
+        console.print(table(COLUMNS, rows, f"{split}: columns"))
+    for split, entry in sorted(manifest.splits.items()):
+        say(console, f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}")
+        console.print(_bars(f"{split}: shards by size", facts.shard_sizes(entry), "shards"))
+        if entry.num_records:
+            reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
+            if entry.num_records <= MAX_RECORDS:
+                console.print(_requests(planned_requests(reader)), markup=False, highlight=False, soft_wrap=True)
+            if manifest.labels:
+                console.print(_label_bars(reader, manifest.labels, every, progress))
+            for number in facts.spread(reader.info.num_records, samples).tolist():
+                console.print(_record_table(reader, number, text))
+
+
+def _statistic(value: Any) -> str:
+    categories = value.items() if isinstance(value, Mapping) else ()
+    told = shortened(", ".join(f"{name} {count:,}" for name, count in categories), _MAX_TEXT)
+    return told if value is None or isinstance(value, Mapping) else _item(None, value)
+
+
+class Requests(NamedTuple):
+    """Means per global batch of `batch` records, in the default order, on one host."""
+
+    batch: int
+    requests: float
+    num_bytes: float
+
+
+def planned_requests(records: IndexedRecords) -> Requests:
+    """The requests that training takes from a bucket, planned without reading anything.
+
+    Of the first epoch. One longer than 200 batches is not planned but estimated: every block is a request, or two if
+    it crosses a boundary at which reads end."""
+    batch, mean_bytes = min(BATCH, records.info.num_records), records.info.num_bytes / records.info.num_records
+    order, window_bytes = plan_records(records, batch, Sizes(None, None, None), seed=0, epochs="drop")
+    steps = order.steps_per_epoch
+    ahead = training_bytes(replace(records.info, remote=True), window_bytes)
+    if steps > MOST_BATCHES:
+        if records.weigh(np.arange(records.info.num_records)) <= ahead:  # read once, in reads as large as they may be
+            return Requests(batch, records.info.num_bytes / MAX_READ_BYTES / steps, batch * mean_bytes)
+        block = order.block_records
+        return Requests(batch, batch / block * (1 + block * mean_bytes / MAX_READ_BYTES), batch * mean_bytes)
+
+    def groups() -> Iterator[tuple[np.ndarray, int]]:
+        for step in range(steps):
+            ids = order.rows(order.advance(order.start, step), [range(batch)]).record_ids
+            yield ids, records.weigh(ids)
+
+    lookahead = Lookahead(groups(), ahead)
+    requests = num_bytes = 0
+    for group in lookahead:
+        ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))
+        requests, num_bytes = requests + len(starts), num_bytes + int(records.index.lengths[ids].sum())
+        lookahead.used(group)
+    return Requests(batch, requests / steps, num_bytes / steps)
+
+
+def _requests(found: Requests) -> str:
+    return (
+        f"training in batches of {found.batch:,} from a bucket: {found.requests:.1f} requests and "
+        f"{format_bytes(found.num_bytes)} per batch"
+    )
+
+
+def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
+    ids, whose = facts.looked_at(reader, every)
+    found = facts.gathered(reader, ids, progress, only_labels=True)
+    counts = found.labels
+    rows, told = label_rows(labels, counts, _MAX_BARS)
+    title = f"{reader.split}: labels of {whose}; {occurring(labels, counts)}."
+    sentences = [title, outside(labels, counts), told, facts.damage(found, reader)]
+    return _bars(" ".join(filter(None, sentences)), rows, "records")
+
+
+def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
+    most = max((count for _, count in rows), default=0)
+    bars = ("█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "") for _, count in rows)
+    cells = ((*row, bar) for row, bar in zip(rows, bars, strict=True))
+    return Group(Text(f"\n{title}"), table(("", unit, ""), cells))  # a table would wrap its own title to its width
+
+
+def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
+    payload = fetch_payload(reader, number)
+    manifest, rows = reader.manifest, []
+    values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
+    for key, items in sorted(values.items()):
+        feature = manifest.schema.features.get(key)
+        text = ", ".join(_item(feature, item) for item in items[:4])
+        text += f", ... ({len(items)} values)" if len(items) > 4 else ""
+        if manifest.labels and key == manifest.labels.key:
+            text = ", ".join(label_text(manifest.labels, label) for label in labels_of(manifest.labels, values))
+        rows.append((key, text))
+    if info:
+        rows.append(("(text)", shortened(row_text(info, values), _MAX_ROW_TEXT)))
+    return table(("feature", "value"), rows, f"{reader.split}: record {number:,}, {format_bytes(len(payload))}")
+
+
+def _item(feature: Feature | None, item: Any) -> str:
+    if not isinstance(item, bytes):
+        return f"{item:.6g}" if isinstance(item, float) else str(item)
+    if feature and feature.content == "image":
+        return f"{_image(item)}, {format_bytes(len(item))}"
+    if feature and feature.content == "text":
+        return shortened(item.decode("utf-8", "backslashreplace"), _MAX_TEXT)
+    return f"{item[:8].hex(' ')}{' ...' if len(item) > 8 else ''} ({format_bytes(len(item))})"
+
+
+def _image(data: bytes) -> str:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return f"{image.format} {image.width}x{image.height} {image.mode}"
+    except UnidentifiedImageError:  # its text has the address of an object
+        return "unreadable image (no image that Pillow recognizes)"
+    except UNREADABLE as e:
+        return f"unreadable image ({str(e)[:_MAX_TEXT]})"
+
+
+if __name__ == "__main__":
+    exit_with(main)

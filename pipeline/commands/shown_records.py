@@ -1,0 +1,184 @@
+"""Records on a page: the pictures, texts, names and labels of those with some numbers. NumPy and Pillow only.
+
+The pages of datasets, evaluations and training steps use it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipeline.commands.dataset_texts import MOST_NAME, label_text, shortened
+from pipeline.errors import InfeedError
+from pipeline.pages.figures import is_picture, thumbnail, thumbnail_of_array
+from pipeline.pages.page import Picture
+from pipeline.shards.schema import Content, Feature, Labels, Schema
+from pipeline.sizes import counted
+from pipeline.sources.indexed_records import FILE_NAME_KEYS
+from pipeline.sources.records import Records, RecordsInfo, fetch, intact
+from pipeline.sources.single_records import ExampleParser
+
+MOST_TEXT = 1_000  # characters
+_IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
+OF_FILES = ("image/format", "image/colorspace", "image/channels", "image/height", "image/width")
+"""Features that repeat what the page measures of the images."""
+MOST_VALUES, FIRST_VALUES = 16, 4  # of a feature: all if they are at most 16 numbers, or else the first four
+MOST_PICTURES = 12  # of a record
+
+TextOf = Callable[[Mapping[str, Any]], str | None]
+"""The text of a record's features, such as tokens; None if they have none."""
+
+
+@dataclass(frozen=True)
+class ShownRecord:
+    """What a page shows of a record.
+
+    number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label: its name, or number,
+    or "". pictures, texts: of its features, at most 12 pictures. pictured: the feature of each picture. values: feature
+    -> its numbers or bytes, in words. problem: why it cannot be shown, or ""."""
+
+    number: int
+    where: str
+    name: str = ""
+    label: str = ""
+    pictures: Sequence[Picture] = ()
+    texts: Sequence[str] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    pictured: Sequence[str] = ()
+
+
+def show_records(
+    records: Records, numbers: Sequence[int] | np.ndarray, text_of: TextOf | None = None
+) -> list[ShownRecord]:
+    """The records with these numbers, in this order. Those that are damaged have a `problem`.
+
+    text_of: adds a text. Raises StorageError."""
+    ids = np.asarray(numbers, np.int64)
+    if not len(ids):
+        return []
+    parser = ExampleParser(records.info.layout, None)
+    shown = []
+    for number, record in zip(ids.tolist(), fetch(records, ids), strict=True):
+        where = records.where(number)
+        try:
+            values = parser.parse(intact(record).payload, lambda where=where: where)
+        except InfeedError as e:
+            shown.append(ShownRecord(number, where, problem=str(e)))
+        else:
+            shown.append(_shown(records.info, number, where, values, text_of))
+    return shown
+
+
+def _shown(
+    source: RecordsInfo, number: int, where: str, values: Mapping[str, Any], text_of: TextOf | None
+) -> ShownRecord:
+    """What is shown of the record with these values."""
+    features = source.layout.features if isinstance(source.layout, Schema) else {}
+    label = _label(source.labels, values)
+    alt = f"record {number:,}{f', label {label}' if label else ''}"
+    name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
+    pictures, texts = _pictures(features, values, alt)
+    texts += _texts(features, values, label)
+    text = text_of(values) if text_of else None
+    if text:
+        texts.append(_on_one_line(text))
+    pictured = [key for key, _ in pictures]
+    told = {*pictured} | ({source.labels.key} if source.labels else set())
+    rest = {key: value for key, value in values.items() if key not in told and not (text and _is_long(value))}
+    shown = [picture for _, picture in pictures]
+    return ShownRecord(number, where, name, label, shown, texts, dict(_values(features, rest)), pictured=pictured)
+
+
+def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
+    """All labels of the record, as text."""
+    if not labels or labels.key not in values:
+        return ""
+    found = np.asarray(values[labels.key]).ravel()
+    return ", ".join(_name(labels, label) for label in found.tolist() if isinstance(label, int))
+
+
+def _name(labels: Labels, label: int) -> str:
+    name = labels.name_of(label)
+    return label_text(labels, label) if name is None else shortened(name, MOST_NAME)
+
+
+def _pictures(
+    features: Mapping[str, Feature], values: Mapping[str, Any], alt: str
+) -> tuple[list[tuple[str, Picture]], list[str]]:
+    """Pictures by feature, which their alternative text names if there are several; and what cannot be shown."""
+    images, problems = list(_images(features, values)), list[str]()
+    pictures = list[tuple[str, Picture]]()
+    for key, item in images[:MOST_PICTURES]:
+        if picture := _picture(item, f"{alt}, {key}" if len(images) > 1 else alt):
+            pictures.append((key, picture))
+        elif _holds(features, key) == "image":
+            problems.append(f"{key}: unreadable image ({len(item):,} bytes)")
+    if len(images) > MOST_PICTURES:
+        problems.append(f"the first {MOST_PICTURES} of {len(images):,} images")
+    return pictures, problems
+
+
+def _images(features: Mapping[str, Feature], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(feature, value) of all that are images by the schema, by the beginning of their bytes, or by their shape."""
+    for key, value in values.items():
+        holds = _holds(features, key)
+        for item in _items(value):
+            if isinstance(item, bytes):
+                absent = not item and key in features and features[key].optional
+                if (holds == "image" and not absent) or (holds == "raw" and item.startswith(_IMAGE_FILES)):
+                    yield key, item
+            elif isinstance(item, np.ndarray) and item.dtype.kind in "uif" and is_picture(item):
+                yield key, item
+
+
+def _holds(features: Mapping[str, Feature], key: str) -> Content:
+    return features[key].content if key in features else "raw"
+
+
+def _items(value: Any) -> list[Any]:
+    return value.ravel().tolist() if isinstance(value, np.ndarray) and value.dtype == object else [value]
+
+
+def _picture(value: Any, alt: str) -> Picture | None:
+    return thumbnail(value, alt) if isinstance(value, bytes) else thumbnail_of_array(value, alt)
+
+
+def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: str) -> Iterator[str]:
+    """The texts of a record, without those that its label and its file already state, each with its feature if the
+    data has several."""
+    keys = [key for key in features if _holds(features, key) == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES)]
+    for key in filter(values.__contains__, keys):
+        for text in map(_text, np.asarray(values[key], object).ravel()):
+            if text and text != label:
+                yield _on_one_line(f"{key}: {text}" if len(keys) > 1 else text)
+
+
+def _values(features: Mapping[str, Feature], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(feature, its first values) of numbers, and of bytes that are neither image nor text."""
+    for key, value in values.items():
+        if key in OF_FILES:
+            continue
+        items = np.asarray(value, object if isinstance(value, bytes) else None).ravel()
+        if items.size and _holds(features, key) == "raw" and items.dtype.kind in "biufO":
+            count = FIRST_VALUES if _is_long(value) or items.dtype == object else items.size
+            more = f", ... ({items.size:,} values)" if items.size > count else ""
+            yield key, ", ".join(map(_item, items[:count].tolist())) + more
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.size > MOST_VALUES
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{value[:8].hex(' ')}{' ...' * (len(value) > 8)} ({counted(len(value), 'byte')})"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _on_one_line(text: str) -> str:
+    return shortened(text, MOST_TEXT).replace("\n", " ↵ ")
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")

@@ -1,0 +1,224 @@
+"""Verifies a split: reads every byte and reports whatever disagrees with the manifest, index or schema.
+
+verify prints the problems. Memory is a few MB per thread, however large the split."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from pipeline.commands.dataset_texts import text_problem
+from pipeline.commands.record_checks import image_problem, label_problems, labels_of, schema_problems
+from pipeline.errors import SchemaError, ShardError, StorageError
+from pipeline.shards import sidecars
+from pipeline.shards.example_decoding import decode_example, example_layout
+from pipeline.shards.frames import Frame, read_frames
+from pipeline.shards.keys import add_digests, key_digest
+from pipeline.shards.manifest import Manifest
+from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
+from pipeline.shards.schema import PASSED_ON
+from pipeline.shards.split_index import SplitIndex, load_index
+from pipeline.sources.indexed_records import key_of
+from pipeline.sources.tfds_files import tfds_leaves
+from pipeline.storage.storage import Stat, Storage, files_at_once, join, pieces_of
+from pipeline.tokenizers import TEXT_FILE
+
+PIECE_BYTES = 4 * 1024**2
+
+
+# changed: other bytes than those converted or indexed. as converted: the same bytes, but wrong, so a new copy does not
+# help. stray: an extra file. sidecar: a file for TFDS that disagrees with the manifest.
+Cause = Literal["changed", "as converted", "stray", "sidecar"]
+
+
+class Problem(NamedTuple):
+    """One damaged thing."""
+
+    where: str  # the file; for a record also its number in the shard and its offset
+    what: str
+    cause: Cause = "changed"  # decides the repair
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+@dataclass
+class _Found:
+    """What was found in a shard, or in all shards of a split."""
+
+    records: int = 0  # with intact bytes
+    labels: Counter[int] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)  # of features whose totals the manifest states
+    key_digest: int | None = 0  # of these records; None: some record does not contain its key
+
+
+def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
+    """Problems of the files beside the shards, and files that no conversion wrote but that TFDS would read."""
+    if what := text_problem(manifest):
+        yield Problem(join(manifest.directory, TEXT_FILE), what)
+    if not sidecars.has_sidecars(manifest):
+        return
+    for path, what in sidecars.sidecar_problems(storage, manifest):
+        yield Problem(path, what, "sidecar")
+    known = sidecars.sidecar_texts(manifest)
+    keys = [key for key, kind in tfds_leaves(known) if kind == "classLabel"]
+    taken = {sidecars.labels_file(key): f"the class names of {key}" for key in keys} | {
+        sidecars.METADATA_FILE: "info.metadata"
+    }
+    for name in sorted(storage.list(manifest.directory)):
+        if name in taken and name not in known:
+            what = f"is not in the manifest, but TFDS reads {taken[name]} from it"
+            yield Problem(join(manifest.directory, name), what, "stray")
+
+
+@dataclass
+class _FoundInShard(_Found):
+    problems: list[Problem] = field(default_factory=list)
+
+
+class SplitVerifier(_Found):
+    """The proof of one split: `problems()` reads it; afterwards the other fields hold the findings.
+
+    decode: also decode every image. read: called with the number of bytes read."""
+
+    def __init__(
+        self, storage: Storage, manifest: Manifest, split: str, *, decode: bool, read: Callable[[int], object]
+    ) -> None:
+        super().__init__()
+        self.storage, self.manifest, self.split, self.decode, self.read = storage, manifest, split, decode, read
+        self.entry = manifest.splits[split]
+        self.index: SplitIndex | None = None
+        self._there: Mapping[str, Stat] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        """Yields all damage as it is found, in shard order. Call it once."""
+        yield from self._open_index()
+        self._there = self.storage.list(self.manifest.directory)
+        yield from self._strays()
+        if what := sidecars.ledger_problem(self.storage, self.manifest.directory, self.split, self.entry.rejected):
+            yield Problem(join(self.manifest.directory, rejects_file(self.split)), what)
+        pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
+        try:
+            for verifier in pool.map(self._prove, range(len(self.entry.shards))):
+                self._add(verifier)
+                yield from verifier.problems
+        finally:
+            pool.shutdown(cancel_futures=True)
+        if self.records != self.entry.num_records:
+            self.key_digest = None  # the digest of the remaining records proves nothing
+        elif what := self._wrong_total():
+            yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
+        if self.key_verdict == "wrong":
+            what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records have {self.key_digest:032x}"
+            yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
+
+    def _wrong_total(self) -> str:
+        for name in sorted(self.entry.totals.keys() & self.manifest.schema.features.keys()):
+            if self.totals[name] != self.entry.totals[name]:
+                return (
+                    f"total {name} of {self.split!r} is {self.entry.totals[name]}, its records have {self.totals[name]}"
+                )
+        return ""
+
+    @property
+    def key_verdict(self) -> str:
+        """Whether the key digest is proven, wrong, not kept or unknown."""
+        if self.key_digest is None:
+            return "not kept" if self.records == self.entry.num_records else "unknown"
+        return "proven" if f"{self.key_digest:032x}" == self.entry.key_digest else "wrong"
+
+    def _open_index(self) -> Iterator[Problem]:
+        directory, path = self.manifest.directory, join(self.manifest.directory, index_file(self.split))
+        try:
+            self.index = load_index(self.storage, directory, self.split, self.entry)
+        except (ShardError, StorageError) as e:
+            yield Problem(path, str(e).removeprefix(f"{path} "))
+
+    def _strays(self) -> Iterator[Problem]:
+        """Shards that are not in the manifest."""
+        ours = {shard.file for shard in self.entry.shards}
+        name = shard_pattern(self.split, self.manifest.schema.files)
+        for file in sorted(self._there):
+            if name.fullmatch(file) and file not in ours:
+                what = "is not in the manifest, but readers that match file names read it"
+                yield Problem(join(self.manifest.directory, file), what, "stray")
+
+    def _prove(self, number: int) -> _FoundInShard:
+        shard, verifier = self.entry.shards[number], _FoundInShard()
+        path, there = join(self.manifest.directory, shard.file), self._there.get(shard.file)
+        if there is None:
+            verifier.problems.append(Problem(path, f"is missing, with its {shard.records:,} records"))
+            return verifier
+        checksum = google_crc32c.Checksum()
+        try:
+            pieces = pieces_of(self.storage, path, there.bytes, PIECE_BYTES, checksum, read=self.read)
+            for frame in read_frames(pieces, self._rows(number)):
+                self._look_into(verifier, path, frame)
+            for _ in pieces:  # the bytes after the last record
+                pass
+        except StorageError as e:
+            verifier.problems.append(Problem(path, str(e)))
+            return verifier
+        found, ours = Stat(there.bytes, int.from_bytes(checksum.digest(), "big")), Stat(shard.bytes, shard.crc32c)
+        if found != ours:
+            verifier.problems.append(Problem(path, f"has {found}, the manifest says {ours}"))
+        elif self.index is None and verifier.records != shard.records and not verifier.problems:
+            what = f"has {verifier.records} records, the manifest says {shard.records}"
+            verifier.problems.append(Problem(path, what))
+        return verifier
+
+    def _rows(self, number: int) -> np.ndarray | None:
+        if self.index is None:
+            return None
+        first, end = self.index.shard_starts[number : number + 2]
+        return np.stack([self.index.lengths[first:end], self.index.crcs[first:end]], axis=1)
+
+    def _look_into(self, verifier: _FoundInShard, path: str, frame: Frame) -> None:
+        where = f"{path}, record {frame.record} at byte {frame.offset}"
+        if frame.problem:
+            verifier.problems.append(Problem(where, frame.problem))
+            return
+        verifier.records += 1
+        inside = "; ".join(self._problems_inside(verifier, frame.payload))
+        if inside:
+            verifier.problems.append(Problem(where, inside, "as converted"))
+
+    def _problems_inside(self, verifier: _FoundInShard, payload: bytes) -> Iterator[str]:
+        schema, labels = self.manifest.schema, self.manifest.labels
+        if schema.opaque:
+            verifier.key_digest = None
+            return
+        try:
+            layout, values = example_layout(payload), decode_example(payload)
+        except SchemaError as e:
+            verifier.key_digest = None
+            yield str(e).rstrip(".")
+            return
+        yield from schema_problems(schema, layout)
+        yield from label_problems(labels, values)
+        verifier.labels.update(labels_of(labels, values))
+        for name in self.entry.totals:
+            verifier.totals[name] += sum(number for number in values.get(name, ()) if isinstance(number, int))
+        key = None if schema.name == PASSED_ON else key_of(self.manifest.name, self.split, values)
+        if key is None or verifier.key_digest is None:
+            verifier.key_digest = None
+        else:
+            verifier.key_digest += key_digest([key])
+        for name, feature in schema.features.items() if self.decode else ():
+            for data in values.get(name, ()) if feature.content == "image" else ():
+                problem = image_problem(data) if isinstance(data, bytes) else ""
+                if problem:
+                    yield f"{name!r}: {problem}"
+
+    def _add(self, verifier: _FoundInShard) -> None:
+        self.records += verifier.records
+        self.labels.update(verifier.labels)
+        self.totals.update(verifier.totals)
+        if self.key_digest is not None and verifier.key_digest is not None:
+            self.key_digest = add_digests((self.key_digest, verifier.key_digest))
+        else:
+            self.key_digest = None

@@ -1,0 +1,223 @@
+"""infeed verify DIR: reads every byte of a converted dataset and lists everything that is damaged.
+
+Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is nothing to verify. Works on a disk or gs://;
+needs neither TensorFlow nor Beam."""
+
+if __name__ == "__main__":
+    from pipeline.commands.program import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
+import argparse
+import functools
+import itertools
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Column, Table
+from rich.text import Text
+
+from pipeline.checks import did_you_mean
+from pipeline.commands.command import Console, Parser, byte_bar, exit_with, say
+from pipeline.commands.dataset_texts import occurring, outside
+from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
+from pipeline.errors import ManifestError, OptionError
+from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry, read_manifest
+from pipeline.shards.record import FRAME_BYTES
+from pipeline.shards.sidecars import sidecar_texts, write_sidecars
+from pipeline.shards.split_index import SplitIndex
+from pipeline.sizes import counted, format_bytes
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, in_parallel, join, write_file
+
+EXAMPLES = ("shards", "shards --split validation --decode")
+DALI_DIRECTORY = "_dali"
+ProblemsBySplit = Mapping[str, Sequence[Problem]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Verifies, prints, and returns the exit code. Raises InfeedError if there is nothing to verify."""
+    args = _parser().parse_args(argv)
+    console = Console()
+    storage, manifest = open_storage(args.directory), read_manifest(args.directory)
+    splits = _splits(args.split, manifest)
+    if args.write_sidecars:
+        _write_sidecars(console, storage, manifest)
+    sidecars = list(check_sidecars(storage, manifest))
+    for problem in sidecars:
+        say(console, f"damaged: {problem}")
+    table, notes, found = _table(), [], {}
+    with byte_bar(console) as progress:
+        bar = progress.add_task("verifying", total=sum(manifest.splits[split].num_bytes for split in splits))
+        for split in splits:
+            advance = functools.partial(progress.advance, bar)
+            verifier = SplitVerifier(storage, manifest, split, decode=args.decode, read=advance)
+            problems = found[split] = []
+            for problem in verifier.problems():
+                problems.append(problem)
+                say(console, f"damaged: {problem}")
+            table.add_row(*map(Text, _row(verifier, problems, args.decode)))
+            notes += _notes(verifier)
+            if args.dali_index is not None:
+                notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), verifier, problems))
+    console.print(table)
+    for line in (*dict.fromkeys(notes), *repairs(manifest, found, sidecars)):
+        say(console, line)
+    return int(any(found.values()) or bool(sidecars))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "pipeline.commands.verify", __doc__, EXAMPLES, ("pipeline.commands.describe", "pipeline.commands.index")
+    )
+    parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
+    parser.add_argument("--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)")
+    parser.add_argument("--decode", action="store_true", help="also decode every image (~1 ms for 500x375)")
+    parser.add_argument(
+        "--write-sidecars",
+        action="store_true",
+        help="first rewrite, from the manifest, the files that TFDS needs to read DIR (dataset_info.json, "
+        "features.json, label names)",
+    )
+    parser.add_argument(
+        "--dali-index",
+        nargs="?",
+        const="",
+        metavar="INDEX_DIR",
+        help="write NVIDIA DALI's index of each intact split: a file <shard>.idx with a line `offset size` per record "
+        f"(default: to DIR/{DALI_DIRECTORY}). Write it again after a conversion that replaces shards",
+    )
+    return parser
+
+
+def _write_sidecars(console: Console, storage: Storage, manifest: Manifest) -> None:
+    if manifest.writer.startswith(INDEX_WRITER):
+        raise OptionError(
+            f"--write-sidecars: {manifest.directory} was indexed, not converted, so any files for TFDS in it are not "
+            "infeed's. Leave the option out."
+        )
+    write_sidecars(storage, manifest.directory, manifest)
+    say(console, f"wrote {', '.join(sorted(sidecar_texts(manifest)))} -> {manifest.directory}")
+
+
+def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
+    for name in names or ():
+        if name not in manifest.splits:
+            raise OptionError(f"{manifest.directory} has no split {name!r}.{did_you_mean(name, manifest.splits)}")
+    if not manifest.splits:
+        raise ManifestError(f"{manifest.directory}: the manifest has no splits, so there is nothing to verify.")
+    return sorted(set(names or manifest.splits))
+
+
+def _table() -> Table:
+    names = ("split", "records", "bytes", "shards", "images", "keys", "result")
+    headers = (Column(name, no_wrap=True) for name in names)  # fits 80 columns
+    return Table(*headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def _row(verifier: SplitVerifier, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:
+    entry = verifier.entry
+    images = any(feature.content == "image" for feature in verifier.manifest.schema.features.values())
+    return (
+        verifier.split,
+        f"{verifier.records:,} of {entry.num_records:,}",
+        format_bytes(entry.num_bytes),
+        f"{len(entry.shards):,}",
+        ("decoded" if decoded else "not decoded") if images else "none",
+        verifier.key_verdict,
+        f"{len(problems):,} damaged" if problems else "intact",
+    )
+
+
+def _notes(verifier: SplitVerifier) -> Iterator[str]:
+    labels = verifier.manifest.labels
+    if labels and verifier.labels:
+        counts = verifier.labels
+        inside = [count for label, count in counts.items() if labels.name_of(label) is not None]
+        each = f", each in {min(inside):,} to {max(inside):,} records" if len(set(inside)) > 1 else ""
+        yield f"{verifier.split}: {occurring(labels, counts)}{each}. {outside(labels, counts)}".rstrip()
+    if verifier.key_digest is None and verifier.records == verifier.entry.num_records:
+        yield (
+            f"records of {verifier.manifest.name!r} do not contain their keys, so no key digest can be compared. This "
+            "is normal: lengths and checksums cover every byte."
+        )
+
+
+def _write_dali(directory: str, verifier: SplitVerifier, problems: Sequence[Problem]) -> str:
+    if problems or verifier.index is None:
+        return f"{verifier.split}: no DALI index, because the split is damaged."
+    paths = write_dali_index(directory, verifier.entry, verifier.index)
+    return f"{verifier.split}: DALI index of {counted(len(paths), 'shard')} -> {directory}"
+
+
+def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> list[str]:
+    """Publishes <directory>/<shard>.idx for each shard, as DALI's tfrecord2idx does. Returns the paths in shard order.
+
+    Pass them to fn.readers.tfrecord(path=..., index_path=...). They are made from the split index, without reading
+    shards, and get a directory of their own, because readers that match names would mistake them for shards."""
+    storage = open_storage(directory)
+
+    def write(number: int) -> str:
+        first, end = index.shard_starts[number : number + 2].tolist()
+        sizes = index.lengths[first:end].astype(np.int64) + FRAME_BYTES
+        offsets = np.cumsum(sizes) - sizes
+        lines = (f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=True))
+        path = join(directory, f"{entry.shards[number].file}.idx")
+        if storage.exists(path) and not storage.read(path).startswith(b"0 "):
+            raise OptionError(f"{path} exists and is not an index for DALI. Give another directory, or move the file.")
+        write_file(storage, path, "".join(lines).encode())
+        return path
+
+    return in_parallel(write, range(len(entry.shards)))
+
+
+def repairs(manifest: Manifest, found: ProblemsBySplit, sidecars: Sequence[Problem]) -> Iterator[str]:
+    """One line per repair. found: the problems of each split. sidecars: those of the files for TFDS."""
+    changed, wrong = _names(found, "changed"), _names(found, "as converted")
+    if manifest.writer.startswith(INDEX_WRITER):
+        yield from _of_indexed(changed, wrong)
+    else:
+        yield from _of_converted(manifest, changed, wrong)
+    every = itertools.chain(*found.values(), sidecars)
+    strays = [problem.where for problem in every if problem.cause == "stray"]
+    if strays:
+        remove = "gcloud storage rm" if strays[0].startswith("gs://") else "rm"
+        yield f"To remove files that are not in the manifest: {remove} {shlex.join(strays)}"
+    if any(problem.cause == "sidecar" for problem in sidecars):
+        command = f"infeed verify {shlex.quote(manifest.directory)} --write-sidecars"
+        yield f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then verifies everything)."
+
+
+def _names(found: ProblemsBySplit, cause: Cause) -> str:
+    return ",".join(split for split, problems in found.items() if any(p.cause == cause for p in problems))
+
+
+def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]:
+    again = f"run the conversion into {manifest.directory} again, its command with --splits="
+    if changed:
+        yield (
+            f"To repair {changed}: {again}{changed} --verify-existing (it rewrites only what is damaged); or copy the "
+            "files named above again."
+        )
+    if wrong:
+        yield (
+            f"Records of {wrong} are wrong, although their bytes are as converted: repair the raw data or the label "
+            f"file, and {again}{wrong} --overwrite."
+        )
+
+
+def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
+    again = "run the indexing command again (infeed index)"
+    if changed:
+        yield f"To repair {changed}: copy the files named above again; or, if they were replaced on purpose, {again}."
+    if wrong:
+        yield (
+            f"Records of {wrong} are wrong, although their bytes are as indexed: replace the files, or correct the "
+            f"label file, and {again} with the right --labels-file, --label-key and --label-base."
+        )
+
+
+if __name__ == "__main__":
+    exit_with(main)

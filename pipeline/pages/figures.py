@@ -1,0 +1,122 @@
+"""Figures of a page: histograms and thumbnails."""
+
+import base64
+import io
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pipeline.pages.page import Histogram, Picture
+from pipeline.sizes import counted, format_bytes, format_number
+
+BINS = 40
+PIXELS = 136  # of the longer side, as the page shows it
+SMALL = 64  # an image below this size is enlarged, each pixel as a square
+QUALITY = 80
+LEAST_SIDE = 4  # pixels; a smaller array is probably not an image
+CHANNELS = (1, 3)
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError)
+"""What Pillow raises for bytes that are not an image, or a damaged one; RuntimeError for AVIF and DDS."""
+
+
+def histogram(title: str, values: np.ndarray, unit: str, *, note: str = "") -> Histogram:
+    """How many of the numbers are in each of at most 40 bins; non-finite ones are left out, which its note states.
+
+    unit: what they are numbers of; bytes are shown as sizes."""
+    values = np.asarray(values, np.float64).ravel()
+    finite = values[np.isfinite(values)]
+    shown, after = (format_bytes, "") if unit == "bytes" else (format_number, f" {unit}".rstrip())
+    if bad := len(values) - len(finite):
+        note = f"{note} {bad:,} value{'s are' if bad != 1 else ' is'} not finite and not shown.".strip()
+    if not len(finite):
+        return Histogram([], "", "", title=title, note=note or "No values.")
+    counts, edges = np.histogram(finite, _bins(finite))
+    low, middle, high = np.percentile(finite, [0, 50, 100])
+    told = f"{counted(len(finite), 'value')}, median {shown(middle)}{after}. {note}".strip()
+    rows = list(zip(_names(edges, shown), counts.tolist(), strict=True))
+    return Histogram(rows, f"{shown(low)}{after}", f"{shown(high)}{after}", title=title, note=told)
+
+
+def _bins(finite: np.ndarray) -> Any:
+    """The number of bins, or their edges: a bin for each integer, if these are few."""
+    width, resolution = np.ptp(finite), np.spacing(np.abs(finite).max())
+    if width < BINS and resolution < 0.5 and (finite == finite.round()).all():
+        return np.arange(finite.min(), finite.max() + 2) - 0.5
+    if width == 0 and resolution >= 0.5:  # a bin needs a width
+        return finite[0] + resolution * np.array([-1, 1])
+    return max(1, min(BINS, int(width / resolution)))
+
+
+def _names(edges: np.ndarray, shown: Callable[[float], str]) -> list[str]:
+    if (edges % 1 == 0.5).all() and (np.diff(edges) == 1).all():
+        return [shown(edge + 0.5) for edge in edges[:-1].tolist()]
+    ends = [shown(edge) for edge in edges.tolist()]
+    return [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
+
+
+def thumbnail(data: bytes, alt: str) -> Picture | None:
+    """A picture of an encoded image; None if it cannot be decoded. About 4 KB."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.format == "EPS":  # Pillow would start Ghostscript on it
+                return None
+            image.draft("RGB", (2 * PIXELS, 2 * PIXELS))  # a large JPEG is decoded at a fraction of its size
+            if image.mode[0] in "IF":  # 16 or 32 bits; convert() would cut off all but 8
+                return thumbnail_of_array(np.asarray(image), alt)
+            return _picture(image, alt)
+    except UNREADABLE:
+        return None
+
+
+def is_picture(array: np.ndarray) -> bool:
+    """Whether the array has the shape of an image: [height, width] of uint8, or with 1 or 3 channels first or last."""
+    if array.ndim == 2:
+        return array.dtype == np.uint8 and min(array.shape) >= LEAST_SIDE
+    return array.ndim == 3 and (_are_sides(array.shape[:2], array.shape[2]) or _channels_first(array))
+
+
+def thumbnail_of_array(pixels: np.ndarray, alt: str) -> Picture:
+    """A picture of an array that `is_picture`, or of one with four channels.
+
+    uint8 is shown unchanged; other numbers are scaled so that the smallest is black and the largest white."""
+    array = np.asarray(pixels)
+    if array.ndim == 3 and _channels_first(array):
+        array = array.transpose(1, 2, 0)
+    if array.dtype != np.uint8:
+        array = array.astype(np.float32)
+        finite = array[np.isfinite(array)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+        scaled = (np.nan_to_num(array, nan=low, posinf=high, neginf=low) - low) * (255.0 / ((high - low) or 1.0))
+        array = scaled.round().astype(np.uint8)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    return _picture(Image.fromarray(array), alt)
+
+
+def _channels_first(array: np.ndarray) -> bool:
+    return not _are_sides(array.shape[:2], array.shape[2]) and _are_sides(array.shape[1:], array.shape[0])
+
+
+def _are_sides(sides: tuple[int, ...], channels: int) -> bool:
+    return channels in CHANNELS and min(sides) >= LEAST_SIDE
+
+
+def _picture(image: Image.Image, alt: str) -> Picture:
+    small = max(image.size) <= SMALL
+    kept = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
+    if not small:
+        kept.thumbnail((PIXELS, PIXELS))
+    sink = io.BytesIO()
+    if small or kept.mode == "RGBA":
+        kept.save(sink, "PNG", optimize=True)
+        kind = "png"
+    else:
+        kept.save(sink, "JPEG", quality=QUALITY)
+        kind = "jpeg"
+    factor = PIXELS / max(kept.size)
+    width, height = (max(1, round(side * factor)) for side in kept.size)
+    source = f"data:image/{kind};base64,{base64.b64encode(sink.getvalue()).decode()}"
+    return Picture(source, alt, width, height, pixelated=small)

@@ -1,0 +1,207 @@
+"""The description that a run keeps of its data, without any recipe: written, sealed, and used by every later call."""
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.description import Description
+from pipeline.errors import CheckpointError, ExportError, InputError, OptionError
+from pipeline.hosts import Hosts
+from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema
+from pipeline.shards.typed_json import sealed
+from pipeline.sources.in_memory import ExampleRecords
+from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo
+from trainer.checkpointing.kept_data import keep, kept
+from trainer.config import TrainerConfig
+from trainer.task import Target, Task, Variables
+from trainer.trainer import Trainer
+
+SCHEMA = Schema("pets", {"kind": Feature("int64"), "colors": Feature("int64", (2,)), "weight": Feature("float32")})
+KINDS, COLORS = ("cat", "dog", "owl"), ("black", "red", "white")
+RNG = np.random.default_rng(2)
+ROWS = [(KINDS[RNG.integers(3)], [COLORS[RNG.integers(3)] for _ in "ab"], RNG.normal()) for _ in range(40)]
+
+
+def pets(kinds=KINDS, colors=COLORS, base=1, rows=ROWS):
+    """These rows in the numbers of these names."""
+    columns = {"colors": ColumnStatistics(80, 0, categories=dict.fromkeys(colors, 1))}
+    labels = Labels("kind", base, kinds)
+    examples = [
+        {"kind": kinds.index(kind) + base, "colors": [*map(colors.index, pair)], "weight": weight}
+        for kind, pair, weight in rows
+        if kind in kinds
+    ]
+    return ExampleRecords("pets", SCHEMA, examples, labels, description=Description(SCHEMA, labels, columns))
+
+
+def init(rng, spec):
+    del rng, spec
+    return Variables({"head": {"w": jnp.linspace(-1, 1, 15).reshape(5, 3)}})
+
+
+def loss(variables, batch, rng, train):
+    del rng, train
+    features = [(batch["colors"] == number).sum(axis=1) for number in (-1, 0, 1, 2)]
+    logits = jnp.stack([*features, batch["weight"]], axis=1) @ variables.params["head"]["w"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["kind"] - 1), variables, logits
+
+
+def predict(variables, batch):
+    return {"class": jnp.argmax(loss(variables, batch, None, False)[2], axis=1), "kind": batch["kind"]}
+
+
+TASK = Task(init, loss, optax.sgd(0.1), predict_fn=predict, target=Target("kind", 3, 1))
+
+
+def trainer(workdir, **settings):
+    return Trainer(TASK, TrainerConfig(workdir=str(workdir), global_batch_size=8, **settings), jax.devices()[:2])
+
+
+def training(records):
+    return lambda ctx: train_dataset(records, global_batch=ctx.global_batch_size, hosts=ctx.hosts)
+
+
+def evaluation(records, **options):
+    return lambda ctx: eval_dataset(records, global_batch=ctx.global_batch_size, hosts=ctx.hosts, **options)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A work directory after five steps."""
+    workdir = tmp_path_factory.mktemp("pets") / "run"
+    trainer(workdir).train(training(pets()), max_steps=5)
+    return workdir
+
+
+OTHER = {"kinds": ("owl", "cat", "dog"), "colors": ("white", "black", "red"), "base": 7}
+
+
+def test_evaluations_and_predictions_in_python_get_the_numbers_of_the_model(run):
+    ours, theirs = evaluation(pets()), evaluation(pets(**OTHER))
+    expected = trainer(run).evaluate(ours)
+    assert trainer(run).evaluate(theirs).metrics == expected.metrics
+    both = [[*trainer(run).predict(each)] for each in (ours, theirs)]
+    assert [(r["class"], r["kind"]) for r in both[0]] == [(r["class"], r["kind"]) for r in both[1]]
+    with pytest.raises(OptionError, match="'kind' has the class 'eel', which the model does not have"):
+        trainer(run).evaluate(evaluation(pets((*KINDS, "eel"))))
+    for prediction, (kind, *_) in zip(
+        trainer(run).predict(evaluation(pets(("eel", "cat", "dog", "owl")))), ROWS, strict=True
+    ):
+        assert prediction["kind"] == 1 + KINDS.index(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"workers": 2}, {"cache": "ram"}], ids=str)
+def test_workers_and_caches_deliver_the_numbers_of_the_model(run, options):
+    source = eval_dataset(pets(colors=("pink", *COLORS[::-1])), global_batch=8, **options)
+    as_stored = [batch["colors"].tolist() for batch in source.batches()]
+    expected, made = trainer(run).evaluate(evaluation(pets())), trainer(run)
+    for _ in range(2):
+        found = made.evaluate(source)
+        assert (found.metrics, found.unseen) == (expected.metrics, 0)
+    assert [batch["colors"].tolist() for batch in source.batches()] == as_stored
+
+
+def test_evaluations_during_a_training_get_its_numbers(tmp_path):
+    inputs = {"same": evaluation(pets()), "other": evaluation(pets(**OTHER))}
+    result = trainer(tmp_path, checkpoint_every_steps=2).train_and_evaluate(training(pets()), inputs, max_steps=4)
+    same, other = ([each.metrics for each in result.evaluations if each.name == name] for name in inputs)
+    assert same == other
+    assert len(same) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_hosts_without_a_record_in_a_batch_map_nothing(count):
+    described, hidden = pets().info.description, []
+    for host in range(count):  # 40 records in batches of 32 * count: the last host has none in the last batch
+        source = eval_dataset(pets(colors=("pink", *COLORS)), global_batch=32 * count, hosts=Hosts(host, count))
+        mapped = source.described_as(described, {"kind": 3}, strict=True)
+        hidden += [batch["_unseen"].tolist() for batch in mapped.batches()]
+    assert np.sum([each for part in hidden for each in part]) == 0
+    assert mapped.spec["_unseen"].shape == (32,)
+
+
+class Repeats:
+    """Around an input: not one that can be mapped, though it passes everything on."""
+
+    def __init__(self, source):
+        self._source = source
+
+    def __getattr__(self, name):
+        return getattr(self._source, name)
+
+    def batches(self, position):
+        return self._source.batches(position)
+
+
+def test_an_input_around_another_is_taken_as_it_is_or_refused(run):
+    same, other = (lambda ctx, r=r: Repeats(evaluation(r)(ctx)) for r in (pets(), pets(**OTHER)))
+    assert trainer(run).evaluate(same).metrics == trainer(run).evaluate(evaluation(pets())).metrics
+    with pytest.raises(InputError, match="the classes of 'colors' unlike the model"):
+        trainer(run).evaluate(other)
+
+
+@pytest.mark.slow
+def test_an_export_refuses_records_with_other_numbers(run, tmp_path):
+    only_target = pets(OTHER["kinds"], base=7)
+    trainer(run).export(str(tmp_path / "export"), evaluation(only_target), keys=["class"])
+    with pytest.raises(ExportError, match="the categories of 'colors' differently"):
+        trainer(run).export(str(tmp_path / "other"), evaluation(pets(**OTHER)), keys=["class"])
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_description_is_there_before_the_first_step_and_replaces_that_of_another_start(tmp_path):
+    def breaks(records):
+        def input_fn(ctx):
+            source = training(records)(ctx)
+
+            def batches(position):
+                del position
+                raise RuntimeError("before the first step")
+
+            source.batches = batches
+            return source
+
+        return input_fn
+
+    for records in (pets(), pets(**OTHER)):
+        with pytest.raises(RuntimeError, match="before the first step"):
+            trainer(tmp_path).train(breaks(records), max_steps=2)
+        assert kept(str(tmp_path)) == records.info.description
+    plain = {"kind": np.ones(8, np.int32), "colors": np.zeros((8, 2), np.int32), "weight": np.zeros(8, np.float32)}
+    trainer(tmp_path).train(lambda _: iter([plain] * 2), max_steps=2)
+    assert kept(str(tmp_path)) is None  # an iterable has no description, and no earlier one is taken for its own
+    assert trainer(tmp_path).evaluate(evaluation(pets())).records == 40
+
+
+def test_a_resumed_training_gets_the_numbers_it_began_with(run, tmp_path):
+    trainer(tmp_path).train(training(pets()), max_steps=2)
+    assert trainer(tmp_path).train(training(pets()), max_steps=3).step == 3
+    with pytest.raises(OptionError, match="'kind' has the class 'eel'"):
+        trainer(tmp_path).train(training(pets((*KINDS, "eel"))), max_steps=4)
+
+
+def test_a_damaged_description_is_an_error_before_anything_is_evaluated(run, tmp_path):
+    description = json.loads((run / "description.json").read_text())
+    for damage, said in (
+        (description | {"labels": None}, "its checksum is"),
+        (sealed({**description, "labels": {"key": "kind", "base": 1}}), "the key labels.names is missing"),
+        ({}, "it has no checksum"),
+    ):
+        (tmp_path / "description.json").write_text(json.dumps(damage))
+        with pytest.raises(CheckpointError, match=said):
+            kept(str(tmp_path))
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharacterTokenizer("ab"), None], ids=str)
+def test_a_description_that_was_kept_is_read_as_it_was(tmp_path, tokenizer):
+    text = tokenizer and TextInfo(tokenizer, 16, "concat", (0.25, 0.0))
+    description = replace(pets().info.description, text=text)
+    keep(str(tmp_path), description)
+    assert kept(str(tmp_path)) == description

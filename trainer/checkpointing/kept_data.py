@@ -1,0 +1,139 @@
+"""What a run keeps of its data in <workdir>/description.json: with it, the model's numbers keep their meaning.
+
+Training writes it before the first step. Evaluation, prediction, sampling, export and `load` use it, whatever data they
+read, or none. No record is kept. NumPy only."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from pipeline.description import Describe, Description
+from pipeline.errors import CheckpointError, Reject
+from pipeline.raw.cells import document_cell, integer_cell, number_or_nan
+from pipeline.shards.example import Value
+from pipeline.shards.schema import Feature, Labels, Schema, Statistics
+from pipeline.shards.typed_json import JsonFile, read_sealed, sealed
+from pipeline.sources.in_memory import ExampleRecords
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join, write_file
+from pipeline.tokenizers import TextFields
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.checkpointing.warm_start_finding import find_checkpoint
+from trainer.reports.workdir import CHECKPOINTS, DESCRIPTION
+
+MOST_VALUES = 2**24  # of a feature of one record: the file may state any number
+BLANK: Mapping[str, Value] = {"bytes": b"", "int64": 0, "float32": 0.0}
+
+
+@dataclass(frozen=True)
+class _File:
+    """description.json, key by key. The tokenizer's own file, if it has one, is tokenizer.json."""
+
+    schema: Schema
+    labels: Labels | None
+    columns: Statistics
+    text: TextFields | None
+
+
+def keep(workdir: str, description: Description | None) -> None:
+    """Writes the description of a run that begins; None replaces that of an earlier one by one without features."""
+    if description is None:
+        if kept(workdir) is None:
+            return
+        description = Description(Schema("unknown", {}))
+    text, columns = description.text, {name: asdict(each) for name, each in description.columns.items()}
+    labels = description.labels and asdict(description.labels)
+    page = {
+        "schema": description.schema.to_json(),
+        "labels": labels,
+        "columns": columns,
+        "text": text and text.fields(),
+    }
+    files = {
+        **(text.tokenizer_file() if text else {}),
+        DESCRIPTION: json.dumps(sealed(page), indent=1).encode() + b"\n",
+    }
+    for name, content in files.items():
+        write_file(open_storage(workdir), join(workdir, name), content)
+
+
+def kept(workdir: str) -> Description | None:
+    """That of the run in a work directory; None if its data had none. CheckpointError if it is damaged."""
+    storage, path = open_storage(workdir), join(workdir, DESCRIPTION)
+    if not storage.exists(path):
+        return None
+    file = JsonFile(path, CheckpointError, "Copy it again from where the model was trained.")
+    found = read_sealed(file, storage.read(path), _File)
+    for name, feature in found.schema.features.items():
+        if (feature.num_values or 0) > MOST_VALUES:
+            raise file.misfit(f"a record has {feature.num_values:,} values of {name!r}; allowed are {MOST_VALUES:,}.")
+    text = found.text.info(file, workdir) if found.text else None
+    return None if found.schema.opaque else Description(found.schema, found.labels, found.columns, text)
+
+
+def as_in_run(workdir: str) -> Describe:
+    """What describes the model of the run in a work directory: what it has kept; if nothing, its data."""
+    own = kept(workdir)
+    return lambda data: own or data
+
+
+def as_begun(warm_start: WarmStart, target: str | None) -> Describe:
+    """What describes the model of a run that begins: its data; with a warm start from a run of infeed, what described
+    that one, but for the classes of the target, the feature that the model predicts."""
+    before = kept_before(warm_start)
+    return lambda data: before.continued_with(data, target) if before else data
+
+
+def has_new_head(warm_start: WarmStart, description: Description | None, target: str | None) -> bool:
+    """Whether the classes of a run are not those of the run whose checkpoint its warm start begins with."""
+    before = kept_before(warm_start)
+    if before is None or description is None:
+        return False
+    ours, theirs = (each.names(target) for each in (description, before))
+    return (ours and ours.names) != (theirs and theirs.names)
+
+
+def kept_before(warm_start: WarmStart) -> Description | None:
+    """The description of the run whose checkpoint a warm start begins with; None if it has none."""
+    found = find_checkpoint(warm_start.init_from) if warm_start.init_from else None
+    workdir, checkpoints, _ = found.path.rpartition(f"/{CHECKPOINTS}/") if found else ("", "", "")
+    return kept(workdir) if checkpoints else None
+
+
+def records_like(
+    description: Description,
+    name: str,
+    examples: Iterable[dict[str, Value]] = ({},),
+    places: Sequence[str] = (),
+    schema: Schema | None = None,
+) -> ExampleRecords:
+    """Examples in memory as records of a run: features that one lacks are blank. Default: one blank record.
+
+    places: what messages call each of them. schema: default: that of the run."""
+    schema = schema or description.schema
+    blank: dict[str, Any] = {
+        key: [] if feature.num_values is None else [BLANK[feature.dtype]] * feature.num_values
+        for key, feature in schema.features.items()
+    }
+    filled = (blank | example for example in examples)
+    return ExampleRecords(name, schema, filled, description.labels, places=places, description=description)
+
+
+def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dict[str, Value]:
+    """The cells of a table's row whose columns have the names of features, as their values; NaN for a missing number.
+
+    Raises Reject."""
+    integer = partial(number_or_nan, read=integer_cell)
+    kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer, "float32": number_or_nan}
+    found = dict[str, Any]()
+    try:
+        for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
+            kind = partial(kinds[features[name].dtype], name)
+            found[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
+    except ValueError as error:
+        raise Reject(str(error)) from error
+    if not found:
+        raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
+    return found

@@ -1,0 +1,226 @@
+"""Finds the checkpoint at a path, its format, and which of its arrays each array of the model begins with.
+
+From the names of files, then as a pure function of names, shapes and patterns. Commands look for the checkpoint before
+they import JAX."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar
+
+from pipeline.checks import check_patterns, did_you_mean, matches
+from pipeline.errors import CheckpointError, OptionError, StorageError
+from pipeline.sizes import counted
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import Storage, join
+from trainer.checkpointing.contents import contents_path
+from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.reports.workdir import ITEM_METADATA
+
+ALLOWED = (
+    "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a directory of them, "
+    "or a TensorFlow checkpoint without its .index."
+)
+
+T = TypeVar("T")
+Status = Literal["loaded", "missing", "unexpected", "mismatched", "excluded"]
+MEANING: dict[Status, str] = {
+    "missing": "not in the checkpoint",
+    "unexpected": "not in the model",
+    "mismatched": "of another shape or kind of number",
+}
+SHOWN, NAMED = 30, 3  # in the log, in an error
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint. files: those of safetensors; empty in other formats."""
+
+    format: Literal["infeed", "orbax", "safetensors", "tensorflow"]
+    path: str
+    files: tuple[str, ...] = ()
+
+
+def find_checkpoint(path: str) -> Found:
+    """The checkpoint of init_from: the path itself, or the newest one in it. Raises OptionError if there is none."""
+    storage, path = open_storage(path), path.rstrip("/")
+    if step := _of_infeed(storage, path):
+        return Found("infeed", step)
+    if directory := _of_orbax(storage, path):
+        check_files(storage, directory)
+        return Found("orbax", directory)
+    files, directories = _entries(storage, path)
+    found, parts = None, sorted(join(path, name) for name in files if name.endswith(".safetensors"))
+    if parts or (path.endswith(".safetensors") and storage.exists(path)):
+        found = Found("safetensors", path, tuple(parts or [path]))
+    elif "checkpoint" in files or storage.exists(f"{path}.index"):
+        found = Found("tensorflow", path)
+    if found and is_remote(path):
+        raise OptionError(
+            f"init_from={path!r} is a checkpoint of {found.format}. Only those of infeed and Orbax are read from a "
+            "bucket: copy it to a disk."
+        )
+    if found is None:
+        there = f"is none that infeed can read (it has: {', '.join(sorted((*files, *directories))[:8])})"
+        other = "is not a checkpoint" if storage.exists(path) else "does not exist"
+        raise OptionError(f"init_from={path!r} {there if files or directories else other}. {ALLOWED}")
+    parent, _, name = path.rpartition("/")
+    check_files(storage, *((path,) if files else (parent or ".", name)))
+    return found
+
+
+def _entries(storage: Storage, path: str) -> tuple[list[str], list[str]]:
+    try:
+        files, directories = storage.entries(path)
+    except StorageError:  # a file, or nothing
+        return [], []
+    return list(files), list(directories)
+
+
+def _of_infeed(storage: Storage, path: str) -> str | None:
+    """The directory of a step, if the path is a work directory of infeed or one of its checkpoints."""
+    directory, _, name = path.rpartition("/")
+    if name.isdecimal() and storage.exists(contents_path(directory or ".", int(name))):
+        return path
+    directory, steps = checkpoints_directory(path), finished_steps(path)
+    if steps and storage.exists(contents_path(directory, steps[-1])):
+        return join(directory, str(steps[-1]))
+    return None
+
+
+def _of_orbax(storage: Storage, path: str) -> str | None:
+    """The directory of the arrays: this one, the only item in it, or that of the newest step in it."""
+    files, directories = _entries(storage, path)
+    if ITEM_METADATA in files:
+        return path
+    items = [name for name in directories if storage.exists(join(path, f"{name}/{ITEM_METADATA}"))]
+    if len(items) > 1:
+        raise OptionError(f"init_from={path!r} has several items: {', '.join(sorted(items))}. Give the path of one.")
+    if items:
+        return join(path, items[0])
+    steps = sorted((name for name in directories if name.isdecimal()), key=int)
+    return _of_orbax(storage, join(path, steps[-1])) if steps else None
+
+
+class Array(NamedTuple):
+    """An array's shape, and its dtype as text."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
+
+class MatchedArray(NamedTuple):
+    """An array of the model, the checkpoint or both. name: the model's. theirs: its name in the checkpoint."""
+
+    name: str
+    theirs: str | None
+    status: Status
+    note: str = ""
+
+    def __str__(self) -> str:
+        origin = f" (in the checkpoint: {self.theirs})" if self.theirs not in (None, self.name) else ""
+        return f"{self.status}: {self.name}{origin}{': ' * bool(self.note)}{self.note}"
+
+
+def match(model: Mapping[str, Array], saved: Mapping[str, Array], config: WarmStart) -> list[MatchedArray]:
+    """A row for each array of the model, then for each array that only the checkpoint has.
+
+    Raises OptionError for a pattern without a match, and if two arrays of the checkpoint get the same name."""
+    theirs = _renamed(saved, config)
+    patterns = (*config.init_include, *config.init_exclude, *config.init_torch)
+    check_patterns(patterns, {**model, **theirs}, "array of the model or the checkpoint")
+    rows = []
+    for name in (*model, *(name for name in theirs if name not in model)):
+        other = theirs.get(name)
+        status, note = _status(model.get(name), None if other is None else saved[other], name, config)
+        rows.append(MatchedArray(name, other, status, note))
+    return rows
+
+
+def from_torch(name: str, shape: tuple[int, ...], config: WarmStart) -> bool:
+    """Whether this array of the checkpoint is in PyTorch's layout. name: the model's."""
+    return len(shape) > 1 and matches(name, config.init_torch)
+
+
+def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> None:
+    """Raises CheckpointError, which names arrays and the remedy, unless the rows are what `config` allows."""
+    problems = []
+    for status, meaning in MEANING.items():
+        bad = [row for row in rows if row.status == status]
+        allowed = config.init_mismatch == "skip" if status == "mismatched" else not config.init_strict
+        if bad and not allowed:
+            problems.append(f"{counted(len(bad), 'array')} {meaning} ({_named(bad)})")
+    if problems:
+        raise CheckpointError(
+            f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with init_rename, or leave them out "
+            "with init_exclude; init_strict=False allows missing and unexpected arrays."
+        )
+    if not any(row.status == "loaded" for row in rows):
+        raise CheckpointError(
+            f"{path} has no array for this model. Give its arrays the model's names with init_rename."
+        )
+
+
+def described_rows(rows: Collection[MatchedArray]) -> list[str]:
+    """The number of arrays by status, then a line for each array that is not loaded, up to a limit."""
+    counts = Counter(row.status for row in rows)
+    others = [str(row) for row in rows if row.status != "loaded"]
+    more = [f"and {len(others) - SHOWN} more"] if len(others) > SHOWN else []
+    return [", ".join(f"{count} {status}" for status, count in counts.items()), *others[:SHOWN], *more]
+
+
+def _status(ours: Array | None, theirs: Array | None, name: str, config: WarmStart) -> tuple[Status, str]:
+    if not matches(name, config.init_include) or matches(name, config.init_exclude):
+        return "excluded", ""
+    if theirs is None:
+        return "missing", str(ours)
+    if ours is None:
+        return "unexpected", str(theirs)
+    shape = (*theirs.shape[2:], *theirs.shape[1::-1]) if from_torch(name, theirs.shape, config) else theirs.shape
+    if shape != ours.shape or _is_float(ours) != _is_float(theirs):
+        return "mismatched", f"{theirs} in the checkpoint, {ours} in the model"
+    return "loaded", ""
+
+
+def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
+    """The model's name for each array of the checkpoint -> its name there."""
+    renames, used = config.renames, set()
+    theirs: dict[str, str] = {}
+    for original in saved:
+        name = original
+        for pattern, expression, replacement in renames:
+            if found := expression.fullmatch(original):
+                used.add(pattern)
+                kept = iter(found.groups())
+                name = "".join(next(kept) if part == "*" else part for part in replacement)
+                break
+        if name in theirs:
+            raise OptionError(f"init_rename: both {theirs[name]!r} and {original!r} would be {name!r}.")
+        theirs[name] = original
+    for pattern, _, _ in renames:
+        if pattern not in used:
+            raise OptionError(
+                f"the pattern {pattern!r} of init_rename is the first to match no array of the checkpoint."
+                f"{did_you_mean(pattern, list(saved))}"
+            )
+    return theirs
+
+
+def _is_float(array: Array) -> bool:
+    return "f" in array.dtype.lower()  # float32 or bfloat16; F32 or BF16 in safetensors
+
+
+def _named(rows: Collection[MatchedArray]) -> str:
+    shown = [f"{row.name}: {row.note}" for row in list(rows)[:NAMED]]
+    return ", ".join(shown) + (f" and {len(rows) - NAMED} more" if len(rows) > NAMED else "")
+
+
+def model_names(params: Mapping[str, T], extra: Mapping[str, T]) -> dict[str, T]:
+    """A model's arrays by their names in a warm start: parameters first, then the others.
+
+    Both have their own names; where a parameter has the same name, the other is called "extra/NAME"."""
+    return {**params, **{f"extra/{name}" if name in params else name: value for name, value in extra.items()}}

@@ -1,0 +1,250 @@
+"""infeed report WORKDIR: how a run is doing, in about twenty lines: state, metrics, proof, speed.
+
+It only reads files, so it is safe while the training is running. WORKDIR may be on a disk or gs://. Curves over steps,
+and comparisons of runs, are TensorBoard's. Needs neither JAX nor TensorFlow."""
+
+if __name__ == "__main__":
+    from pipeline.commands.program import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
+import json
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.commands.command import Console, Parser, exit_with, say
+from pipeline.commands.program import program
+from pipeline.errors import CheckpointError, OptionError
+from pipeline.shards.typed_json import JsonFile
+from pipeline.sizes import format_number, format_seconds, format_share
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
+from trainer.checkpointing.listing import Evaluations, best_step, finished_steps
+from trainer.checkpointing.owner import is_alive, read_record
+from trainer.reports.metrics_lines import newest
+from trainer.reports.segments import History, Segment, read_history
+from trainer.reports.workdir import EVAL_RESULT, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name
+
+EXAMPLES = ("model", "model --json")
+STATES = ("preempted", "interrupted")  # how the reasons of ends begin
+SPEED = "speed/"
+WIDTH = 16  # of the first column
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What eval_result.json says of the newest evaluation besides its metrics."""
+
+    step: int
+    records: int
+    num_records: int | None
+    proven: bool
+    labelled: int
+    masked: int
+    seconds: float
+    data: str | None = None
+    checkpoint_path: str | None = None
+
+
+OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite", "fingerprint")
+"""Keys of eval_result.json that are neither a metric nor part of the proof."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command. Raises InfeedError."""
+    parser = Parser("trainer.commands.report", __doc__, EXAMPLES, ("trainer.checkpoints", "trainer.commands.seen"))
+    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(argv)
+    found = read_report(args.workdir)
+    if args.json:
+        print(json.dumps(_finite(found)))
+        return
+    console = Console()
+    say(console, args.workdir)
+    for name, text in _lines(found):
+        say(console, f"{name:<{WIDTH}}  {text}")
+
+
+def read_report(workdir: str) -> dict[str, Any]:
+    """What is known of the training in a work directory, by the keys that --json prints; None where it is not known.
+
+    Shares are between 0 and 1. Raises OptionError if there is no training, CheckpointError for a damaged file."""
+    storage = open_storage(workdir)
+    if not storage.remote and not Path(workdir).is_dir():
+        raise OptionError(f"{workdir} is not a directory. Give the --workdir of a run.")
+    history, saved, (step, scalars) = read_history(workdir), finished_steps(workdir), newest(join(workdir, TRAIN))
+    if not (history.starts or saved or step is not None):
+        raise OptionError(
+            f"{workdir} has no run: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give the --workdir "
+            "of a run."
+        )
+    last, start = (history.segments[-1], history.starts[-1]) if history.starts else (None, None)
+    step = last.end.step if last and last.end else max([step or 0, *saved[-1:]])
+    settings, hows = start.settings if start else {}, [_how(segment) for segment in history.segments]
+    state, reason = _state(workdir, hows)
+    ended = _result(workdir, TRAIN_RESULT, dict[str, float | None]) or {}
+    speed = ended if ended.get("step") == step and state == "finished" else {}
+    names = [name for name in storage.entries(workdir)[1] if eval_name(name) is not None]
+    best_metric = settings.get("keep_best") and str(settings["keep_best"])
+    measured = Evaluations(workdir).read() if best_metric else {}
+    when = scalars.pop("time", None)
+    return {
+        "workdir": workdir,
+        "state": state,
+        "reason": reason,
+        "step": step,
+        "max_steps": settings.get("max_steps"),
+        "last_report_time": when and datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds"),
+        "recipe": start and start.command and start.command.recipe,
+        "devices": start and start.devices,
+        "training": {name: value for name, value in scalars.items() if not name.startswith(SPEED)},
+        "evaluations": {name: _evaluated(workdir, name) for name in names},
+        "proof": _proof(workdir),
+        **{key: speed.get(key, scalars.get(SPEED + key)) for key in ("examples_per_second", "steps_per_second")},
+        "input_wait_share": speed.get("input_wait", scalars.get(f"{SPEED}input_wait")),
+        "productive_seconds": speed.get("productive_seconds"),
+        "wall_seconds": speed.get("wall_seconds"),
+        "restarts": max(0, len(history.starts) - 1),
+        "ends": dict(Counter(how for how, _ in hows[:-1])),
+        "bad_records": _bad_records(history),
+        "checkpoint_steps": saved,
+        "best_step": best_step(measured, saved, best_metric, settings.get("keep_best_mode", "max"))
+        if best_metric
+        else None,
+        "best_metric": best_metric,
+    }
+
+
+def _how(segment: Segment) -> tuple[str, str]:
+    """(state, reason) of a process that trained: "killed" if it left no end."""
+    if segment.end is None:
+        return "killed", ""
+    how, _, reason = segment.end.reason.partition(": ")
+    if how in STATES:
+        return how, reason
+    return ("finished", "") if segment.end.reason == "finished" else ("stopped", segment.end.reason)
+
+
+def _state(workdir: str, hows: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """(state, reason) of the newest process, which may still run: "running or killed" if that is not known."""
+    if not hows:
+        return "unknown", f"there is no {SEGMENTS}"
+    if hows[-1][0] != "killed":
+        return hows[-1]
+    owner = read_record(workdir)
+    if owner is None or owner.released:
+        return hows[-1]
+    process = f"process {owner.pid} on {owner.host}"
+    alive = is_alive(workdir, owner)
+    return "running or killed" if alive is None else "running" if alive else "killed", process
+
+
+def _bad_records(history: History) -> int | None:
+    """How many records the input of the newest process has left out."""
+    given = history.starts[-1].input if history.starts else None
+    return None if given is None else len(history.bad_records(given.get("fingerprint", "")))
+
+
+def _evaluated(workdir: str, name: str) -> dict[str, Any]:
+    step, metrics = newest(join(workdir, name))
+    metrics.pop("time", None)
+    return {"step": step, "metrics": metrics}
+
+
+def _proof(workdir: str) -> dict[str, Any] | None:
+    """What eval_result.json has, with its metrics in one object."""
+    page = _result(workdir, EVAL_RESULT, dict[str, Any])
+    if page is None:
+        return None
+    file, known = _file(workdir, EVAL_RESULT), Proof.__dataclass_fields__
+    proof = file.typed({name: value for name, value in page.items() if name in known}, Proof)
+    rest = {name: value for name, value in page.items() if name not in known and name not in OTHERS}
+    return asdict(proof) | {"metrics": file.typed(rest, dict[str, float])}
+
+
+def _result(workdir: str, name: str, kind: Any) -> Any:
+    storage, path = open_storage(workdir), join(workdir, name)
+    return _file(workdir, name).read(storage.read(path), kind) if storage.exists(path) else None
+
+
+def _file(workdir: str, name: str) -> JsonFile:
+    remedy = "Remove it: the next evaluation or training writes it again."
+    return JsonFile(join(workdir, name), CheckpointError, remedy)
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, text) of what people ask of a run."""
+    of = f" of {found['max_steps']:,}" if isinstance(found["max_steps"], int) else ""
+    yield "state", f"{found['state']} at step {found['step']:,}{of}" + f": {found['reason']}" * bool(found["reason"])
+    if found["last_report_time"]:
+        yield "last report", found["last_report_time"].replace("T", " ").replace("+00:00", " UTC")
+    if found["recipe"] or found["devices"]:
+        yield "trained", " on ".join(filter(None, [found["recipe"], found["devices"]]))
+    yield from _metrics("training", "", found["training"])
+    proof = found["proof"]
+    if proof:
+        where = f" of {proof['checkpoint_path']}" if proof["checkpoint_path"] else ""
+        due = "" if proof["num_records"] is None else f" of {proof['num_records']:,}"
+        data = f" of {proof['data']}" if proof["data"] else ""
+        proven = "proven exact" if proof["proven"] else "not proven"
+        told = f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data}, {proven}"
+        yield from _metrics("evaluation", told, proof["metrics"])
+    for directory, evaluated in found["evaluations"].items():
+        name, step = eval_name(directory), evaluated["step"]
+        if step is not None and (name or not proof or proof["step"] < step):
+            yield from _metrics(f"evaluation {name}".rstrip(), f"step {step:,}", evaluated["metrics"])
+    if found["examples_per_second"] is not None:
+        yield (
+            "speed",
+            f"{format_number(found['examples_per_second'])} records/s, {format_number(found['steps_per_second'])} "
+            "steps/s",
+        )
+        yield "input wait", f"{format_share(found['input_wait_share'])} of the time"
+    if found["wall_seconds"]:
+        productive, wall = found["productive_seconds"], found["wall_seconds"]
+        yield "goodput", f"{format_share(productive / wall)}: {format_seconds(productive)} of {format_seconds(wall)}"
+    ends = ", ".join(f"{count:,} {how}" for how, count in found["ends"].items())
+    yield "restarts", f"{found['restarts']:,}{f' (processes before: {ends})' if ends else ''}"
+    if found["bad_records"]:
+        yield "bad records", f"{found['bad_records']:,} left out"
+    yield "checkpoints", _checkpoints(found)
+    workdir = shlex.quote(found["workdir"])
+    yield "curves", f"tensorboard --logdir {workdir}"
+    yield "all numbers", f"{join(found['workdir'], TRAIN)}/{METRICS}"
+    if found["step"]:
+        yield "its records", f"{program('trainer.commands.seen')} {workdir} --step {found['step']}"
+
+
+def _metrics(title: str, told: str, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    values = ", ".join(f"{name} {_number(name, value)}" for name, value in metrics.items())
+    yield title, "; ".join(filter(None, [told, values])) or "no step was reported yet"
+
+
+def _number(name: str, value: float) -> str:
+    return format_share(value) if "accuracy" in name else format_number(value)
+
+
+def _checkpoints(found: Mapping[str, Any]) -> str:
+    steps = found["checkpoint_steps"]
+    if not steps:
+        return "none"
+    best = f", the best by {found['best_metric']} of step {found['best_step']:,}" if found["best_step"] else ""
+    return f"{len(steps):,}, the newest of step {steps[-1]:,}{best}"
+
+
+def _finite(value: Any) -> Any:
+    """The same without numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+if __name__ == "__main__":
+    exit_with(main)

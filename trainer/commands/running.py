@@ -1,0 +1,210 @@
+"""The modes of a recipe, the files that they write, the page of --report, and what --show-state prints."""
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+
+from pipeline.commands.command import Console, say, table
+from pipeline.commands.program import program
+from pipeline.commands.shown_records import show_records
+from pipeline.pages.page import write_page
+from pipeline.sizes import format_bytes
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
+from trainer.checkpointing.listing import checkpoints_directory
+from trainer.commands.evaluation_page import About, evaluation_page, joined
+from trainer.commands.names import name_of
+from trainer.optimizers.build import groups_of
+from trainer.optimizers.config import OptimizerConfig
+from trainer.recipe import DataRecipe, Recipe
+from trainer.reports.progress import RecordsLine
+from trainer.reports.segments import Command
+from trainer.reports.workdir import EVAL_RESULT, PREDICTIONS
+from trainer.results import EvalResult, EvaluatedRecords
+from trainer.trainer import Trainer
+
+MODELS = {"params": "the parameters as trained", "ema": "the averaged parameters"}
+PARAMS = "variables/params/"
+COLUMNS = ("array", "dtype", "shape", "split", "learning rate", "weight decay")
+WIDTH = 200  # names of arrays are long, and a line that wraps cannot be searched
+
+
+def write_report(
+    recipe: Recipe,
+    command: Command | None,
+    result: EvalResult,
+    records: Sequence[EvaluatedRecords],
+) -> None:
+    """Writes the page of an evaluation; in a fast_dev_run only makes it. Raises StorageError. command: see `run`.
+
+    records: what the evaluation passed to on_records."""
+    page = evaluation_page(result, joined(records), _evaluated(recipe, command, result))
+    if recipe.trainer.fast_dev_run:
+        page.html()
+        return
+    write_page(str(recipe.report), page)
+    say(Console(), f"evaluation page written to {recipe.report}")
+
+
+def _evaluated(recipe: Recipe, command: Command | None, result: EvalResult) -> About:
+    label_names, show = None, None
+    facts = {
+        "checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step)),
+        "model": MODELS[recipe.trainer.evaluated_model],
+    }
+    if isinstance(recipe, DataRecipe):
+        facts |= {"data": recipe.data_name, "split": recipe.eval_split}
+        label_names = recipe.eval_records.labels
+        # A recipe's input may wrap its records, or replace them: their numbers then mean something else.
+        if result.fingerprint == recipe.eval_records.info.fingerprint:
+            show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
+    class_names, made_by = recipe.class_names().get("class"), _command_text(command)
+    return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)
+
+
+def _command_text(command: Command | None) -> str:
+    """The command as the user gave it; "" for a recipe that a program runs."""
+    return f"{program('trainer')} {shlex.join([command.recipe, *command.options])}" if command else ""
+
+
+def run(recipe: Recipe, command: Command | None = None) -> None:
+    """Runs recipe.mode. Prints every evaluation, and writes predictions to <workdir>/predictions.jsonl.
+
+    command: what started the process, for the history of the work directory and for pages."""
+    task = recipe.task()
+    trainer = Trainer(task, recipe.trainer, callbacks=recipe.callbacks(), warm_start=recipe.warm_start, command=command)
+    if recipe.show_state:
+        show_state(trainer, recipe)
+    elif recipe.mode == "sample":
+        _print_samples(trainer, recipe)
+    elif recipe.trainer.fast_dev_run:
+        _try(trainer, recipe, command, predicts=task.predict_fn is not None)
+    elif recipe.mode == "predict":
+        _write_predictions(trainer, recipe)
+    elif recipe.mode == "evaluate-continuously":
+        for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
+            _tell(recipe, result)
+    elif recipe.mode == "export":
+        _export(trainer, recipe)
+    else:
+        trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
+        _evaluate(trainer, recipe, command)
+        if trained and recipe.export.export_path:
+            _export(trainer, recipe)
+
+
+def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bool) -> None:
+    """Every mode for a moment, with results that nobody reads."""
+    if recipe.mode == "train":
+        trainer.train(recipe.train_input)
+    _evaluate(trainer, recipe, command)
+    predicts = predicts or recipe.mode == "predict"  # which states the remedy
+    for line in _lines(trainer, recipe) if predicts else ():
+        json.dumps(line)
+    if jax.process_index() == 0:
+        say(Console(), f"fast_dev_run: everything works{', predictions too' if predicts else ''}. Nothing was written.")
+
+
+def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
+    records = list[EvaluatedRecords]()  # about 20 bytes per record
+    result = trainer.evaluate(
+        recipe.eval_input,
+        checkpoint_path=recipe.checkpoint_path,
+        check_padding=recipe.check_padding,
+        on_records=records.append if recipe.report else None,
+    )
+    if not recipe.trainer.fast_dev_run:
+        _tell(recipe, result)
+    if recipe.report and jax.process_index() == 0:
+        write_report(recipe, command, result, records)
+
+
+def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
+    if jax.process_index() > 0:
+        for _ in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
+            pass
+        return
+    workdir, count = trainer.config.workdir, 0
+    path = join(workdir, PREDICTIONS)
+    with open_storage(workdir).publish(path) as sink, RecordsLine("predicted", total=None) as progress:
+        for line in _lines(trainer, recipe):
+            sink.write(json.dumps(line).encode() + b"\n")
+            progress.add(1)
+            count += 1
+    say(Console(), f"{count} predictions written to {path}")
+
+
+def _print_samples(trainer: Trainer, recipe: Recipe) -> None:
+    """A line of dashes separates texts. Escapes control characters, which a model may generate as well."""
+    for number, text in enumerate(recipe.samples(trainer)):
+        for line in (*("---",) * (number > 0), *text.split("\n")):
+            if jax.process_index() == 0:
+                say(Console(), line)
+
+
+def _export(trainer: Trainer, recipe: Recipe) -> None:
+    wanted = recipe.export
+    result = trainer.export(
+        wanted.export_path or join(recipe.trainer.workdir, "export"),
+        recipe.eval_input,
+        checkpoint_path=recipe.checkpoint_path,
+        labels=recipe.class_names(),
+        tolerance=wanted.export_tolerance,
+    )
+    if jax.process_index() == 0:
+        say(
+            Console(),
+            f"step {result.step}: exported to {result.path}; a process without JAX predicts the same, with a largest "
+            f"difference of {result.difference:.2g}",
+        )
+
+
+def _lines(trainer: Trainer, recipe: Recipe) -> Iterator[Mapping[str, Any]]:
+    for record in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
+        yield recipe.prediction({key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())})
+
+
+def _tell(recipe: Recipe, result: EvalResult) -> None:
+    if jax.process_index() == 0:
+        say(Console(), f"{result}; written to {join(recipe.trainer.workdir, EVAL_RESULT)}")
+
+
+def show_state(trainer: Trainer, recipe: Recipe) -> None:
+    """Prints a table on host 0. Opens the training's input and computes nothing."""
+    arrays = trainer.state_arrays(recipe.train_input)
+    params = {name.removeprefix(PARAMS): leaf for name, leaf in arrays.items() if name.startswith(PARAMS)}
+    treated = _treated(recipe, params)
+    rows = []
+    for name, leaf in arrays.items():
+        spec = getattr(leaf.sharding, "spec", ())
+        split = ", ".join(map(str, spec)) if any(spec) else ""
+        rows.append((name, leaf.dtype, list(leaf.shape), split, *treated.get(name, ("", ""))))
+    if jax.process_index() > 0:
+        return
+    console = Console(width=WIDTH)
+    console.print(table(COLUMNS, rows, box=None, pad_edge=False))
+    count = sum(math.prod(leaf.shape) for leaf in params.values())
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays.values())
+    parts = [math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in arrays.values()]
+    told = f"the state takes {format_bytes(size)}, {format_bytes(sum(parts))} per device"
+    say(console, f"{count:,} parameters in {len(params)} arrays; {told}")
+
+
+def _treated(recipe: Recipe, params: dict[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[str, str]]:
+    """Learning rate and weight decay by the name of the array, if the recipe has its optimizer from flags."""
+    config = getattr(recipe, "optimizer", None)
+    if not isinstance(config, OptimizerConfig):
+        return {}
+    groups = groups_of(config, {name: leaf.shape for name, leaf in params.items()})
+    return {
+        f"{PARAMS}{name}": (
+            f"x {group.rate:g}" if group.rate else "frozen",
+            f"{config.weight_decay:g}" if group.decays else "",
+        )
+        for name, group in groups.items()
+    }

@@ -1,0 +1,100 @@
+"""infeed seen WORKDIR --step N: lists the records that a training step saw, from the run's history.
+
+The order of records is a pure function of the seed and the position, so nothing had to be stored per step, and a step
+after any number of restarts has its records. WORKDIR may be on a disk or gs://. Needs neither JAX nor TensorFlow."""
+
+if __name__ == "__main__":
+    from pipeline.commands.program import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.progress import track
+from rich.table import Table
+
+from pipeline import logs
+from pipeline.commands.command import Console, Parser, exit_with, say, table
+from pipeline.errors import OptionError
+from pipeline.sizes import counted
+from pipeline.storage.storage import join
+from trainer.reports.metrics_lines import metrics_lines
+from trainer.reports.seen_records import SeenRecord, SeenStep, seen_steps
+from trainer.reports.segments import read_history
+from trainer.reports.workdir import TRAIN
+
+EXAMPLES = ("model --step=20", "model --step=20 --json")
+ROWS, MOST_STEPS = 20, 10_000
+LONG_STEPS = 10
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command. Raises InfeedError."""
+    parser = Parser("trainer.commands.seen", __doc__, EXAMPLES, ("trainer.commands.report", "trainer.checkpoints"))
+    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir")
+    parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
+    parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")
+    parser.add_argument("--rows", type=int, help=f"records of each step to show (default: {ROWS}; with --json, all)")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON per record")
+    parser.add_argument("--data-dir", metavar="DIR", help="where the data are now, if they were moved")
+    args = parser.parse_args(argv)
+    steps = range(args.step, (args.step if args.to is None else args.to) + 1)
+    if not 0 < len(steps) <= MOST_STEPS:
+        raise OptionError(f"--step={args.step} --to={args.to}: give 1 to {MOST_STEPS:,} steps, the first one first.")
+    if args.rows is not None and args.rows < 1:
+        raise OptionError(f"--rows={args.rows}: must be at least 1.")
+    logs.show()
+    most = args.rows or (None if args.json else ROWS)
+    found = seen_steps(read_history(args.workdir), args.workdir, steps, data_dir=args.data_dir, most=most)
+    if args.json:
+        for seen in _with_progress(found, len(steps)):
+            for record in seen.records:
+                print(json.dumps(record.to_json()))
+        return
+    losses = {step: values.get("loss") for step, values in metrics_lines(join(args.workdir, TRAIN), steps)}
+    for seen in _with_progress(found, len(steps)):
+        _print(seen, losses.get(seen.step))
+
+
+def _print(seen: SeenStep, loss: float | None) -> None:
+    console, shown = Console(), len(seen.records)
+    reported = " (not in metrics.jsonl)" if loss is None else f", mean loss {loss:.6g}"
+    part = f"; the first {shown}:" if shown < seen.num_rows else ""
+    say(console, f"Step {seen.step:,}{reported}: {counted(seen.num_rows, 'record')}{part}")
+    console.print(_table(seen.records))
+
+
+def _with_progress(found: Iterator[SeenStep], steps: int) -> Iterable[SeenStep]:
+    """Shows progress if it may take long, and if lines are not printed to the same terminal."""
+    console = Console(stderr=True)
+    hidden = steps < LONG_STEPS or not console.is_terminal or Console().is_terminal
+    return track(found, "reading records", steps, console=console, disable=hidden, transient=True)
+
+
+def _table(records: Sequence[SeenRecord]) -> Table:
+    columns = {
+        "row": [str(record.row) for record in records],
+        "index": [str(record.index) for record in records],
+        "epoch": [str(record.epoch) for record in records] if len({record.epoch for record in records}) > 1 else [],
+        "split": [record.place.split or "" for record in records if record.place.shard is None],
+        "shard and offset": [_where(record) for record in records],
+        "key": [record.place.key.rpartition("/")[2] for record in records],  # --json has it with its folders
+        "label": [record.place.label for record in records],
+        "note": [record.note for record in records],
+    }
+    columns = {name: cells for name, cells in columns.items() if len(cells) == len(records) and any(cells)}
+    rows = zip(*columns.values(), strict=True)
+    made = table(columns, rows, box=None, pad_edge=False, collapse_padding=True)
+    for name, column in zip(columns, made.columns, strict=True):
+        column.no_wrap, column.justify = name not in ("key", "label", "note"), "left"
+    return made
+
+
+def _where(record: SeenRecord) -> str:
+    place = record.place
+    return "" if place.shard is None else f"{place.shard} @{place.offset}"
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,1 +1,0 @@
-"""What a run reports: TensorBoard events, metrics.jsonl and the progress line."""

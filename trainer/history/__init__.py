@@ -1,1 +1,0 @@
-"""The history of a work directory: where its runs started, what they read, and how they ended."""

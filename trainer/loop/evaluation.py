@@ -1,0 +1,238 @@
+"""Exact epochs over an input, each with its proof; and what becomes of a result: reports, callbacks, their exports."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from pipeline.checks import check_choice, did_you_mean
+from pipeline.errors import ExportError, InputError, OptionError
+from pipeline.logs import logger
+from pipeline.sizes import counted
+from trainer.callbacks import EvaluationEnd
+from trainer.inputs import InputFn
+from trainer.loop.dispatching import Steps, run
+from trainer.loop.exact_epoch import EpochTotals, OnCounted, OnRecords
+from trainer.loop.export import export
+from trainer.loop.job import Job, OpenedInput
+from trainer.loop.predict import check_export
+from trainer.loop.session import Session
+from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
+from trainer.reports.workdir import eval_directory
+from trainer.reports.writer import Reports
+from trainer.results import EvalResult, ExportResult
+from trainer.serving.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports
+from trainer.step.state import model_of, with_model
+from trainer.step.steps import NOT_FINITE, EvalState, eval_step, no_tallies
+from trainer.task import TrainState, Variables
+
+log = logger("trainer")
+
+NOT_THE_SPLITS = "the metrics are not the split's"
+
+
+class Evaluation:
+    """Exact epochs with the models of one state, and one program. Their arrays are donated: continue with `state`.
+
+    padding_rows: rows of the last epoch that did not count, over all hosts. on_records: see Trainer.evaluate."""
+
+    def __init__(
+        self,
+        session: Session,
+        opened: OpenedInput,
+        state: TrainState,
+        step: int,
+        on_records: OnRecords | None = None,
+    ) -> None:
+        job = session.job
+        self._session, self._job, self.state, self._step = session, job, state, step
+        self._given = self._opened = opened
+        self._on_records, self._exhausted, self.padding_rows = on_records, False, 0
+        epoch = opened.source.info.steps_per_epoch
+        self._shapes = opened.struct, epoch
+        k = job.steps_per_dispatch(opened, [epoch] if epoch else [])
+        self._steps = Steps.of_epoch(epoch, k)
+        self._tallies = _maker_of_tallies(job, opened, state.variables)
+        carry = EvalState(state.variables, job.placement.scalar(np.int32(0)), self._tallies())
+        rows = on_records is not None  # a few bytes per record: dispatches are as long as without them
+        one_step = eval_step(job.traced_task, with_rows=rows, axes=job.placement.axes)
+        self._program = job.program(one_step, carry, opened, k)
+
+    def again(self, session: Session, opened: OpenedInput, state: TrainState, step: int) -> "Evaluation":
+        """The evaluation of another state: this one, with its program, if the input has its shapes, or a new one."""
+        if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
+            return Evaluation(session, opened, state, step)
+        self._session, self.state, self._step = session, state, step
+        if opened is not self._given:
+            self._given = self._opened = opened
+            self._exhausted = False
+        return self
+
+    def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
+        """Runs over the input once, with PADDINGS[padding] in rows that do not count.
+
+        The first epoch of all passes its records to on_records. on_counted: called after each dispatch.
+        EvaluationError unless every record counted exactly once, or was left out as bad."""
+        with self._session.activity.doing("evaluating"):
+            return self._epoch(padding, on_counted)
+
+    def _epoch(self, padding: int, on_counted: OnCounted) -> EvalResult:
+        model = self._job.config.evaluated_model
+        opened = self._source()
+        padding_kind = self._job.placement.scalar(np.int32(padding))
+        carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
+        sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
+        with self._session.feeding(self._program, opened, opened.source.info.start, self._steps) as feeder:
+            started = time.perf_counter()
+            carry, _ = run(carry, 0, feeder, self._program, on_result=sums.add, between=self._session)
+        self.state = with_model(self.state, model, carry.variables)
+        epoch = sums.epoch
+        sums.check(self._job.task.target, NOT_THE_SPLITS)
+        if epoch.masked:
+            left_out = counted(epoch.masked, "bad record")
+            log.warning("evaluation: left out %s; the means are over %d", left_out, epoch.records)
+        if unlabelled := epoch.records - epoch.labelled:
+            text = "evaluation: %d of %d records have no label; the metrics are over the other %d"
+            log.warning(text, unlabelled, epoch.records, epoch.labelled)
+        self.padding_rows = sums.steps * opened.global_batch - epoch.records
+        tallies = jax.device_get(carry.tallies)
+        epoch.check_totals(totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS)
+        scalars, arrays = computed(tallies, self._job.task.metrics)
+        means = {name: total / epoch.labelled for name, total in sums.sums.items() if not name.startswith("_")}
+        return EvalResult(
+            step=self._step,
+            metrics=means | scalars,
+            arrays=arrays,
+            records=epoch.records,
+            labelled=epoch.labelled,
+            masked=epoch.masked,
+            num_records=opened.source.info.num_records,
+            crc=epoch.crc,
+            expected_crc=opened.source.info.expected_crc,
+            seconds=time.perf_counter() - started,
+            data=opened.source.info.name,
+            fingerprint=opened.source.info.fingerprint,
+            unseen=epoch.unseen,
+            totals={name: total for each in totals.values() for name, total in each.items()},
+            not_finite=_not_finite(means, sums.sums, epoch.labelled),
+        )
+
+    def _source(self) -> OpenedInput:
+        if self._exhausted and not self._opened.resumable:  # a plain iterable: input_fn makes the next
+            self._opened = self._session.open("eval", self._opened.input_fn)
+        self._exhausted = True
+        return self._opened
+
+    def report(
+        self,
+        result: EvalResult,
+        name: str | None,
+        stop: Callable[[str], None] = lambda _: None,
+        *,
+        final: bool,
+        for_best: bool,
+    ) -> None:
+        """Writes the result to <workdir>/eval_<name>, or to eval and eval_result.json, and calls the callbacks. An
+        export in one of them donates the arrays, too.
+
+        for_best: whether to record the metrics of the checkpoint for keep_best. That comes last: a run that is killed
+        in a callback makes up for this evaluation."""
+        config = self._job.config
+        with Reports(config, eval_directory(name)) as reports:
+            reports.scalars(result.step, result.metrics)
+            if jax.process_index() == 0 and not config.fast_dev_run and (for_best or name is None):
+                result.write(config.workdir)
+            export = partial(self._export, result)
+            self._session.call_back("on_evaluation_end", EvaluationEnd(name, result, final, export, reports, stop))
+        if for_best:
+            self._session.checkpoints.record(result.step, result.metrics)
+
+    def _export(
+        self,
+        result: EvalResult,
+        path: str,
+        input_fn: InputFn,
+        *,
+        better: Literal["min", "max"] | None = None,
+        metric: str = "loss",
+        **options: Any,
+    ) -> ExportResult | None:
+        """See Export."""
+        session, job = self._session, self._job
+        check_export(job, options.get("keys"))
+        if job.config.fast_dev_run:
+            log.info("fast_dev_run: nothing is exported to %s", path)
+            return None
+        if better is not None and not self._is_better(result.metrics, path, metric, better):
+            return None
+        opened = session.open("predict", input_fn)
+        origin = ExportOrigin(result.step, job.config.workdir, result.metrics)
+        session.checkpoints.settle(wait=True)
+        settings = ExportOptions(path, **options)
+        with session.activity.doing("exporting"):
+            return export(session, opened, self.state, origin, settings, continue_with=self._continue_with)
+
+    def _continue_with(self, state: TrainState) -> None:
+        self.state = state
+
+    def _is_better(self, metrics: Mapping[str, float], path: str, metric: str, better: Literal["min", "max"]) -> bool:
+        """Host 0 decides for all."""
+        check_choice("better", better, ("min", "max"))
+        if metric not in metrics:
+            raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
+
+        def improved() -> bool:
+            before, value = measured(path, metric), metrics[metric]
+            above = value < before if better == "min" else value > before
+            return bool(math.isfinite(value) and (math.isnan(before) or above))
+
+        return self._session.exchange.from_host_0("better", improved)
+
+
+def measured(path: str, metric: str) -> float:
+    """This metric of the newest export in `path`; NaN if it is not known. ExportError if the export is damaged."""
+    exports = Exports(path)
+    newest = max(exports.numbers(), default=None)
+    try:
+        return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+        raise ExportError(f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it.") from e
+
+
+def _not_finite(means: Mapping[str, float], sums: Mapping[str, float], records: int) -> dict[str, str]:
+    """Why these means are not finite. sums: see eval_step."""
+    counts = {name: int(sums[NOT_FINITE + name]) for name, mean in means.items() if not math.isfinite(mean)}
+    why = {name: f"not finite for {f'{n} of' if n else 'the sum of'} {records} records" for name, n in counts.items()}
+    for name, text in why.items():
+        log.warning("evaluation: %s is %s", name, text)
+    return why
+
+
+def _maker_of_tallies(job: Job, opened: OpenedInput, variables: Variables) -> Callable[[], dict[str, Tally]]:
+    """Makes the initial tallies of an epoch; every epoch donates its own."""
+    if not mergeable(job.task.metrics):
+        return dict
+    spec = job.spec(opened)
+    model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
+    make = jax.jit(
+        lambda: no_tallies(job.traced_task, model, spec),
+        out_shardings=job.placement.replicated,
+        compiler_options=job.placement.runs_once,
+    )
+
+    def made() -> dict[str, Tally]:
+        with job.naming_batch(opened):
+            tallies, neutral = make()
+        for name, is_neutral in jax.device_get(neutral).items():
+            if not is_neutral:
+                raise InputError(
+                    f"the metric {name!r} counts rows of padding: merging the state of a batch of padding changes "
+                    "another state. In from_batch, leave these rows out with jnp.where(mask, values, 0)."
+                )
+        return tallies
+
+    return made

@@ -1,0 +1,279 @@
+"""Predictions, record by record, in the order of the dataset, while the device computes the next ones; and a trained
+model in memory, ready to be called: what trainer.trainer.load returns.
+
+All hosts make the same number of dispatches: the sums that prove the epoch are over all hosts."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from pipeline.errors import CheckpointError, HostError, OptionError
+from pipeline.logs import logger
+from pipeline.sizes import counted
+from pipeline.storage.storage import join
+from pipeline.user_code import ShortErrors
+from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.config import TrainerConfig
+from trainer.inputs import INDEX, MASK, InputFn
+from trainer.loop.dispatching import Steps
+from trainer.loop.exact_epoch import ExactEpoch
+from trainer.loop.feed import Chunk, Feeder
+from trainer.loop.job import Job, OpenedInput
+from trainer.loop.session import Session, open_session, restore
+from trainer.mesh.batch_spec import check_is_mapping
+from trainer.reports.segments import read_history
+from trainer.reports.workdir import SEGMENTS
+from trainer.step.state import model_of
+from trainer.step.steps import PROOF, ROWS, predict_step
+from trainer.task import Task, Variables
+
+MOST_BYTES = 2**26  # of an array of one row: the file may state any number
+
+log = logger("trainer")
+
+
+def check_predict(task: Task, keys: Sequence[str] | None) -> None:
+    """OptionError if the task cannot predict or keys is not a list of names. Unknown names are found later."""
+    if task.predict_fn is None:
+        raise OptionError(
+            "the task has no predict_fn, so it cannot predict. Give Task(predict_fn=...) a function of (variables, "
+            "batch), or nnx_task(predict=...) one of (model, batch)."
+        )
+    if isinstance(keys, str):
+        raise OptionError(f"keys={keys!r} is one str. Give a list of names: keys=[{keys!r}].")
+
+
+def check_export(job: Job, keys: Sequence[str] | None) -> None:
+    """OptionError if the task cannot be exported: it must predict, from arrays with rows first."""
+    check_predict(job.task, keys)
+    job.check_rows_first("an export", "Export with a Trainer without batch_axis, whose predict_fn takes them.")
+
+
+def predict(
+    job: Job,
+    input_fn: InputFn,
+    *,
+    keys: Sequence[str] | None,
+    step: WhichStep | None,
+    checkpoint_path: str | None,
+    gather: bool,
+) -> Iterator[dict[str, Any]]:
+    """See Trainer.predict."""
+    with ShortErrors(), open_session(job) as session:
+        # Closed before the records: a host that stops early must not wait here for others.
+        with session.checkpoints:
+            start = restore(session, "predict", input_fn, step, checkpoint_path, keys=keys, gather=gather)
+            with session.supervisor.leaving():
+                variables = model_of(start.state, job.config.evaluated_model)
+                prediction = Prediction(session, start.opened, variables, keys, gather=gather)
+        yield from prediction.records()
+
+
+class Prediction:
+    """One exact epoch of predictions by one model. Its arrays are donated: continue with `variables`.
+
+    keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its own."""
+
+    def __init__(
+        self,
+        session: Session,
+        opened: OpenedInput,
+        variables: Variables,
+        keys: Sequence[str] | None = None,
+        *,
+        gather: bool,
+    ) -> None:
+        job = session.job
+        self.variables, self._session, self._opened = variables, session, opened
+        self._epoch = ExactEpoch(opened.source)
+        self._given = self._dispatches = 0
+        place = job.placement
+        step = predict_step(job.traced_task, keys, place.axes)
+        batch = place.global_struct(opened.struct, opened.global_batch)
+        rows = jax.eval_shape(step, variables, batch)[1][ROWS]
+        bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
+        bytes_ = bytes_ if gather else bytes_ // place.replicas
+        epoch = opened.source.info.steps_per_epoch
+        k = job.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
+        self._steps = Steps.of_epoch(epoch, k)
+
+        def outs(stacked: bool) -> dict[str, Any]:
+            return {PROOF: place.replicated, ROWS: place.replicated if gather else place.rows(stacked)}
+
+        self._program = job.program(step, variables, opened, k, outs)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The predictions of every record that counts, with its `_index` if the input has one.
+
+        EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
+        stops before the end and another one does not."""
+        source, session = self._opened.source, self._session
+        with (
+            session.feeding(self._program, self._opened, source.info.start, self._steps) as feeder,
+            session.activity.doing("with the consumer of its predictions", math.inf, grace=math.inf),
+        ):
+            pending = None
+            try:
+                for chunk in feeder:
+                    session.due(chunk.start)
+                    given = self._dispatch(chunk)
+                    if pending:
+                        yield from self._read(*pending)
+                    pending = (chunk, given)
+            except GeneratorExit:
+                self._stop_together(feeder)
+                raise
+            session.exchange.tell("dispatches", self._dispatches)  # for hosts that stop early
+            last = self._read(*pending) if pending else iter(())
+            returned = f"{self._given} predictions were returned before this was known: do not use them"
+            self._epoch.check("prediction", returned)
+            if masked := self._epoch.masked:
+                log.warning("prediction: left out %s, predicted %d", counted(masked, "bad record"), self._epoch.records)
+        yield from last
+
+    def _dispatch(self, chunk: Chunk) -> list[Any]:
+        with self._predicting():
+            self.variables, given = self._program(self.variables, chunk.batches, chunk.stacked)
+        self._dispatches += 1
+        for leaf in jax.tree.leaves(given):
+            leaf.copy_to_host_async()
+        return given
+
+    def _predicting(self) -> AbstractContextManager[None]:
+        return self._session.activity.doing("waiting for its devices to predict", waits=True)
+
+    def _read(self, chunk: Chunk, given: list[Any]) -> Iterator[dict[str, Any]]:
+        with self._predicting():
+            for step in given:
+                self._epoch.add(jax.device_get(step[PROOF]))
+            steps = [jax.tree.map(lambda leaf: _on_this_host(leaf, chunk.stacked), step[ROWS]) for step in given]
+        rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
+        return self._records(rows, np.flatnonzero(rows.pop(MASK) > 0))
+
+    def _records(self, rows: dict[str, Any], counted: np.ndarray) -> Iterator[dict[str, Any]]:
+        leaves, tree = jax.tree.flatten(rows)
+        for row in counted.tolist():
+            if self._session.supervisor.alone:  # the consumer may be slow
+                self._session.supervisor.check_asked()
+            self._given += 1
+            yield tree.unflatten([leaf[row] for leaf in leaves])
+
+    def _stop_together(self, feeder: Feeder) -> None:
+        """Makes the dispatches that other hosts have already made: they would wait for them forever."""
+        exchange, seconds = self._session.exchange, self._session.supervisor.host_seconds / 2
+        made = exchange.gather("dispatches", self._dispatches, seconds)
+        if len(made) < exchange.count:
+            raise HostError(
+                f"it stopped iterating over its predictions after {self._dispatches} dispatches, but other hosts "
+                f"continued for {seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
+                "on every host; if an error stopped this one, see its log."
+            )
+        missing = max(made.values()) - self._dispatches
+        jax.block_until_ready([self._dispatch(next(feeder)) for _ in range(missing)])
+
+
+def _on_this_host(array: Array, stacked: bool) -> np.ndarray:
+    """The rows on this host's devices, each once and in order: [rows, ...]; those of k steps are concatenated."""
+    axis = 1 if stacked else 0
+    # Devices along the model axis hold the same rows.
+    parts = {shard.index[axis].start or 0: shard.data for shard in array.addressable_shards}
+    rows = np.concatenate(jax.device_get([parts[start] for start in sorted(parts)]), axis)
+    return rows.reshape(-1, *rows.shape[2:]) if stacked else rows
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained model on one device.
+
+    step: of its checkpoint. task: what the recipe makes. variables: its arrays, Array by name: params, and extra,
+    such as running statistics; the averaged parameters where evaluations use them. recipe: of the training; its
+    `class_names` has the names of predicted classes. inputs: what a batch of the recipe's evaluation has, by name, with
+    shape ([rows, ...]) and dtype."""
+
+    step: int
+    task: Task = field(repr=False)
+    variables: Variables = field(repr=False)
+    recipe: Any = field(repr=False)
+    inputs: Mapping[str, Any]
+
+    @property
+    def module(self) -> Any:
+        """The flax.nnx.Module with these arrays, in eval() mode; a new one for each call.
+
+        OptionError for a task that no nnx module makes."""
+        if self.task.module is None:
+            raise OptionError("this task has no module: nnx_task did not make it. Use predict, or the variables.")
+        return self.task.module(self.variables)
+
+    def predict(self, batch: Mapping[str, Any]) -> dict[str, Array]:
+        """The task's predictions, each [b, ...], by name: what Trainer.predict yields for such records.
+
+        batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height, width, channels]}.
+        Without "_mask", all rows count. Compiled for each new size of a batch. OptionError for no rows, and for an
+        array of another shape or dtype than `inputs` has, which a model might take for something else."""
+        check_is_mapping(batch)
+        rows = next((leaf.shape[0] for leaf in jax.tree.leaves(dict(batch))), 0)
+        if not rows:
+            raise OptionError("the batch has no rows.")
+        for name in self.inputs.keys() & batch.keys():
+            array, due = batch[name], self.inputs[name]
+            if isinstance(due, jax.ShapeDtypeStruct) and _without_rows(array) != _without_rows(due):
+                raise OptionError(
+                    f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {due.dtype} [rows, "
+                    f"{', '.join(map(str, due.shape[1:]))}]."
+                )
+        given = {MASK: np.ones(rows, np.float32), **batch}
+        predicted = self._predict(self.variables, given)[1][ROWS]
+        return {name: rows for name, rows in predicted.items() if name not in (MASK, INDEX)}
+
+    @cached_property
+    def _predict(self) -> Any:
+        check_predict(self.task, None)
+        return jax.jit(predict_step(self.task, None))
+
+
+def _without_rows(array: Any) -> tuple[Any, ...]:
+    return array.dtype, array.shape[1:]
+
+
+def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
+    """The settings on which the model of a work directory's newest run depends, and a row like its own, of zeros.
+
+    Raises CheckpointError for a run that has not recorded them."""
+    try:
+        start = read_history(workdir).starts[-1]
+        batch = jax.tree.map(_zeros, dict(start.batch), is_leaf=lambda leaf: type(leaf) is list)
+        names = ("precision", "ema_decay", "evaluate", "batch_axis", "keep_best", "keep_best_mode")
+        taken = {name: start.settings[name] for name in names}
+        config = TrainerConfig(workdir=workdir, global_batch_size=1, **taken)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{join(workdir, SEGMENTS)} does not have the batches of the run. Copy it again."
+        ) from error
+    return config, lambda _: iter([batch])
+
+
+def _zeros(leaf: Sequence[Any]) -> np.ndarray:
+    dtype, shape = np.dtype(leaf[0]), leaf[1:]
+    if dtype.itemsize * math.prod(shape) > MOST_BYTES:
+        raise ValueError(f"a row has {list(leaf)}")
+    return np.zeros(shape, dtype)
+
+
+def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> LoadedModel:
+    """The model of a checkpoint. input_fn: has batches like those of the training; none is read."""
+    opened = job.open("predict", input_fn)
+    with CheckpointManager(job.config) as checkpoints:
+        found = checkpoints.require(step)
+        state = checkpoints.restore(found, job.abstract_state(opened)).state
+    # Where rows are not first, sizes would be compared with their number.
+    struct = opened.struct if not job.config.batch_axis else {}
+    inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
+    return LoadedModel(found, job.traced_task, model_of(state, job.config.evaluated_model), recipe, inputs)

@@ -1,0 +1,252 @@
+"""The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end.
+
+And the state that it begins with: a new one, or that of a checkpoint."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from pipeline.description import Describe
+from pipeline.errors import CheckpointError, FingerprintError
+from trainer.checkpointing.kept_data import as_in_run, has_new_head
+from trainer.checkpointing.listing import find_elsewhere
+from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
+from trainer.checkpointing.orbax_paths import check_directory
+from trainer.checkpointing.owner import Ownership, claim
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.checkpointing.warm_start_loading import plan_loading
+from trainer.hosts.activity import Activity
+from trainer.hosts.exchange import Exchange, SharedDecisions
+from trainer.hosts.exits import Check, ending
+from trainer.hosts.signals import WATCHER
+from trainer.hosts.supervisor import AGAIN, Supervisor
+from trainer.inputs import Input, InputFn
+from trainer.loop.dispatching import Steps
+from trainer.loop.feed import Chunks, Feeder
+from trainer.loop.job import Job, Mode, OpenedInput
+from trainer.loop.preflight import agree, facts_of
+from trainer.loop.program import Program
+from trainer.reports.workdir import CHECKPOINTS
+from trainer.task import TrainState
+
+ORDER_SETTINGS = ("global_batch_size", "seed")  # they determine the order of a recipe's records
+OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
+
+
+@dataclass
+class Session:
+    """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted.
+
+    describe: what describes the model, once that is known."""
+
+    job: Job
+    supervisor: Supervisor
+    decisions: SharedDecisions
+    checkpoints: CheckpointManager
+    ownership: Ownership
+    describe: Describe = lambda data: data
+
+    @property
+    def activity(self) -> Activity:
+        """What the call does."""
+        return self.supervisor.activity
+
+    def call_back(self, method: str, event: Any) -> None:
+        """Calls this method of every callback."""
+        for callback in self.job.callbacks:
+            with self.activity.doing(f"in {method} of the callback {type(callback).__name__}"):
+                getattr(callback, method)(event)
+
+    def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> OpenedInput:
+        """See Job.open."""
+        with self.activity.doing(f"opening the input ({mode})"):
+            return self.job.open(mode, input_fn, start_step, self.describe)
+
+    @property
+    def exchange(self) -> Exchange:
+        """How the hosts of the session talk to each other."""
+        return self.supervisor.exchange
+
+    def own(self) -> None:
+        """Makes this run the owner of the work directory until the call ends, before it reads, truncates or writes in
+        it. Host 0 takes it for all hosts. A fast_dev_run writes nothing and skips this.
+
+        OwnerError if another training run owns it; OptionError or CheckpointError if it has something that no run made
+        and that this one would replace or remove; on the other hosts, a HostError with that failure."""
+        config, workdir = self.job.config, str(self.job.config.workdir)
+        if config.fast_dev_run:
+            return
+
+        def take() -> None:
+            check_directory(workdir)
+            self.ownership.take(lambda seconds: self.supervisor.wait(lambda: None, seconds))
+
+        self.exchange.from_host_0("owned", take, 2 * config.stall_seconds)
+
+    def agree_on(self, inputs: Sequence[OpenedInput], start: int, end: int | None, **others: Any) -> None:
+        """Once per call: returns when all hosts are about to do the same, as `agree`. others: arguments of the call."""
+        job, config = self.job, self.job.config
+        mark = claim(str(config.workdir)) if self.exchange.index == 0 and not config.fast_dev_run else ""
+        facts = lambda: facts_of(job, inputs, start, end) | others  # noqa: E731
+        agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
+
+    def checkpoints_of(self, step: WhichStep | None, checkpoint_path: str | None) -> tuple[CheckpointManager, int]:
+        """The checkpoints to read one from, and its step: of the work directory, or of another; in a fast_dev_run 0.
+
+        Raises CheckpointError if there is no such checkpoint."""
+        if self.job.config.fast_dev_run:
+            return self.checkpoints, 0
+        if checkpoint_path is None:
+            return self.checkpoints, self.checkpoints.require(step)
+        found = find_elsewhere(checkpoint_path, step if step != "best" else None)
+        if step == "best" and str(checkpoint_path).rstrip("/").endswith(f"/{CHECKPOINTS}/{found.step}"):
+            raise CheckpointError(f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'.")
+        there = CheckpointManager(replace(self.job.config, workdir=found.workdir))
+        return there, there.require("best") if step == "best" else found.step
+
+    def check_late(self) -> None:
+        """The check while training waits for its input. A single process may save and end. Several hosts can only
+        save together, so they wait for the input, or for its stall_seconds."""
+        if self.supervisor.alone:
+            self.supervisor.check_asked()
+        self.supervisor.check_failed()
+
+    @contextmanager
+    def feeding(
+        self,
+        program: Program,
+        opened: OpenedInput,
+        position: Any,
+        steps: Steps,
+        *,
+        late: Check | None = None,
+        ends: bool = False,
+    ) -> Iterator[Feeder]:
+        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read.
+
+        late: called while a chunk is waited for; may raise (default: check). ends: whether the input may end before."""
+        # Hosts compare what a program delivers, which each of them runs completely.
+        common = self.exchange.common_end() if ends or opened.source.info.is_program else None
+        bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
+        batches = opened.source.batches(position)
+        chunks = Chunks(batches, steps.start, steps.end, steps.lengths(), opened.struct, program=program, common=common)
+        with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
+            with self.activity.doing("compiling"):
+                program.compile(steps.compiled)
+            yield feeder
+
+    def due(self, _: int, ended: bool = False) -> bool:
+        """See Between. Raises an Ending, on all hosts before the same dispatch."""
+        if not ended and (decision := self.decisions.poll()).preempted:
+            raise ending(f"{decision.stop}; {AGAIN}", decision.interrupted, together=True)
+        return False
+
+    def act(self, _: int, carry: Any) -> tuple[Any, bool]:
+        """See Between; never due."""
+        return carry, True
+
+
+@contextmanager
+def open_session(job: Job) -> Iterator[Session]:
+    """The session of a call."""
+    ownership = Ownership(job.config.workdir)
+    checkpoints = CheckpointManager(job.config, ownership.fence)
+    supervisor = Supervisor(job.config)
+    # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
+    with (
+        WATCHER.watching(supervisor),
+        ownership,  # until the last checkpoint is written
+        checkpoints,
+        supervisor.reporting(),
+    ):
+        checkpoints.activity = supervisor.activity
+        decisions = SharedDecisions(supervisor.exchange, supervisor.asked_anywhere)
+        yield Session(job, supervisor, decisions, checkpoints, ownership)
+        supervisor.check_asked()  # a request after the end of the loop; nothing is lost
+    supervisor.check_asked()  # or while the last checkpoint was written
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The state and the input's position after `step`, before the first step to train. run: that saved them, if known.
+
+    changes: what differs from when they were saved. productive_seconds: see Goodput."""
+
+    step: int
+    state: TrainState
+    position: Any
+    productive_seconds: float = 0.0
+    run: str | None = None
+    changes: tuple[str, ...] = ()
+
+
+def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStart) -> Begun:
+    """Of a new model if `step` is 0, else of the checkpoint of that step."""
+    job = session.job
+    if step == 0:
+        new_head = has_new_head(warm_start, opened.description, job.target)
+        plan = plan_loading(warm_start, job.abstract_state(opened), new_head) if warm_start.init_from else None
+        state = job.fresh_state(opened)
+        return Begun(0, plan.into(state, job.task, job.placement) if plan else state, opened.source.info.start)
+    saved, config = session.checkpoints.restore(step, job.abstract_state(opened)), job.config.to_json()
+    position = resumed_position(opened.source, saved, config)
+    changes = tuple(saved.changes(config))
+    return Begun(step, saved.state, position, saved.productive_seconds, saved.run, changes=changes)
+
+
+def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> Any:
+    """The input's position at the saved step. config: the settings of this run, as JSON.
+
+    Raises FingerprintError, with the settings to resume with, if the data or their order have changed."""
+    try:
+        return source.restore(saved.input_state)
+    except FingerprintError as error:
+        changed = [name for name in ORDER_SETTINGS if saved.config.get(name) != config[name]]
+        if saved.input_state.get("fingerprint") != source.info.fingerprint or not changed:
+            raise FingerprintError(
+                f"the checkpoint of step {saved.step} does not fit this input: {error} On the command line, resume "
+                "with the --data-dir and --train-split that it was trained on; another --workdir starts over."
+            ) from error
+        then, now = ([f"{name}={values.get(name)}" for name in changed] for values in (saved.config, config))
+        flags = " ".join(f"--{name.replace('_', '-')} {saved.config.get(name)}" for name in changed)
+        raise FingerprintError(
+            f"the checkpoint of step {saved.step} was trained with {', '.join(then)}, this run has {', '.join(now)}, "
+            f"which changes the order of records. Resume with {flags} ({', '.join(then)} in the TrainerConfig), or "
+            "start over in another --workdir (workdir)."
+        ) from error
+
+
+class Restored(NamedTuple):
+    """What a call that trains nothing begins with: an input, a state, and the checkpoints that have it."""
+
+    opened: OpenedInput
+    state: TrainState
+    step: int
+    checkpoints: CheckpointManager
+
+
+def restore(
+    session: Session,
+    mode: Mode,
+    input_fn: InputFn,
+    step: WhichStep | None,
+    checkpoint_path: str | None,
+    **arguments: Any,
+) -> Restored:
+    """The input, and the state of a checkpoint, once all hosts agree on both. arguments: others of the call.
+
+    step, checkpoint_path: see Trainer.evaluate. In a fast_dev_run the state is an untrained one."""
+    job = session.job
+    with session.supervisor.leaving():
+        checkpoints, step = session.checkpoints_of(step, checkpoint_path)
+        if not job.config.fast_dev_run:
+            session.describe = as_in_run(checkpoints.workdir)
+        opened = session.open(mode, input_fn)
+    session.agree_on([opened], step, step, checkpoint_path=checkpoint_path, **arguments)
+    with session.supervisor.leaving():
+        if job.config.fast_dev_run:
+            state = job.fresh_state(opened)
+        else:
+            state = checkpoints.restore(step, job.abstract_state(opened)).state
+    return Restored(opened, state, step, checkpoints)

@@ -1,1 +1,0 @@
-"""The Trainer's modes: training, evaluation, both in turn, following, prediction. A session surrounds each call."""

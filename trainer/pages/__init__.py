@@ -1,1 +1,0 @@
-"""The pages of training: about runs, an evaluation, what the model sees, and what a step saw."""

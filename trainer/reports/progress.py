@@ -1,0 +1,253 @@
+"""Shows progress to a person: one live line on a terminal or in a notebook, otherwise a plain log line at intervals.
+
+Also the speed that it shows."""
+
+import dataclasses
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TextIO, cast
+
+from rich.file_proxy import FileProxy
+from rich.progress import Progress, TextColumn
+from rich.table import Column
+
+from pipeline.commands.command import Console
+from pipeline.logs import logger
+from pipeline.sizes import format_number
+
+log = logger("trainer")
+
+NOTEBOOK_SECONDS = 0.5  # between updates of a notebook's line: each is a message to the browser
+NOTABLE = 0.1  # the share of its time from which on the slowest host is in the progress line
+LIVE_SECONDS, LOG_SECONDS = 0.25, 30.0  # between two updates of a RecordsLine
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Measured over some steps: steps_per_second, and examples_per_second over all hosts.
+
+    input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of all devices together;
+    None if the FLOPs of a step are unknown. mfu: its share of the devices' peak, 0..1; None if either is unknown.
+    slowest_host: of several, the one that the others waited for; slowest_share: of the time that it waited for its
+    input or worked by itself, 0..1. None with one process."""
+
+    steps_per_second: float
+    examples_per_second: float
+    input_wait: float
+    tflops_per_second: float | None = None
+    mfu: float | None = None
+    slowest_host: int | None = None
+    slowest_share: float | None = None
+
+    @classmethod
+    def of(cls, steps: int, size: "StepSize", seconds: float, wait_seconds: float) -> "Speed":
+        """From totals; `seconds` must be above 0."""
+        rate = steps / seconds
+        tflops = None if size.flops is None else rate * size.flops / 1e12
+        mfu = None if tflops is None or size.peak_tflops is None else tflops / size.peak_tflops
+        return cls(rate, rate * size.batch, min(1.0, wait_seconds / seconds), tflops, mfu)
+
+    def scalars(self) -> dict[str, float]:
+        """For TensorBoard."""
+        return {f"speed/{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        text = f"{format_number(self.steps_per_second)} steps/s, {self.examples_per_second:,.0f} examples/s, "
+        text += f"input wait {self.input_wait:.0%}"
+        if self.mfu is not None:
+            text += f", MFU {self.mfu:.1%}"
+        if self.slowest_share and self.slowest_share > NOTABLE:
+            text += f", host {self.slowest_host} is slowest ({self.slowest_share:.0%} input wait and own work)"
+        return text
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """A training step: its records and FLOPs, and the peak of all devices together. None: unknown."""
+
+    batch: int
+    flops: float | None = None
+    peak_tflops: float | None = None
+
+
+class ProgressLine:
+    """Shows the loss, the time left, steps/s, examples/s and input wait. Call `update` after every dispatch.
+
+    end: None if it is not known. Time and steps count from construction, so a compilation before is not part of the
+    speed. slowest: the fields of Speed about the slowest host."""
+
+    def __init__(
+        self,
+        start: int,
+        end: int | None,
+        size: StepSize,
+        log_every: int,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        slowest: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self._end, self._size, self._log_every, self._slowest = end, size, log_every, slowest
+        self._clock = clock
+        self._step, self._since, self._wait_seconds = start, clock(), 0.0
+        out = sys.stderr if stream is None else stream
+        self._live = _live_line("step", "the first steps", start, end=end, out=out, clock=clock)
+
+    def update(self, step: int, loss: float, wait_seconds: float) -> Speed | None:
+        """Returns the speed whenever log_every was passed. wait_seconds: waited for the input since the run started."""
+        if self._live is not None:
+            self._live.show(step)
+        if step // self._log_every == self._step // self._log_every and step != self._end:
+            return None
+        now = self._clock()
+        seconds = max(now - self._since, 1e-9)
+        speed = Speed.of(step - self._step, self._size, seconds, wait_seconds - self._wait_seconds)
+        speed = dataclasses.replace(speed, **self._slowest())
+        self._step, self._since, self._wait_seconds = step, now, wait_seconds
+        left = ""
+        if self._end is not None:
+            left = f", {timedelta(seconds=round((self._end - step) / speed.steps_per_second))} left"
+        text = f"loss {loss:.4g}{left}, {speed}"
+        if self._live is not None:
+            self._live.show(step, text)
+        else:
+            log.info("step %s: %s", _share_of(step, self._end), text)
+        return speed
+
+    def skip(self, seconds: float) -> None:
+        """Leaves out time that was spent on something else."""
+        self._since += seconds
+
+    def close(self) -> None:
+        """Leaves the last state on the terminal."""
+        if self._live is not None:
+            self._live.close()
+
+
+class RecordsLine:
+    """Shows how many records are done, their rate and the time left, in a `with` statement. Call `add` after some.
+
+    done: what happened to them, in one word, such as "evaluated". total: None if it is not known. shown: False to show
+    nothing, as on all hosts but one. Without a terminal or a notebook, a log line every 30 seconds."""
+
+    def __init__(
+        self,
+        done: str,
+        total: int | None,
+        shown: bool = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._done, self._total, self._clock = done, total, clock
+        self._records = self._first = 0
+        self._began = self._told = clock()
+        out = sys.stderr if stream is None else stream
+        self._shown = shown
+        self._live = _live_line(done, "the first records", end=total, out=out, clock=clock) if shown else None
+
+    def __enter__(self) -> "RecordsLine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.show(self._records, self._text(self._clock()) or "done")
+            self._live.close()
+
+    def add(self, records: int) -> None:
+        """Counts this many more records as done."""
+        now = self._clock()
+        if not self._records:  # they took a compilation, too
+            self._began, self._first = now, records
+        self._records += records
+        if not self._shown or now - self._told < (LIVE_SECONDS if self._live is not None else LOG_SECONDS):
+            return
+        self._told = now
+        if self._live is not None:
+            self._live.show(self._records, self._text(now))
+        else:
+            text = self._text(now)
+            log.info("%s %s%s", self._done, _share_of(self._records, self._total), f": {text}" if text else "")
+
+    def _text(self, now: float) -> str | None:
+        """None if there is no rate yet."""
+        rate = (self._records - self._first) / max(now - self._began, 1e-9)
+        if not rate:
+            return None
+        left = ""
+        if self._total is not None:
+            left = f", {timedelta(seconds=round(max(0, self._total - self._records) / rate))} left"
+        return f"{rate:,.0f} records/s{left}"
+
+
+def _share_of(step: int, end: int | None) -> str:
+    """Such as "7/40"; "7" if the end is not known."""
+    return str(step) if end is None else f"{step}/{end}"
+
+
+def _live_line(
+    what: str, text: str, start: int = 0, *, end: int | None, out: TextIO, clock: Callable[[], float]
+) -> "_NotebookLine | _TerminalLine | None":
+    """The line "`what` start/end: `text`" of a terminal or a notebook; None if there is neither."""
+    if Console().is_jupyter:
+        return _NotebookLine(what, text, start, end, clock)
+    return _TerminalLine(what, text, start, end, out) if Console(file=out).is_terminal else None
+
+
+class _NotebookLine:
+    """A line in the output of the notebook's cell, replaced in place: a saved notebook has only the last one.
+
+    rich's own live display needs ipywidgets, and shows nothing without it."""
+
+    def __init__(self, what: str, text: str, start: int, end: int | None, clock: Callable[[], float]) -> None:
+        self._what, self._end, self._clock, self._id = what, end, clock, f"infeed-{secrets.token_hex(8)}"
+        self._step, self._text, self._shown = start, text, clock()
+        self._display(update=False)
+
+    def show(self, step: int, text: str | None = None) -> None:
+        """text: None to keep the one before."""
+        self._step, self._text = step, text or self._text
+        if self._clock() - self._shown >= NOTEBOOK_SECONDS:
+            self._shown = self._clock()
+            self._display()
+
+    def close(self) -> None:
+        """Leaves the last state where it is."""
+        self._display()
+
+    def _display(self, update: bool = True) -> None:
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        share = "" if self._end is None else f" ({self._step / self._end:.0%})"
+        line = f"{self._what} {_share_of(self._step, self._end)}{share}: {self._text}"
+        display({"text/plain": line}, raw=True, display_id=self._id, update=update)
+
+
+class _TerminalLine:
+    """A line that is rewritten in place; log lines appear above it."""
+
+    def __init__(self, what: str, text: str, start: int, end: int | None, out: TextIO) -> None:
+        share = "" if end is None else "/{task.total} ({task.percentage:.0f}%)"
+        line = f"{what} {{task.completed}}{share}: {{task.description}}"
+        column = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        console = Console(file=out)
+        self._progress = Progress(column, console=console, refresh_per_second=4)
+        self._task = self._progress.add_task(text, completed=start, total=end)
+        self._progress.start()
+        handlers = [each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
+        self._out, self._handlers = out, [each for each in handlers if each.stream is out]
+        for handler in self._handlers:
+            handler.setStream(cast(TextIO, FileProxy(console, out)))
+
+    def show(self, step: int, text: str | None = None) -> None:
+        """text: None to keep the one before."""
+        self._progress.update(self._task, completed=step, description=text, refresh=text is not None)
+
+    def close(self) -> None:
+        """Leaves the last state where it is."""
+        for handler in self._handlers:
+            handler.setStream(self._out)
+        self._progress.stop()

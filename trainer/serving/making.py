@@ -1,0 +1,313 @@
+"""Makes an export on one host: writes the SavedModel, has it verified, describes it, publishes it.
+
+The SavedModel is the served function, converted from JAX, behind the decoding of the input. TensorFlow runs it without
+JAX, on CPUs, NVIDIA GPUs and TPUs. The model's arrays are its variables, so they are not in the graph, whose size is
+limited to 2 GB.
+
+The description is its assets.extra/infeed.json: for clients, and for people who find it. origin: see ExportOrigin.
+signatures: see _signature_facts. labels: prediction -> the class names of its numbers. versions: of the libraries that
+made it. verified: with how many records, in which batch sizes, and for each signature its tolerance and its largest
+difference. assets_extra: the names of the files copied into the same directory."""
+
+import contextlib
+import json
+import keyword
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pipeline.decoding.op import Features
+from pipeline.errors import ExportError, InfeedError, StorageError
+from pipeline.inputs.batch_decoder import Serving
+from pipeline.logs import logger
+from pipeline.shards.schema import Labels
+from pipeline.spec import BYTES, ArraySpec
+from pipeline.tf_cpu import tf
+from trainer.checkpointing.contents import versions
+from trainer.inputs import INDEX, MASK, Input
+from trainer.mesh.batch_spec import named_leaves
+from trainer.results import ExportResult
+from trainer.serving.graph_decoding import (
+    arrays_only,
+    decode_payloads,
+    decode_stored,
+    decodes_images,
+    ops_without_graph,
+)
+from trainer.serving.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports, copy_file
+from trainer.serving.served_model import CLASS_NAME, ServedModel
+from trainer.serving.verification import BATCH_SIZES, IMAGE_TOLERANCE, verify
+
+log = logger("trainer")
+
+Predicted = Sequence[Mapping[str, Any]]
+"""name -> value, of each record."""
+SERVING_DEFAULT, FEATURES, ARRAYS = "serving_default", "features", "arrays"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """inputs: argument -> the feature or array that it is; with shape [n, ...] and a dtype of TensorFlow."""
+
+    inputs: Mapping[str, str]
+    specs: Mapping[str, Any]
+
+
+def write_saved_model(
+    directory: str,
+    model: ServedModel,
+    variables: Iterable[tuple[str, np.ndarray]],
+    serving: Serving | None,
+    labels: Mapping[str, Labels],
+    platforms: Sequence[str],
+) -> dict[str, Signature]:
+    """Writes the SavedModel to an empty directory and returns its signatures by name.
+
+    variables: name and value of the model's arrays, in order; each is copied before the next one is taken. serving:
+    None leaves only the signature for arrays. labels: class names of predictions, which become further predictions.
+    Raises ExportError for a model that cannot be traced with any number of rows."""
+    module: Any = tf.Module()
+    made: Any = tf.Variable  # its stubs allow only tensors
+    module.variables_of_model = [made(value, name=name, trainable=False) for name, value in variables]
+    converted = _converted(model, platforms)
+
+    def predicted(arrays: Features) -> Features:
+        made = converted(module.variables_of_model, {name: arrays[name] for name in model.arrays})
+        return {**made, **{CLASS_NAME.format(key): _named(made[key], names) for key, names in labels.items()}}
+
+    signatures, functions = dict[str, Signature](), dict[str, Any]()
+
+    def add(name: str, specs: Mapping[str, ArraySpec], decode: Callable[[Features], Features]) -> None:
+        signature = signatures[name] = _signature(specs)
+        functions[name] = _function(lambda given: predicted(decode(given)), signature)
+
+    with _without_directories():
+        if serving is not None:
+            kind, rows = serving.kind, serving.rows
+            add(SERVING_DEFAULT, {kind: ArraySpec((), BYTES)}, lambda given: decode_payloads(rows, given[kind]))
+            if serving.stored is not None:
+                add(FEATURES, serving.stored, partial(decode_stored, rows))
+        add(ARRAYS, {name: ArraySpec(row.shape, row.dtype) for name, row in model.arrays.items()}, lambda given: given)
+    module.functions = functions  # what they capture is saved with the module
+    tf.saved_model.save(module, directory, signatures=functions)
+    return signatures
+
+
+@contextlib.contextmanager
+def _without_directories() -> Iterator[None]:
+    """JAX writes the source lines of operations into the graph: here, with the names of the files alone."""
+    option = "jax_hlo_source_file_canonicalization_regex"
+    before = getattr(jax.config, option)
+    jax.config.update(option, ".*/")
+    try:
+        yield
+    finally:
+        jax.config.update(option, before)
+
+
+def _converted(model: ServedModel, platforms: Sequence[str]) -> Callable[..., Features]:
+    try:
+        from jax.experimental import jax2tf
+    except ImportError as e:
+        raise ExportError(
+            f"JAX {jax.__version__} has no jax.experimental.jax2tf, which exports need. Install the newest "
+            "version that has it."
+        ) from e
+    shapes = [None, dict.fromkeys(model.arrays, "rows, ...")]
+    return jax2tf.convert(
+        model.predict,
+        polymorphic_shapes=shapes,
+        with_gradient=False,
+        native_serialization_platforms=tuple(platforms),
+    )
+
+
+def _signature(specs: Mapping[str, ArraySpec]) -> Signature:
+    arguments = dict[str, str]()
+    for name in specs:
+        argument = _argument(name)
+        if argument in arguments:
+            raise ExportError(
+                f"{arguments[argument]!r} and {name!r} are both {argument!r} in a SavedModel. Rename one."
+            )
+        arguments[argument] = name
+    tensors = {
+        argument: tf.TensorSpec([None, *specs[name].shape], tf.as_dtype(specs[name].dtype), argument)
+        for argument, name in arguments.items()
+    }
+    return Signature(arguments, tensors)
+
+
+def _argument(name: str) -> str:
+    """A name of a parameter: with others, TensorFlow or Python would rename it or refuse it."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    name = name if name[:1].isalpha() else f"arg_{name}"
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def _function(compute: Callable[[Features], Features], signature: Signature) -> Any:
+    def signed(**given: Any) -> Features:
+        return compute({name: given[argument] for argument, name in signature.inputs.items()})
+
+    try:
+        return tf.function(signed, autograph=False).get_concrete_function(**signature.specs)
+    except InfeedError:
+        raise
+    except Exception as e:  # whatever JAX raises: the same function has run with a fixed number of rows
+        reason = str(e).strip().partition("\n")[0]
+        raise ExportError(
+            f"the model cannot be converted for any number of rows: {reason.rstrip('.')}. Take the number of rows from "
+            "x.shape[0], not from len(x), and use it only in shapes."
+        ) from e
+
+
+def _named(numbers: Any, labels: Labels) -> Any:
+    """The names of classes; "" for a number without one."""
+    places = tf.cast(numbers, tf.int64) - labels.base
+    known = (places >= 0) & (places < len(labels.names))
+    names = tf.gather(tf.constant(labels.names), tf.where(known, places, tf.zeros_like(places)))
+    return tf.where(known, names, tf.constant(""))
+
+
+@dataclass(frozen=True)
+class ServedExamples:
+    """The first records of an input, in every form in which a served model takes them.
+
+    arrays: name -> [count, ...], of a batch. serving: None if an export cannot decode records as the input does; then
+    arrays are their only form."""
+
+    arrays: Mapping[str, np.ndarray]
+    count: int
+    serving: Serving | None
+
+    @classmethod
+    def first_of(cls, source: Input, needed: Collection[str], count: int) -> "ServedExamples":
+        """Up to `count` records of an input that has them in its first batch. needed: the arrays of the model."""
+        batches = source.batches(source.info.start)
+        batch = next(batches)
+        getattr(batches, "close", lambda: None)()
+        rows = np.flatnonzero(batch[MASK] > 0)[:count]
+        arrays = {name: leaf[rows] for name, leaf in named_leaves(dict(batch)).items()}
+        return cls(arrays, len(rows), _serving(source if INDEX in arrays else None, needed))
+
+    def tolerances(self, tolerance: float) -> dict[str, float]:
+        """By signature. tolerance: of one that decodes no images."""
+        images = self.serving is not None and decodes_images(self.serving)
+        decoded = max(tolerance, IMAGE_TOLERANCE) if images else tolerance
+        return {SERVING_DEFAULT: decoded, FEATURES: decoded, ARRAYS: tolerance}
+
+    def inputs(self, signatures: Mapping[str, Signature], count: int) -> dict[str, dict[str, Any]]:
+        """signature -> argument -> the values of the first `count` records. Raises as Serving.payloads."""
+        found: dict[str, Mapping[str, Any]] = {ARRAYS: self.arrays}
+        if self.serving is not None:
+            payloads = self.serving.payloads(self.arrays[INDEX].tolist())
+            found[SERVING_DEFAULT] = {self.serving.kind: payloads}
+            found[FEATURES] = self.serving.stored_features(payloads)
+        return {
+            name: {argument: found[name][key][:count] for argument, key in signature.inputs.items()}
+            for name, signature in signatures.items()
+        }
+
+
+def make_export(
+    options: ExportOptions,
+    served: ServedModel,
+    labels: Mapping[str, Labels],
+    origin: ExportOrigin,
+    arrays: Iterable[tuple[str, np.ndarray]],
+    predicted: Predicted,
+    examples: ServedExamples,
+    check: Callable[[], None],
+) -> ExportResult:
+    """Makes and publishes one export.
+
+    labels: those of the options that have names. arrays: of the model, by name. predicted: of these examples.
+    check: called now and then; may raise."""
+    exports = Exports(options.path)
+    count = min(len(predicted), examples.count)
+    if not count:
+        raise ExportError(
+            "the evaluation split begins without a good record to verify the export with. Give another split."
+        )
+    with exports.unpublished() as scratch:
+        directory = scratch / "model"
+        signatures = write_saved_model(str(directory), served, arrays, examples.serving, labels, options.platforms)
+        expected = _expected(served, labels, predicted[:count])
+        inputs = examples.inputs(signatures, count)
+        most = examples.tolerances(options.tolerance)
+        apart = verify(str(directory), str(scratch), inputs, expected, tolerances=most, check=check)
+        found = [f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()]
+        log.info(
+            "export: a process without JAX predicts %d records as predict does, in batches of %s; largest "
+            "differences: %s",
+            count, ", ".join(map(str, BATCH_SIZES)), ", ".join(found),
+        )  # fmt: skip
+        tolerance = {name: most[name] for name in apart}
+        verified = {"records": count, "batch_sizes": BATCH_SIZES, "tolerance": tolerance, "difference": apart}
+        facts = _signature_facts(signatures, expected)
+        extra = options.assets_extra or {}
+        named = {key: asdict(found) for key, found in labels.items()}
+        told = {"origin": asdict(origin), "signatures": facts, "labels": named, "versions": versions()}
+        write_description(directory, told | {"verified": verified, "assets_extra": [*extra]})
+        for name, path in extra.items():
+            copy_file(str(path), str(directory / EXTRA / name))
+        check()
+        path = exports.publish(directory)
+    log.info("export: published the model of step %d in %s", origin.step, path)
+    if options.keep is not None:
+        try:
+            exports.keep(options.keep)
+        except StorageError as e:
+            log.warning("export: cannot remove older exports: %s", e)
+    return ExportResult(path, origin.step, max(apart.values()))
+
+
+def _expected(served: ServedModel, labels: Mapping[str, Labels], predicted: Predicted) -> dict[str, np.ndarray]:
+    """What the export has to answer: predictions, and names of classes."""
+    expected = {name: np.stack([record[name] for record in predicted]) for name in served.predictions}
+    for key, given in labels.items():
+        names = dict(enumerate(given.names, given.base))
+        classes = [names.get(number, "").encode() for number in expected[key].tolist()]
+        expected[CLASS_NAME.format(key)] = np.array(classes, object)
+    return expected
+
+
+def _serving(source: Any, needed: Collection[str]) -> Serving | None:
+    """How an export decodes records to the arrays `needed`; None, which the log explains, if it cannot."""
+    serving = source.serving(list(needed)) if hasattr(source, "serving") else None
+    if serving is None or isinstance(serving.rows.layout, np.dtype):
+        log.info("export: its records are neither Examples nor files, so it takes only arrays")
+        return None
+    if ops := ops_without_graph(serving):
+        log.warning("%s", arrays_only(ops))
+        return None
+    return serving
+
+
+def _signature_facts(signatures: Mapping[str, Signature], predictions: Mapping[str, Any]) -> dict[str, Any]:
+    """Per signature its inputs, argument -> name, shape and dtype; and the predictions, name -> shape and dtype."""
+    outputs = {
+        name: {"shape": list(value.shape[1:]), "dtype": "string" if value.dtype == object else str(value.dtype)}
+        for name, value in predictions.items()
+    }
+    facts = {}
+    for name, signature in signatures.items():
+        inputs = {
+            argument: {"name": signature.inputs[argument], "shape": list(spec.shape[1:]), "dtype": spec.dtype.name}
+            for argument, spec in signature.specs.items()
+        }
+        facts[name] = {"inputs": inputs, "predictions": outputs}
+    return facts
+
+
+def write_description(saved_model: Path, description: Mapping[str, Any]) -> None:
+    """Writes the file; other files in assets.extra stay."""
+    directory = saved_model / EXTRA
+    directory.mkdir(exist_ok=True)
+    (directory / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
