@@ -67,7 +67,7 @@ def test_the_traceback_of_an_interrupt_shows_only_user_frames(shown):
 
 
 def test_an_error_without_user_frames_keeps_all_frames(shown, tmp_path):
-    code = compile("from pipeline.sources.open_dataset import open_dataset\nopen_dataset(path, 'train')", "<unknown>", "exec")
+    code = compile("from infeed import open_dataset\nopen_dataset(path, 'train')", "<unknown>", "exec")
     with pytest.raises(Exception, match=r"manifest\.json does not exist") as caught:
         exec(code, {"path": tmp_path})
     caught.value.__traceback__ = caught.tb.tb_next

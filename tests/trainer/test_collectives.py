@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from trainer.config import partition_rules
-from trainer.loop.train import training_step
+from trainer.loop.train_loop import training_step
 from trainer.models.transformer import Transformer
 from trainer.nnx_task import nnx_task
 from trainer.trainer import Trainer

@@ -24,7 +24,7 @@ from trainer.loop.evaluate import compare_paddings
 from trainer.loop.evaluation import Evaluation
 from trainer.loop.job import Job
 from trainer.loop.session import open_session
-from trainer.loop.train import training_step
+from trainer.loop.train_loop import training_step
 from trainer.mesh.placement import Placement
 from trainer.metrics.binary import AUC
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass

@@ -26,8 +26,8 @@ class Doing(NamedTuple):
     grace: float = ASKED_SECONDS
 
 
-class Dispatches:
-    """The dispatches of one loop. The main thread sets `launched`, calls `finish`, and sets `at` to what it does
+class Dispatching:
+    """A loop of dispatches. The main thread sets `launched`, calls `finish`, and sets `at` to what it does
     meanwhile."""
 
     DEVICES, INPUT, WORK = "waiting for its devices", "waiting for its input", "at the work between two dispatches"
@@ -64,7 +64,7 @@ class Dispatches:
         return statistics.median(recent) * max(1, self.launched - self.finished) if len(recent) >= LEAST else 0.0
 
 
-D = TypeVar("D", Doing, Dispatches)
+D = TypeVar("D", Doing, Dispatching)
 
 
 class Activity:
@@ -77,7 +77,7 @@ class Activity:
         self._limits, self._work = limits, limits.work_seconds if limits else math.inf
         self.saved: int | None = None
         self.host_seconds, self._moves = 0.0, 0
-        self._stack: list[Doing | Dispatches] = [Doing("between its dispatches", self._work)]
+        self._stack: list[Doing | Dispatching] = [Doing("between its dispatches", self._work)]
 
     def doing(
         self, what: str, limit: float | None = None, *, waits: bool = False, grace: float = ASKED_SECONDS
@@ -90,9 +90,9 @@ class Activity:
         saves, and waits for other hosts."""
         return self.doing("saving a checkpoint", 2 * self._work, waits=True, grace=2 * self._work)
 
-    def dispatches(self, start: int) -> AbstractContextManager[Dispatches]:
+    def dispatches(self, start: int) -> AbstractContextManager[Dispatching]:
         """The block is a loop from step `start` on."""
-        return self._inside(Dispatches(start, self._limits))
+        return self._inside(Dispatching(start, self._limits))
 
     @contextmanager
     def _inside(self, doing: D) -> Iterator[D]:

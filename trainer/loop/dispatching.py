@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 
-from trainer.hosts.activity import Activity, Dispatches
+from trainer.hosts.activity import Activity, Dispatching
 from trainer.hosts.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
@@ -107,64 +107,79 @@ class DispatchResult:
     scalars: dict[str, Any]
 
 
-class Between(Protocol):
-    """Actions between dispatches, when the carry is available: saving, evaluating, ending early."""
+class Dispatches:
+    """Dispatches every chunk, from step `start` on. Iterating yields the step before each launch and at the end.
 
-    def due(self, step: int, ended: bool, /) -> bool:
-        """Whether to pause at this step. Asked before every dispatch, again at the same step if an Ending ended the
-        wait for the input, and at the last step once the input has `ended`."""
-        ...
+    There the carry is available, and may be replaced. Each launch is followed by `record` of the dispatch before it, so
+    the devices never wait for the host; `settle` records the one that runs. An Ending while the input is late yields
+    the same step again. ended: whether no chunk is left. launched: the number of dispatches.
+    read: makes a result of what the program returned; default: its own."""
 
-    def act(self, step: int, carry: Any, /) -> tuple[Any, bool]:
-        """The carry to continue with, and whether to continue. `on_result` has had all earlier steps."""
-        ...
+    def __init__(
+        self,
+        carry: Any,
+        start: int,
+        chunks: Iterable[Chunk],
+        program: Program,
+        record: Callable[[DispatchResult], None],
+        read: Callable[[list[Any], bool], Any] | None = None,
+    ) -> None:
+        self.carry, self.step = carry, start
+        self.launched, self.ended = 0, False
+        self._chunks, self._program = iter(chunks), program
+        self._record, self._read = record, read or program.read
+        self._running: _Launched | None = None
+        self._activity = getattr(chunks, "activity", Activity())
+        self._doing = Dispatching(start, None)
+        self._copies = (
+            jax.default_backend() != "cpu"
+        )  # on the CPU, results are in host memory; copying costs 10 us each
 
+    def __iter__(self) -> Iterator[int]:
+        with self._activity.dispatches(self.step) as self._doing:
+            yield self.step
+            while not self.ended:
+                try:
+                    self._doing.at = self._doing.INPUT
+                    chunk = next(self._chunks, None)
+                except Ending:  # raised while the input was late: whoever iterates saves all progress
+                    yield self.step
+                    continue
+                if chunk is None:
+                    self.settle()  # so that this host knows what was decided before it asks again
+                    self.ended = True
+                else:
+                    self.launch(chunk)
+                    del chunk  # its batches are the devices'
+                yield self.step
 
-def run(
-    carry: Any,
-    start: int,
-    chunks: Iterable[Chunk],
-    program: Program,
-    on_result: Callable[[DispatchResult], None],
-    between: Between | None = None,
-) -> tuple[Any, int]:
-    """Runs every chunk from step `start` on; returns the carry at the end and its step.
+    def launch(self, chunk: Chunk) -> None:
+        """Launches a dispatch without waiting, then records the one before it."""
+        self._doing.at = self._doing.DEVICES
+        with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
+            self.carry, returned = self._program(self.carry, chunk.batches, chunk.stacked)
+        for leaf in jax.tree.leaves(returned) if self._copies else ():
+            leaf.copy_to_host_async()
+        self.launched += 1
+        self.step = self._doing.launched = chunk.start + chunk.length
+        before, self._running = self._running, _Launched(chunk.start, chunk.length, chunk.stacked, returned)
+        self._finish(before)
 
-    `on_result` gets all results in order, each while the next dispatch runs, so the device never waits for the
-    host. The activity of a Feeder is told how far the dispatches are."""
-    pending: _Launched | None = None
-    step, source, ended = start, iter(chunks), False
-    copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
-    activity = getattr(chunks, "activity", Activity())
-    with activity.dispatches(start) as doing:
-        while True:
-            if between is not None and between.due(step, ended):
-                pending = _reported(pending, on_result, activity, doing)
-                carry, go_on = between.act(step, carry)
-                if not go_on:
-                    break
-            if ended:
-                break
-            try:
-                doing.at = doing.INPUT
-                chunk = next(source, None)
-            except Ending:  # raised while the input was late: the pauses save all progress
-                continue
-            if chunk is None:
-                # So that this host knows what was decided before it asks again.
-                pending, ended = _reported(pending, on_result, activity, doing), True
-                continue
-            doing.at = doing.DEVICES
-            with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
-                carry, scalars = program(carry, chunk.batches, chunk.stacked)
-            for leaf in jax.tree.leaves(scalars) if copies else ():
-                leaf.copy_to_host_async()
-            step = doing.launched = chunk.start + chunk.length
-            _reported(pending, on_result, activity, doing)
-            pending = _Launched(chunk.start, chunk.length, partial(program.read, scalars, chunk.stacked))
-            del chunk  # its batches are the devices'
-        _reported(pending, on_result, activity, doing)
-    return carry, step
+    def settle(self) -> None:
+        """Waits for the dispatch that runs, and records it."""
+        running, self._running = self._running, None
+        self._finish(running)
+
+    def _finish(self, dispatch: "_Launched | None") -> None:
+        if dispatch is None:
+            return
+        self._doing.at = self._doing.DEVICES
+        values = self._read(dispatch.returned, dispatch.stacked)
+        began = time.perf_counter()
+        self._doing.finish(dispatch.start + dispatch.length, began)
+        self._doing.at = self._doing.WORK
+        self._record(DispatchResult(dispatch.start, dispatch.length, values))
+        self._activity.host_seconds += time.perf_counter() - began
 
 
 class _Launched(NamedTuple):
@@ -172,17 +187,5 @@ class _Launched(NamedTuple):
 
     start: int
     length: int
-    read: Callable[[], Any]
-
-
-def _reported(
-    pending: _Launched | None, on_result: Callable[[DispatchResult], None], activity: Activity, doing: Dispatches
-) -> None:
-    if pending:
-        doing.at = doing.DEVICES
-        result = DispatchResult(pending.start, pending.length, pending.read())
-        began = time.perf_counter()
-        doing.finish(result.start + result.length, began)
-        doing.at = doing.WORK
-        on_result(result)
-        activity.host_seconds += time.perf_counter() - began
+    stacked: bool
+    returned: list[Any]

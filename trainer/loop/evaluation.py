@@ -15,7 +15,7 @@ from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.callbacks import EvaluationEnd
 from trainer.inputs import InputFn
-from trainer.loop.dispatching import Steps, run
+from trainer.loop.dispatching import Steps
 from trainer.loop.exact_epoch import EpochTotals, OnCounted, OnRecords
 from trainer.loop.export import export
 from trainer.loop.job import Job, OpenedInput
@@ -86,9 +86,16 @@ class Evaluation:
         padding_kind = self._job.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
-        with self._session.feeding(self._program, opened, opened.source.info.start, self._steps) as feeder:
+        position = opened.source.info.start
+        with self._session.dispatching(self._program, carry, opened, position, self._steps, sums.add) as (
+            dispatches,
+            _,
+        ):
             started = time.perf_counter()
-            carry, _ = run(carry, 0, feeder, self._program, on_result=sums.add, between=self._session)
+            for _ in dispatches:
+                if not dispatches.ended:
+                    self._session.end_if_preempted()
+        carry = dispatches.carry
         self.state = with_model(self.state, model, carry.variables)
         epoch = sums.epoch
         sums.check(self._job.task.target, NOT_THE_SPLITS)

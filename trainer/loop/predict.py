@@ -5,7 +5,6 @@ All hosts make the same number of dispatches: the sums that prove the epoch are 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,9 +21,9 @@ from pipeline.user_code import ShortErrors
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.config import TrainerConfig
 from trainer.inputs import INDEX, MASK, InputFn
-from trainer.loop.dispatching import Steps
+from trainer.loop.dispatching import Dispatches, DispatchResult, Steps
 from trainer.loop.exact_epoch import ExactEpoch
-from trainer.loop.feed import Chunk, Feeder
+from trainer.loop.feed import Feeder
 from trainer.loop.job import Job, OpenedInput
 from trainer.loop.session import Session, open_session, restore
 from trainer.mesh.batch_spec import check_is_mapping
@@ -93,7 +92,7 @@ class Prediction:
         job = session.job
         self.variables, self._session, self._opened = variables, session, opened
         self._epoch = ExactEpoch(opened.source)
-        self._given = self._dispatches = 0
+        self._given = 0
         place = job.placement
         step = predict_step(job.traced_task, keys, place.axes)
         batch = place.global_struct(opened.struct, opened.global_batch)
@@ -115,68 +114,61 @@ class Prediction:
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
         stops before the end and another one does not."""
         source, session = self._opened.source, self._session
-        with (
-            session.feeding(self._program, self._opened, source.info.start, self._steps) as feeder,
-            session.activity.doing("with the consumer of its predictions", math.inf, grace=math.inf),
-        ):
-            pending = None
+        results = list[DispatchResult]()
+        with session.dispatching(
+            self._program, self.variables, self._opened, source.info.start, self._steps, results.append, read=self._read
+        ) as (dispatches, feeder):
             try:
-                for chunk in feeder:
-                    session.due(chunk.start)
-                    given = self._dispatch(chunk)
-                    if pending:
-                        yield from self._read(*pending)
-                    pending = (chunk, given)
+                for _ in dispatches:
+                    self.variables = dispatches.carry
+                    if dispatches.ended:
+                        break
+                    session.end_if_preempted()
+                    with session.activity.doing("with the consumer of its predictions", math.inf, grace=math.inf):
+                        yield from self._records(results)
             except GeneratorExit:
-                self._stop_together(feeder)
+                self._stop_together(dispatches, feeder)
                 raise
-            session.exchange.tell("dispatches", self._dispatches)  # for hosts that stop early
-            last = self._read(*pending) if pending else iter(())
+            session.exchange.tell("dispatches", dispatches.launched)  # for hosts that stop early
+            last = self._records(results)
             returned = f"{self._given} predictions were returned before this was known: do not use them"
             self._epoch.check("prediction", returned)
             if masked := self._epoch.masked:
                 log.warning("prediction: left out %s, predicted %d", counted(masked, "bad record"), self._epoch.records)
         yield from last
 
-    def _dispatch(self, chunk: Chunk) -> list[Any]:
-        with self._predicting():
-            self.variables, given = self._program(self.variables, chunk.batches, chunk.stacked)
-        self._dispatches += 1
-        for leaf in jax.tree.leaves(given):
-            leaf.copy_to_host_async()
-        return given
+    def _read(self, returned: list[Any], stacked: bool) -> dict[str, Any]:
+        """The rows of a dispatch on this host, whose proof is added to that of the epoch."""
+        for step in returned:
+            self._epoch.add(jax.device_get(step[PROOF]))
+        steps = [jax.tree.map(lambda leaf: _on_this_host(leaf, stacked), step[ROWS]) for step in returned]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
 
-    def _predicting(self) -> AbstractContextManager[None]:
-        return self._session.activity.doing("waiting for its devices to predict", waits=True)
+    def _records(self, results: list[DispatchResult]) -> Iterator[dict[str, Any]]:
+        """Those of the results, which it takes out."""
+        while results:
+            rows = results.pop(0).scalars
+            counted = np.flatnonzero(rows.pop(MASK) > 0)
+            leaves, tree = jax.tree.flatten(rows)
+            for row in counted.tolist():
+                if self._session.supervisor.alone:  # the consumer may be slow
+                    self._session.supervisor.check_asked()
+                self._given += 1
+                yield tree.unflatten([leaf[row] for leaf in leaves])
 
-    def _read(self, chunk: Chunk, given: list[Any]) -> Iterator[dict[str, Any]]:
-        with self._predicting():
-            for step in given:
-                self._epoch.add(jax.device_get(step[PROOF]))
-            steps = [jax.tree.map(lambda leaf: _on_this_host(leaf, chunk.stacked), step[ROWS]) for step in given]
-        rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
-        return self._records(rows, np.flatnonzero(rows.pop(MASK) > 0))
-
-    def _records(self, rows: dict[str, Any], counted: np.ndarray) -> Iterator[dict[str, Any]]:
-        leaves, tree = jax.tree.flatten(rows)
-        for row in counted.tolist():
-            if self._session.supervisor.alone:  # the consumer may be slow
-                self._session.supervisor.check_asked()
-            self._given += 1
-            yield tree.unflatten([leaf[row] for leaf in leaves])
-
-    def _stop_together(self, feeder: Feeder) -> None:
+    def _stop_together(self, dispatches: Dispatches, feeder: Feeder) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them forever."""
         exchange, seconds = self._session.exchange, self._session.supervisor.host_seconds / 2
-        made = exchange.gather("dispatches", self._dispatches, seconds)
+        made = exchange.gather("dispatches", dispatches.launched, seconds)
         if len(made) < exchange.count:
             raise HostError(
-                f"it stopped iterating over its predictions after {self._dispatches} dispatches, but other hosts "
+                f"it stopped iterating over its predictions after {dispatches.launched} dispatches, but other hosts "
                 f"continued for {seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
                 "on every host; if an error stopped this one, see its log."
             )
-        missing = max(made.values()) - self._dispatches
-        jax.block_until_ready([self._dispatch(next(feeder)) for _ in range(missing)])
+        for _ in range(max(made.values()) - dispatches.launched):
+            dispatches.launch(next(feeder))
+        dispatches.settle()
 
 
 def _on_this_host(array: Array, stacked: bool) -> np.ndarray:

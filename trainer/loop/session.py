@@ -1,28 +1,25 @@
-"""The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end.
+"""The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end; and what a
+call that trains nothing restores."""
 
-And the state that it begins with: a new one, or that of a checkpoint."""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pipeline.description import Describe
-from pipeline.errors import CheckpointError, FingerprintError
-from trainer.checkpointing.kept_data import as_in_run, has_new_head
+from pipeline.errors import CheckpointError
+from trainer.checkpointing.kept_data import as_in_run
 from trainer.checkpointing.listing import find_elsewhere
-from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
+from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.checkpointing.orbax_paths import check_directory
 from trainer.checkpointing.owner import Ownership, claim
-from trainer.checkpointing.warm_start import WarmStart
-from trainer.checkpointing.warm_start_loading import plan_loading
 from trainer.hosts.activity import Activity
 from trainer.hosts.exchange import Exchange, SharedDecisions
 from trainer.hosts.exits import Check, ending
 from trainer.hosts.signals import WATCHER
 from trainer.hosts.supervisor import AGAIN, Supervisor
-from trainer.inputs import Input, InputFn
-from trainer.loop.dispatching import Steps
+from trainer.inputs import InputFn
+from trainer.loop.dispatching import Dispatches, DispatchResult, Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.job import Job, Mode, OpenedInput
 from trainer.loop.preflight import agree, facts_of
@@ -30,13 +27,12 @@ from trainer.loop.program import Program
 from trainer.reports.workdir import CHECKPOINTS
 from trainer.task import TrainState
 
-ORDER_SETTINGS = ("global_batch_size", "seed")  # they determine the order of a recipe's records
 OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
 
 
 @dataclass
 class Session:
-    """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted.
+    """The session's parts.
 
     describe: what describes the model, once that is known."""
 
@@ -112,20 +108,30 @@ class Session:
             self.supervisor.check_asked()
         self.supervisor.check_failed()
 
+    def end_if_preempted(self) -> None:
+        """Raises an Ending if a host was asked to end, on all hosts before the same dispatch."""
+        if (decision := self.decisions.poll()).preempted:
+            raise ending(f"{decision.stop}; {AGAIN}", decision.interrupted, together=True)
+
     @contextmanager
-    def feeding(
+    def dispatching(
         self,
         program: Program,
+        carry: Any,
         opened: OpenedInput,
         position: Any,
         steps: Steps,
+        record: Callable[[DispatchResult], None],
         *,
+        read: Callable[[list[Any], bool], Any] | None = None,
         late: Check | None = None,
         ends: bool = False,
-    ) -> Iterator[Feeder]:
-        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read.
+    ) -> Iterator[tuple[Dispatches, Feeder]]:
+        """The dispatches of `steps` from the input's `position` on, and what feeds them. The program compiles while the
+        first batches are read.
 
-        late: called while a chunk is waited for; may raise (default: check). ends: whether the input may end before."""
+        record, read: see Dispatches. late: called while a chunk is waited for; may raise (default: check). ends:
+        whether the input may end before."""
         # Hosts compare what a program delivers, which each of them runs completely.
         common = self.exchange.common_end() if ends or opened.source.info.is_program else None
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
@@ -134,17 +140,7 @@ class Session:
         with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
             with self.activity.doing("compiling"):
                 program.compile(steps.compiled)
-            yield feeder
-
-    def due(self, _: int, ended: bool = False) -> bool:
-        """See Between. Raises an Ending, on all hosts before the same dispatch."""
-        if not ended and (decision := self.decisions.poll()).preempted:
-            raise ending(f"{decision.stop}; {AGAIN}", decision.interrupted, together=True)
-        return False
-
-    def act(self, _: int, carry: Any) -> tuple[Any, bool]:
-        """See Between; never due."""
-        return carry, True
+            yield Dispatches(carry, steps.start, feeder, program, record, read), feeder
 
 
 @contextmanager
@@ -165,56 +161,6 @@ def open_session(job: Job) -> Iterator[Session]:
         yield Session(job, supervisor, decisions, checkpoints, ownership)
         supervisor.check_asked()  # a request after the end of the loop; nothing is lost
     supervisor.check_asked()  # or while the last checkpoint was written
-
-
-@dataclass(frozen=True)
-class Begun:
-    """The state and the input's position after `step`, before the first step to train. run: that saved them, if known.
-
-    changes: what differs from when they were saved. productive_seconds: see Goodput."""
-
-    step: int
-    state: TrainState
-    position: Any
-    productive_seconds: float = 0.0
-    run: str | None = None
-    changes: tuple[str, ...] = ()
-
-
-def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStart) -> Begun:
-    """Of a new model if `step` is 0, else of the checkpoint of that step."""
-    job = session.job
-    if step == 0:
-        new_head = has_new_head(warm_start, opened.description, job.target)
-        plan = plan_loading(warm_start, job.abstract_state(opened), new_head) if warm_start.init_from else None
-        state = job.fresh_state(opened)
-        return Begun(0, plan.into(state, job.task, job.placement) if plan else state, opened.source.info.start)
-    saved, config = session.checkpoints.restore(step, job.abstract_state(opened)), job.config.to_json()
-    position = resumed_position(opened.source, saved, config)
-    changes = tuple(saved.changes(config))
-    return Begun(step, saved.state, position, saved.productive_seconds, saved.run, changes=changes)
-
-
-def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> Any:
-    """The input's position at the saved step. config: the settings of this run, as JSON.
-
-    Raises FingerprintError, with the settings to resume with, if the data or their order have changed."""
-    try:
-        return source.restore(saved.input_state)
-    except FingerprintError as error:
-        changed = [name for name in ORDER_SETTINGS if saved.config.get(name) != config[name]]
-        if saved.input_state.get("fingerprint") != source.info.fingerprint or not changed:
-            raise FingerprintError(
-                f"the checkpoint of step {saved.step} does not fit this input: {error} On the command line, resume "
-                "with the --data-dir and --train-split that it was trained on; another --workdir starts over."
-            ) from error
-        then, now = ([f"{name}={values.get(name)}" for name in changed] for values in (saved.config, config))
-        flags = " ".join(f"--{name.replace('_', '-')} {saved.config.get(name)}" for name in changed)
-        raise FingerprintError(
-            f"the checkpoint of step {saved.step} was trained with {', '.join(then)}, this run has {', '.join(now)}, "
-            f"which changes the order of records. Resume with {flags} ({', '.join(then)} in the TrainerConfig), or "
-            "start over in another --workdir (workdir)."
-        ) from error
 
 
 class Restored(NamedTuple):

@@ -1,72 +1,234 @@
-"""The loop of training: what the host does with the result of each dispatch, and between two dispatches."""
+"""The loop of training: dispatches, and what the host does between two of them."""
 
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 
 import jax
 
 from pipeline.logs import logger
+from pipeline.sizes import counted
 from pipeline.storage.storage import join
 from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
 from trainer.checkpointing.manager import Saved
-from trainer.config import seconds_of
-from trainer.hosts.exchange import Decision, Exchange
-from trainer.loop.dispatching import MEASURED_STEPS, DispatchResult
+from trainer.hosts.exits import ending
+from trainer.loop.begin import Begun
+from trainer.loop.dispatching import Dispatches, DispatchResult, Marks, Steps
 from trainer.loop.evaluate import PeriodicEvaluations
-from trainer.loop.job import OpenedInput
-from trainer.loop.program import Program
-from trainer.loop.session import Begun, Session
+from trainer.loop.job import Job, OpenedInput
+from trainer.loop.program import PEAKS, Program
+from trainer.loop.schedule import Pace, Schedule
+from trainer.loop.session import Session
 from trainer.loop.train_monitor import Recorder, TrainMonitor
 from trainer.reports.profile import Profile
+from trainer.reports.progress import NOTABLE, StepSize
 from trainer.reports.segments import read_history
-from trainer.results import Goodput
-from trainer.task import TrainState
+from trainer.results import Goodput, TrainResult
+from trainer.step.steps import train_step
+from trainer.task import Step, TrainState
+
+NOTABLE_SECONDS = 5.0  # of waiting for the input
 
 log = logger("trainer")
 
 
-class Pace:
-    """iterations_per_loop="10s": measures single steps, and chooses how many steps of `seconds` in total all hosts make
-    per dispatch.
-
-    limit: reduces a number of steps to what fits a dispatch."""
+class Training:
+    """A run from the state `begun` to step `end`; None: to the end of the input. evaluations: those in between."""
 
     def __init__(
-        self, seconds: float, limit: Callable[[int], int], clock: Callable[[], float] = time.perf_counter
+        self,
+        session: Session,
+        opened: OpenedInput,
+        begun: Begun,
+        end: int | None,
+        evaluations: PeriodicEvaluations | None,
     ) -> None:
-        self._seconds, self._limit, self._clock = seconds, limit, clock
-        self._settled = threading.Event()
-        self._observed_at: list[float] = []
-        self._steps = 1
+        job, config, start = session.job, session.job.config, begun.step
+        self._session, self._opened, self._begun, self._end = session, opened, begun, end
+        self._writes = jax.process_index() == 0 and not config.fast_dev_run
+        self._first_began = first_began(config.workdir, time.time()) if self._writes else None
+        self._evaluations = evaluations
+        self._profile = Profile(config, start, end)
+        every = [n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n]
+        marks, limit = Marks(every, self._profile.stops), partial(job.steps_per_dispatch, opened, every)
+        self._pace = Pace(config.loop_seconds, limit) if config.loop_seconds else None
+        k = 1 if self._pace else limit()
+        self._program = job.program(training_step(job), begun.state, opened, k)
+        pace = self._pace
+        self._steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
 
-    def steps(self) -> int:
-        """The steps per dispatch; the feeder's thread waits here until they are settled."""
-        self._settled.wait()
-        return self._steps
+    def run(self) -> TrainResult:
+        """Trains. Raises an Ending if the run was preempted, with all progress saved."""
+        with self._dispatching() as dispatches:
+            for step in dispatches:
+                self._session.checkpoints.settle()
+                due = self._schedule.due(step, dispatches.ended)
+                if due.pause:
+                    dispatches.settle()
+                    self._profile.at(step)
+                if due.save:
+                    self._save(step, dispatches.carry)
+                    self._schedule.saved(step)
+                if due.evaluate:
+                    dispatches.carry = self._evaluate(step, dispatches.carry, due.ends)
+                if due.set_pace:
+                    self._set_pace()
+                if self._schedule.stopped.stop:
+                    break
+            self._recorder.end(self._schedule.stopped)
+            self._session.checkpoints.settle(wait=True)
+        self._say_end(dispatches.step)
+        return self._result(dispatches.step, dispatches.carry)
 
-    def observe(self) -> None:
-        """Records the end of a single step."""
-        if not self._settled.is_set():
-            self._observed_at.append(self._clock())
+    @contextmanager
+    def _dispatching(self) -> Iterator[Dispatches]:
+        """The dispatches, with their program compiled. The history gets the start of the run, and why it failed."""
+        session, opened, begun, end = self._session, self._opened, self._begun, self._end
+        size = _step_size(session.job, self._program)  # before the log line: tracing may fail
+        self._say_beginning()
+        with ExitStack() as stack:
+            self._recorder = stack.enter_context(Recorder(session.job, opened.source, session.ownership.fence))
+            self._recorder.start(begun.step, begun.position, begun.run)
+            if self._pace:
+                stack.callback(self._pace.settle, 1)  # the feeder's thread may be waiting for it
+            dispatches, feeder = stack.enter_context(
+                session.dispatching(
+                    self._program,
+                    begun.state,
+                    opened,
+                    begun.position,
+                    self._steps,
+                    self._record,
+                    late=session.check_late,
+                    ends=end is None,
+                )
+            )
+            hint = self._recorder.hint
+            self._monitor = stack.enter_context(TrainMonitor(session, feeder, size, begun, end, hint=hint))
+            stack.enter_context(self._profile)
+            if jax.process_index() == 0:
+                session.checkpoints.on_complete = self._completed
+            session.activity.saved = begun.step or None
+            self._schedule = self._new_schedule()
+            yield dispatches
 
-    def agree(self, exchange: Exchange, seconds: float) -> int:
-        """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
-        return exchange.from_host_0("pace", self._measured, seconds)
+    def _new_schedule(self) -> Schedule:
+        """Its clock begins when the program is compiled."""
+        session, start, evaluations = self._session, self._begun.step, self._evaluations
+        # A run may resume at the end of its input, before the evaluation that was due there.
+        was_evaluated = not start or session.checkpoints.was_evaluated(start)
+        return Schedule(
+            session.job.config,
+            session.decisions,
+            start,
+            self._end,
+            evaluated=start if was_evaluated else start - 1,
+            evaluate_every=evaluations and (evaluations.every_steps or 0),
+            stops=self._profile.stops,
+        )
 
-    def _measured(self) -> int:
-        if len(self._observed_at) < 2:  # the first step includes one-time costs
-            return 1
-        step_seconds = (self._observed_at[-1] - self._observed_at[0]) / (len(self._observed_at) - 1)
-        return self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))
+    def _record(self, result: DispatchResult) -> None:
+        """Handles the result of a dispatch. NanError for a step with non-finite values, if these end the run."""
+        end = result.start + result.length
+        self._recorder.reached(end)
+        speed, reports = self._monitor.observe(result), self._monitor.reports
+        self._session.call_back("on_loop_end", LoopEnd(end, result.scalars, reports, self._schedule.stop, speed))
+        if self._pace:
+            self._pace.observe()
 
-    def settle(self, steps: int) -> None:
-        """Lets the feeder continue."""
-        self._steps = steps
-        self._settled.set()
+    @property
+    def _productive_seconds(self) -> float:
+        """See Goodput; up to the last result."""
+        return self._begun.productive_seconds + self._monitor.productive_seconds
+
+    def _save(self, step: int, state: TrainState) -> None:
+        """Starts to write a checkpoint; a fast_dev_run writes none."""
+        config, source, monitor = self._session.job.config, self._opened.source, self._monitor
+        if config.fast_dev_run:
+            return
+        with monitor.saving():
+            monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
+            position = source.state(source.advance(self._begun.position, step - self._begun.step))
+            seconds, run = self._productive_seconds, self._recorder.run
+            saved = Saved(step, state, position, config.to_json(), productive_seconds=seconds, run=run)
+            self._session.checkpoints.save(saved, partial(monitor.check.for_save, step, state))
+            self._session.call_back("on_checkpoint", CheckpointEnd(step, state, monitor.reports, self._schedule.stop))
+
+    def _completed(self, step: int) -> None:
+        path = join(self._session.checkpoints.directory, str(step))
+        self._session.call_back("on_checkpoint_complete", CheckpointComplete(step, path, self._monitor.reports))
+
+    def _evaluate(self, step: int, state: TrainState, final: bool) -> TrainState:
+        """The state in other arrays, after an evaluation that consumes its own."""
+        assert self._evaluations
+        with self._monitor.away():
+            return self._evaluations(step, state, self._schedule.stop, final=final)
+
+    def _set_pace(self) -> None:
+        """Makes later dispatches as long as the hosts agree on."""
+        assert self._pace
+        config = self._session.job.config
+        k = self._pace.agree(self._session.exchange, config.stall_seconds)
+        log.info("%d steps per dispatch, for %s", k, config.iterations_per_loop)
+        with self._monitor.away():
+            self._program.lengthen(k)
+            self._pace.settle(k)
+            with self._session.activity.doing("compiling"):
+                self._program.compile({k})
+
+    def _say_beginning(self) -> None:
+        job, begun, program = self._session.job, self._begun, self._program
+        log.info(
+            "training steps %d to %s: %s parameters, batch %d on %s, %s steps per dispatch%s",
+            begun.step,
+            "the end of the input" if self._end is None else self._end,
+            f"{sum(leaf.size for leaf in jax.tree.leaves(begun.state.variables.params)):,}",
+            job.config.global_batch_size,
+            counted(job.placement.mesh.size, f"{jax.default_backend()} device"),
+            f"{job.config.iterations_per_loop} of" if self._pace else program.k,
+            " in one program" if program.scans else "",
+        )
+
+    def _say_end(self, step: int) -> None:
+        """Logs how training ended. Raises an Ending if it was preempted."""
+        source, stopped = self._opened.source, self._schedule.stopped
+        if bad := source.info.quarantine:
+            log.warning("training: %s on this host (%s)", counted(len(bad), "bad record"), source.info.on_error)
+        if unlabelled := self._monitor.unlabelled:
+            log.warning("training: %s had no label, and no part in the loss", counted(unlabelled, "row"))
+        saved = step and not self._session.job.config.fast_dev_run
+        if stopped.stop:
+            how, end = (
+                "which is saved" if saved else "and nothing is saved",
+                self._end or "an input without a known end",
+            )
+            log.warning("%s: training ends at step %d of %s, %s", stopped.stop, step, end, how)
+        elif self._end is None:
+            log.info("the input ended at step %d", step)
+        if stopped.preempted:
+            done = f"step {step} is saved, and the same command resumes from there"
+            done = done if saved else "there was nothing to save: run the same command again"
+            raise ending(f"{stopped.stop}; {done}", stopped.interrupted, together=True)
+
+    def _result(self, step: int, state: TrainState) -> TrainResult:
+        start, monitor, began = self._begun.step, self._monitor, self._first_began
+        speed = monitor.speed(step - start) if step > start else None
+        waited = speed.input_wait * (step - start) / speed.steps_per_second if speed else 0.0
+        if speed and speed.input_wait > NOTABLE and waited > NOTABLE_SECONDS:
+            text = "training waited for its input for %.0f %% of the time. input_workers and cache may help"
+            log.warning(f"{text}: see docs/performance.md", 100 * speed.input_wait)
+        return TrainResult(
+            start,
+            step,
+            state,
+            metrics=monitor.last,
+            speed=speed,
+            executables=len(self._program.executables),
+            stopped=self._schedule.stopped.stop or None,
+            goodput=None if began is None else Goodput(self._productive_seconds, time.time() - began),
+        )
 
 
 def first_began(workdir: str, now: float) -> float:
@@ -77,132 +239,22 @@ def first_began(workdir: str, now: float) -> float:
     return datetime.fromisoformat(starts[0].time).timestamp() if starts else now
 
 
-@dataclass
-class TrainLoop:
-    """Trains from the step in `begun` to `end`, None: to the end of the input. It is the Between of its dispatches.
-
-    began: when training first began in the work directory, as time.time(); None where that is not recorded.
-    evaluations: those in between. stopped: what ended it early, if anything."""
-
-    session: Session
-    opened: OpenedInput
-    begun: Begun
-    end: int | None
-    _: KW_ONLY
-    program: Program
-    monitor: TrainMonitor
-    recorder: Recorder
-    profile: Profile
-    began: float | None
-    pace: Pace | None = None
-    evaluations: PeriodicEvaluations | None = None
-    clock: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
-        start, checkpoints = self.begun.step, self.session.checkpoints
-        self.stopped, self._why = Decision(), ""
-        # A run may resume at the end of its input, before the evaluation that was due there.
-        self._evaluated = start if not start or checkpoints.was_evaluated(start) else start - 1
-        self._saved, self._saved_at = start, self.clock()
-        self._began = self._saved_at
-        if jax.process_index() == 0:
-            checkpoints.on_complete = self._completed
-
-    def stop(self, why: str) -> None:
-        """Requests the end of training. The first reason counts, and only host 0's: others may not see what it sees."""
-        self._why = self._why or why
-
-    @property
-    def productive_seconds(self) -> float:
-        """See Goodput; up to the last result."""
-        return self.begun.productive_seconds + self.monitor.productive_seconds
-
-    def goodput(self, now: float) -> Goodput | None:
-        """Of the work directory. now: as time.time()."""
-        return None if self.began is None else Goodput(self.productive_seconds, now - self.began)
-
-    def observe(self, result: DispatchResult) -> None:
-        """Handles the result of a dispatch. NanError for a step with non-finite values, if these end the run."""
-        end = result.start + result.length
-        self.recorder.reached(end)
-        speed = self.monitor.observe(result)
-        self.session.call_back("on_loop_end", LoopEnd(end, result.scalars, self.monitor.reports, self.stop, speed))
-        if self.pace:
-            self.pace.observe()
-
-    def due(self, step: int, ended: bool) -> bool:
-        """See Between. Saves by steps, by the clock, before an evaluation and at the end."""
-        self.session.checkpoints.settle()
-        if ended and self.end is not None:  # asked before, at its last step
-            return False
-        config, evaluations = self.session.job.config, self.evaluations
-        decision = self.session.decisions.poll(self._decide)
-        if decision.stop:
-            self.stopped = decision
-        ends = self._ends = ended or step == self.end or bool(self.stopped.stop)
-        self._evaluates = (
-            evaluations is not None
-            and not self.stopped.preempted
-            and step > self._evaluated
-            and (ends or _falls_on(step, evaluations.every_steps))
-        )
-        by_steps = _falls_on(step, config.checkpoint_every_steps)
-        self._saves = step > self._saved and (ends or by_steps or decision.save or self._evaluates)
-        measured = self.begun.step + MEASURED_STEPS
-        self._finds_pace = self.pace is not None and step == measured != self.end and not ended
-        return self._saves or self._evaluates or ends or self._finds_pace or step in self.profile.stops
-
-    def act(self, step: int, carry: TrainState) -> tuple[TrainState, bool]:
-        """See Between: does what was due at this step."""
-        self.profile.at(step)
-        if self._saves:
-            self._save(step, carry)
-            self._saved, self._saved_at = step, self.clock()
-        if self._evaluates and self.evaluations:
-            self._evaluated = step
-            with self.monitor.away():
-                carry = self.evaluations(step, carry, self.stop, final=self._ends)
-        if self._finds_pace and self.pace:
-            self._set_pace(self.pace)
-        return carry, not self.stopped.stop
-
-    def _decide(self) -> Decision:
-        if self._why:
-            return Decision(True, self._why)
-        now, config = self.clock(), self.session.job.config
-        if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):
-            return Decision(True, f"max_time={config.max_time} is over")
-        every = config.checkpoint_every
-        return Decision(save=bool(every) and now - self._saved_at >= seconds_of("checkpoint_every", every))
-
-    def _save(self, step: int, state: TrainState) -> None:
-        """Starts to write a checkpoint; a fast_dev_run writes none."""
-        job, source = self.session.job, self.opened.source
-        if job.config.fast_dev_run:
-            return
-        with self.monitor.saving():
-            self.monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
-            position = source.state(source.advance(self.begun.position, step - self.begun.step))
-            seconds, config = self.productive_seconds, job.config.to_json()
-            saved = Saved(step, state, position, config, productive_seconds=seconds, run=self.recorder.run)
-            self.session.checkpoints.save(saved, partial(self.monitor.check.for_save, step, state))
-            self.session.call_back("on_checkpoint", CheckpointEnd(step, state, self.monitor.reports, self.stop))
-
-    def _completed(self, step: int) -> None:
-        path = join(self.session.checkpoints.directory, str(step))
-        self.session.call_back("on_checkpoint_complete", CheckpointComplete(step, path, self.monitor.reports))
-
-    def _set_pace(self, pace: Pace) -> None:
-        """Makes later dispatches as long as the hosts agree on."""
-        config = self.session.job.config
-        k = pace.agree(self.session.exchange, config.stall_seconds)
-        log.info("%d steps per dispatch, for %s", k, config.iterations_per_loop)
-        with self.monitor.away():
-            self.program.lengthen(k)
-            pace.settle(k)
-            with self.session.activity.doing("compiling"):
-                self.program.compile({k})
+def training_step(job: Job) -> Step:
+    """The step function, as configured."""
+    config, placement = job.config, job.placement
+    return train_step(
+        job.traced_task,
+        config.on_nan,
+        accumulate=config.accumulate,
+        unroll=placement.on_cpu,
+        ema_decay=config.ema_decay,
+        axes=placement.axes,
+        apart=placement if job.task.independent_rows else None,
+    )
 
 
-def _falls_on(step: int, every: int | None) -> bool:
-    return every is not None and step % every == 0
+def _step_size(job: Job, program: Program) -> StepSize:
+    devices = job.placement.mesh.devices
+    peak = job.config.peak_tflops or PEAKS.get(devices.flat[0].device_kind)
+    flops = job.task.flops or program.flops() or None
+    return StepSize(job.config.global_batch_size, flops, peak and peak * devices.size)

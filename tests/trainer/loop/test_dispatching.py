@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.loop.dispatching import Marks, plan, run, steps_that_fit
+from trainer.hosts.exits import Preempted
+from trainer.loop.dispatching import Dispatches, Marks, plan, steps_that_fit
 from trainer.loop.feed import Chunk
 
 counts = st.integers(1, 60)
@@ -82,7 +84,8 @@ def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():
         events.append(f"launch {batches[0]}")
         return carry, [{"loss": Pending(batches[0], events)}]
 
-    run(0, 0, [Chunk(i, 1, (i,), False) for i in range(4)], Launching(launch), lambda result: None)
+    chunks = [Chunk(i, 1, (i,), False) for i in range(4)]
+    assert list(Dispatches(0, 0, chunks, Launching(launch), lambda result: None)) == [0, 1, 2, 3, 4, 4]
     assert events == [
         *("launch 0", "launch 1", "wait for 0", "launch 2", "wait for 1", "launch 3", "wait for 2", "wait for 3"),
     ]
@@ -106,18 +109,50 @@ def test_metrics_are_read_one_dispatch_later_and_completely_at_a_mark():
 
     chunks = [Chunk(i, 1, (i,), False) for i in range(4)]
 
-    class At2:
-        def due(self, step, ended):
-            if ended:
-                events.append(f"ended {step}")
-            return step == 2
-
-        def act(self, step, carry):
-            events.append(f"mark {step} {carry}")
-            return carry, True
-
-    assert run(10, 0, chunks, Launching(launch), observe, At2()) == (14, 4)
+    dispatches = Dispatches(10, 0, chunks, Launching(launch), observe)
+    for step in dispatches:
+        if step == 2:
+            dispatches.settle()
+            events.append(f"mark 2 {dispatches.carry}")
+            dispatches.carry = 22
+        if dispatches.ended:
+            events.append(f"ended {step} {dispatches.carry} {dispatches.launched}")
     assert events == [
         *("launch 0", "launch 1", "look [0.0]", "look [1.0]", "mark 2 12"),
-        *("launch 2", "launch 3", "look [2.0]", "look [3.0]", "ended 4"),
+        *("launch 2", "launch 3", "look [2.0]", "look [3.0]", "ended 4 24 4"),
     ]
+
+
+def test_a_late_input_that_is_to_end_pauses_at_the_same_step():
+    def late():
+        yield Chunk(0, 1, (0,), False)
+        yield Chunk(1, 1, (1,), False)
+
+    class Late:
+        def __init__(self):
+            self.chunks, self.calls = late(), 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.calls += 1
+            if self.calls == 2:
+                raise Preempted("SIGTERM")
+            return next(self.chunks)
+
+    def launch(carry, batches):
+        return carry + 1, [{"loss": jnp.float32(0)}]
+
+    dispatches = Dispatches(0, 0, Late(), Launching(launch), lambda result: None)
+    assert list(dispatches) == [0, 1, 1, 2, 2]
+    assert (dispatches.carry, dispatches.launched) == (2, 2)
+
+
+def test_a_request_to_end_that_comes_from_a_result_ends_the_loop():
+    def record(result):
+        raise Preempted("SIGTERM")
+
+    dispatches = Dispatches(0, 0, [Chunk(0, 1, (0,), False)], Launching(lambda carry, _: (carry, [{}])), record)
+    with pytest.raises(Preempted):
+        list(dispatches)

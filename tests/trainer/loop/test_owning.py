@@ -15,7 +15,8 @@ from trainer.hosts.exchange import SharedDecisions
 from trainer.hosts.signals import WATCHER
 from trainer.hosts.supervisor import Supervisor
 from trainer.inputs import InputInfo
-from trainer.loop.session import Session, resumed_position
+from trainer.loop.begin import resumed_position
+from trainer.loop.session import Session
 from trainer.trainer import Trainer
 
 

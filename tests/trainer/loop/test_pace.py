@@ -4,7 +4,6 @@ import itertools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,8 +14,7 @@ from pipeline.errors import HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.hosts.exchange import SharedDecisions
 from trainer.loop.dispatching import MEASURED_STEPS, Marks, timed_plan
-from trainer.loop.session import Begun
-from trainer.loop.train_loop import Pace, TrainLoop
+from trainer.loop.schedule import Pace, Schedule
 from trainer.trainer import Trainer
 
 
@@ -82,23 +80,13 @@ def test_max_time_ends_a_training_with_a_checkpoint_from_which_it_resumes(dense_
 )
 def test_checkpoints_by_the_clock_have_the_given_interval(config, every, tick, expected):
     now, saved = 0.0, []
-
-    class Loop(TrainLoop):
-        def _save(self, step, state):
-            saved.append(step)
-
-    session = SimpleNamespace(
-        job=SimpleNamespace(config=config(checkpoint_every_steps=None, **every)),
-        decisions=SharedDecisions(exchanges_of(1)[0], lambda: None),
-        checkpoints=SimpleNamespace(settle=lambda: None),
-    )
-    profile = SimpleNamespace(stops=(), at=lambda step: None)
-    parts = dict.fromkeys(["program", "monitor", "recorder", "began"]) | {"profile": profile}
-    loop = Loop(session, None, Begun(0, None, None), 100, clock=lambda: now, **parts)
+    settings = config(checkpoint_every_steps=None, **every)
+    schedule = Schedule(settings, SharedDecisions(exchanges_of(1)[0], lambda: None), 0, 100, clock=lambda: now)
     for step in range(1, 36):
         now += tick
-        if loop.due(step, False):
-            loop.act(step, None)
+        if schedule.due(step, False).save:
+            saved.append(step)
+            schedule.saved(step)
     assert saved == expected
 
 

@@ -14,7 +14,7 @@ from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.loop.job import Job
 from trainer.loop.preflight import facts_of
-from trainer.loop.train import training_step
+from trainer.loop.train_loop import training_step
 from trainer.mesh.batch_spec import BatchAxes
 from trainer.mesh.placement import Placement
 from trainer.serving.exporter import Exporter

@@ -1,0 +1,133 @@
+"""What a training run does between two dispatches, and when: by steps, by the clock, or because someone asked."""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from trainer.config import TrainerConfig, seconds_of
+from trainer.hosts.exchange import Decision, Exchange, SharedDecisions
+from trainer.loop.dispatching import MEASURED_STEPS
+
+
+class Due(NamedTuple):
+    """What is due after a step. pause: anything at all. ends: whether no step follows, as far as is known."""
+
+    pause: bool = False
+    save: bool = False
+    evaluate: bool = False
+    set_pace: bool = False
+    ends: bool = False
+
+
+class Schedule:
+    """What is due after each step from `start` to `end` (None: to the end of the input), the same on all hosts.
+
+    evaluated: the last step whose evaluation is not due again. evaluate_every: in steps; 0: only at the end; None:
+    never. stops: other steps at which to pause. stopped: what ended the run early, if anything."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        decisions: SharedDecisions,
+        start: int,
+        end: int | None,
+        *,
+        evaluated: int = 0,
+        evaluate_every: int | None = None,
+        stops: Collection[int] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._decisions = config, decisions
+        self._start, self._end = start, end
+        self._evaluated, self._evaluate_every = evaluated, evaluate_every
+        self._stops, self._clock = stops, clock
+        self._saved, self._began = start, clock()
+        self._saved_at = self._began
+        self.stopped, self._why = Decision(), ""
+
+    def stop(self, why: str) -> None:
+        """Requests the end of training. The first reason counts, and only host 0's: others may not see what it sees."""
+        self._why = self._why or why
+
+    def saved(self, step: int) -> None:
+        """Notes that the checkpoint of this step is being written."""
+        self._saved, self._saved_at = step, self._clock()
+
+    def due(self, step: int, ended: bool) -> Due:
+        """Once per step, in order; again with `ended` once the input has no more. An evaluation is due only once."""
+        if ended and self._end is not None:  # asked before, at its last step
+            return Due()
+        decision = self._decisions.poll(self._decide)
+        if decision.stop:
+            self.stopped = decision
+        ends = ended or step == self._end or bool(self.stopped.stop)
+        evaluate = self._evaluates(step, ends)
+        by_steps = _falls_on(step, self._config.checkpoint_every_steps)
+        save = step > self._saved and (ends or by_steps or decision.save or evaluate)
+        timed = self._config.loop_seconds is not None
+        set_pace = timed and step == self._start + MEASURED_STEPS != self._end and not ended
+        pause = save or evaluate or ends or set_pace or step in self._stops
+        return Due(pause, save, evaluate, set_pace, ends)
+
+    def _evaluates(self, step: int, ends: bool) -> bool:
+        every = self._evaluate_every
+        if every is None or self.stopped.preempted or step <= self._evaluated:
+            return False
+        if not ends and not _falls_on(step, every):
+            return False
+        self._evaluated = step
+        return True
+
+    def _decide(self) -> Decision:
+        if self._why:
+            return Decision(True, self._why)
+        now, config = self._clock(), self._config
+        if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):
+            return Decision(True, f"max_time={config.max_time} is over")
+        every = config.checkpoint_every
+        return Decision(save=bool(every) and now - self._saved_at >= seconds_of("checkpoint_every", every))
+
+
+def _falls_on(step: int, every: int | None) -> bool:
+    return bool(every) and step % every == 0
+
+
+class Pace:
+    """iterations_per_loop="10s": measures single steps, and chooses how many steps of `seconds` in total all hosts make
+    per dispatch.
+
+    limit: reduces a number of steps to what fits a dispatch."""
+
+    def __init__(
+        self, seconds: float, limit: Callable[[int], int], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._seconds, self._limit, self._clock = seconds, limit, clock
+        self._settled = threading.Event()
+        self._observed_at: list[float] = []
+        self._steps = 1
+
+    def steps(self) -> int:
+        """The steps per dispatch; the feeder's thread waits here until they are settled."""
+        self._settled.wait()
+        return self._steps
+
+    def observe(self) -> None:
+        """Records the end of a single step."""
+        if not self._settled.is_set():
+            self._observed_at.append(self._clock())
+
+    def agree(self, exchange: Exchange, seconds: float) -> int:
+        """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
+        return exchange.from_host_0("pace", self._measured, seconds)
+
+    def _measured(self) -> int:
+        if len(self._observed_at) < 2:  # the first step includes one-time costs
+            return 1
+        step_seconds = (self._observed_at[-1] - self._observed_at[0]) / (len(self._observed_at) - 1)
+        return self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))
+
+    def settle(self, steps: int) -> None:
+        """Lets the feeder continue."""
+        self._steps = steps
+        self._settled.set()
