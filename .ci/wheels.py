@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from beam_jobs.wheel import build_wheel
+from beam_jobs.runners.wheel import build_wheel
 
 
 def contents(wheel: str | Path) -> dict[str, bytes]:

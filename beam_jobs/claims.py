@@ -11,10 +11,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Packer
-from beam_jobs.receipts import first_change, parse_receipt
-from beam_jobs.shard_plan import SplitPlan
+from beam_jobs.converter import ConversionJob, Packer
+from beam_jobs.ledger import parse_receipt
+from beam_jobs.plan import SplitPlan
+from beam_jobs.raw_rows import first_change
 from pipeline.errors import ConversionError
 from pipeline.shards import naming
 from pipeline.shards.manifest import Manifest, find_manifest, update_manifest

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.claims import check_mergeable, renew_claim
-from beam_jobs.completeness import CompleteSplit, ShardResult, SourceSummary, check_scanned, check_written, prove
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Packer
-from beam_jobs.receipts import Rejected
+from beam_jobs.converter import ConversionJob, Packer
+from beam_jobs.ledger import Ledger, Rejected, SourceSummary, Written, check_scanned, prove
+from beam_jobs.plan import SplitPlan
 from beam_jobs.report import empty_folders, in_words, summarize, write_summary
-from beam_jobs.shard_plan import SplitPlan
 from beam_jobs.verdicts import Verdict, sweep_verdicts
 from pipeline.commands.program import version_of
 from pipeline.errors import ConversionError, StorageError
@@ -32,32 +30,30 @@ from pipeline.storage.storage import Storage, join, write_file
 
 
 def commit_split(
-    storage: Storage, plan: SplitPlan, summaries: Iterable[SourceSummary], results: Iterable[ShardResult]
+    storage: Storage, plan: SplitPlan, summaries: Iterable[SourceSummary], written: Iterable[Written]
 ) -> Verdict:
     """Publishes a complete split and its verdict; returns the verdict.
 
     Raises ConversionError if records were lost or, after writing the ledger, if too many were rejected."""
     job, split = plan.job, plan.split
     summaries = list(summaries)
-    results = sorted(results, key=lambda result: result.shard)
+    written = sorted(written, key=lambda each: each.shard)
     check_scanned(plan, summaries)
-    check_written(plan, results)
-    proven = prove(storage, plan, results)
+    proven = prove(storage, plan, written)
     renew_claim(storage, plan)
     rejected = sorted(proven.rejected, key=lambda line: (line.key, line.uri, line.offset))
     with storage.publish(join(job.output_dir, rejects_file(split))) as sink:
         for line in rejected:
             sink.write(sealed_line(dataclasses.asdict(line)))
-    records = sum(result.records for result in results)
     if len(rejected) > job.max_bad_records:
         raise ConversionError(*_rejected_message(job, split, rejected))
-    if not records:
+    if not proven.records:
         listed = join(job.output_dir, rejects_file(split))
         raise ConversionError(
             f"split {split!r} has no records: its {len(rejected)} inputs were all rejected. {listed} lists them."
         )
     entry = _publish_index(storage, plan, proven)
-    fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
+    fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
     warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
     summary = summarize(plan, entry, proven, fresh=fresh, warnings=warnings, now=time.time())
@@ -87,7 +83,7 @@ def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejecte
     yield f"All are listed in {listed}. {remedy}"
 
 
-def _publish_index(storage: Storage, plan: SplitPlan, proven: CompleteSplit) -> SplitEntry:
+def _publish_index(storage: Storage, plan: SplitPlan, proven: Ledger) -> SplitEntry:
     data = encode_index(np.concatenate(proven.rows))
     write_file(storage, join(plan.job.output_dir, index_file(plan.split)), data)
     sources = plan.job.sources_of(plan.split)

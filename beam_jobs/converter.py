@@ -1,11 +1,15 @@
 """The protocol between beam_jobs and converters: everything that is specific to a dataset.
 
-A converter is pure: a picklable frozen dataclass that reads raw data and returns values. It never writes."""
+A converter is pure: a picklable frozen dataclass that reads raw data and returns values. It never writes.
+
+A ConversionJob describes a conversion; its launcher sends it to every worker."""
 
 import json
+import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,9 +23,9 @@ from pipeline.storage.storage import Stat, Storage
 __all__ = ["Converted", "Converter", "Pack", "Packer", "Reject", "Source", "Unusable", "files_of", "group_of"]
 
 _BYTES_PER_FOLDER = 10**8  # a guess: the sizes of a folder's files are unknown before it is listed
-
-
 _Group = bytes  # the class below has a field `bytes`
+_BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
+_MIN_BUCKETS = 8  # each source has a piece per bucket, of ~1 KB or more
 
 
 @dataclass(frozen=True)
@@ -184,3 +188,45 @@ def files_of(source: Source) -> tuple[File, ...]:
 def group_of(files: Sequence[File]) -> bytes:
     """The files of a Source's group. Every stage of a job is sent its sources: objects would take a minute."""
     return zlib.compress(json.dumps([(file.uri, *file.stat) for file in files]).encode())
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a launcher does after submitting a job to a service that no longer needs it."""
+
+    detach: bool = False  # exit immediately
+    cancel_on_interrupt: bool = False  # Ctrl-C cancels the job instead of only ending the wait
+
+
+@dataclass(frozen=True)
+class ConversionJob:
+    """The description of a conversion. Immutable, and pickled to every worker."""
+
+    converter: Converter | Packer
+    sources: tuple[Source, ...]
+    output_dir: str
+    target_shard_bytes: int = 100 * 10**6
+    num_shards: Mapping[str, int] = field(default_factory=dict)  # by split; absent: derived from target_shard_bytes
+    seed: int = 0
+    max_bad_records: int = 0
+    overwrite: bool = False  # replaces a split of another plan instead of refusing it
+    verify_existing: bool = False  # reads finished shards again instead of comparing sizes
+    scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
+    expected: Mapping[str, int] = field(default_factory=dict)  # required number of records by split, if there is one
+    run_id: str = ""  # identifies this run in its verdict; never in data
+    started: float = field(default_factory=time.time, compare=False)  # Unix seconds
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits to write. Sorted, because their numbers are part of the shuffle keys."""
+        return tuple(sorted({source.split for source in self.sources}))
+
+    def sources_of(self, split: str) -> list[Source]:
+        """The sources of a split, in order."""
+        return [source for source in self.sources if source.split == split]
+
+    @cached_property
+    def num_buckets(self) -> int:
+        """A power of two that grows with the input. It does not affect the output."""
+        wanted = sum(source.guessed_bytes for source in self.sources) // _BYTES_PER_BUCKET
+        return max(_MIN_BUCKETS, 1 << wanted.bit_length())

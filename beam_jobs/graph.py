@@ -7,7 +7,6 @@ Keys are integers (Python hashes differ between processes) and never None. The p
 counts are part of the results: there are no tags and no finish_bundle. The counters are for the runner's own pages."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,20 +14,27 @@ import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.metrics.metric import Metrics
 
-from beam_jobs.bucket_sums import BucketSums, add_sums, measure
 from beam_jobs.claims import check_claim, claim
 from beam_jobs.commit import commit_split
-from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, distrusting_receipts
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Packer, Source
+from beam_jobs.converter import ConversionJob, Packer, Source
+from beam_jobs.gather import write_shard
+from beam_jobs.ledger import SourceSummary, Written, check_scanned, distrusting_receipts, finished_shards
 from beam_jobs.packed_files import raw_storage, remove_packed_files, scanned
-from beam_jobs.plausible import check_size
-from beam_jobs.receipts import finished_shards
+from beam_jobs.plan import (
+    BucketSums,
+    Candidate,
+    Sampled,
+    SplitPlan,
+    add_sums,
+    by_bucket,
+    candidates,
+    convert_sample,
+    lowest,
+    measure,
+)
 from beam_jobs.references import References, concat
-from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
-from beam_jobs.shard_plan import SplitPlan, by_bucket
+from beam_jobs.report import check_size
 from beam_jobs.verdicts import verdict_on_error
-from beam_jobs.write import write_shard
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.keys import key_digest
@@ -158,31 +164,32 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
         yield _SUMMARIES, summary
 
 
-def _finished(storage: Storage, plan: SplitPlan) -> dict[int, ShardResult]:
-    """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather."""
+def _finished(storage: Storage, plan: SplitPlan) -> dict[int, Written]:
+    """The shards that an earlier run finished. One listing here replaces a request per shard in gather."""
     if plan.job.verify_existing:  # gather reads all bytes, on many workers
         return {}
-    finished = (ShardResult.of(receipt) for receipt in finished_shards(storage, plan))
-    return {result.shard: dataclasses.replace(result, reused=True) for result in finished}
+    receipts = finished_shards(storage, plan)
+    return {each.shard: Written.of(each, reused=True) for each in receipts}
 
 
 def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
-    """A shard's rows -> (_ONE, ShardResult). Writes the shard and its receipt."""
+    """A shard's rows -> (_ONE, Written). Writes the shard and its receipt."""
     key, values = element
     if key == _SUMMARIES:
         yield from ((_ONE, summary) for summary in values)
         return
     split, shard = _unkey(job, key)
     values = list(values)
-    if finished := [value for value in values if isinstance(value, ShardResult)]:
+    if finished := [value for value in values if isinstance(value, Written)]:
         yield _ONE, finished[0]
         return
     raw, output = raw_storage(job, split), open_storage(job.output_dir)
     with verdict_on_error(job, split):
-        result = write_shard(raw, output, _plan(job, split, sums, sampled), shard, concat(values))
+        plan = _plan(job, split, sums, sampled)
+        receipt, reused = write_shard(raw, output, plan, shard, concat(values))
     for name in ("records", "bytes"):
-        Metrics.counter("infeed", f"{split}_{name}").inc(getattr(result, name))
-    yield _ONE, result
+        Metrics.counter("infeed", f"{split}_{name}").inc(getattr(receipt, name))
+    yield _ONE, Written.of(receipt, reused)
 
 
 def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[str]:
@@ -193,10 +200,10 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     for plan in plans:
         split, sources = plan.split, job.sources
         summaries = [v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split]
-        results = [v for v in arrived if isinstance(v, ShardResult) and v.split == split]
+        written = [v for v in arrived if isinstance(v, Written) and v.split == split]
         try:
             with verdict_on_error(job, split), distrusting_receipts(output, plans):
-                yield commit_split(output, plan, summaries, results).message
+                yield commit_split(output, plan, summaries, written).message
             with contextlib.suppress(StorageError):
                 remove_packed_files(job, split)
         except InfeedError as e:  # the other splits may be complete, or have rejects to list

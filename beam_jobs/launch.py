@@ -15,19 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from beam_jobs.bucket_sums import add_sums, framed_bytes, measure
 from beam_jobs.claims import Claim, read_claim
-from beam_jobs.completeness import check_expected
-from beam_jobs.conversion_job import ConversionJob, Waiting
-from beam_jobs.converter import Packer, Source
+from beam_jobs.converter import ConversionJob, Packer, Source, Waiting
+from beam_jobs.ledger import check_expected, parse_receipt
 from beam_jobs.packed_files import scanned
-from beam_jobs.plausible import check_size, empty_shards
-from beam_jobs.receipts import parse_receipt
+from beam_jobs.plan import SplitPlan, add_sums, by_bucket, candidates, convert_sample, framed_bytes, lowest, measure
 from beam_jobs.references import References
-from beam_jobs.report import empty_folders
-from beam_jobs.runners import find_runner
-from beam_jobs.sample import candidates, convert_sample, lowest
-from beam_jobs.shard_plan import SplitPlan, by_bucket
+from beam_jobs.report import check_size, empty_folders, empty_shards
+from beam_jobs.runners.presets import find_runner
 from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline.commands import command
 from pipeline.commands.command import Console, say

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Pack, Packer, Source, files_of
+from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
 from beam_jobs.references import File, Reference, References, column, concat
 from pipeline.errors import RawDataError
 from pipeline.shards.record import crc32c

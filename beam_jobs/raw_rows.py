@@ -3,13 +3,17 @@
 They take 16 bytes per row in a receipt, 28 MB for 1.3 million records. A later run compares them with the raw data it
 finds, so a split never mixes shards of old and new raw data."""
 
+import base64
 import hashlib
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
 
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.packed_files import is_packed, source_of_packed
+from beam_jobs.converter import ConversionJob
+from beam_jobs.ledger import Receipt, receipts_of
+from beam_jobs.packed_files import is_packed, scanned, source_of_packed
+from beam_jobs.plan import SplitPlan
 from beam_jobs.references import Reference, References
 from pipeline.errors import RawDataError
 from pipeline.shards.keys import ranks
@@ -80,3 +84,46 @@ def name_of(job: ConversionJob, uri: str) -> str:
         return source_of_packed(job, uri)
     origins = (source.origin for source in job.sources if source.uri == uri and source.origin)
     return next(origins, uri)
+
+
+def recorded_rows(receipt: Receipt) -> np.ndarray:
+    """RAW_ROW [rows]: those from which the shard of a receipt was written."""
+    return np.frombuffer(base64.b64decode(receipt.raw), RAW_ROW)
+
+
+def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_shards: int, old_seed: int) -> str:
+    """Describes the first change to rows of an old plan's finished shards; "" if they match the current raw data.
+
+    It scans the raw data again, in one process, so it runs only when a claim shows that something changed.
+    If the plan differs, also reports a new file, or how many records are gone."""
+    known, is_complete = _known(storage, plan, old_digest, old_num_shards)
+    if not len(known):
+        return ""
+    new, seen = "", 0
+    scans = (scanned(plan.job, source) for source in plan.job.sources_of(plan.split))
+    for refs in itertools.chain.from_iterable(scans):
+        rows = raw_rows(old_seed, plan.split, refs)
+        differ, unknown = differing(known, rows)
+        if differ.any():
+            return f"{_file(plan.job, refs, differ)} has changed"
+        if unknown.any():
+            new = new or f"{_file(plan.job, refs, unknown)} is new"
+        seen += int((~unknown).sum())
+    if plan.digest == old_digest or not is_complete:
+        return ""
+    gone = len(known) - seen
+    change = new or (f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone" if gone > 0 else "")
+    if not change or getattr(plan.job.converter, "held_out", None) is None:
+        return change
+    return f"{change} {'in' if new else 'from'} this split, as with another --validation-fraction"
+
+
+def _known(storage: Storage, plan: SplitPlan, digest: str, num_shards: int) -> tuple[np.ndarray, bool]:
+    """The rows of all finished shards of the old plan, sorted by rank, and whether every shard is finished."""
+    receipts = receipts_of(storage, plan.job.output_dir, plan.split, num_shards)
+    rows = [recorded_rows(receipt) for receipt in receipts if receipt and receipt.plan == digest]
+    return np.sort(np.concatenate([np.zeros(0, RAW_ROW), *rows]), order="rank"), len(rows) == num_shards
+
+
+def _file(job: ConversionJob, refs: References, mask: np.ndarray) -> str:
+    return name_of(job, refs.files[refs.file[np.flatnonzero(mask)[0]]].uri)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.converter import ConversionJob
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import verdict_file
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line

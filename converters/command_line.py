@@ -13,11 +13,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_jobs.conversion_job import ConversionJob, Waiting
-from beam_jobs.converter import Converter, Packer, Source
+from beam_jobs.converter import ConversionJob, Converter, Packer, Source, Waiting
 from beam_jobs.launch import dry_run, launch
-from beam_jobs.plausible import check_places
-from beam_jobs.runners import RUNNERS, Preset, find_runner
+from beam_jobs.report import check_places
+from beam_jobs.runners.presets import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
 from pipeline.checks import check_number, did_you_mean
 from pipeline.commands.command import Console, Parser, say, spelled
@@ -44,7 +43,7 @@ def conversion_parser(
     parser.add_argument(
         "--output",
         "--gcs-output-path",  # as in tensorflow/tpu
-        dest="gcs_output_path",
+        dest="output",
         required=True,
         metavar="DIR",
         help="directory for the shards: local, or gs://bucket/dir",
@@ -105,12 +104,12 @@ def scratch_of(args: argparse.Namespace, raw_data: str) -> Iterator[Scratch | No
     """The scratch directory for uncompressed raw data, as a context; None in a dry run.
 
     Raises OptionError, before anything is written, if raw data and output contain each other."""
-    check_places(raw_data, args.gcs_output_path)
+    check_places(raw_data, args.output)
     if args.dry_run:
         yield None
         return
     most = args.max_uncompressed_bytes
-    with Scratch(args.gcs_output_path, parse_bytes(most) if most else None) as scratch:
+    with Scratch(args.output, parse_bytes(most) if most else None) as scratch:
         yield scratch
 
 
@@ -138,7 +137,7 @@ def run(
     job = ConversionJob(
         converter=converter,
         sources=tuple(sources),
-        output_dir=args.gcs_output_path,
+        output_dir=args.output,
         target_shard_bytes=parse_bytes(args.target_shard_bytes),
         num_shards={split: number for split, number in wanted.items() if number is not None},
         seed=args.seed,

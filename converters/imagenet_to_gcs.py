@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     splits = chosen_splits(args, SPLITS) or SPLITS
     converter = _converter(args)
     if args.schema == "tfds":
-        args.gcs_output_path = join(args.gcs_output_path, TFDS_DIRECTORY)
+        args.output = join(args.output, TFDS_DIRECTORY)
     with scratch_of(args, args.raw_data_dir) as scratch:
         raw = find_raw(args.raw_data_dir, splits, converter.synsets, scratch)
         if args.full_set:

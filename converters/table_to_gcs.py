@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from beam_jobs.launch import exit_with
-from beam_jobs.plausible import check_places
+from beam_jobs.report import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = _wanted_columns(args)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)
-    check_places(args.raw_data_dir, args.gcs_output_path)
+    check_places(args.raw_data_dir, args.output)
     held_out = held_out_of(args)
     tables = find_tables(args.raw_data_dir, splits, held_out)
     check_columns(tables.paths, wanted, args.delimiter)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from beam_jobs.launch import exit_with
-from beam_jobs.plausible import check_places
+from beam_jobs.report import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.raw.class_names import label_text
 from converters.raw.splits import SPLITS, held_out_of
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_number("--sequence-length", args.sequence_length, at_least=2, at_most=_LONGEST_ROW)
     check_delimiter(args.delimiter)
     splits = chosen_splits(args, SPLITS)
-    check_places(args.raw_data_dir, args.gcs_output_path)
+    check_places(args.raw_data_dir, args.output)
     reading = DocumentFormat(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
     held_out = held_out_of(args)
     texts = find_texts(args.raw_data_dir, splits, held_out, reading)

@@ -31,9 +31,12 @@ PRIVATE = {
     ("google-cloud-storage", "pipeline/storage/gcs_upload.py"): [
         ("google.cloud.storage.fileio:BlobWriter", "self._buffer = ")
     ],
-    ("apache-beam", "beam_jobs/dask_runner.py"): ["apache_beam.runners.dask.overrides:_GroupByKeyOnly"],
-    ("apache-beam", "beam_jobs/dataflow.py"): [(DATAFLOW, "self._jobs_client = "), (DATAFLOW, "self._storage_client")],
-    ("apache-beam", "beam_jobs/local_workers.py"): [(WORKERS, "self._worker_command_line = ")],
+    ("apache-beam", "beam_jobs/runners/dask_runner.py"): ["apache_beam.runners.dask.overrides:_GroupByKeyOnly"],
+    ("apache-beam", "beam_jobs/runners/dataflow.py"): [
+        (DATAFLOW, "self._jobs_client = "),
+        (DATAFLOW, "self._storage_client"),
+    ],
+    ("apache-beam", "beam_jobs/runners/local_workers.py"): [(WORKERS, "self._worker_command_line = ")],
     ("apache-beam", "converters/command_line.py"): [
         "apache_beam.options.pipeline_options:StandardOptions._add_argparse_args"
     ],

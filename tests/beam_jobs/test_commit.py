@@ -8,15 +8,14 @@ import uuid
 import numpy as np
 import pytest
 
-from beam_jobs.bucket_sums import BucketSums, add_sums, measure
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
-from beam_jobs.completeness import SourceSummary
-from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.converter import ConversionJob
+from beam_jobs.gather import write_shard
+from beam_jobs.ledger import SourceSummary, Written, finished_shard, finished_shards
+from beam_jobs.plan import BucketSums, SplitPlan, add_sums, by_bucket, measure
 from beam_jobs.references import concat
-from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.verdicts import Verdict
-from beam_jobs.write import finished_shard, write_shard
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from pipeline.errors import ConversionError, RawDataError, StorageError
@@ -64,7 +63,7 @@ def gather(raw_imagenet, tmp_path):
     def gather(split="train", **options):
         plan, rows, summaries = plan_and_rows(raw_imagenet.write(), tmp_path / "out", split, **options)
         claim(STORAGE, plan)
-        results = [write_shard(STORAGE, STORAGE, plan, shard, refs) for shard, refs in rows.items()]
+        results = [Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
         return Gathered(plan, rows, summaries, results)
 
     return gather
@@ -140,7 +139,7 @@ def test_a_commit_fails_if_the_runner_lost_or_repeated_data(gather, tmp_path, lo
 def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out")
     rows[1] = rows[1].take(np.arange(len(rows[1]) - 1))
-    results = [write_shard(STORAGE, STORAGE, plan, shard, refs) for shard, refs in rows.items()]
+    results = [Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
     with pytest.raises(ConversionError, match="18 records scanned, 17 written, 0 rejected"):
         commit_split(STORAGE, plan, summaries, results)
     assert not (tmp_path / "out/manifest.json").exists()
@@ -149,8 +148,8 @@ def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
 def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_right(raw_imagenet, tmp_path):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out", max_bad_records=5)
     rows[1] = concat([rows[1].take(np.arange(1, len(rows[1]))), rows[2].take(np.array([0]))])
-    results = [write_shard(STORAGE, STORAGE, plan, shard, refs) for shard, refs in rows.items()]
-    assert sum(result.records for result in results) == 18
+    results = [Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+    assert sum(receipt.records for receipt in finished_shards(STORAGE, plan)) == 18
     with pytest.raises(ConversionError, match="as many records arrived as were scanned, but not the same ones"):
         commit_split(STORAGE, plan, summaries, results)
 
@@ -206,12 +205,12 @@ def test_a_finished_shard_is_reused_and_a_damaged_one_rewritten(gather, tmp_path
     gathered = gather()
     path = tmp_path / "out/train-00000-of-00003"
     inode = path.stat().st_ino
-    assert write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0]).reused
+    assert write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])[1]
     assert path.stat().st_ino == inode
     data = path.read_bytes()
     path.write_bytes(data[:-5])
     assert finished_shard(STORAGE, gathered.plan, 0) is None
-    assert not write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0]).reused
+    assert not write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])[1]
     assert path.read_bytes() == data
 
 

@@ -20,11 +20,11 @@ from fake_gcs.server import Status
 from google.auth.exceptions import DefaultCredentialsError
 from rich.console import Console
 
-from beam_jobs import dataflow_job
-from beam_jobs.conversion_job import Waiting
-from beam_jobs.dataflow import DISK_GB, MACHINE_TYPE, MAX_WORKERS, set_defaults, threads_of
-from beam_jobs.dataflow_errors import advice, reason_of
+from beam_jobs.converter import Waiting
 from beam_jobs.launch import launch
+from beam_jobs.runners import dataflow_job
+from beam_jobs.runners.dataflow import DISK_GB, MACHINE_TYPE, MAX_WORKERS, set_defaults, threads_of
+from beam_jobs.runners.dataflow_job import advice, reason_of
 from converters import imagenet_to_gcs
 from converters.command_line import beam_options
 from pipeline.errors import ConversionError, InfeedError, OptionError, RawDataError

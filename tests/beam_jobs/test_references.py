@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from beam_jobs.bucket_sums import BucketSums, add_sums, framed_bytes, measure
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Source, group_of
+from beam_jobs.converter import ConversionJob, Source, group_of
+from beam_jobs.plan import BucketSums, SplitPlan, add_sums, by_bucket, framed_bytes, measure
 from beam_jobs.references import File, Reference, References, concat, in_order
-from beam_jobs.shard_plan import SplitPlan, by_bucket
 from pipeline.shards.keys import ranks
 from pipeline.shards.schema import Schema
 from pipeline.storage.storage import Stat

@@ -16,10 +16,9 @@ import pytest
 from rich.progress import Progress
 
 from beam_jobs import launch as progress_bars
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Source
+from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.launch import _Bar, _update
-from beam_jobs.receipts import Receipt
+from beam_jobs.ledger import Receipt
 from pipeline.commands.command import Console
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest

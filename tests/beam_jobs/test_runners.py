@@ -7,7 +7,7 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from beam_jobs.runners import RUNNERS
+from beam_jobs.runners.presets import RUNNERS
 from converters import idx_to_gcs
 from converters.command_line import beam_options
 from pipeline.errors import ConversionError, InfeedError, OptionError
@@ -122,7 +122,7 @@ def test_dask_by_address_and_by_processes_at_once_is_refused():
 
 def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    monkeypatch.delitem(sys.modules, "beam_jobs.dask_runner", raising=False)
+    monkeypatch.delitem(sys.modules, "beam_jobs.runners.dask_runner", raising=False)
     with pytest.raises(OptionError, match=r"--runner=dask needs more .* Install it: pip install -e"):
         options_of("dask")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs import wheel
-from beam_jobs.wheel import build_wheel
+from beam_jobs.runners import wheel
+from beam_jobs.runners.wheel import build_wheel
 from pipeline.errors import InfeedError
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from rich.console import Console
 from sweep import SWEEP
 
 from beam_jobs import packed_files
-from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.converter import ConversionJob
 from beam_jobs.launch import launch
 from beam_jobs.references import concat
 from converters.command_line import beam_options

@@ -21,7 +21,7 @@ from rich.console import Console
 from stages import without_beam
 from sweep import SWEEP
 
-from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.converter import ConversionJob
 from beam_jobs.launch import launch
 from converters.command_line import beam_options
 from pipeline.errors import InfeedError

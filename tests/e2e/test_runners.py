@@ -21,7 +21,7 @@ from raw_data.imagenet import RawImagenet
 from stages import without_beam
 from sweep import SWEEP
 
-from beam_jobs.completeness import SourceSummary
+from beam_jobs.ledger import SourceSummary
 from pipeline.errors import ConversionError
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +142,7 @@ def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_comm
 
 
 def test_a_dask_cluster_without_our_packages_is_named(converted, dask_workers, monkeypatch):
-    monkeypatch.setattr("beam_jobs.runners._PACKAGE", "not_there")
+    monkeypatch.setattr("beam_jobs.runners.presets._PACKAGE", "not_there")
     with pytest.raises(ConversionError, match=r"workers at tcp:.*, tcp:.*, tcp:.* cannot import infeed. Install"):
         converted("--runner=dask", f"--dask_client_address={dask_workers[0]}")
 

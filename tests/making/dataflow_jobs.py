@@ -2,8 +2,7 @@
 
 from argparse import Namespace
 
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Source
+from beam_jobs.converter import ConversionJob, Source
 from converters.command_line import beam_options
 from converters.imagenet.converter import ImagenetConverter
 from pipeline.storage.storage import Stat
@@ -12,7 +11,7 @@ PLACE = ["--project=my-project", "--region=us-central1"]
 
 
 def options_of(*flags, output="gs://bucket/out", runner="dataflow"):
-    return beam_options(Namespace(runner=runner, local_processes=1, gcs_output_path=output), flags)
+    return beam_options(Namespace(runner=runner, local_processes=1, output=output), flags)
 
 
 def job_of(gigabytes=1, uri="gs://bucket/raw/train.tar", output="gs://bucket/out", **changes):

@@ -6,8 +6,7 @@ from collections import defaultdict
 from unittest import mock
 
 from beam_jobs import graph
-from beam_jobs.bucket_sums import add_sums
-from beam_jobs.sample import lowest
+from beam_jobs.plan import add_sums, lowest
 
 
 class Stages:

@@ -5,7 +5,7 @@ from multiprocessing import forkserver
 import dask.config
 from distributed.utils import get_mp_context
 
-PRELOAD = ["distributed", "beam_jobs.dask_runner", "beam_jobs.graph"]
+PRELOAD = ["distributed", "beam_jobs.runners.dask_runner", "beam_jobs.graph"]
 
 
 def import_once() -> None:

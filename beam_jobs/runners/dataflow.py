@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.dataflow_errors import as_ours, check_bucket, check_credentials
-from beam_jobs.wheel import build_wheel
+from beam_jobs.converter import ConversionJob
+from beam_jobs.runners.dataflow_job import as_ours, check_bucket, check_credentials
+from beam_jobs.runners.wheel import build_wheel
 from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
@@ -48,7 +48,7 @@ def check(args: Namespace, options: Any) -> None:
         raise OptionError(
             f"--job_name={google.job_name}: must start with a-z, contain only a-z, 0-9 and -, and not end in -."
         )
-    _check_in_bucket("output", args.gcs_output_path)
+    _check_in_bucket("output", args.output)
     for name in ("temp_location", "staging_location"):
         _check_in_bucket(name, getattr(google, name))
     for package in options.view_as(SetupOptions).extra_packages or ():

@@ -23,7 +23,7 @@ def build_wheel(directory: Path, root: Path | None = None) -> Path:
     """Writes the wheel to `directory` and returns its path. Packs this module's checkout, or else what pip installed.
 
     root: of the checkout. Raises InfeedError if the code is neither."""
-    root = root or Path(__file__).parents[1]
+    root = root or Path(__file__).parents[2]
     version, files = _of_checkout(root) or _of_distribution(root)
     path = directory / f"{_NAME}-{version}-py3-none-any.whl"
     _write(path, f"{_NAME}-{version}.dist-info", files)

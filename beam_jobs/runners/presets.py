@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from beam_jobs import dataflow, dataflow_job
-from beam_jobs.conversion_job import ConversionJob, Waiting
+from beam_jobs.converter import ConversionJob, Waiting
 from beam_jobs.loopback import on_loopback
+from beam_jobs.runners import dataflow, dataflow_job
 from pipeline.checks import did_you_mean
 from pipeline.commands.command import Console
 from pipeline.errors import ConversionError, InfeedError, OptionError, how_to_install
@@ -92,7 +92,7 @@ def _local_flags(args: Namespace) -> Sequence[str]:
 
 @contextlib.contextmanager
 def _local_around(_job: ConversionJob, _options: Any) -> Iterator[None]:
-    from beam_jobs.local_workers import watched_workers
+    from beam_jobs.runners.local_workers import watched_workers
 
     with on_loopback(), watched_workers():
         yield
@@ -205,7 +205,7 @@ RUNNERS: Mapping[str, Preset] = {
         quiet=True,
     ),
     "dask": Preset(
-        "beam_jobs.dask_runner.ChainRunner",
+        "beam_jobs.runners.dask_runner.ChainRunner",
         "the Dask cluster of --dask_client_address, or one of --local-processes workers that ends with the command",
         flags=lambda args: (f"--direct_num_workers={args.local_processes}",),
         check=_check_dask_options,

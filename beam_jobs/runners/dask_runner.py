@@ -2,7 +2,7 @@
 
 Beam's own DaskRunner recomputes a side input, with everything it depends on, in every partition that reads it: a job of
 ten sources scanned them 20 to 40 times. It also never makes more partitions than there are sources. Requires the client
-that `beam_jobs.runners` connects."""
+that `beam_jobs.runners.presets` connects."""
 
 from typing import Any
 

@@ -14,49 +14,48 @@ import numpy as np
 
 from beam_jobs.claims import Claim, claim_path, read_claim
 from beam_jobs.column_sums import RecordSums
-from beam_jobs.completeness import ShardResult
 from beam_jobs.converter import Reject
-from beam_jobs.raw_rows import check_unchanged, name_of, raw_crcs, raw_rows, read_rows
-from beam_jobs.receipts import Findings, Receipt, Rejected, parse_receipt
+from beam_jobs.ledger import Ledger, Receipt, Rejected, finished_shard
+from beam_jobs.plan import SplitPlan
+from beam_jobs.raw_rows import check_unchanged, name_of, raw_crcs, raw_rows, read_rows, recorded_rows
 from beam_jobs.references import Reference, References, in_order
-from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import RawDataError
 from pipeline.shards.example import example_pieces
 from pipeline.shards.keys import add_digests, key_digest
-from pipeline.shards.naming import receipt_file
 from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends
 from pipeline.storage.storage import Sink, Storage, join, pieces_of
 
 _PIECE_BYTES = 8 * 1024**2
 
 
-def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> ShardResult:
-    """Publishes one shard and its receipt, which lists bad records. Keeps a finished shard and marks the result reused.
+def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> tuple[Receipt, bool]:
+    """Publishes one shard and its receipt, which lists bad records; or keeps a finished one. Returns which it did.
 
     Raises StorageError, RawDataError if raw data cannot be read."""
     output_dir = plan.job.output_dir
     refs = in_order(plan.job.seed, plan.split, refs)
     if kept := _kept_shard(raw, output, plan, shard, refs):
-        return dataclasses.replace(ShardResult.of(kept), reused=True)
+        return kept, True
     good, bad = refs.take(refs.good), refs.take(~refs.good)
     with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
         for ref in bad:
-            writing.rejected.append(Rejected.of(ref, "scan", ref.error))
+            writing.ledger.rejected.append(Rejected.of(ref, "scan", ref.error))
         for ref, data in read_rows(raw, good):
             writing.convert(ref, data)
         check_unchanged(plan.job, raw, good)  # after the last read, before the shard becomes visible
     receipt = writing.receipt(shard, refs)
     receipt.write(output, output_dir)
-    return ShardResult.of(receipt)
+    return receipt, False
 
 
 @dataclass
-class _Writing(Findings):
+class _Writing:
     """A shard being written, with everything for its receipt: 12 bytes per record, as a shard may have a million."""
 
     plan: SplitPlan
     sink: Sink
+    ledger: Ledger = field(default_factory=Ledger)
     crc: google_crc32c.Checksum = field(default_factory=google_crc32c.Checksum)
     num_bytes: int = 0
     index: "array[int]" = field(default_factory=lambda: array("I"))  # length, crc32c of each record
@@ -72,16 +71,17 @@ class _Writing(Findings):
         try:
             converted = converter.convert(ref, data)
         except Reject as e:
-            self.rejected.append(Rejected.of(ref, "convert", str(e)))
+            self.ledger.rejected.append(Rejected.of(ref, "convert", str(e)))
             return
         features = converted.features
         pieces = (features,) if isinstance(features, bytes) else example_pieces(converter.schema, features)
         self._append(pieces)
         key = ref.key.encode("utf-8", "surrogateescape")
-        self.key_digest = add_digests((self.key_digest, key_digest([key])))
-        self.fixups.update(converted.fixups)
-        self.notes.update(converted.notes)
-        self.totals.update(converted.totals)
+        ledger = self.ledger
+        ledger.key_digest = add_digests((ledger.key_digest, key_digest([key])))
+        ledger.fixups.update(converted.fixups)
+        ledger.notes.update(converted.notes)
+        ledger.totals.update(converted.totals)
         self.sums.add(pieces)
 
     def _append(self, payload: Sequence[bytes]) -> None:
@@ -106,13 +106,13 @@ class _Writing(Findings):
             records=len(self.index) // 2,
             bytes=self.num_bytes,
             crc32c=int.from_bytes(self.crc.digest(), "big"),
-            key_digest=f"{self.key_digest:032x}",
+            key_digest=f"{self.ledger.key_digest:032x}",
             handled_digest=f"{key_digest(refs.key):032x}",
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
-            fixups=dict(sorted(self.fixups.items())),
-            rejected=tuple(self.rejected),
-            notes=dict(sorted(self.notes.items())),
-            totals=dict(sorted(self.totals.items())),
+            fixups=dict(sorted(self.ledger.fixups.items())),
+            rejected=tuple(self.ledger.rejected),
+            notes=dict(sorted(self.ledger.notes.items())),
+            totals=dict(sorted(self.ledger.totals.items())),
             columns=self.sums.columns(),
             raw=base64.b64encode(rows.tobytes()).decode(),
             raw_checksum=self.plan.raw_checksum,
@@ -132,7 +132,7 @@ def _kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
         return receipt
     if by_bytes and not _holds(output, plan, receipt, refs):
         return None
-    before, rows = receipt.raw_rows(), raw_rows(job.seed, plan.split, refs)
+    before, rows = recorded_rows(receipt), raw_rows(job.seed, plan.split, refs)
     if by_bytes:
         rows["crc32c"] = raw_crcs(job, raw, refs)
     column = "crc32c" if by_bytes else "version"
@@ -187,15 +187,3 @@ def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References
 def _anywhere(line: Rejected) -> Rejected:
     """The line without its location, as the raw data may have been moved."""
     return dataclasses.replace(line, uri="")
-
-
-def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | None:
-    """The receipt of a shard if it is finished, judged by size (and crc32c on gs://); otherwise None."""
-    output_dir = plan.job.output_dir
-    path = join(output_dir, receipt_file(plan.split, shard, plan.num_shards))
-    receipt = parse_receipt(storage.read(path)) if storage.exists(path) else None
-    if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (plan.digest, plan.split, shard):
-        return None
-    path = join(output_dir, plan.shard_file(shard))
-    there = storage.exists(path) and storage.stat(path).agrees_with(receipt.stat)
-    return receipt if there else None

@@ -1,0 +1,275 @@
+"""The ledger of a split: what is in each finished shard, and the proof that nothing is missing.
+
+A receipt states what a shard has, in a small JSON file written after it. It has a checksum; if it is damaged, its shard
+counts as unfinished. The proof trusts no runner: it receives only a few numbers per source and shard, and reads the
+rest from the receipts."""
+
+import base64
+import contextlib
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from beam_jobs.column_sums import ColumnSums
+from beam_jobs.converter import ConversionJob
+from beam_jobs.plan import SplitPlan
+from beam_jobs.references import Reference, escaped
+from pipeline.errors import ConversionError, LostDataError, StorageError
+from pipeline.shards.keys import add_digests
+from pipeline.shards.manifest import ShardEntry
+from pipeline.shards.naming import receipt_file
+from pipeline.shards.sidecars import LedgerLine
+from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
+from pipeline.storage.storage import Stat, Storage, join, write_file
+
+_FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
+
+
+class Rejected(LedgerLine):
+    """A rejected record."""
+
+    @staticmethod
+    def of(ref: Reference, stage: str, error: str) -> "Rejected":
+        """Names are escaped where they are not UTF-8, because the ledger is."""
+        return Rejected(escaped(ref.key), escaped(ref.file.uri), ref.offset, stage, error)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The content of one finished shard."""
+
+    plan: str  # digest
+    split: str
+    shard: Count
+    num_shards: Number
+    records: Count
+    bytes: Count
+    crc32c: Count
+    key_digest: str  # of the records written
+    handled_digest: str  # of the keys of all rows that arrived, including rejected ones
+    index: str  # base64 of little-endian uint32 [records, 2]: length, crc32c
+    fixups: Mapping[str, Count]
+    rejected: tuple[Rejected, ...]
+    notes: Mapping[str, Count]
+    totals: Mapping[str, Count]
+    columns: Mapping[str, ColumnSums]
+    raw: str  # base64 of RAW_ROW [rows that arrived], in order
+    raw_checksum: str | None  # of all raw files of the split at that time: see SplitPlan
+
+    def index_rows(self) -> np.ndarray:
+        """uint32 [records, 2]."""
+        return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
+
+    def write(self, storage: Storage, output_dir: str) -> None:
+        """Publishes the receipt. The shard must exist already."""
+        path = join(output_dir, receipt_file(self.split, self.shard, self.num_shards))
+        write_file(storage, path, sealed_line(dataclasses.asdict(self)))
+
+    @property
+    def stat(self) -> Stat:
+        """The size and checksum that the storage must report for the shard."""
+        return Stat(self.bytes, self.crc32c)
+
+
+@dataclass
+class Ledger:
+    """What is in records: those of a shard that is being written, or those of all shards of a split, in their order."""
+
+    records: int = 0
+    key_digest: int = 0  # of the records written
+    handled_digest: int = 0  # of the keys of all rows, including rejected ones
+    fixups: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)
+    columns: dict[str, ColumnSums] = field(default_factory=lambda: defaultdict(ColumnSums))
+    rejected: list[Rejected] = field(default_factory=list)
+    shards: list[ShardEntry] = field(default_factory=list)
+    rows: list[np.ndarray] = field(default_factory=list)  # of the index
+
+    def add(self, file: str, receipt: Receipt) -> None:
+        """Adds the next shard. file: its name."""
+        self.shards.append(ShardEntry(file, receipt.records, receipt.bytes, receipt.crc32c))
+        self.rows.append(receipt.index_rows())
+        self.records += receipt.records
+        self.key_digest = add_digests([self.key_digest, int(receipt.key_digest, 16)])
+        self.handled_digest = add_digests([self.handled_digest, int(receipt.handled_digest, 16)])
+        self.fixups.update(receipt.fixups)
+        self.notes.update(receipt.notes)
+        self.totals.update(receipt.totals)
+        for column, sums in receipt.columns.items():
+            self.columns[column].add(sums)
+        self.rejected += receipt.rejected
+
+
+def parse_receipt(data: bytes) -> Receipt | None:
+    """None if the receipt is damaged: its shard is then written again."""
+    try:
+        return read_sealed(_FILE, data, Receipt)
+    except ConversionError:
+        return None
+
+
+def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None]]:
+    """For each shard in order: its receipt as in receipts_of, and the Stat of the shard; None where missing."""
+    shards = storage.list(plan.job.output_dir)
+    for shard, receipt in enumerate(receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)):
+        yield receipt, shards.get(plan.shard_file(shard))
+
+
+def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) -> Iterator[Receipt | None]:
+    """The receipt of each shard, in order; None where it is missing or damaged.
+
+    Makes one listing and reads ahead of the caller: on gs://, one request after the other would take minutes."""
+    listed = storage.list(join(output_dir, "_shards"))
+    files = [receipt_file(split, shard, num_shards) for shard in range(num_shards)]
+    stats = [listed.get(file.removeprefix("_shards/")) for file in files]
+    found = ((join(output_dir, file), 0, stat.bytes) for file, stat in zip(files, stats, strict=True) if stat)
+    contents = storage.read_ranges(found)
+    for shard, stat in enumerate(stats):
+        receipt = parse_receipt(next(contents)) if stat else None
+        intact = receipt and (receipt.split, receipt.shard) == (split, shard)
+        yield receipt if intact else None
+
+
+def unfinished(plan: SplitPlan, shard: int, receipt: Receipt | None, there: Stat | None) -> str:
+    """Why a shard of the plan is not finished; "" if it is. there: of its file, by size, and on gs:// by crc32c."""
+    output_dir, split = plan.job.output_dir, plan.split
+    if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (plan.digest, split, shard):
+        return (
+            f"the receipt of shard {shard} of {split!r} in {output_dir} is missing, damaged or another plan's. If a "
+            "second conversion writes here, stop one of them. Then run the same command again."
+        )
+    if there is None or not there.agrees_with(receipt.stat):
+        return (
+            f"{join(output_dir, plan.shard_file(shard))} {f'has {there}' if there else 'is missing'}; its receipt "
+            f"states {receipt.stat}. Something else wrote there. Run the same command again."
+        )
+    return ""
+
+
+def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | None:
+    """The receipt of a shard if it is finished; otherwise None."""
+    path = join(plan.job.output_dir, receipt_file(plan.split, shard, plan.num_shards))
+    receipt = parse_receipt(storage.read(path)) if storage.exists(path) else None
+    path = join(plan.job.output_dir, plan.shard_file(shard))
+    there = storage.stat(path) if receipt and storage.exists(path) else None
+    return None if unfinished(plan, shard, receipt, there) else receipt
+
+
+def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
+    """Receipts of the finished shards that were written from the same raw files."""
+    for shard, (receipt, there) in enumerate(read_receipts(storage, plan)):
+        if receipt and receipt.raw_checksum == plan.raw_checksum and not unfinished(plan, shard, receipt, there):
+            yield receipt
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """Totals of the scan of one source. The runner passes it to commit along with the rows."""
+
+    source: int  # its number in the job
+    records: int
+    key_digest: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished shard, as gather announces it to commit. What is in it is in its receipt, of the same crc32c."""
+
+    split: str
+    shard: int
+    crc32c: int
+    reused: bool  # finished by an earlier run
+
+    @staticmethod
+    def of(receipt: Receipt, reused: bool) -> "Written":
+        """The announcement of a receipt."""
+        return Written(receipt.split, receipt.shard, receipt.crc32c, reused)
+
+
+def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
+    """Raises ConversionError naming every source that the runner lost or scanned twice.
+
+    Runs before the claim, so that such a run does not claim the split for a wrong plan."""
+    job, summaries = plan.job, list(summaries)
+    expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
+    problems = [*_miscounted("input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name)]
+    scanned = sum(summary.records for summary in summaries)
+    keys = add_digests(summary.key_digest for summary in summaries)
+    if not problems and (scanned, keys) != (plan.total.records, plan.total.key_digest):
+        problems.append(f"{scanned} records scanned, {plan.total.records} planned, or not the same ones")
+    _refuse_lost(plan.split, problems)
+    check_expected(job, plan.split, scanned)
+
+
+def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
+    """Raises ConversionError if the raw data does not have the expected number of records."""
+    expected = job.expected.get(split)
+    if expected is not None and scanned != expected:
+        raise ConversionError(
+            f"split {split!r} has {scanned:,} records in the raw data; the full set has {expected:,}. Files are "
+            "missing, or do not belong there. Copy it again, or leave out the option that requires the full set."
+        )
+
+
+@contextlib.contextmanager
+def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterator[None]:
+    """If data was lost, removes the receipts of each split whose receipts do not add up.
+
+    The receipt of a shard that lost rows looks like any other, so later runs would take that shard for finished."""
+    try:
+        yield
+    except LostDataError:
+        for plan in plans:
+            stored = receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)
+            receipts = [receipt for receipt in stored if receipt and receipt.plan == plan.digest]
+            if add_digests(int(receipt.handled_digest, 16) for receipt in receipts) != plan.total.key_digest:
+                for receipt in receipts:
+                    path = join(plan.job.output_dir, receipt_file(plan.split, receipt.shard, plan.num_shards))
+                    with contextlib.suppress(StorageError):  # some buckets forbid deletion
+                        storage.delete(path)
+        raise
+
+
+def _refuse_lost(split: str, problems: Sequence[str]) -> None:
+    if problems:
+        more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
+        raise LostDataError(
+            f"split {split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}{more}. No manifest was "
+            "written. Run the same command again; if it happens again, choose another --runner."
+        )
+
+
+def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callable[[int], str]) -> Iterator[str]:
+    for number in sorted(expected | set(seen)):
+        wanted = int(number in expected)
+        if seen[number] != wanted:
+            yield f"{what} {name(number) if wanted else number} arrived {seen[number]} times instead of {wanted}"
+
+
+def prove(storage: Storage, plan: SplitPlan, written: Sequence[Written]) -> Ledger:
+    """The ledger of a split, once it is proven that every record that was planned is in it.
+
+    written: in the order of shards. LostDataError if shards or records were lost or repeated; ConversionError unless
+    each shard has a receipt of this plan, and the bytes that it states."""
+    _refuse_lost(
+        plan.split, [*_miscounted("shard", Counter(w.shard for w in written), set(range(plan.num_shards)), str)]
+    )
+    ledger, planned = Ledger(), plan.total
+    for each, (stored, there) in zip(written, read_receipts(storage, plan), strict=True):
+        receipt = stored if stored and stored.crc32c == each.crc32c else None
+        problem = unfinished(plan, each.shard, receipt, there)
+        if problem or receipt is None:
+            raise ConversionError(problem)
+        ledger.add(plan.shard_file(each.shard), receipt)
+    problems, rejected = [], len(ledger.rejected)
+    if ledger.records + rejected != planned.records:
+        problems.append(f"{planned.records} records scanned, {ledger.records} written, {rejected} rejected")
+    # If one record is lost and another repeated, the counts are right, so key digests are compared as well.
+    elif ledger.handled_digest != planned.key_digest:
+        problems.append("as many records arrived as were scanned, but not the same ones")
+    _refuse_lost(plan.split, problems)
+    return ledger
