@@ -21,8 +21,8 @@ from beam_jobs.raw_rows import check_unchanged, name_of, raw_crcs, raw_rows, rea
 from beam_jobs.references import Reference, References, in_order
 from pipeline.errors import RawDataError
 from pipeline.shards.example import example_pieces
-from pipeline.shards.keys import add_digests, key_digest
-from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends
+from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame_ends
+from pipeline.shards.naming import add_digests, key_digest
 from pipeline.storage.storage import Sink, Storage, join, pieces_of
 
 _PIECE_BYTES = 8 * 1024**2

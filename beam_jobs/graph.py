@@ -15,7 +15,7 @@ from apache_beam import pvalue
 from apache_beam.metrics.metric import Metrics
 
 from beam_jobs.claims import check_claim, claim
-from beam_jobs.commit import commit_split
+from beam_jobs.commit import commit_split, verdict_on_error
 from beam_jobs.converter import ConversionJob, Packer, Source
 from beam_jobs.gather import write_shard
 from beam_jobs.ledger import SourceSummary, Written, check_scanned, distrusting_receipts, finished_shards
@@ -34,10 +34,9 @@ from beam_jobs.plan import (
 )
 from beam_jobs.references import References, concat
 from beam_jobs.report import check_size
-from beam_jobs.verdicts import verdict_on_error
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
-from pipeline.shards.keys import key_digest
+from pipeline.shards.naming import key_digest
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage
 

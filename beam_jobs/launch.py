@@ -16,6 +16,7 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from beam_jobs.claims import Claim, read_claim
+from beam_jobs.commit import Verdict, buried_messages
 from beam_jobs.converter import ConversionJob, Packer, Source, Waiting
 from beam_jobs.ledger import check_expected, parse_receipt
 from beam_jobs.packed_files import scanned
@@ -23,7 +24,6 @@ from beam_jobs.plan import SplitPlan, add_sums, by_bucket, candidates, convert_s
 from beam_jobs.references import References
 from beam_jobs.report import check_size, empty_folders, empty_shards
 from beam_jobs.runners.presets import find_runner
-from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline.commands import command
 from pipeline.commands.command import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable

@@ -18,9 +18,8 @@ from beam_jobs.converter import ConversionJob
 from beam_jobs.plan import SplitPlan
 from beam_jobs.references import Reference, escaped
 from pipeline.errors import ConversionError, LostDataError, StorageError
-from pipeline.shards.keys import add_digests
 from pipeline.shards.manifest import ShardEntry
-from pipeline.shards.naming import receipt_file
+from pipeline.shards.naming import add_digests, receipt_file
 from pipeline.shards.sidecars import LedgerLine
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
 from pipeline.storage.storage import Stat, Storage, join, write_file

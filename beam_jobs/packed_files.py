@@ -17,7 +17,7 @@ import numpy as np
 from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
 from beam_jobs.references import File, Reference, References, column, concat
 from pipeline.errors import RawDataError
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 

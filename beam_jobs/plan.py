@@ -20,9 +20,8 @@ import numpy as np
 from beam_jobs.converter import ConversionJob, Converter, Packer, Reject
 from beam_jobs.references import Reference, References, concat, in_order
 from pipeline.shards.example import encode_example
-from pipeline.shards.keys import add_digests, key_digest, ranks
-from pipeline.shards.naming import shard_file
-from pipeline.shards.record import FRAME_BYTES
+from pipeline.shards.frames import FRAME_BYTES
+from pipeline.shards.naming import add_digests, key_digest, ranks, shard_file
 from pipeline.storage.schemes import open_storage
 
 _RECORDS = 256  # if sizes vary by half their mean, the ratio is within 3 %; costs ~2 s per split of photos

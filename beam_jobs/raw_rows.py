@@ -16,8 +16,8 @@ from beam_jobs.packed_files import is_packed, scanned, source_of_packed
 from beam_jobs.plan import SplitPlan
 from beam_jobs.references import Reference, References
 from pipeline.errors import RawDataError
-from pipeline.shards.keys import ranks
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
+from pipeline.shards.naming import ranks
 from pipeline.storage.storage import Stat, Storage, in_parallel
 
 # rank: identifies the record. version: hash of the file's size and Stat.version. crc32c: 0 for rows the scan rejects.

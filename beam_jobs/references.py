@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.shards.keys import ranks
+from pipeline.shards.naming import ranks
 from pipeline.storage.storage import Stat
 
 MAX_NAME_BYTES = 4096  # a batch's column is as wide as its longest cell, also in every bucket that the row goes to

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
-from converters.imagenet.boxes import read_boxes
 from converters.imagenet.converter import SPLITS, ImagenetConverter
 from converters.imagenet.layouts import FULL_SET, check_full_set, find_raw, ilsvrc2012_synsets, read_synsets
-from converters.imagenet.records import TFDS_DIRECTORY
-from converters.images.options import add_verify_option
+from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
+from converters.images.image_records import add_verify_option
 from pipeline.commands.command import Console, say
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage

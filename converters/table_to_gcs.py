@@ -15,9 +15,8 @@ from dataclasses import replace
 from beam_jobs.launch import exit_with
 from beam_jobs.report import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
-from converters.images.options import add_image_options, to_jpeg_of
-from converters.raw.class_names import read_class_names
-from converters.raw.splits import SPLITS, held_out_of
+from converters.images.image_records import add_image_options, to_jpeg_of
+from converters.raw.files import SPLITS, held_out_of, read_class_names
 from converters.table.columns import ALL, CLASS_NAME, KINDS, SKIP, Column, find_columns, given_values
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import check_columns, check_delimiter, find_tables

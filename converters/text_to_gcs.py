@@ -15,8 +15,7 @@ from typing import get_args
 from beam_jobs.launch import exit_with
 from beam_jobs.report import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
-from converters.raw.class_names import label_text
-from converters.raw.splits import SPLITS, held_out_of
+from converters.raw.files import SPLITS, held_out_of, label_text
 from converters.table.layouts import check_columns, check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts

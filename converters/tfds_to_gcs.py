@@ -21,14 +21,12 @@ from pathlib import Path
 from beam_jobs.launch import exit_with
 from beam_jobs.scratch import Scratch
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
-from converters.tfrecord.converter import TfrecordConverter
-from converters.tfrecord.layouts import RawTfrecords, chosen_files, sources_of
+from converters.tfrecord import RawTfrecords, TfrecordConverter, chosen_files, sources_of
 from converters.tfrecord_to_gcs import add_record_options, set_num_shards
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
-from pipeline.sources.named_splits import Files
+from pipeline.sources.named_splits import Files, tfds_files, tfds_labels
 from pipeline.sources.tfds_features import described_by_tfds, load_tfds
-from pipeline.sources.tfds_files import tfds_files, tfds_labels
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 
@@ -92,7 +90,7 @@ class DatasetName:
 def find_tfds(
     dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None, trusted: Sequence[str] = ()
 ) -> RawTfrecords:
-    """The sources, schema and labels of a prepared dataset. splits, scratch: see converters.tfrecord.layouts.find_raw.
+    """The sources, schema and labels of a prepared dataset. splits, scratch: see converters.tfrecord.find_raw.
     trusted: modules of features that TFDS may import, in addition to its own.
 
     Raises RawDataError if it is missing or incomplete, OptionError, InfeedError without TFDS."""

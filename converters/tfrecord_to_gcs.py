@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
-from converters.tfrecord.converter import CHECKS, TfrecordConverter
-from converters.tfrecord.layouts import find_raw
+from converters.tfrecord import CHECKS, TfrecordConverter, find_raw
 from pipeline.checks import did_you_mean
 from pipeline.commands.command import Console, add_schema_options, check_label_options, say
 from pipeline.errors import OptionError

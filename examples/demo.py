@@ -34,7 +34,7 @@ from pipeline.shards.manifest import read_manifest
 from pipeline.sizes import format_bytes
 from trainer.config import TrainerConfig
 from trainer.metrics.classes import Accuracy
-from trainer.models.cnn import SmallCnn
+from trainer.models.small import SmallCnn
 from trainer.nnx_task import nnx_task
 from trainer.results import EvalResult, TrainResult
 from trainer.trainer import Trainer

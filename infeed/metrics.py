@@ -2,8 +2,7 @@
 
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
-from trainer.metrics.means import Mean, Perplexity
-from trainer.metrics.regression import Regression
+from trainer.metrics.means import Mean, Perplexity, Regression
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy
 from trainer.task import Metric
 

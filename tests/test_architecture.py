@@ -1,5 +1,6 @@
 """ARCHITECTURE.md is the page to read first: what it names is there, and what is there is named."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def test_architecture_lists_every_package(package):
     for folder in (path.parent for path in (ROOT / package).glob("*/__init__.py")):
         braces = re.search(rf"{package}/\{{[^}}]*\b{folder.name}\b[^}}]*\}}/", lines)
         assert braces or f"{package}/{folder.name}/" in lines, folder
+
+
+def test_where_to_change_what_names_symbols_that_exist():
+    _, _, table = PAGE.partition("## Where to change what")
+    places = re.findall(r"`([\w/.]+):([\w.]+)`", table.partition("\n## ")[0])
+    assert len({line for line in table.partition("\n## ")[0].splitlines() if line.startswith("| ")}) >= 12
+    for path, symbol in places:
+        node = ast.parse((ROOT / path).read_text())
+        for name in symbol.split("."):
+            found = [each for each in node.body if getattr(each, "name", None) == name]
+            assert found, f"{path} has no {symbol}"
+            node = found[0]
 
 
 def test_hosts_talk_through_the_exchange_only():

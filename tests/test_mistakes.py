@@ -19,7 +19,7 @@ from pipeline.formats import FixedLength
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 from trainer import __main__ as trainer
 from trainer.config import TrainerConfig

@@ -16,7 +16,7 @@ from raw_data.records import write_tfds_by_hand
 
 from pipeline.datasets import open_dataset
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 
 ROOT, MAKING = Path(__file__).parents[1], Path(__file__).with_name("making")

@@ -15,7 +15,7 @@ from beam_jobs.converter import Source
 from beam_jobs.report import empty_classes
 from beam_jobs.scratch import Scratch
 from converters.images.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, archive_stem, open_archive
-from converters.raw.splits import SPLITS, HeldOut, chosen, first_few, is_hidden, open_raw_data
+from converters.raw.files import SPLITS, HeldOut, chosen, first_few, is_hidden, open_raw_data
 from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Stat, Storage, find_file, join

@@ -22,9 +22,16 @@ from importlib.resources import files
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
 from converters.imagenet.converter import SPLITS, VALIDATION_LABELS
-from converters.raw.class_names import label_text, names_digest, position
-from converters.raw.compressed import Readable, by_suffix, readable
-from converters.raw.splits import first_few, open_raw_data
+from converters.raw.files import (
+    Readable,
+    by_suffix,
+    first_few,
+    label_text,
+    names_digest,
+    open_raw_data,
+    position,
+    readable,
+)
 from converters.raw.tars import members
 from pipeline.checks import did_you_mean
 from pipeline.errors import LabelError, RawDataError

@@ -9,8 +9,7 @@ from functools import cached_property
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from converters.raw.compressed import Readable, by_suffix, readable
-from converters.raw.splits import is_hidden
+from converters.raw.files import Readable, by_suffix, is_hidden, readable
 from converters.raw.tars import Member, entries
 from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError

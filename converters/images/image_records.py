@@ -1,21 +1,24 @@
 """The image features of tensorflow/tpu's schema, and references to image files.
 
-Converters of image files add the features of their classes. Pure."""
+Converters of image files add the features of their classes. Pure. The options of converters of image
+files check each image, or change it."""
 
+import argparse
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from beam_jobs.references import File, Reference, References, bounded
 from converters.raw.tars import Member
-from pipeline.raw.jpeg import Jpeg
+from pipeline.checks import check_number
+from pipeline.raw.image_files import ToJpeg
+from pipeline.raw.jpeg import VERIFY_LEVELS, Jpeg
 from pipeline.shards.schema import Feature
 from pipeline.storage.storage import Stat, Storage, join
 
 _ROWS_PER_BATCH = 4096
 _BYTES_PER_BATCH = 2**20  # rows times the longest name and error: a column is as wide as its longest cell
 _MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
-
 IMAGE_FEATURES: Mapping[str, Feature] = {
     "image/encoded": Feature("bytes", content="image", doc="the JPEG file"),
     "image/height": Feature("int64", doc="pixels"),
@@ -84,3 +87,33 @@ def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
         batch.append(row)
     if batch:
         yield References.of(batch)
+
+
+def add_verify_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --verify."""
+    parser.add_argument(
+        "--verify",
+        choices=VERIFY_LEVELS,
+        default="end",
+        help="what to check of each JPEG: its header, header and end marker, or every pixel (default: end)",
+    )
+
+
+def add_image_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --verify and the options that change images."""
+    add_verify_option(parser)
+    images = parser.add_argument_group(
+        "images", "A JPEG that these options do not change stays as it is, byte for byte."
+    )
+    images.add_argument("--max-side", type=int, help="pixels; larger images are scaled down and encoded again")
+    images.add_argument("--apply-orientation", action="store_true", help="turn images upright according to EXIF")
+    images.add_argument(
+        "--jpeg-quality", type=int, default=95, help="of PNG, WebP, GIF and changed JPEG files (default: 95)"
+    )
+
+
+def to_jpeg_of(args: argparse.Namespace) -> ToJpeg:
+    """The conversion that the options choose. Raises OptionError."""
+    check_number("--max-side", args.max_side, at_least=1)
+    check_number("--jpeg-quality", args.jpeg_quality, at_least=1, at_most=100)
+    return ToJpeg(args.verify, args.max_side, args.apply_orientation, args.jpeg_quality)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
-from converters.raw.splits import HeldOut, by_split, chosen, first_few, open_raw_data
+from converters.raw.files import HeldOut, by_split, chosen, first_few, open_raw_data
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
 from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, column_names

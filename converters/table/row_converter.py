@@ -13,8 +13,7 @@ import numpy as np
 from beam_jobs.converter import Converted, Pack, Reject, Source, Unusable
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
-from converters.raw.batches import batches
-from converters.raw.splits import HeldOut, is_of
+from converters.raw.files import HeldOut, batches, is_of
 from converters.table.columns import Column, features_of, labels_of, names_of, values_of
 from converters.table.converter import find_image
 from pipeline.errors import SchemaError

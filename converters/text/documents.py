@@ -16,7 +16,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
-from converters.raw.splits import HeldOut, by_split, chosen, first_few, is_hidden, open_raw_data
+from converters.raw.files import HeldOut, by_split, chosen, first_few, is_hidden, open_raw_data
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
 from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, is_json, rows_of

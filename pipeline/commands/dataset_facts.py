@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline.commands.dataset_texts import Values
-from pipeline.commands.record_checks import labels_of
+from pipeline.commands.index_builder import labels_of
 from pipeline.errors import InfeedError
 from pipeline.orders.shuffle import splitmix64
 from pipeline.pages.figures import UNREADABLE

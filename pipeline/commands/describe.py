@@ -37,8 +37,8 @@ from pipeline.commands.dataset_texts import (
     shortened,
     text_totals,
 )
+from pipeline.commands.index_builder import labels_of
 from pipeline.commands.program import program
-from pipeline.commands.record_checks import labels_of
 from pipeline.errors import OptionError, StorageError
 from pipeline.orders.defaults import Sizes, plan_records, training_bytes
 from pipeline.orders.order import MAX_RECORDS

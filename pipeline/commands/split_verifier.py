@@ -12,18 +12,17 @@ import google_crc32c
 import numpy as np
 
 from pipeline.commands.dataset_texts import text_problem
-from pipeline.commands.record_checks import image_problem, label_problems, labels_of, schema_problems
+from pipeline.commands.index_builder import image_problem, label_problems, labels_of, schema_problems
 from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.shards import sidecars
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
-from pipeline.shards.keys import add_digests, key_digest
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
+from pipeline.shards.naming import MANIFEST_FILE, add_digests, index_file, key_digest, rejects_file, shard_pattern
 from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.indexed_records import key_of
-from pipeline.sources.tfds_files import tfds_leaves
+from pipeline.sources.named_splits import tfds_leaves
 from pipeline.storage.storage import Stat, Storage, files_at_once, join, pieces_of
 from pipeline.tokenizers import TEXT_FILE
 

@@ -24,8 +24,8 @@ from pipeline.commands.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.commands.dataset_texts import occurring, outside
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 from pipeline.errors import ManifestError, OptionError
+from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry, read_manifest
-from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import counted, format_bytes

@@ -15,8 +15,7 @@ import numpy as np
 from pipeline.decoding.columns import Column, Columns, Ragged, renumbered
 from pipeline.decoding.examples import ExampleParser
 from pipeline.decoding.op import Features, rngs_of
-from pipeline.decoding.padding import PadTo, pad_rows
-from pipeline.decoding.planning import Plan, Step
+from pipeline.decoding.planning import PadTo, Plan, Step, pad_rows
 from pipeline.description import Renumbering
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Schema

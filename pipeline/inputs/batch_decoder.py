@@ -13,8 +13,8 @@ import numpy as np
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.rows import RowDecoder, parser_of
 from pipeline.errors import BadRecordsError, CorruptRecordError, SchemaError
-from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch, Delivery
+from pipeline.inputs.input_info import BadRecord, Quarantine
 from pipeline.inputs.provenance import stand_ins
 from pipeline.orders.shuffle import device_seeds, op_seeds, record_seeds
 from pipeline.shards.schema import Schema

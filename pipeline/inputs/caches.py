@@ -24,7 +24,7 @@ import numpy as np
 
 from pipeline.errors import CorruptRecordError, OptionError, StorageError
 from pipeline.logs import log
-from pipeline.shards.record import frame_ends
+from pipeline.shards.frames import frame_ends
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes, room_for_a_cache
 from pipeline.sources.concatenated import ConcatenatedReading

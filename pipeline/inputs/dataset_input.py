@@ -15,10 +15,9 @@ from pipeline.decoding.decode import Decoder
 from pipeline.decoding.rows import num_cores
 from pipeline.description import Description, renumberings
 from pipeline.errors import BatchSizeError, FingerprintError
-from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import Batches, Turns, batches_together, planned_rows, read_ahead
-from pipeline.inputs.input_info import InputInfo
+from pipeline.inputs.input_info import BadRecord, InputInfo, Quarantine
 from pipeline.inputs.provenance import provenance_of
 from pipeline.inputs.work import Work, divided, pickled
 from pipeline.inputs.worker_pool import WorkerBatches

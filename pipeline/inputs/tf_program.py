@@ -13,7 +13,7 @@ from pipeline.errors import EvaluationError, FingerprintError, InputError
 from pipeline.inputs.batches import DECODING, Batch
 from pipeline.inputs.input_info import InputInfo
 from pipeline.logs import log
-from pipeline.shards.record import crc32c_of
+from pipeline.shards.frames import crc32c_of
 from pipeline.spec import RESERVED, ArraySpec, delivered
 from pipeline.tf_quiet import tf
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from pipeline.decoding.decode import Decoder
 from pipeline.errors import OptionError
-from pipeline.inputs.bad_records import OnError
 from pipeline.inputs.caches import CachedRecords
+from pipeline.inputs.input_info import OnError
 from pipeline.inputs.slots import aligned, anonymous_file
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, TrainOrder

@@ -1,8 +1,14 @@
 """Names of the files of a dataset: of shards, by default train-00007-of-01024, and of all others.
 
-Writers name files with it, readers list them. Only shards have names that begin with a split's: readers glob those."""
+Writers name files with it, readers list them. Only shards have names that begin with a split's: readers glob those.
+Hashes of keys decide the rank of a record, which is its place, and the digest of a split's keys. docs/format.md freezes
+them: they must never change. Pure."""
 
+import hashlib
 import re
+from collections.abc import Iterable
+
+import numpy as np
 
 from pipeline.errors import OptionError
 from pipeline.shards.schema import SHARD_FILES
@@ -74,3 +80,20 @@ def rejects_file(split: str) -> str:
 def summary_file(split: str) -> str:
     """The report on the conversion of a split: counts, sizes, speed, warnings."""
     return f"_summary/{split}.json"
+
+
+def ranks(seed: int, split: str, keys: np.ndarray) -> np.ndarray:
+    """uint64 [n]: the rank of each key. keys: bytes (dtype S)."""
+    prefix = f"{seed}\0{split}\0".encode()
+    digests = b"".join(hashlib.blake2b(prefix + key, digest_size=8).digest() for key in keys.tolist())
+    return np.frombuffer(digests, ">u8").astype(np.uint64)
+
+
+def key_digest(keys: Iterable[bytes]) -> int:
+    """The sum of the 128-bit hashes of keys, or of other items, modulo 2^128."""
+    return add_digests(int.from_bytes(hashlib.blake2b(key, digest_size=16).digest(), "big") for key in keys)
+
+
+def add_digests(digests: Iterable[int]) -> int:
+    """The digest of a set from those of its parts."""
+    return sum(digests) & ((1 << 128) - 1)

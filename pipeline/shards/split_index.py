@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from pipeline.errors import ShardError
+from pipeline.shards.frames import FRAME_BYTES, crc32c
 from pipeline.shards.manifest import SplitEntry
 from pipeline.shards.naming import index_file
-from pipeline.shards.record import FRAME_BYTES, crc32c
 from pipeline.storage.storage import Storage, join
 
 

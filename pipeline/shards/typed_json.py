@@ -16,7 +16,7 @@ import msgspec
 
 from pipeline.checks import did_you_mean
 from pipeline.errors import InfeedError
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.description import Description
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.example import Value, encode_example
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 from pipeline.shards.schema import Labels, Schema
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, ReadDirectly, ReadWhenDue, Record, RecordsInfo
 from pipeline.spec import feature_specs

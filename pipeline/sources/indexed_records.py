@@ -15,10 +15,11 @@ import numpy as np
 from pipeline.description import description_of
 from pipeline.errors import CorruptRecordError, InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES, proven_crc
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, proven_crc
 from pipeline.shards.split_index import Location, load_index
 from pipeline.sources.lookahead import Lookahead
+from pipeline.sources.named_splits import tfds_classes
 from pipeline.sources.records import (
     RECORD_OBJECT_BYTES,
     ByteRange,
@@ -29,7 +30,6 @@ from pipeline.sources.records import (
     RecordsInfo,
     fetch_payload,
 )
-from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Storage, join
 
 MERGE_GAP_BYTES = 16 * 1024  # reading across a gap of this size costs as much as another request (local: ~5 us)

@@ -3,15 +3,23 @@
 A name is split at "-" and "."; one of the parts may name a split: train (training), validation (valid, val, dev) or
 test (testing), alone or as the last word before a number (mnist_train, train_00012). Words after it are part of the
 split's name: train_clean100 is a split of its own. So train-00000-of-00010, train.tfrecord and
-imagenet2012-train.tfrecord-00000-of-00016 are all train. If no part names a split, or several do, none is guessed."""
+imagenet2012-train.tfrecord-00000-of-00016 are all train. If no part names a split, or several do, none is guessed.
 
+The small files that TFDS writes describe a dataset: the tfds converter and open_dataset recognize it by them, and other
+tools use those next to TFRecord files. Needs no TFDS."""
+
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
+from pipeline.shards.schema import Labels
+from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file
+from pipeline.shards.typed_json import once
 from pipeline.storage.storage import Stat, Storage, find_file, join
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
@@ -19,8 +27,9 @@ _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
 _NOT_RECORDS = (".idx", ".json", ".txt", ".csv", ".md")  # DALI's index, and documentation
 _SHOWN = 5
-
 Files = Mapping[str, Mapping[str, Stat]]  # split -> path relative to the directory -> size and checksum
+_TFDS_FILES = (*SIDECAR_FILES, METADATA_FILE)  # and <label key>.labels.txt
+_REWRITTEN = ("fileFormat", "splits")  # keys of dataset_info.json that the commit writes
 
 
 def split_of(name: str) -> str | None:
@@ -145,3 +154,83 @@ def first_names(names: Sequence[str]) -> str:
     """The first five names, and the number of the others, for messages."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN]) or 'nothing'}{more}"
+
+
+def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> dict[str, str]:
+    """Name -> text of the files that describe a TFDS dataset; {} if there are none. Raises RawDataError."""
+    if not {"features.json", "dataset_info.json"} <= listed.keys():
+        return {}
+    names = [name for name in listed if name in _TFDS_FILES or name.endswith(".labels.txt")]
+    return {name: _text_of_tfds(storage, join(directory, name)) for name in sorted(names)}
+
+
+def _text_of_tfds(storage: Storage, path: str) -> str:
+    try:
+        text = storage.read(path).decode()
+        if path.endswith(".json") and not isinstance(json.loads(text, object_pairs_hook=once), dict):
+            raise ValueError("it is not an object")
+    except (ValueError, RecursionError) as e:
+        raise RawDataError(
+            f"{path} is not as TFDS writes it: {e}. Copy it again; without features.json and dataset_info.json, "
+            "converters.tfrecord_to_gcs uses only the records."
+        ) from e
+    return text
+
+
+def kept_of_tfds(tfds: Mapping[str, str]) -> dict[str, str]:
+    """The part of the files that a schema keeps: everything except the sizes of splits.
+
+    So preparing one split again does not change the plans of the others."""
+    if not tfds:
+        return {}
+    info = {key: value for key, value in json.loads(tfds["dataset_info.json"]).items() if key not in _REWRITTEN}
+    return {**tfds, "dataset_info.json": json.dumps(info, indent=2, sort_keys=True)}
+
+
+def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
+    """The names of the only ClassLabel, or of the one called label. TFDS counts from 0. Raises RawDataError."""
+    found = {}
+    for key, kind in tfds_leaves(tfds):
+        names = tfds.get(labels_file(key))
+        if kind == "classLabel" and names:
+            found[key] = Labels(key, 0, tuple(names.splitlines()))
+    return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)
+
+
+def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
+    """As tfds_labels. A ClassLabel that has only a number of classes, such as mnist's, gets the names "0", "1", ...
+
+    Only for readers: a conversion lists real names."""
+    numbered = {
+        key: Labels(key, 0, tuple(map(str, range(int(described["numClasses"])))))
+        for key, kind, described in _described(tfds)
+        if kind == "classLabel" and re.fullmatch("[0-9]{1,7}", str(described.get("numClasses", "")))
+    }
+    only = next(iter(numbered.values())) if len(numbered) == 1 else None
+    return tfds_labels(tfds) or numbered.get("label") or only
+
+
+def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """(key in a record, kind such as image or classLabel) of each feature in features.json, even inside sequences.
+
+    Raises RawDataError."""
+    return [(key, kind) for key, kind, _ in _described(tfds)]
+
+
+def _described(tfds: Mapping[str, str]) -> Sequence[tuple[str, str, Any]]:
+    try:
+        return list(_leaves("", json.loads(tfds.get("features.json", "{}"))))
+    except (AttributeError, KeyError, TypeError, RecursionError) as e:
+        raise RawDataError(
+            f"TFDS's features.json describes no features ({type(e).__name__}: {e}). Copy it again."
+        ) from e
+
+
+def _leaves(key: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    if "featuresDict" in feature:
+        for name, inner in feature["featuresDict"].get("features", {}).items():
+            yield from _leaves(f"{key}/{name}".lstrip("/"), inner)
+    elif "sequence" in feature:
+        yield from _leaves(key, feature["sequence"]["feature"])
+    else:
+        yield from ((key, kind, value) for kind, value in feature.items() if kind != "pythonClassName")

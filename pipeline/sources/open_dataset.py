@@ -16,12 +16,12 @@ from pipeline.shards.manifest import find_manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.dataset import Dataset
-from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.named_splits import matching_files
 from pipeline.sources.records import Records, as_records
 from pipeline.sources.sequential_records import SequentialRecords, Splits, foreign_splits, is_directory
+from pipeline.sources.single_records import FixedLengthRecords
 from pipeline.spec import Opaque
 from pipeline.storage.schemes import open_storage
 

@@ -13,8 +13,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipeline.errors import CorruptRecordError, ShardError
-from pipeline.shards.frames import Compression, Frame, FramePlace, compression_of, read_frames, walk_frames, walk_pieces
-from pipeline.shards.record import HEADER_BYTES, crc32c
+from pipeline.shards.frames import (
+    HEADER_BYTES,
+    Compression,
+    Frame,
+    FramePlace,
+    compression_of,
+    crc32c,
+    read_frames,
+    walk_frames,
+    walk_pieces,
+)
 from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.storage.storage import Stat, Storage

@@ -21,7 +21,7 @@ from pipeline.shards.frames import Compression
 from pipeline.shards.schema import Labels, Schema
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import SchemaGuess
-from pipeline.sources.named_splits import files_by_name, is_pattern
+from pipeline.sources.named_splits import files_by_name, is_pattern, tfds_classes, tfds_files
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Records, RecordsInfo
 from pipeline.sources.sequential_file import (
     Content,
@@ -34,7 +34,6 @@ from pipeline.sources.sequential_file import (
     frames_of,
 )
 from pipeline.sources.tfds_features import described_by_tfds
-from pipeline.sources.tfds_files import tfds_classes, tfds_files
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage, files_at_once, find_file, in_parallel, join
 

@@ -3,27 +3,105 @@
 Dataset reads with it. Reading groups plans ahead and opens a file for each run of ranges, which costs more than reading
 one small record. Records that lie in files on a disk are therefore read and checked directly, from files that stay
 open; whatever is wrong there is left to the reading of groups, which finds it again and names it. Batches for training
-are parsed by pipeline.decoding, to the same values."""
+are parsed by pipeline.decoding, to the same values.
+
+Files that contain only records of equal length, such as CIFAR-10's binary files, have no checksums: each record's is
+computed from the bytes that are delivered and compared with nothing."""
 
 import functools
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from pipeline.errors import SchemaError
+from pipeline.errors import EmptySplitError, SchemaError, ShardError
+from pipeline.formats import FixedLength
 from pipeline.shards.example_decoding import decode_features
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 from pipeline.shards.schema import Schema
+from pipeline.shards.split_index import Location
 from pipeline.sources.concatenated import Concatenated
-from pipeline.sources.fixed_length import FixedLengthRecords
-from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.records import Records, fetch_payload
-from pipeline.spec import Layout, chosen_specs, feature_specs, feature_values, struct_columns
+from pipeline.sources.indexed_records import IndexedReading, IndexedRecords
+from pipeline.sources.records import ByteRange, Group, ReadDirectly, Records, RecordsInfo, fetch_payload
+from pipeline.spec import Layout, Opaque, chosen_specs, feature_specs, feature_values, struct_columns
+from pipeline.storage.storage import Stat, Storage
 
 FILES = 256  # a process may usually open 1,024; beyond these, a read costs another ~5 us for opening
+
+
+class FixedLengthRecords(ReadDirectly):
+    """The records of consecutive files: see Records. Any record can be read directly.
+
+    fingerprint: of names, sizes, and the checksums that a bucket stores. On a disk, files with different content and
+    the same sizes therefore have the same fingerprint; a copy in a bucket has another. Opening checks only sizes."""
+
+    def __init__(self, uri: str, files: Mapping[str, Stat], format: FixedLength, storage: Storage) -> None:
+        self._paths, self._format, self._storage = list(files), format, storage
+        counts = [_count(path, stat, format) for path, stat in files.items()]
+        self._starts = np.cumsum([0, *counts])  # of each file, and N
+        count = int(self._starts[-1])
+        if not count:
+            raise EmptySplitError(f"{uri}: {len(files)} files without a record, so there is nothing to read.")
+        self.lengths = np.broadcast_to(np.uint32(format.record_bytes), count)  # takes no memory
+        layout: Layout = format.record if isinstance(format.record, np.dtype) else Opaque()
+        record = np.lib.format.dtype_to_descr(layout) if isinstance(layout, np.dtype) else format.record
+        lines = [f"{record} {format.header_bytes} {format.footer_bytes}\n"]
+        lines += [f"{path.rpartition('/')[2]} {stat}\n" for path, stat in files.items()]
+        self.info = RecordsInfo(
+            name=uri,
+            fingerprint=blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest(),
+            num_records=count,
+            num_bytes=count * format.record_bytes,
+            layout=layout,
+            lengths=self.lengths,
+            remote=storage.remote,
+        )
+
+    def locate(self, record_ids: np.ndarray) -> Location:
+        """Where records are, in the form of SplitIndex.locate."""
+        file = np.searchsorted(self._starts, record_ids, side="right") - 1
+        record = record_ids - self._starts[file]
+        offset = self._format.header_bytes + record * self._format.record_bytes
+        lengths = self.lengths[record_ids].astype(np.int64)
+        return Location(file, record, offset, lengths, np.zeros(len(file), np.uint32))
+
+    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_FixedLengthReading":
+        """See Records. The only damage detected here is a file that has become shorter, as a StorageError."""
+        return _FixedLengthReading(self._storage, self._paths, self, groups, ahead_bytes)
+
+    def place_of(self, record_id: int) -> ByteRange:
+        """Where a payload is, for reading a single one."""
+        place = self.locate(np.array([record_id]))
+        return ByteRange(self._paths[place.shard.item()], place.offset.item(), self._format.record_bytes, None)
+
+    def where(self, record_id: int) -> str:
+        place = self.locate(np.array([record_id]))
+        return f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
+
+
+class _FixedLengthReading(IndexedReading):
+    header_bytes = 0
+
+    def crc_of(self, payload: bytes, due: int) -> int:
+        """See IndexedReading. These files do not say what is due."""
+        return crc32c(payload)
+
+
+def _count(path: str, stat: Stat, format: FixedLength) -> int:
+    around = format.header_bytes + format.footer_bytes
+    records, rest = divmod(stat.bytes - around, format.record_bytes)
+    if stat.bytes < around or rest:
+        ends = f" between a header of {format.header_bytes} and a footer of {format.footer_bytes}" if around else ""
+        left = f"{records} records and {rest} bytes" if stat.bytes >= around else "shorter than header and footer"
+        raise ShardError(
+            f"{path} has {stat.bytes} bytes, which is not a whole number of {format.record_bytes}-byte "
+            f"records{ends}: {left}. The file is truncated, compressed or in another format; exclude files that are "
+            "not data with a pattern such as DIR/*.bin."
+        )
+    return records
 
 
 class ExampleParser:

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.errors import InfeedError, RawDataError, how_to_install
 from pipeline.shards.naming import shard_file
 from pipeline.shards.schema import PASSED_ON, SHARD_FILES, Content, Dtype, Feature, Schema
-from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
+from pipeline.sources.named_splits import kept_of_tfds, tfds_leaves
 from pipeline.storage.storage import join
 
 _FEATURES = "tensorflow_datasets.core.features"  # has all features of TFDS

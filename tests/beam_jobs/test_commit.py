@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from beam_jobs.claims import claim
-from beam_jobs.commit import commit_split
+from beam_jobs.commit import Verdict, commit_split
 from beam_jobs.converter import ConversionJob
 from beam_jobs.gather import write_shard
 from beam_jobs.ledger import SourceSummary, Written, finished_shard, finished_shards
 from beam_jobs.plan import BucketSums, SplitPlan, add_sums, by_bucket, measure
 from beam_jobs.references import concat
-from beam_jobs.verdicts import Verdict
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from pipeline.errors import ConversionError, RawDataError, StorageError
-from pipeline.shards.keys import key_digest
 from pipeline.shards.manifest import read_manifest
+from pipeline.shards.naming import key_digest
 from pipeline.storage.local import LocalStorage
 
 STORAGE = LocalStorage()

@@ -15,7 +15,7 @@ from sweep import examples
 from beam_jobs.converter import ConversionJob, Source, group_of
 from beam_jobs.plan import BucketSums, SplitPlan, add_sums, by_bucket, framed_bytes, measure
 from beam_jobs.references import File, Reference, References, concat, in_order
-from pipeline.shards.keys import ranks
+from pipeline.shards.naming import ranks
 from pipeline.shards.schema import Schema
 from pipeline.storage.storage import Stat
 

@@ -72,7 +72,7 @@ def write_tfrecords(
     """The TFRecords of a split, in files of so many, and their index."""
     from pipeline.commands.index import main as index
     from pipeline.shards.example import encode_example
-    from pipeline.shards.record import frame
+    from pipeline.shards.frames import frame
     from pipeline.shards.schema import Schema
 
     schema, left = Schema("made", dict(features)), iter(records)

@@ -62,7 +62,7 @@ def bare(directory: Path) -> Run:
     import google_crc32c
     import numpy as np
 
-    from pipeline.shards.record import HEADER_BYTES
+    from pipeline.shards.frames import HEADER_BYTES
     from pipeline.sources.open_dataset import open_dataset
 
     records = open_dataset(str(directory), "train")

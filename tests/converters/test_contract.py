@@ -18,8 +18,8 @@ from beam_jobs.references import concat
 from converters.command_line import beam_options
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 
 without_beam = pytest.mark.usefixtures("without_beam")
 

@@ -18,7 +18,7 @@ from converters import image_folder_to_gcs, imagenet_to_gcs, table_to_gcs, tfrec
 from pipeline.commands import describe, verify
 from pipeline.commands.command import exit_with
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 
 pytestmark = pytest.mark.usefixtures("without_beam")

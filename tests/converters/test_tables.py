@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 from converted import ledger_of, records_of
 from PIL import Image
 
-from converters.raw.splits import HeldOut
+from converters.raw.files import HeldOut
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
 from pipeline.errors import ConversionError

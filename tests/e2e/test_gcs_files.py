@@ -9,7 +9,7 @@ from host_batches import assert_same, taken
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import OptionError, ShardError
 from pipeline.formats import FixedLength, TextLines
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.sources.records import fetch, intact
 
 PAYLOADS = [bytes([i]) * 100_000 for i in range(90)]

@@ -10,14 +10,14 @@ from typing import Any
 
 from beam_jobs.converter import Converter, Source
 from beam_jobs.scratch import Scratch
+from converters import tfrecord as layouts
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw, read_synsets
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
-from converters.raw.class_names import read_class_names
-from converters.raw.splits import HeldOut
+from converters.raw.files import HeldOut, read_class_names
 from converters.table.columns import CLASS_NAME, Column, find_columns
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
@@ -25,10 +25,9 @@ from converters.table.row_converter import RowConverter
 from converters.text.converter import TextConverter
 from converters.text.documents import DocumentFormat, find_texts
 from converters.tfds_to_gcs import DatasetName, find_tfds
-from converters.tfrecord import layouts
-from converters.tfrecord.converter import TfrecordConverter
+from converters.tfrecord import TfrecordConverter
 from pipeline.raw.image_files import ToJpeg
-from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
+from pipeline.shards.frames import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
 from pipeline.shards.schema import Labels
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo

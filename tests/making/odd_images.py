@@ -14,7 +14,7 @@ from PIL import Image
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.op import Op
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 
 __all__ = ["KINDS", "Kind", "verdicts"]

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from converters import tfrecord_to_gcs
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 
 NUMBERS = Schema("numbers", {"i": Feature("int64")})

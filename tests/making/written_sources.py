@@ -13,8 +13,8 @@ from pipeline.commands.index import main as index_main
 from pipeline.datasets import Mixture, cached, mixture, open_dataset
 from pipeline.formats import FixedLength, TextLines
 from pipeline.shards.example import encode_example
+from pipeline.shards.frames import frame
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.sidecars import write_sidecars
 from pipeline.sources.in_memory import ExampleRecords

@@ -13,9 +13,9 @@ from PIL import Image
 
 from pipeline.commands.verify import main as verify_main
 from pipeline.shards.example import encode_example
+from pipeline.shards.frames import crc32c, frame
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
 from pipeline.shards.naming import index_file, shard_file
-from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.split_index import encode_index
 from pipeline.storage.local import LocalStorage

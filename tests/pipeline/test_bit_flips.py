@@ -17,8 +17,8 @@ from sweep import SWEEP
 from pipeline.commands.verify import main as verify_main
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import ConversionError, CorruptRecordError, InfeedError, ManifestError, ShardError
+from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 from pipeline.shards.split_index import load_index
 from pipeline.storage.local import LocalStorage
 

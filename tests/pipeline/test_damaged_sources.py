@@ -11,7 +11,7 @@ from record_sources import SOURCES
 
 from pipeline.datasets import DatasetInput, Mixture, eval_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, EmptySplitError, ShardError
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 from pipeline.sources.records import fetch
 
 N = 37

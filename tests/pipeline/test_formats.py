@@ -12,7 +12,7 @@ from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import EmptySplitError, ManifestError, OptionError, RawDataError, SchemaError, StorageError
 from pipeline.formats import TextLines, TFRecords
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import fetch
 from pipeline.spec import Opaque

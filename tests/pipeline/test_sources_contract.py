@@ -13,7 +13,7 @@ from pipeline import tf_data
 from pipeline.datasets import DatasetInput, Mixture, eval_dataset, train_dataset
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.hosts import Hosts
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 from pipeline.sources.records import Records, weighed
 
 N = 37

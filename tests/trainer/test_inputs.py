@@ -173,7 +173,7 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(dense
 def test_an_input_that_is_waited_for_and_more_workers_than_cores_are_told_with_what_helps(
     dense_task, vectors, config, caplog, monkeypatch
 ):
-    monkeypatch.setattr("trainer.loop.train.NOTABLE_SECONDS", 0.1)
+    monkeypatch.setattr("trainer.loop.train_loop.NOTABLE_SECONDS", 0.1)
 
     def slow(ctx):
         batch = {name: values[:16] for name, values in vectors.items()}

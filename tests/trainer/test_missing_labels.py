@@ -28,7 +28,7 @@ from trainer.loop.train_loop import training_step
 from trainer.mesh.placement import Placement
 from trainer.metrics.binary import AUC
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass
-from trainer.metrics.regression import Regression
+from trainer.metrics.means import Regression
 from trainer.task import Target, Task, Variables
 from trainer.trainer import Trainer
 

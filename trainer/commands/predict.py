@@ -38,7 +38,7 @@ from trainer.recipe import DataRecipe
 from trainer.reports.progress import RecordsLine
 
 if TYPE_CHECKING:
-    from pipeline.inputs.bad_records import BadRecord
+    from pipeline.inputs.input_info import BadRecord
     from trainer.inputs import InputContext
     from trainer.trainer import Trainer
 

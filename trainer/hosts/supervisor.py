@@ -21,7 +21,7 @@ from trainer.config import TrainerConfig
 from trainer.hosts import exits
 from trainer.hosts.activity import Activity, Doing
 from trainer.hosts.exchange import Decision, Exchange, Store, StoreError, open_store
-from trainer.hosts.exits import EXIT_HOST_FAILED, Ending, Interrupted, ending, leave
+from trainer.hosts.exits import EXIT_HOST_FAILED, TICK_SECONDS, WATCHER, Ending, Interrupted, ending, leave
 from trainer.hosts.failures import (
     GONE_SECONDS,
     POLL_SECONDS,
@@ -35,7 +35,6 @@ from trainer.hosts.failures import (
     report,
     report_error,
 )
-from trainer.hosts.signals import TICK_SECONDS, WATCHER
 
 SETTLE_SECONDS = 4.0  # for the other hosts to raise an error, too
 LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure

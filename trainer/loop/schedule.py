@@ -1,13 +1,28 @@
-"""What a training run does between two dispatches, and when: by steps, by the clock, or because someone asked."""
+"""What a training run does between two dispatches, and when: by steps, by the clock, or because someone asked.
 
+The trace of profile_steps is in the layout that TensorBoard's profile plugin and XProf read. Only host 0 traces itself
+and its devices: all hosts run the same program."""
+
+import shlex
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import NamedTuple
 
+import jax
+
+from pipeline.errors import StorageError
+from pipeline.logs import logger
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join, write_file
 from trainer.config import TrainerConfig, seconds_of
 from trainer.hosts.exchange import Decision, Exchange, SharedDecisions
 from trainer.loop.dispatching import MEASURED_STEPS
+
+TO_LOOK_AT_IT = "in a new environment: pip install tensorboard tensorboard-plugin-profile && tensorboard --logdir"
+log = logger("trainer")
 
 
 class Due(NamedTuple):
@@ -131,3 +146,57 @@ class Pace:
         """Lets the feeder continue."""
         self._steps = steps
         self._settled.set()
+
+
+class Profile:
+    """Traces the part of config.profile_steps within `start`..`end`, the steps of this run, into <workdir>/profile.
+
+    stops: the steps after which `at` must be called, while no step is running. Use as a context manager: leaving ends a
+    trace that the run did not reach the end of."""
+
+    def __init__(self, config: TrainerConfig, start: int, end: int | None) -> None:
+        wanted = config.profile_range or range(0)
+        stop = wanted.stop if end is None else min(end, wanted.stop)
+        within = range(max(start, wanted.start), stop)
+        self.stops = frozenset({within.start, within.stop} if within else ())
+        self._within, self._wanted, self._directory = within, config.profile_steps, join(config.workdir, "profile")
+        self._mine = jax.process_index() == 0
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if wanted and not within:
+            to = "the end of the input" if end is None else end
+            log.warning("profile_steps=%s: this run trains only steps %d to %s", config.profile_steps, start + 1, to)
+
+    def at(self, step: int) -> None:
+        """Begins or ends the trace if this is the step to do so."""
+        if step not in self.stops or not self._mine:
+            return
+        if step == self._within.start:
+            self._temporary = tempfile.TemporaryDirectory()  # jax writes to disks only
+            jax.profiler.start_trace(self._temporary.name)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        temporary, self._temporary = self._temporary, None
+        if temporary is None:
+            return
+        jax.profiler.stop_trace()
+        with temporary as directory:
+            try:
+                self._upload(Path(directory))
+            except StorageError as error:
+                log.warning("the profile is lost: %s", error)  # not worth ending the training
+                return
+        look = f"{TO_LOOK_AT_IT} {shlex.quote(self._directory)}"
+        log.info("the profile of steps %s is in %s. To look at it, %s", self._wanted, self._directory, look)
+
+    def _upload(self, directory: Path) -> None:
+        storage = open_storage(self._directory)
+        for file in (path for path in directory.rglob("*") if path.is_file()):
+            write_file(storage, join(self._directory, file.relative_to(directory).as_posix()), file.read_bytes())
+
+    def __enter__(self) -> "Profile":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._end()

@@ -11,10 +11,9 @@ from pipeline.logs import logger
 from trainer.checkpointing.kept_data import as_begun, as_in_run, keep
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.inputs import InputFn
-from trainer.loop.begin import begin
 from trainer.loop.evaluate import PeriodicEvaluations
 from trainer.loop.job import Job
-from trainer.loop.session import open_session
+from trainer.loop.session import begin, open_session
 from trainer.loop.train_loop import Training
 from trainer.results import TrainResult
 

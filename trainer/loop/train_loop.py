@@ -14,15 +14,13 @@ from pipeline.storage.storage import join
 from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
 from trainer.checkpointing.manager import Saved
 from trainer.hosts.exits import ending
-from trainer.loop.begin import Begun
 from trainer.loop.dispatching import Dispatches, DispatchResult, Marks, Steps
 from trainer.loop.evaluate import PeriodicEvaluations
 from trainer.loop.job import Job, OpenedInput
 from trainer.loop.program import PEAKS, Program
-from trainer.loop.schedule import Pace, Schedule
-from trainer.loop.session import Session
+from trainer.loop.schedule import Pace, Profile, Schedule
+from trainer.loop.session import Begun, Session
 from trainer.loop.train_monitor import Recorder, TrainMonitor
-from trainer.reports.profile import Profile
 from trainer.reports.progress import NOTABLE, StepSize
 from trainer.reports.segments import read_history
 from trainer.results import Goodput, TrainResult

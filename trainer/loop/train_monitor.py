@@ -23,11 +23,10 @@ from trainer.config import OnNan
 from trainer.hosts.exchange import Decision
 from trainer.hosts.exits import Interrupted, Preempted
 from trainer.inputs import Input
-from trainer.loop.begin import Begun
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.loop.job import Job
-from trainer.loop.session import Session
+from trainer.loop.session import Begun, Session
 from trainer.mesh.batch_spec import batch_struct
 from trainer.mesh.placement import Placement
 from trainer.metrics.labels import OUTSIDE, REMEDY, told_outside

@@ -31,8 +31,8 @@ MIXING = (
 if TYPE_CHECKING:
     from pipeline.shards.example import Value
     from pipeline.sources.records import Records
-    from trainer.models.cnn import SmallCnn
     from trainer.models.resnet import ResNet
+    from trainer.models.small import SmallCnn
     from trainer.task import Augment, Batch, Task
 
 
@@ -139,8 +139,8 @@ class Config(DataRecipe):
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet":
         """The model that --model names."""
-        from trainer.models.cnn import SmallCnn
         from trainer.models.resnet import RESNETS, ResNet
+        from trainer.models.small import SmallCnn
 
         classes, channels = self.image_data.num_classes, self.image_data.channels
         if self.model == "cnn":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipeline.sources.records import Records
     from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo, Tokenizer
     from trainer.inputs import InputContext
-    from trainer.models.lstm import LstmLanguageModel
+    from trainer.models.small import LstmLanguageModel
     from trainer.models.transformer import Transformer
     from trainer.task import Task
     from trainer.trainer import Trainer
@@ -221,7 +221,7 @@ class CharLm(PackedText):
 
     def model(self, rngs: Any, vocabulary_size: int) -> "LstmLanguageModel":
         """See LstmLanguageModel."""
-        from trainer.models.lstm import LstmLanguageModel
+        from trainer.models.small import LstmLanguageModel
 
         return LstmLanguageModel(vocabulary_size, rngs, layers=self.layers, width=self.width, dropout=self.dropout)
 

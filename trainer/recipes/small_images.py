@@ -54,8 +54,8 @@ from trainer.recipes.labelled_images import LabelledImages, fitting_span
 
 if TYPE_CHECKING:
     from pipeline.decoding.op import Op
-    from trainer.models.cnn import PoolingCnn, SmallCnn
     from trainer.models.resnet import ResNet
+    from trainer.models.small import PoolingCnn, SmallCnn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Digits(LabelledImages):
 
     def model(self, rngs: Any) -> "SmallCnn":
         """See SmallCnn."""
-        from trainer.models.cnn import SmallCnn
+        from trainer.models.small import SmallCnn
 
         return SmallCnn(self.num_classes, self.image_shape, rngs)
 
@@ -115,7 +115,7 @@ class Mnist(LabelledImages):
 
     def model(self, rngs: Any) -> "PoolingCnn":
         """See PoolingCnn."""
-        from trainer.models.cnn import PoolingCnn
+        from trainer.models.small import PoolingCnn
 
         return PoolingCnn(self.num_classes, self.image_shape, rngs, self.widths, self.hidden)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pipeline.shards.example import Value
     from pipeline.sources.in_memory import ExampleRecords
-    from trainer.models.tabular import TabularMlp
+    from trainer.models.small import TabularMlp
     from trainer.task import Batch, Task
 
 TINY: Statistics = {
@@ -146,7 +146,7 @@ class Config(DataRecipe):
 
     def model(self, rngs: Any) -> "TabularMlp":
         """See TabularMlp."""
-        from trainer.models.tabular import TabularMlp
+        from trainer.models.small import TabularMlp
 
         columns = {name: self.statistics[name] for name in self.inputs}
         outputs = max(1, len(self._classes))
@@ -161,7 +161,7 @@ class Config(DataRecipe):
         import optax
 
         from trainer.metrics.classes import Accuracy
-        from trainer.metrics.regression import Regression
+        from trainer.metrics.means import Regression
         from trainer.nnx_task import nnx_task
         from trainer.optimizers.build import make_optimizer
         from trainer.task import Target

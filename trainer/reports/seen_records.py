@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.commands.record_checks import labels_of
+from pipeline.commands.index_builder import labels_of
 from pipeline.errors import CheckpointError, InfeedError, printable
 from pipeline.inputs.provenance import Origin, reopened, restored_order, stand_ins
 from pipeline.logs import logger

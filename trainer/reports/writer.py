@@ -31,7 +31,7 @@ from tensorboard.util.tensor_util import make_tensor_proto
 from pipeline.errors import OptionError, OwnerError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.example import varint
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.storage.storage import explained, join
 from trainer.config import TrainerConfig
 from trainer.reports.metrics_file import Fence, MetricsFile, Sink, SinkWriter, open_sink, unfenced

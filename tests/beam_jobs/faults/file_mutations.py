@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from beam_jobs.verdicts import Verdict
+from beam_jobs.commit import Verdict
 from pipeline.commands import verify
 from pipeline.errors import InfeedError
 from pipeline.storage.local import LocalStorage

@@ -18,7 +18,7 @@ from fake_gcs.server import Server
 from PIL import Image
 
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 
 MIB = 2**20

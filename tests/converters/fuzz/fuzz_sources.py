@@ -12,20 +12,19 @@ import mutations
 from hostile_tars import walk
 
 from beam_jobs.scratch import Scratch
+from converters import tfrecord as layouts
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw, read_synsets
 from converters.pixels.cifar import CifarConverter, find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
-from converters.raw.class_names import read_class_names
-from converters.raw.splits import HeldOut
+from converters.raw.files import HeldOut, read_class_names
 from converters.table.columns import find_columns
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
 from converters.table.row_converter import RowConverter
-from converters.tfrecord import layouts
-from converters.tfrecord.converter import TfrecordConverter
+from converters.tfrecord import TfrecordConverter
 from pipeline.storage.schemes import open_storage
 
 Files = dict[str, bytes]  # path under the raw data directory -> its bytes

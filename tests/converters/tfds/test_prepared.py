@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from converters import tfds_to_gcs
 from converters.tfds_to_gcs import DatasetName, find_tfds
-from converters.tfrecord.layouts import find_raw
+from converters.tfrecord import find_raw
 from pipeline.commands.verify import main as verify
 from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest

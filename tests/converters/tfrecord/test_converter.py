@@ -9,14 +9,13 @@ import pytest
 import tensorflow as tf
 from tfrecord_numbers import NUMBERS, convert, payload, payloads_in, write
 
-from converters.tfrecord import layouts
-from converters.tfrecord.converter import TfrecordConverter
-from converters.tfrecord.layouts import find_raw
+from converters import tfrecord as layouts
+from converters.tfrecord import TfrecordConverter, find_raw
 from pipeline.commands.verify import main as verify
 from pipeline.errors import ConversionError, OptionError, RawDataError, SchemaError
 from pipeline.shards.example import encode_example
+from pipeline.shards.frames import frame
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.merged_schemas import read_schema
 from pipeline.storage.schemes import open_storage

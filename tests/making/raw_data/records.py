@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 from raw_data.images import make_jpeg
 

@@ -16,7 +16,7 @@ import pytest
 from pipeline.errors import OptionError, StorageError
 from pipeline.inputs import caches as disk_cache
 from pipeline.inputs.caches import cached
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import fetch, weighed
 from pipeline.storage.local import LocalStorage

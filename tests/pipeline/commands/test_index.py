@@ -18,8 +18,8 @@ from pipeline.commands.index import main
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, EmptySplitError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
+from pipeline.shards.frames import frame
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.local import LocalStorage
 

@@ -16,8 +16,8 @@ from damage import flip
 from pipeline.commands import split_verifier
 from pipeline.commands.verify import main
 from pipeline.errors import ManifestError, OptionError
+from pipeline.shards.frames import FRAME_BYTES, crc32c
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, crc32c
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.split_index import load_index
 from pipeline.storage.local import LocalStorage

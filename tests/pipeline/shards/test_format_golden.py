@@ -5,10 +5,9 @@ import json
 import numpy as np
 
 from pipeline.shards.example import encode_example
-from pipeline.shards.keys import add_digests, key_digest, ranks
+from pipeline.shards.frames import crc32c, frame
 from pipeline.shards.manifest import Manifest, update_manifest
-from pipeline.shards.naming import index_file, receipt_file, shard_file
-from pipeline.shards.record import crc32c, frame
+from pipeline.shards.naming import add_digests, index_file, key_digest, ranks, receipt_file, shard_file
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.split_index import encode_index
 from pipeline.storage.local import LocalStorage

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from sweep import examples
 
 from pipeline.errors import CorruptRecordError, ShardError
-from pipeline.shards.frames import read_frames
+from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame, masked, proven_crc, read_frames
 from pipeline.shards.manifest import ShardEntry, SplitEntry
-from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame, masked, proven_crc
 from pipeline.shards.split_index import SplitIndex, decode_rows, encode_index, load_index
 from pipeline.storage.local import LocalStorage
 

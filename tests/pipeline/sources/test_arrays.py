@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.in_memory import ArrayRecords, ExampleRecords
 from pipeline.sources.records import Group, Records, fetch, intact

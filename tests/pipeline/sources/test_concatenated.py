@@ -7,7 +7,7 @@ from sweep import examples
 from pipeline.datasets import open_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, OptionError, SchemaError
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.record import FRAME_BYTES
+from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.concatenated import Concatenated, Part, concatenated
 from pipeline.sources.records import RECORD_OBJECT_BYTES, fetch, intact, weighed

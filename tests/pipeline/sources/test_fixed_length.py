@@ -13,7 +13,7 @@ from sweep import examples
 from pipeline.datasets import open_dataset
 from pipeline.errors import EmptySplitError, OptionError, SchemaError, ShardError, StorageError
 from pipeline.formats import FixedLength
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 from pipeline.sources.indexed_records import IndexedReading
 from pipeline.sources.records import fetch, intact, weighed
 from pipeline.storage.local import LocalStorage

@@ -12,7 +12,7 @@ from pipeline.datasets import eval_dataset
 from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.record import FRAME_BYTES, crc32c, frame
+from pipeline.shards.frames import FRAME_BYTES, crc32c, frame
 from pipeline.shards.split_index import Location, SplitIndex
 from pipeline.sources.indexed_records import (
     COPY_BYTES,

@@ -6,7 +6,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from pipeline.commands.record_checks import schema_problems
+from pipeline.commands.index_builder import schema_problems
 from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.schema import Feature, Labels, Schema

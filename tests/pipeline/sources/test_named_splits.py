@@ -10,8 +10,15 @@ from pipeline.datasets import open_dataset, train_dataset
 from pipeline.errors import OptionError, RawDataError, ShardError
 from pipeline.formats import TextLines
 from pipeline.shards.schema import Labels
-from pipeline.sources.named_splits import files_by_name, files_by_pattern, matching_files, parse_assignment, split_of
-from pipeline.sources.tfds_files import tfds_classes, tfds_labels
+from pipeline.sources.named_splits import (
+    files_by_name,
+    files_by_pattern,
+    matching_files,
+    parse_assignment,
+    split_of,
+    tfds_classes,
+    tfds_labels,
+)
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Stat
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import CorruptRecordError, ShardError, StorageError
-from pipeline.shards.record import crc32c, frame
+from pipeline.shards.frames import crc32c, frame
 from pipeline.sources import sequential_file as sequential_reading
 from pipeline.sources.records import Group, fetch, weighed
 from pipeline.sources.sequential_records import SequentialRecords

@@ -12,7 +12,7 @@ from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
 from pipeline.orders.defaults import Sizes, plan_records
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import weighed
 from pipeline.storage.local import LocalStorage

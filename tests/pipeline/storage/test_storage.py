@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.errors import OptionError, StorageError
-from pipeline.shards.record import crc32c
+from pipeline.shards.frames import crc32c
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, in_parallel, join

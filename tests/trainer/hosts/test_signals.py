@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.hosts import signals
-from trainer.hosts.signals import WATCHER
+from trainer.hosts import exits as signals
+from trainer.hosts.exits import WATCHER
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = [
@@ -26,7 +26,7 @@ COMMANDS = [
 STUCK = """
 import ctypes, sys, threading
 from pathlib import Path
-from trainer.hosts.signals import WATCHER
+from trainer.hosts.exits import WATCHER
 from trainer.hosts.supervisor import Supervisor
 
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)

@@ -14,8 +14,7 @@ from pipeline.errors import CheckpointError, InputError
 from trainer.config import TrainerConfig
 from trainer.hosts import activity, failures, supervisor
 from trainer.hosts.activity import Activity
-from trainer.hosts.exits import Interrupted, Preempted
-from trainer.hosts.signals import WATCHER
+from trainer.hosts.exits import WATCHER, Interrupted, Preempted
 from trainer.hosts.supervisor import Supervisor
 
 

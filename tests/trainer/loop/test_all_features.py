@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from trainer.checkpointing.warm_start import WarmStart
-from trainer.models.batch_norm import BatchNorm
+from trainer.models.resnet import BatchNorm
 from trainer.nnx_task import nnx_task
 from trainer.optimizers.build import make_optimizer
 from trainer.optimizers.config import OptimizerConfig, Run

@@ -14,8 +14,7 @@ import pytest
 from trainer.callbacks import Callback
 from trainer.checkpointing.listing import finished_steps
 from trainer.checkpoints import get_variable_value
-from trainer.hosts.exits import Preempted
-from trainer.hosts.signals import WATCHER
+from trainer.hosts.exits import WATCHER, Preempted
 from trainer.trainer import Trainer
 
 SECONDS = 30.0

@@ -23,8 +23,7 @@ from trainer.checkpointing.manager import CheckpointManager
 from trainer.checkpointing.owner import Ownership
 from trainer.config import TrainerConfig
 from trainer.hosts.exchange import SharedDecisions
-from trainer.hosts.exits import Preempted
-from trainer.hosts.signals import WATCHER
+from trainer.hosts.exits import WATCHER, Preempted
 from trainer.hosts.supervisor import Supervisor
 from trainer.loop import evaluate as evaluating
 from trainer.loop.session import Session

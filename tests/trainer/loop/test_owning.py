@@ -12,11 +12,10 @@ from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpointing.owner import Ownership
 from trainer.config import TrainerConfig
 from trainer.hosts.exchange import SharedDecisions
-from trainer.hosts.signals import WATCHER
+from trainer.hosts.exits import WATCHER
 from trainer.hosts.supervisor import Supervisor
 from trainer.inputs import InputInfo
-from trainer.loop.begin import resumed_position
-from trainer.loop.session import Session
+from trainer.loop.session import Session, resumed_position
 from trainer.trainer import Trainer
 
 

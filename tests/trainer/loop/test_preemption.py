@@ -14,8 +14,7 @@ import pytest
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.config import TrainerConfig
-from trainer.hosts.exits import EXIT_PREEMPTED, Preempted
-from trainer.hosts.signals import WATCHER
+from trainer.hosts.exits import EXIT_PREEMPTED, WATCHER, Preempted
 from trainer.reports.segments import read_history
 from trainer.trainer import Trainer
 

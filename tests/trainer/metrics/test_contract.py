@@ -21,8 +21,7 @@ from trainer.loop.session import open_session
 from trainer.mesh.placement import Placement
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
-from trainer.metrics.means import Mean, Perplexity
-from trainer.metrics.regression import Regression
+from trainer.metrics.means import Mean, Perplexity, Regression
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy
 from trainer.task import Metric, Task, TrainState, Variables
 

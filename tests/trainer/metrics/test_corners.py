@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InputError, OptionError
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
-from trainer.metrics.means import Mean, Perplexity
-from trainer.metrics.regression import Regression
+from trainer.metrics.means import Mean, Perplexity, Regression
 from trainer.metrics.tally import computed, counted, empty_tallies
 
 NAN = float("nan")

@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from pipeline.errors import OptionError
-from trainer.models.batch_norm import BatchNorm
-from trainer.models.cnn import PoolingCnn
+from trainer.models.resnet import BatchNorm
+from trainer.models.small import PoolingCnn
 
 ROWS, FEATURES = 12, 3
 X = np.random.default_rng(0).normal(2, 3, (ROWS, 4, 5, FEATURES)).astype(np.float32)

@@ -14,9 +14,8 @@ import pytest
 from flax import nnx
 
 from pipeline.shards.schema import ColumnStatistics
-from trainer.models.cnn import SmallCnn
 from trainer.models.resnet import RESNETS, ResNet
-from trainer.models.tabular import TabularMlp
+from trainer.models.small import SmallCnn, TabularMlp
 from trainer.nnx_task import nnx_task
 
 NUM_CLASSES, ROWS = 3, 8

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from trainer.metrics.tokens import next_tokens
-from trainer.models.lstm import LstmLanguageModel
+from trainer.models.small import LstmLanguageModel
 from trainer.models.transformer import Transformer
 from trainer.nnx_task import nnx_task
 from trainer.recipes.tasks import sampled

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.commands.index import main as index
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import frame
+from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 from trainer.__main__ import main
 

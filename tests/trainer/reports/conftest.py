@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 
-from pipeline.shards.record import crc32c, masked
+from pipeline.shards.frames import crc32c, masked
 
 
 @pytest.fixture

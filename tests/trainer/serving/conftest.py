@@ -10,7 +10,7 @@ from flax import nnx
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.ops import DecodeCentralCrop
 from trainer.config import TrainerConfig
-from trainer.models.batch_norm import BatchNorm
+from trainer.models.resnet import BatchNorm
 from trainer.nnx_task import nnx_task
 from trainer.recipes.image_data import tiny_images
 from trainer.serving import serving_process, verification

@@ -1,36 +1,54 @@
-"""Finds TFRecord files and the schema of their records:
+"""Existing TFRecord files: finds them and the schema of their records, and re-shards them byte for byte:
 
     a directory of ours      manifest.json lists the files and has schema and labels
     files by name            see pipeline.sources.named_splits; uses TFDS's features.json and dataset_info.json
     files by pattern         split=glob, for all others
 
-Files that TensorFlow compressed (GZIP and ZLIB, recognized by content) are uncompressed to scratch first."""
+Files that TensorFlow compressed (GZIP and ZLIB, recognized by content) are uncompressed to scratch first.
+
+Records have no names, so keys consist of split, file and number (naming.record_key)."""
 
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
-from beam_jobs.converter import Source
+import numpy as np
+
+from beam_jobs.converter import Converted, Reject, Source
+from beam_jobs.references import Reference, References, column
 from beam_jobs.scratch import Scratch, read_compressed
-from converters.raw.compressed import Readable, readable
-from converters.raw.splits import chosen, open_raw_data
+from converters.raw.files import Readable, chosen, open_raw_data, readable
+from pipeline.commands.index_builder import payload_problem
 from pipeline.errors import OptionError, RawDataError
-from pipeline.shards.frames import Frame, compression_of, read_frames
+from pipeline.shards.frames import (
+    FOOTER_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Frame,
+    FramePlace,
+    compression_of,
+    payload_of_frame,
+    read_frames,
+    walk_frames,
+)
 from pipeline.shards.manifest import Manifest, read_manifest
-from pipeline.shards.naming import MANIFEST_FILE
-from pipeline.shards.record import HEADER_BYTES
+from pipeline.shards.naming import MANIFEST_FILE, record_key
 from pipeline.shards.schema import PASSED_ON, Labels, Schema
 from pipeline.sources.merged_schemas import SchemaGuess, read_schema
-from pipeline.sources.named_splits import Files, files_by_name, files_by_pattern
-from pipeline.sources.tfds_files import kept_of_tfds, tfds_files, tfds_labels
+from pipeline.sources.named_splits import Files, files_by_name, files_by_pattern, kept_of_tfds, tfds_files, tfds_labels
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files per split, evenly spaced; their first records
 _PIECE_BYTES = 1 << 18
 _MAX_SAMPLED_BYTES = 1 << 28  # per record, in memory; the sample of a file ends before a larger record
+PayloadCheck = Literal["schema", "none"]
+CHECKS: tuple[PayloadCheck, ...] = ("schema", "none")
+_ROWS_PER_BATCH = 4096
+_MAX_RECORD_BYTES = 2**31 - 1  # the limit of protobuf; a worker has one record in memory
 
 
 @dataclass(frozen=True)
@@ -160,3 +178,67 @@ def _frames(storage: Storage, path: str) -> Iterator[Frame]:
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
         content = read_compressed(file, compression, path) if compression else pieces
         yield from read_frames(content, None, _MAX_SAMPLED_BYTES)
+
+
+@dataclass(frozen=True)
+class TfrecordConverter:
+    """name, schema, labels: of the raw dataset. check: "schema" rejects records that do not fit it (~3 us per feature),
+    "none" checks only checksums. All records fit an opaque schema."""
+
+    name: str
+    schema: Schema
+    labels: Labels | None = None
+    check: PayloadCheck = "schema"
+
+    transforms = False
+    worker_files = ()
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Converter. Without labels: records do not contain their names."""
+        return {"converter": "tfrecord/1", "check": self.check}
+
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        """See Converter. A source is a file; its tag is the file's name in keys.
+
+        The masked crc32c after each payload is a column, so the plan covers the content, even on a disk. Reading it is
+        free: the next header follows it."""
+        with storage.open(source.uri) as file:
+            places = enumerate(walk_frames(file, source.bytes))
+            while batch := list(itertools.islice(places, _ROWS_PER_BATCH)):
+                yield _references(source, batch)
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter. Exact."""
+        return refs.size - FRAME_BYTES
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """See Converter. data: the complete frame. Raises RawDataError if it changed since the scan."""
+        if int.from_bytes(data[-FOOTER_BYTES:], "little") != ref.columns["crc"]:
+            raise RawDataError(
+                f"{ref.file.uri} changed during the conversion. Restore it, or run the same command again to scan the "
+                "new version."
+            )
+        payload, problem = payload_of_frame(data)
+        if problem:
+            raise Reject(problem)
+        if self.check == "schema" and (problem := payload_problem(self.schema, payload)):
+            raise Reject(f"{problem} (--schema-file replaces the schema, --check=none accepts every record)")
+        return Converted(payload)
+
+
+def _references(source: Source, batch: Sequence[tuple[int, FramePlace]]) -> References:
+    numbers, places = zip(*batch, strict=True)
+    return References.in_file(
+        source.file,
+        key=column(record_key(source.split, source.tag, number) for number in numbers),
+        offset=np.array([place.offset for place in places], np.int64),
+        size=np.array([place.length + FRAME_BYTES for place in places], np.int64),
+        error=column(place.problem or _too_large(place) for place in places),
+        columns={"crc": np.array([place.stored_crc for place in places], np.int64)},
+    )
+
+
+def _too_large(place: FramePlace) -> str:
+    if place.length <= _MAX_RECORD_BYTES:
+        return ""
+    return f"a record of {place.length:,} bytes; allowed are up to {_MAX_RECORD_BYTES:,}"

@@ -1,1 +1,0 @@
-"""Existing TFRecord files, sharded again."""
