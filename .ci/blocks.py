@@ -4,12 +4,13 @@
     python .ci/blocks.py --sweep PAGE...   runs the blocks that are too slow for every push
     python .ci/blocks.py --check PAGE...   fails if a bash or python block has no mark
 
-The line before a block is its mark: <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON -->. A block with a
-name such as module.py is saved under it in the current directory, for the blocks after it to import. Blocks with the
-same name, one after the other, are one program.
+The line before a block is its mark: <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON
+-->. A block with a name such as module.py is saved under it in the current directory, for the
+blocks after it to import. Blocks with the same name, one after the other, are one program.
 
-FORKS, a variable, is the address of a process that has imported the heavy libraries (forks.py), and FORKS_PID its
-pid: python blocks and the runs of bash blocks are forks of it, unless the block sets variables of its own."""
+FORKS, a variable, is the address of a process that has imported the heavy libraries (forks.py), and
+FORKS_PID its pid: python blocks and the runs of bash blocks are forks of it, unless the block sets
+variables of its own."""
 
 import itertools
 import os
@@ -24,7 +25,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK = r"^<!-- (?P<mark>[^:\n]+): (?P<name>[^\n]+) -->\n"
-BLOCK = re.compile(rf"(?:{MARK})?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    rf"(?:{MARK})?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 MARKS = ("ci", "sweep", "not run")
 SUFFIXES = {"bash": ".sh", "python": ".py"}
 PROGRAMS = {"bash": ["bash", "-euxo", "pipefail"], "python": [sys.executable]}
@@ -43,7 +46,8 @@ class Block(NamedTuple):
 
     @property
     def may_be_forked(self) -> bool:
-        """Whether its programs may find libraries imported: these have read the variables, and a sweep has others."""
+        """Whether its programs may find libraries imported: these have read the variables, and a
+        sweep has others."""
         return self.mark == "ci" and not SETS_VARIABLES.search(self.code)
 
     def __str__(self) -> str:
@@ -58,7 +62,10 @@ def blocks(page: str) -> list[Block]:
 
 def joined(chosen: Iterable[Block]) -> list[Block]:
     """The blocks; those with the same name, one after the other, as one program."""
-    return [first._replace(code="\n".join(block.code for block in (first, *rest))) for first, *rest in groups(chosen)]
+    return [
+        first._replace(code="\n".join(block.code for block in (first, *rest)))
+        for first, *rest in groups(chosen)
+    ]
 
 
 def groups(chosen: Iterable[Block]) -> list[list[Block]]:
@@ -72,7 +79,9 @@ def run(block: Block) -> None:
     if block.name.endswith(".py"):
         Path(block.name).write_text(block.code)
         return
-    with tempfile.NamedTemporaryFile("w", suffix=SUFFIXES[block.language]) as file:  # children import it
+    with tempfile.NamedTemporaryFile(
+        "w", suffix=SUFFIXES[block.language]
+    ) as file:  # children import it
         file.write(block.code)
         file.flush()
         begun, used = time.monotonic(), cpu_seconds()
@@ -91,7 +100,9 @@ def started(block: Block) -> tuple[list[str], dict[str, str]]:
         return program, environment
     if block.language == "python":
         return [*program, str(FORKS), environment["FORKS"]], environment
-    return program, environment | {"PATH": f"{FORKS.with_name('forked').resolve()}:{environment['PATH']}"}
+    return program, environment | {
+        "PATH": f"{FORKS.with_name('forked').resolve()}:{environment['PATH']}"
+    }
 
 
 def cpu_seconds() -> float:
@@ -99,7 +110,12 @@ def cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = usage.ru_utime + usage.ru_stime
     if "FORKS" in os.environ:
-        children = Path(f"/proc/{os.environ['FORKS_PID']}/stat").read_text().rpartition(")")[2].split()[13:15]
+        children = (
+            Path(f"/proc/{os.environ['FORKS_PID']}/stat")
+            .read_text()
+            .rpartition(")")[2]
+            .split()[13:15]
+        )
         seconds += sum(map(int, children)) / os.sysconf("SC_CLK_TCK")
     return seconds
 
@@ -108,9 +124,15 @@ def check(pages: list[str]) -> None:
     """Exits with a list of the blocks that are neither run nor excused."""
     bare = [block for page in pages for block in blocks(page) if block.mark not in MARKS]
     for block in bare:
-        print(f"{block.page}: a {block.language} block has no mark. It begins: {block.code.splitlines()[0]}")
+        print(
+            f"{block.page}: a {block.language} block has no mark. It begins: "
+            f"{block.code.splitlines()[0]}"
+        )
     if bare:
-        sys.exit("Mark each block with <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON -->.")
+        sys.exit(
+            "Mark each block with <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON "
+            "-->."
+        )
 
 
 def main(arguments: list[str]) -> None:
@@ -120,7 +142,12 @@ def main(arguments: list[str]) -> None:
         return
     sweep = arguments[0] == "--sweep"
     pages, names = (arguments[1:], []) if sweep else (arguments[:1], arguments[1:])
-    chosen = [block for page in pages for block in blocks(page) if block.mark == ("sweep" if sweep else "ci")]
+    chosen = [
+        block
+        for page in pages
+        for block in blocks(page)
+        if block.mark == ("sweep" if sweep else "ci")
+    ]
     missing = set(names) - {block.name for block in chosen}
     if missing:
         sys.exit(f"{pages[0]} has no block named {', '.join(sorted(missing))}.")

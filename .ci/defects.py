@@ -5,9 +5,10 @@
     python3 .ci/defects.py try DIR [N ...]          # plants each and runs the files with these tests, until one fails:
                                                     # first their tests of the quick suite, then the slow ones
 
-A defect is a condition turned, a bound moved or a call left out. --seed and --count choose them, equally many in each
-package; with --only FILE they come from a list that `list --json` has written elsewhere. Run it in a clean
-checkout with an active environment: it changes files and restores them."""
+A defect is a condition turned, a bound moved or a call left out. --seed and --count choose them,
+equally many in each package; with --only FILE they come from a list that `list --json` has written
+elsewhere. Run it in a clean checkout with an active environment: it changes files and restores
+them."""
 
 import argparse
 import ast
@@ -24,10 +25,27 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("pipeline", "trainer", "converters", "beam_jobs")
-TURNED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "in": "not in", "not in": "in"}
+TURNED = {
+    "==": "!=",
+    "!=": "==",
+    "<": ">=",
+    ">=": "<",
+    ">": "<=",
+    "<=": ">",
+    "in": "not in",
+    "not in": "in",
+}
 TURNED |= {"is": "is not", "is not": "is"}
 MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
-NAMES = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in"}
+NAMES = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+}
 NAMES |= {ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not"}
 PROBE = """import os
 _last = {}
@@ -39,7 +57,18 @@ def hit(place):
             file.write(test + "\\n")
     return True
 """
-PYTEST = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile", "-q", "-p", "no:cacheprovider"]
+PYTEST = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-n",
+    "3",
+    "--dist",
+    "loadfile",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+]
 
 
 class Defect(NamedTuple):
@@ -86,8 +115,14 @@ def defects_of(file: Path) -> Iterator[Defect]:
             sign = NAMES[type(node.ops[0])]
             yield Defect(name, node.lineno, "turned", text, f"(({left}) {TURNED[sign]} ({right}))")
             if sign in MOVED:
-                yield Defect(name, node.lineno, "moved", text, f"(({left}) {MOVED[sign]} ({right}))")
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not text.startswith(("log.", "say(")):
+                yield Defect(
+                    name, node.lineno, "moved", text, f"(({left}) {MOVED[sign]} ({right}))"
+                )
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and not text.startswith(("log.", "say("))
+        ):
             yield Defect(name, node.lineno, "left out", text, "None")
 
 
@@ -95,7 +130,9 @@ def chosen(seed: int, count: int) -> list[Defect]:
     """Equally many of each package and, within it, of each kind, as far as that is possible."""
     picked, rng = [], random.Random(seed)
     for package in PACKAGES:
-        found = [each for file in sorted((ROOT / package).rglob("*.py")) for each in defects_of(file)]
+        found = [
+            each for file in sorted((ROOT / package).rglob("*.py")) for each in defects_of(file)
+        ]
         kinds = ("turned", "moved", "left out")
         for number in range(count // len(PACKAGES)):
             of_kind = [each for each in found if each.kind == kinds[number % len(kinds)]]
@@ -122,7 +159,9 @@ def map_tests(defects: list[Defect], directory: Path) -> None:
     probe.write_text(PROBE)
     sources = {defect.file: (ROOT / defect.file).read_bytes() for defect in defects}
     try:
-        for number, defect in sorted(enumerate(defects), key=lambda item: (item[1].file, -item[1].line)):
+        for number, defect in sorted(
+            enumerate(defects), key=lambda item: (item[1].file, -item[1].line)
+        ):
             hit = f"__import__('_defect_probe').hit({str(directory / str(number))!r})"
             defect.put(f"({hit} and ({defect.before}))")
         subprocess.run([*PYTEST, "-m", ""], cwd=ROOT, env=environment(), check=False)
@@ -140,9 +179,16 @@ def environment() -> dict[str, str]:
 def try_out(number: int, defect: Defect, directory: Path) -> str:
     """Which suite finds it, by which test: the quick one, or only the complete one."""
     hits = directory / str(number)
-    tests = {line.split("::")[0] for line in hits.read_text().splitlines() if "::" in line} if hits.exists() else set()
+    tests = (
+        {line.split("::")[0] for line in hits.read_text().splitlines() if "::" in line}
+        if hits.exists()
+        else set()
+    )
     nearest = Path("tests", defect.file).parent
-    files = sorted((file for file in tests if (ROOT / file).exists()), key=lambda file: Path(file).parent != nearest)
+    files = sorted(
+        (file for file in tests if (ROOT / file).exists()),
+        key=lambda file: Path(file).parent != nearest,
+    )
     if not files:
         return "not executed"
     if defect.before not in (ROOT / defect.file).read_text("utf-8"):
@@ -150,16 +196,27 @@ def try_out(number: int, defect: Defect, directory: Path) -> str:
     with planted(defect, defect.after):
         for suite, mark in (("quick", "not slow"), ("complete", "slow")):
             command = [*PYTEST, "-x", "--no-header", "-m", mark, *files]
-            done = subprocess.run(command, cwd=ROOT, env=environment(), check=False, capture_output=True, text=True)
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment(), check=False, capture_output=True, text=True
+            )
             if done.returncode not in (0, 5):  # 5: none was selected
-                failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
-                return f"found by the {suite} suite: {failed[0] if failed else f'exit code {done.returncode}'}"
+                failed = [
+                    line
+                    for line in done.stdout.splitlines()
+                    if line.startswith(("FAILED tests", "ERROR tests"))
+                ]
+                return (
+                    f"found by the {suite} suite: "
+                    f"{failed[0] if failed else f'exit code {done.returncode}'}"
+                )
     return "lives"
 
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("list", "map", "try"))
     parser.add_argument("directory", nargs="?", type=Path)
     parser.add_argument("numbers", nargs="*", type=int)
@@ -174,7 +231,10 @@ def main() -> None:
     if args.what == "list":
         for number, defect in enumerate(defects):
             if not args.json:
-                print(f"{number:3} {defect.file}:{defect.line} {defect.kind}: {defect.before} -> {defect.after}")
+                print(
+                    f"{number:3} {defect.file}:{defect.line} {defect.kind}: {defect.before} -> "
+                    f"{defect.after}"
+                )
         if args.json:
             print(json.dumps(defects))
     elif args.what == "map":

@@ -1,4 +1,5 @@
-"""Fails unless a demo's evaluation is exact and its model good: python .ci/demo_result.py DEMO_OUT."""
+"""Fails unless a demo's evaluation is exact and its model good: python .ci/demo_result.py
+DEMO_OUT."""
 
 import json
 import sys

@@ -1,7 +1,8 @@
-"""Draws README's pictures: python .ci/draw_pages.py shards/photos, with the dataset of README's block `photos`.
+"""Draws README's pictures: python .ci/draw_pages.py shards/photos, with the dataset of README's
+block `photos`.
 
-It trains on it, kills the training, resumes it, and shows as Chromium does: the page of the dataset, that of the
-evaluation, and the loss of the resumed run in TensorBoard."""
+It trains on it, kills the training, resumes it, and shows as Chromium does: the page of the
+dataset, that of the evaluation, and the loss of the resumed run in TensorBoard."""
 
 import os
 import re
@@ -47,7 +48,13 @@ def main() -> None:
 
 def train(data: str, workdir: str, report: str) -> None:
     """Trains until it is killed, and from its newest checkpoint to the end."""
-    options = ["images", f"--data-dir={data}", f"--workdir={workdir}", "--size=32", f"--max-steps={STEPS}"]
+    options = [
+        "images",
+        f"--data-dir={data}",
+        f"--workdir={workdir}",
+        "--size=32",
+        f"--max-steps={STEPS}",
+    ]
     options += ["--checkpoint-every-steps=50", f"--report={report}"]
     with subprocess.Popen([sys.executable, "-m", "trainer", *options], env=ENVIRONMENT) as first:
         while (last_step(f"{workdir}/train") or 0) < KILLED_AT:
@@ -63,11 +70,22 @@ def run(module: str, *options: str) -> None:
 
 def photograph_tensorboard(workdir: str, picture: str) -> None:
     """Writes what it shows of the loss to this file."""
-    serve = [sys.executable, "-m", "tensorboard.main", f"--logdir={workdir}", "--host=127.0.0.1", "--port=0"]
+    serve = [
+        sys.executable,
+        "-m",
+        "tensorboard.main",
+        f"--logdir={workdir}",
+        "--host=127.0.0.1",
+        "--port=0",
+    ]
     with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr
-            address = next(found[1] for line in server.stderr if (found := re.search(r" at (http://\S+/) ", line)))
+            address = next(
+                found[1]
+                for line in server.stderr
+                if (found := re.search(r" at (http://\S+/) ", line))
+            )
             time.sleep(20)  # until it has read the events
             flags = [flag for flag in FLAGS if "pipe" not in flag]
             flags += [
@@ -75,7 +93,10 @@ def photograph_tensorboard(workdir: str, picture: str) -> None:
                 "--window-size=1100,640",
                 f"--user-data-dir={Path('tb').absolute()}",
             ]
-            shot = [f"--screenshot={Path(picture).absolute()}", f"{address}?tagFilter=loss#timeseries"]
+            shot = [
+                f"--screenshot={Path(picture).absolute()}",
+                f"{address}?tagFilter=loss#timeseries",
+            ]
             subprocess.run([str(find_browser()), *flags, *shot], check=True, timeout=600)
         finally:
             server.terminate()
@@ -84,7 +105,9 @@ def photograph_tensorboard(workdir: str, picture: str) -> None:
 def publish(picture: str, name: str, size: tuple[int, int]) -> None:
     """Writes the part of this size, from the upper left corner, beside this file."""
     path = Path(ROOT, ".ci", name)
-    Image.open(picture).convert("RGB").crop((0, 0, *size)).quantize(COLORS).save(path, "PNG", optimize=True)
+    Image.open(picture).convert("RGB").crop((0, 0, *size)).quantize(COLORS).save(
+        path, "PNG", optimize=True
+    )
     print(f".ci/{name}: {path.stat().st_size:,} bytes")
 
 

@@ -1,12 +1,14 @@
-"""Runs programs in forks of a process that has imported TensorFlow, JAX and what is heavy near them: five CPU seconds.
+"""Runs programs in forks of a process that has imported TensorFlow, JAX and what is heavy near
+them: five CPU seconds.
 
     python .ci/forks.py serve ADDRESS                   imports, and forks until it is ended
     python .ci/forks.py ADDRESS FILE [ARGUMENT...]      is `python FILE ARGUMENT...`, in a fork
     python .ci/forks.py ADDRESS -m MODULE [ARGUMENT...]
 
-A program has the directory, environment, stdin, stdout and stderr of the process that asks for it, which ends as it
-does. It finds libraries imported, and none of infeed's modules. Forking is safe, as in tests/servers/fork_server.py:
-before they are used, the libraries start no backend, and no thread that is not prepared for a fork."""
+A program has the directory, environment, stdin, stdout and stderr of the process that asks for it,
+which ends as it does. It finds libraries imported, and none of infeed's modules. Forking is safe,
+as in tests/servers/fork_server.py: before they are used, the libraries start no backend, and no
+thread that is not prepared for a fork."""
 
 import importlib
 import json
@@ -17,7 +19,13 @@ import sys
 import time
 from pathlib import Path
 
-LIBRARIES = ("pipeline.tf_cpu", "flax.nnx", "jax", "optax", "orbax.checkpoint")  # the first imports TensorFlow quietly
+LIBRARIES = (
+    "pipeline.tf_cpu",
+    "flax.nnx",
+    "jax",
+    "optax",
+    "orbax.checkpoint",
+)  # the first imports TensorFlow quietly
 MOST_BYTES = 1 << 20
 
 
@@ -34,7 +42,8 @@ def import_libraries() -> None:
 
 
 def serve(address: str) -> tuple[dict, list[int]]:
-    """Forks for every program. Returns in the fork: what was asked for, and its stdin, stdout and stderr."""
+    """Forks for every program. Returns in the fork: what was asked for, and its stdin, stdout and
+    stderr."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(address)
     listening.listen()
@@ -60,7 +69,8 @@ def serve(address: str) -> tuple[dict, list[int]]:
 
 
 def reap(*_: object) -> None:
-    """Waits for the forks that have ended, so that their CPU seconds are those of children of this process."""
+    """Waits for the forks that have ended, so that their CPU seconds are those of children of this
+    process."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -69,7 +79,8 @@ def reap(*_: object) -> None:
 
 
 def fork() -> int:
-    """Like os.fork, without the warning of Python 3.12: OpenBLAS's and jemalloc's threads are prepared for it."""
+    """Like os.fork, without the warning of Python 3.12: OpenBLAS's and jemalloc's threads are
+    prepared for it."""
     import warnings
 
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
@@ -100,7 +111,8 @@ def run(asked: dict, descriptors: list[int]) -> None:
 
 
 def ask(address: str, command: list[str]) -> int:
-    """Has a program run in a fork, and returns its exit code; ends as it does where a signal has ended it."""
+    """Has a program run in a fork, and returns its exit code; ends as it does where a signal has
+    ended it."""
     order = {"command": command, "directory": str(Path.cwd()), "environment": dict(os.environ)}
     with connected(address) as server:
         socket.send_fds(server, [json.dumps(order).encode()], [0, 1, 2])

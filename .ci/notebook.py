@@ -1,7 +1,8 @@
-"""Runs a notebook in a kernel of this interpreter, which needs ipykernel: python .ci/notebook.py NOTEBOOK.
+"""Runs a notebook in a kernel of this interpreter, which needs ipykernel: python .ci/notebook.py
+NOTEBOOK.
 
-Its files go to the current directory. Also does what users do: runs all cells again, interrupts the training, makes
-mistakes. Fails unless each of them shows what it should."""
+Its files go to the current directory. Also does what users do: runs all cells again, interrupts the
+training, makes mistakes. Fails unless each of them shows what it should."""
 
 import json
 import re
@@ -21,7 +22,8 @@ CODES = re.compile("\x1b\\[[0-9;]*m")
 
 @dataclass
 class Shown:
-    """What a cell shows. displays: the texts of each display with an id, in order. error: the traceback's lines."""
+    """What a cell shows. displays: the texts of each display with an id, in order. error: the
+    traceback's lines."""
 
     text: str = ""
     pictures: int = 0
@@ -82,7 +84,11 @@ class Kernel:
 
 def cells_of(notebook: str) -> list[str]:
     """The code of its cells. Exits if it was saved with outputs, which change with every run."""
-    cells = [cell for cell in json.loads(Path(notebook).read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(Path(notebook).read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
     if any(cell["outputs"] or cell["execution_count"] for cell in cells):
         sys.exit(f"{notebook} has outputs: clear them before you commit it.")
     return ["".join(cell["source"]) for cell in cells]
@@ -96,14 +102,21 @@ def run_all(kernel: Kernel, cells: list[str]) -> dict[str, Shown]:
 
 
 def check_first(kernel: Kernel, shown: dict[str, Shown]) -> None:
-    """The first run: progress in place, log lines once, pictures, a good model and a proven evaluation."""
+    """The first run: progress in place, log lines once, pictures, a good model and a proven
+    evaluation."""
     (training,) = (each for code, each in shown.items() if "trainer.train(" in code)
     assert len(training.steps) > 2, training.displays
     assert training.steps[-1] == STEPS, training.displays
     assert training.text.count(f"training steps 0 to {STEPS}") == 1, training.text
-    assert [each.pictures for each in shown.values()].count(1) == 2, shown  # the images and the predictions
-    assert not any("━" in each.text for each in shown.values()), "a progress bar, which a notebook repeats"
-    found = json.loads(kernel.run("import json; print(json.dumps([result.proven, result.metrics]))").text)
+    assert [each.pictures for each in shown.values()].count(1) == 2, (
+        shown
+    )  # the images and the predictions
+    assert not any("━" in each.text for each in shown.values()), (
+        "a progress bar, which a notebook repeats"
+    )
+    found = json.loads(
+        kernel.run("import json; print(json.dumps([result.proven, result.metrics]))").text
+    )
     assert found[0], found
     assert found[1]["accuracy"] >= 0.95, found
 
@@ -116,19 +129,32 @@ def check_again(shown: dict[str, Shown]) -> None:
 
 
 def check_interrupt(kernel: Kernel) -> None:
-    """An interrupt during the training: it says so in a few lines, nothing is lost, and the kernel works as before."""
-    kernel.run("from dataclasses import replace\nendless = replace(recipe.trainer, max_steps=10**6)")
+    """An interrupt during the training: it says so in a few lines, nothing is lost, and the kernel
+    works as before."""
+    kernel.run(
+        "from dataclasses import replace\nendless = replace(recipe.trainer, max_steps=10**6)"
+    )
     stopped = interrupted(
         kernel,
         "Trainer(recipe.task(), endless).train(recipe.train_input)",
         lambda shown: max(shown.steps, default=0) > STEPS,
     )
-    assert stopped.text.count("interrupted: ending; a second Ctrl-C ends the process") == 1, stopped.text
-    assert re.fullmatch(r"Interrupted: SIGINT; step \d+ is saved, and .* resumes from there", stopped.error[-1])
+    assert stopped.text.count("interrupted: ending; a second Ctrl-C ends the process") == 1, (
+        stopped.text
+    )
+    assert re.fullmatch(
+        r"Interrupted: SIGINT; step \d+ is saved, and .* resumes from there", stopped.error[-1]
+    )
     assert len(stopped.error) <= 6, stopped.error
-    again = kernel.run("print(Trainer(recipe.task(), endless).train(recipe.train_input, steps=20).start_step)")
+    again = kernel.run(
+        "print(Trainer(recipe.task(), endless).train(recipe.train_input, steps=20).start_step)"
+    )
     assert int(again.text.splitlines()[-1]) > STEPS, again
-    asleep = interrupted(kernel, "print('asleep')\nimport time\ntime.sleep(600)", lambda shown: "asleep" in shown.text)
+    asleep = interrupted(
+        kernel,
+        "print('asleep')\nimport time\ntime.sleep(600)",
+        lambda shown: "asleep" in shown.text,
+    )
     assert asleep.error[-1].startswith("KeyboardInterrupt"), asleep.error
 
 
@@ -146,10 +172,19 @@ def interrupted(kernel: Kernel, code: str, ready: Callable[[Shown], bool]) -> Sh
 
 
 MISTAKES = [  # code, and how its error begins
-    ("settings(workdir=RUN, max_steps=1, global_batch_size=0)", "OptionError: global_batch_size=0 must be"),
-    ("images.Config(data_dir=SHARDS, label_key='labels', trainer=recipe.trainer).task()", "OptionError: --label-key"),
+    (
+        "settings(workdir=RUN, max_steps=1, global_batch_size=0)",
+        "OptionError: global_batch_size=0 must be",
+    ),
+    (
+        "images.Config(data_dir=SHARDS, label_key='labels', trainer=recipe.trainer).task()",
+        "OptionError: --label-key",
+    ),
     ("open_dataset('shard', 'train')", "ManifestError: shard/manifest.json does not exist"),
-    ("Trainer(recipe.task(), settings(workdir='elsewhere')).evaluate(recipe.eval_input)", "CheckpointError: "),
+    (
+        "Trainer(recipe.task(), settings(workdir='elsewhere')).evaluate(recipe.eval_input)",
+        "CheckpointError: ",
+    ),
     (
         "def loss(variables, batch, rng, train):\n    return batch['picture'], variables, None\n"
         "task = replace(recipe.task(), loss_fn=loss)\n"

@@ -1,4 +1,5 @@
-"""A ResNet-18 with the names and shapes of timm's and torchvision's: python .ci/published_resnet.py FILE.safetensors.
+"""A ResNet-18 with the names and shapes of timm's and torchvision's: python .ci/published_resnet.py
+FILE.safetensors.
 
 docs/fine-tuning.md downloads a trained one; this one has random kernels of the usual size."""
 
@@ -11,7 +12,10 @@ from safetensors.numpy import save_file
 
 def kernel(name: str, *shape: int) -> Iterator[tuple[str, np.ndarray]]:
     """In PyTorch's layout: [out, in, height, width]."""
-    yield f"{name}.weight", np.random.default_rng(0).normal(0, (2 / np.prod(shape[1:])) ** 0.5, shape)
+    yield (
+        f"{name}.weight",
+        np.random.default_rng(0).normal(0, (2 / np.prod(shape[1:])) ** 0.5, shape),
+    )
 
 
 def norm(name: str, width: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -41,4 +45,7 @@ def arrays() -> Iterator[tuple[str, np.ndarray]]:
 
 
 if __name__ == "__main__":
-    save_file({name: array.astype(np.float32) if array.ndim else array for name, array in arrays()}, sys.argv[1])
+    save_file(
+        {name: array.astype(np.float32) if array.ndim else array for name, array in arrays()},
+        sys.argv[1],
+    )

@@ -1,8 +1,9 @@
 """Measures how the packages are arranged, and exits with 1 if a limit is exceeded: see LIMITS.
 
-python3 .ci/rooms.py prints files, entries, floors, cycles and closures; --files also the tokens per line of each file.
---root DIR measures another checkout. Every import counts, wherever it stands, but closures have only those that run
-when a module is imported. A floor holds what imports only from the floors below it."""
+python3 .ci/rooms.py prints files, entries, floors, cycles and closures; --files also the tokens per
+line of each file. --root DIR measures another checkout. Every import counts, wherever it stands,
+but closures have only those that run when a module is imported. A floor holds what imports only
+from the floors below it."""
 
 import argparse
 import ast
@@ -61,7 +62,8 @@ def graph_of(trees: Mapping[str, ast.Module], at_once: bool = False) -> Graph:
 
 
 def entries(graph: Graph, package: str) -> Graph:
-    """The modules and folders directly below a package, but __main__, and which of them each imports."""
+    """The modules and folders directly below a package, but __main__, and which of them each
+    imports."""
     found: dict[str, set[str]] = {}
     for name, others in graph.items():
         entry = entry_of(name, package)

@@ -1,4 +1,5 @@
-"""MNIST's and CIFAR-10's files in small, of scikit-learn's digits: what docs/sources.md's commands convert."""
+"""MNIST's and CIFAR-10's files in small, of scikit-learn's digits: what docs/sources.md's commands
+convert."""
 
 import gzip
 import io
@@ -26,7 +27,10 @@ for name, rows in (("train", slice(0, 1500)), ("t10k", slice(1500, None))):
 colour = pixels.repeat(4, 1).repeat(4, 2)[:, None].repeat(3, 1).reshape(len(pixels), -1)
 records = np.concatenate([labels[:, None], colour], 1)
 files = {f"data_batch_{i + 1}.bin": records[i * 300 : (i + 1) * 300].tobytes() for i in range(5)}
-files |= {"test_batch.bin": records[1500:].tobytes(), "batches.meta.txt": "\n".join(map(str, range(10))).encode()}
+files |= {
+    "test_batch.bin": records[1500:].tobytes(),
+    "batches.meta.txt": "\n".join(map(str, range(10))).encode(),
+}
 with tarfile.open(out / "cifar/cifar-10-binary.tar.gz", "w:gz") as tar:
     for name, data in files.items():
         info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")

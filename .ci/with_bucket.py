@@ -1,4 +1,5 @@
-"""Runs a command that finds a new bucket in the tests' GCS server, as an unmodified program finds one of Google's.
+"""Runs a command that finds a new bucket in the tests' GCS server, as an unmodified program finds
+one of Google's.
 
 PYTHONPATH=tests/servers python .ci/with_bucket.py BUCKET COMMAND..."""
 

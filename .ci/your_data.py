@@ -2,9 +2,10 @@
 
     PYTHONPATH=tests/making python .ci/your_data.py PACKAGES    PACKAGES: where Debian's mate-backgrounds is unpacked
 
-books/: infeed's pages as text. iris/: the table as Parquet. photos/: folders of tiles cut out of photographs, as JPEG,
-PNG and WebP. ILSVRC2012/: ImageNet's tars with ten of its classes. flowers/: the photos as a table. records/: TFRecord
-files. tensorflow_datasets/: a dataset prepared by TFDS."""
+books/: infeed's pages as text. iris/: the table as Parquet. photos/: folders of tiles cut out of
+photographs, as JPEG, PNG and WebP. ILSVRC2012/: ImageNet's tars with ten of its classes. flowers/:
+the photos as a table. records/: TFRecord files. tensorflow_datasets/: a dataset prepared by
+TFDS."""
 
 import csv
 import io
@@ -67,7 +68,9 @@ def write_iris(out: Path) -> None:
 def jpeg(pixels) -> bytes:
     """A digit as a JPEG of 32 x 32 pixels."""
     sink = io.BytesIO()
-    Image.fromarray((pixels * 15.9).astype("uint8")).resize((32, 32)).convert("RGB").save(sink, "jpeg", quality=92)
+    Image.fromarray((pixels * 15.9).astype("uint8")).resize((32, 32)).convert("RGB").save(
+        sink, "jpeg", quality=92
+    )
     return sink.getvalue()
 
 
@@ -111,18 +114,27 @@ def write_records(images: list[bytes], labels: list[int], out: Path) -> None:
 def write_tfds(pixels, labels: list[int], out: Path) -> None:
     """TFDS's mnist, with other digits."""
     features = tfds.features.FeaturesDict(
-        {"image": tfds.features.Image(shape=(28, 28, 1)), "label": tfds.features.ClassLabel(num_classes=10)}
+        {
+            "image": tfds.features.Image(shape=(28, 28, 1)),
+            "label": tfds.features.ClassLabel(num_classes=10),
+        }
     )
     large = (tf.image.resize(pixels[..., None], (28, 28)).numpy() * 15.9).astype("uint8")
     splits = {"train": slice(300, None), "test": slice(300)}
     examples = {
-        name: [{"image": image, "label": label} for image, label in zip(large[rows], labels[rows], strict=True)]
+        name: [
+            {"image": image, "label": label}
+            for image, label in zip(large[rows], labels[rows], strict=True)
+        ]
         for name, rows in splits.items()
     }
     datasets = {
         name: tf.data.Dataset.from_generator(
             lambda rows=rows: iter(rows),
-            output_signature={"image": tf.TensorSpec((28, 28, 1), tf.uint8), "label": tf.TensorSpec((), tf.int64)},
+            output_signature={
+                "image": tf.TensorSpec((28, 28, 1), tf.uint8),
+                "label": tf.TensorSpec((), tf.int64),
+            },
         )
         for name, rows in examples.items()
     }

@@ -1,4 +1,5 @@
-"""Exact sums over the columns of a table: made of the records of a shard, kept in its receipt, added up by the commit.
+"""Exact sums over the columns of a table: made of the records of a shard, kept in its receipt,
+added up by the commit.
 
 They do not depend on the order of the records, so every runner writes the same statistics."""
 
@@ -22,7 +23,8 @@ _BATCH_BYTES = 1 << 20  # of records that are parsed together
 
 @dataclass
 class ColumnSums:
-    """total * 2**_BITS and squares * 4**_BITS are integers. classes: the count of each number, instead of the sums."""
+    """total * 2**_BITS and squares * 4**_BITS are integers. classes: the count of each number,
+    instead of the sums."""
 
     count: Count = 0
     missing: Count = 0
@@ -34,12 +36,15 @@ class ColumnSums:
 
     @staticmethod
     def of(values: np.ndarray, *, classes: bool) -> "ColumnSums":
-        """values: float32, in which NaN is missing; integers; or numbers of classes, which are missing below 0."""
+        """values: float32, in which NaN is missing; integers; or numbers of classes, which are
+        missing below 0."""
         found = values[values >= 0 if classes else ~np.isnan(values)]
         counts = len(found), values.size - len(found)
         if classes:
             numbers, times = np.unique(found, return_counts=True)
-            return ColumnSums(*counts, classes=dict(zip(map(str, numbers.tolist()), times.tolist(), strict=True)))
+            return ColumnSums(
+                *counts, classes=dict(zip(map(str, numbers.tolist()), times.tolist(), strict=True))
+            )
         # Integers above 2**53 are rounded.
         whole = [int(value) for value in np.ldexp(found.astype(np.float64), _BITS).tolist()]
         ends = (found.min().item(), found.max().item()) if whole else ()
@@ -62,7 +67,9 @@ class ColumnSums:
             return ColumnStatistics(0, self.missing)
         mean = Fraction(self.total, self.count << _BITS)
         variance = Fraction(self.squares, self.count << 2 * _BITS) - mean**2
-        return ColumnStatistics(self.count, self.missing, float(mean), math.sqrt(variance), self.min, self.max)
+        return ColumnStatistics(
+            self.count, self.missing, float(mean), math.sqrt(variance), self.min, self.max
+        )
 
 
 class RecordSums:

@@ -1,9 +1,11 @@
-"""Commit: proves that a split is complete, then publishes index, ledger, sidecars and, last, the manifest.
+"""Commit: proves that a split is complete, then publishes index, ledger, sidecars and, last, the
+manifest.
 
-It is the last step of the Beam graph, so detached jobs need no launcher. It is idempotent, so it may be retried.
+It is the last step of the Beam graph, so detached jobs need no launcher. It is idempotent, so it
+may be retried.
 
-A verdict states how one split of one run ended, in a small JSON file that the launcher reads and removes. If the
-launcher was killed or did not wait, the commit of a later run removes it."""
+A verdict states how one split of one run ended, in a small JSON file that the launcher reads and
+removes. If the launcher was killed or did not wait, the commit of a later run removes it."""
 
 import contextlib
 import dataclasses
@@ -25,7 +27,13 @@ from pipeline.commands.program import version_of
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.frames import crc32c
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files, verdict_file
+from pipeline.shards.naming import (
+    MANIFEST_FILE,
+    index_file,
+    rejects_file,
+    shard_files,
+    verdict_file,
+)
 from pipeline.shards.schema import update_statistics
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.split_index import encode_index
@@ -34,7 +42,10 @@ from pipeline.sizes import counted
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join, write_file
 
-_MEND = "It reports how a conversion ended, but is damaged. Run the same command again: it keeps the finished shards."
+_MEND = (
+    "It reports how a conversion ended, but is damaged. Run the same command again: it keeps the "
+    "finished shards."
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,8 @@ class Verdict:
 
     @staticmethod
     def fetch(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
-        """Returns and removes this run's verdict; None if there is none. Raises ConversionError if it is damaged.
+        """Returns and removes this run's verdict; None if there is none. Raises ConversionError if
+        it is damaged.
 
         Never returns the verdict of another run: that run may have had another plan."""
         path = join(output_dir, verdict_file(split, run_id))
@@ -87,28 +99,38 @@ def sweep_verdicts(storage: Storage, job: ConversionJob, split: str) -> None:
 
 
 def buried_messages(text: str) -> list[str]:
-    """Messages of InfeedErrors in the text of a runner's error, which quotes the tracebacks of its workers."""
+    """Messages of InfeedErrors in the text of a runner's error, which quotes the tracebacks of its
+    workers."""
     module = re.escape(InfeedError.__module__)  # tracebacks print it before the class name
     return re.findall(rf"^{module}\.\w+: (.*?)(?: \[while running .*\])?$", text, re.MULTILINE)
 
 
 @contextlib.contextmanager
 def verdict_on_error(job: ConversionJob, split: str) -> Iterator[None]:
-    """Writes the message of an InfeedError as the split's verdict, because runners bury it in tracebacks."""
+    """Writes the message of an InfeedError as the split's verdict, because runners bury it in
+    tracebacks."""
     try:
         yield
     except InfeedError as e:
-        with contextlib.suppress(InfeedError):  # on a full disk this fails, too; the first error matters
-            Verdict(job.run_id, split, ok=False, message=str(e)).write(open_storage(job.output_dir), job.output_dir)
+        with contextlib.suppress(
+            InfeedError
+        ):  # on a full disk this fails, too; the first error matters
+            Verdict(job.run_id, split, ok=False, message=str(e)).write(
+                open_storage(job.output_dir), job.output_dir
+            )
         raise
 
 
 def commit_split(
-    storage: Storage, plan: SplitPlan, summaries: Iterable[SourceSummary], written: Iterable[Written]
+    storage: Storage,
+    plan: SplitPlan,
+    summaries: Iterable[SourceSummary],
+    written: Iterable[Written],
 ) -> Verdict:
     """Publishes a complete split and its verdict; returns the verdict.
 
-    Raises ConversionError if records were lost or, after writing the ledger, if too many were rejected."""
+    Raises ConversionError if records were lost or, after writing the ledger, if too many were
+    rejected."""
     job, split = plan.job, plan.split
     summaries = list(summaries)
     written = sorted(written, key=lambda each: each.shard)
@@ -124,36 +146,52 @@ def commit_split(
     if not proven.records:
         listed = join(job.output_dir, rejects_file(split))
         raise ConversionError(
-            f"split {split!r} has no records: its {len(rejected)} inputs were all rejected. {listed} lists them."
+            f"split {split!r} has no records: its {len(rejected)} inputs were all rejected. "
+            f"{listed} lists them."
         )
     entry = _publish_index(storage, plan, proven)
     fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
     warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
     summary = summarize(plan, entry, proven, fresh=fresh, warnings=warnings, now=time.time())
-    with contextlib.suppress(StorageError):  # only a report; some buckets forbid replacing the first one
+    with contextlib.suppress(
+        StorageError
+    ):  # only a report; some buckets forbid replacing the first one
         write_summary(storage, job.output_dir, summary)
     if proven.columns:
         names: Any = getattr(job.converter, "class_names", {})
-        columns = {name: sums.statistics(names.get(name, ())) for name, sums in sorted(proven.columns.items())}
+        columns = {
+            name: sums.statistics(names.get(name, ()))
+            for name, sums in sorted(proven.columns.items())
+        }
         update_statistics(storage, job.output_dir, split, columns)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
     done, warnings = in_words(summary), tuple(summary["warnings"])
-    verdict = Verdict(job.run_id, split, ok=True, message=done, rejected=len(rejected), warnings=warnings)
+    verdict = Verdict(
+        job.run_id, split, ok=True, message=done, rejected=len(rejected), warnings=warnings
+    )
     verdict.write(storage, job.output_dir)
     return verdict
 
 
-def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
-    yield f"split {split!r}: {counted(len(rejected), 'bad record')}; --max-bad-records allows {job.max_bad_records}:"
+def _rejected_message(
+    job: ConversionJob, split: str, rejected: Sequence[Rejected]
+) -> Iterator[str]:
+    yield (
+        f"split {split!r}: {counted(len(rejected), 'bad record')}; --max-bad-records allows "
+        f"{job.max_bad_records}:"
+    )
     for line in rejected[:10]:
         is_file = line.uri.rpartition("/")[2] == line.key.rpartition("/")[2]
         yield f"  {line.uri if is_file else line.key}: {line.error}"
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
     listed = join(job.output_dir, rejects_file(split))
-    remedy = f"Leave them out with --max-bad-records={len(rejected)}, or repair them and add --overwrite."
+    remedy = (
+        f"Leave them out with --max-bad-records={len(rejected)}, or repair them and add "
+        "--overwrite."
+    )
     yield f"All are listed in {listed}. {remedy}"
 
 
@@ -175,7 +213,8 @@ def _publish_index(storage: Storage, plan: SplitPlan, proven: Ledger) -> SplitEn
 
 
 def _publish_manifest(storage: Storage, job: ConversionJob, split: str, entry: SplitEntry) -> None:
-    """Merges the split into the existing manifest: splits may be converted together or weeks apart."""
+    """Merges the split into the existing manifest: splits may be converted together or weeks
+    apart."""
     converter = job.converter
     files = converter.files() if isinstance(converter, Packer) else {}
 
@@ -193,7 +232,8 @@ def _publish_manifest(storage: Storage, job: ConversionJob, split: str, entry: S
 
 
 def _sweep(storage: Storage, plan: SplitPlan) -> None:
-    """Removes partial files that killed workers of this split left, and verdicts of earlier runs."""
+    """Removes partial files that killed workers of this split left, and verdicts of earlier
+    runs."""
     output_dir, split = plan.job.output_dir, plan.split
     shards = shard_files(split, plan.num_shards, plan.job.converter.schema.files)
     storage.sweep(output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])

@@ -1,6 +1,7 @@
 """The protocol between beam_jobs and converters: everything that is specific to a dataset.
 
-A converter is pure: a picklable frozen dataclass that reads raw data and returns values. It never writes.
+A converter is pure: a picklable frozen dataclass that reads raw data and returns values. It never
+writes.
 
 A ConversionJob describes a conversion; its launcher sends it to every worker."""
 
@@ -20,7 +21,17 @@ from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Stat, Storage
 
-__all__ = ["Converted", "Converter", "Pack", "Packer", "Reject", "Source", "Unusable", "files_of", "group_of"]
+__all__ = [
+    "Converted",
+    "Converter",
+    "Pack",
+    "Packer",
+    "Reject",
+    "Source",
+    "Unusable",
+    "files_of",
+    "group_of",
+]
 
 _BYTES_PER_FOLDER = 10**8  # a guess: the sizes of a folder's files are unknown before it is listed
 _Group = bytes  # the class below has a field `bytes`
@@ -30,13 +41,14 @@ _MIN_BUCKETS = 8  # each source has a piece per bucket, of ~1 KB or more
 
 @dataclass(frozen=True)
 class Source:
-    """One unit of scanning: a raw file, a byte range of one (a class tar inside the train tar), a folder, or a group.
+    """One unit of scanning: a raw file, a byte range of one (a class tar inside the train tar), a
+    folder, or a group.
 
-    split: that its records belong to. uri, stat: of the entire file; a change between scan and gather is an error.
-    offset, bytes: of the range. tag: for the converter, such as the class. kind: a folder has no bytes of its own.
-    origin: of a temporary file, the compressed file it was made from, whose stamp is in `stat`.
-    group: of many small files that are scanned one after the other, all of them, as group_of encodes them; uri is that
-    of the first."""
+    split: that its records belong to. uri, stat: of the entire file; a change between scan and
+    gather is an error. offset, bytes: of the range. tag: for the converter, such as the class.
+    kind: a folder has no bytes of its own. origin: of a temporary file, the compressed file it was
+    made from, whose stamp is in `stat`. group: of many small files that are scanned one after the
+    other, all of them, as group_of encodes them; uri is that of the first."""
 
     split: str
     uri: str
@@ -102,17 +114,20 @@ class _AnyConverter(Protocol):
 
     @property
     def transforms(self) -> bool:
-        """Whether records are re-encoded, so that record_bytes only guesses. A sample is then converted first."""
+        """Whether records are re-encoded, so that record_bytes only guesses. A sample is then
+        converted first."""
         ...
 
     @property
     def worker_files(self) -> Sequence[str]:
-        """Files that workers read in addition to the sources. On Dataflow they must be in a bucket."""
+        """Files that workers read in addition to the sources. On Dataflow they must be in a
+        bucket."""
         ...
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """JSON values of everything in the converter that affects output bytes: options, label files, and
-        a version such as "idx/1" that is raised whenever the same raw data would give other bytes."""
+        """JSON values of everything in the converter that affects output bytes: options, label
+        files, and a version such as "idx/1" that is raised whenever the same raw data would give
+        other bytes."""
         ...
 
     def record_bytes(self, refs: References) -> np.ndarray:
@@ -128,9 +143,11 @@ class Converter(_AnyConverter, Protocol):
     """Finds the records of a dataset and converts them."""
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """References to all records of a source, with an error for bad ones. Pure: some runners run it twice.
+        """References to all records of a source, with an error for bad ones. Pure: some runners run
+        it twice.
 
-        Annotations of a record travel as columns of its reference; tables that all records share are fields."""
+        Annotations of a record travel as columns of its reference; tables that all records share
+        are fields."""
         ...
 
 
@@ -150,8 +167,9 @@ class Unusable:
 class Pack:
     """Records made of one window of a source.
 
-    keys, payloads: of each record; payloads are what `convert` gets as its raw bytes. columns: int64 [records], the
-    converter's own columns of their references. unusable: pieces of the window that are in no record."""
+    keys, payloads: of each record; payloads are what `convert` gets as its raw bytes. columns:
+    int64 [records], the converter's own columns of their references. unusable: pieces of the window
+    that are in no record."""
 
     keys: Sequence[str]
     payloads: Sequence[bytes]
@@ -161,12 +179,14 @@ class Pack:
 
 @runtime_checkable
 class Packer(_AnyConverter, Protocol):
-    """A converter of which each record is made of several pieces of raw data, such as rows of packed text.
+    """A converter of which each record is made of several pieces of raw data, such as rows of
+    packed text.
 
     Its records are written to temporary files before they are shuffled: see packed_files."""
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Any]:
-        """The pieces of a source in groups, each small enough to be in memory. Pure and, unlike `pack`, cheap."""
+        """The pieces of a source in groups, each small enough to be in memory. Pure and, unlike
+        `pack`, cheap."""
         ...
 
     def pack(self, source: Source, number: int, window: Any) -> Pack:
@@ -186,7 +206,8 @@ def files_of(source: Source) -> tuple[File, ...]:
 
 
 def group_of(files: Sequence[File]) -> bytes:
-    """The files of a Source's group. Every stage of a job is sent its sources: objects would take a minute."""
+    """The files of a Source's group. Every stage of a job is sent its sources: objects would take a
+    minute."""
     return zlib.compress(json.dumps([(file.uri, *file.stat) for file in files]).encode())
 
 
@@ -206,13 +227,17 @@ class ConversionJob:
     sources: tuple[Source, ...]
     output_dir: str
     target_shard_bytes: int = 100 * 10**6
-    num_shards: Mapping[str, int] = field(default_factory=dict)  # by split; absent: derived from target_shard_bytes
+    num_shards: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by split; absent: derived from target_shard_bytes
     seed: int = 0
     max_bad_records: int = 0
     overwrite: bool = False  # replaces a split of another plan instead of refusing it
     verify_existing: bool = False  # reads finished shards again instead of comparing sizes
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
-    expected: Mapping[str, int] = field(default_factory=dict)  # required number of records by split, if there is one
+    expected: Mapping[str, int] = field(
+        default_factory=dict
+    )  # required number of records by split, if there is one
     run_id: str = ""  # identifies this run in its verdict; never in data
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 

@@ -1,7 +1,9 @@
-"""Gather: writes one shard from its rows, in one pass over ranged reads, with one record in memory, never a shard.
+"""Gather: writes one shard from its rows, in one pass over ranged reads, with one record in memory,
+never a shard.
 
-Keeps a shard that an earlier run finished, and compares bytes where sizes and receipts are not enough. The same plan
-gives the same bytes on any worker, so retries and workers that were presumed dead do no harm."""
+Keeps a shard that an earlier run finished, and compares bytes where sizes and receipts are not
+enough. The same plan gives the same bytes on any worker, so retries and workers that were presumed
+dead do no harm."""
 
 import base64
 import dataclasses
@@ -17,7 +19,14 @@ from beam_jobs.column_sums import RecordSums
 from beam_jobs.converter import Reject
 from beam_jobs.ledger import Ledger, Receipt, Rejected, finished_shard
 from beam_jobs.plan import SplitPlan
-from beam_jobs.raw_rows import check_unchanged, name_of, raw_crcs, raw_rows, read_rows, recorded_rows
+from beam_jobs.raw_rows import (
+    check_unchanged,
+    name_of,
+    raw_crcs,
+    raw_rows,
+    read_rows,
+    recorded_rows,
+)
 from beam_jobs.references import Reference, References, in_order
 from pipeline.errors import RawDataError
 from pipeline.shards.example import example_pieces
@@ -28,8 +37,11 @@ from pipeline.storage.storage import Sink, Storage, join, pieces_of
 _PIECE_BYTES = 8 * 1024**2
 
 
-def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> tuple[Receipt, bool]:
-    """Publishes one shard and its receipt, which lists bad records; or keeps a finished one. Returns which it did.
+def write_shard(
+    raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References
+) -> tuple[Receipt, bool]:
+    """Publishes one shard and its receipt, which lists bad records; or keeps a finished one.
+    Returns which it did.
 
     Raises StorageError, RawDataError if raw data cannot be read."""
     output_dir = plan.job.output_dir
@@ -43,7 +55,9 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
             writing.ledger.rejected.append(Rejected.of(ref, "scan", ref.error))
         for ref, data in read_rows(raw, good):
             writing.convert(ref, data)
-        check_unchanged(plan.job, raw, good)  # after the last read, before the shard becomes visible
+        check_unchanged(
+            plan.job, raw, good
+        )  # after the last read, before the shard becomes visible
     receipt = writing.receipt(shard, refs)
     receipt.write(output, output_dir)
     return receipt, False
@@ -51,7 +65,8 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
 
 @dataclass
 class _Writing:
-    """A shard being written, with everything for its receipt: 12 bytes per record, as a shard may have a million."""
+    """A shard being written, with everything for its receipt: 12 bytes per record, as a shard may
+    have a million."""
 
     plan: SplitPlan
     sink: Sink
@@ -74,7 +89,11 @@ class _Writing:
             self.ledger.rejected.append(Rejected.of(ref, "convert", str(e)))
             return
         features = converted.features
-        pieces = (features,) if isinstance(features, bytes) else example_pieces(converter.schema, features)
+        pieces = (
+            (features,)
+            if isinstance(features, bytes)
+            else example_pieces(converter.schema, features)
+        )
         self._append(pieces)
         key = ref.key.encode("utf-8", "surrogateescape")
         ledger = self.ledger
@@ -119,11 +138,14 @@ class _Writing:
         )
 
 
-def _kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
-    """The receipt of a finished shard; None if the shard has to be written. refs: its rows, in order.
+def _kept_shard(
+    raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References
+) -> Receipt | None:
+    """The receipt of a finished shard; None if the shard has to be written. refs: its rows, in
+    order.
 
-    With --verify-existing, reads all bytes of the shard and of its raw data first. Raises RawDataError if the shard was
-    written from other raw data."""
+    With --verify-existing, reads all bytes of the shard and of its raw data first. Raises
+    RawDataError if the shard was written from other raw data."""
     job, receipt = plan.job, finished_shard(output, plan, shard)
     if receipt is None:
         return None
@@ -153,15 +175,23 @@ def _first_other(before: np.ndarray, rows: np.ndarray, refs: References) -> Refe
     return next(iter(refs.take(before != rows)), None)
 
 
-def _refuse_other_bytes(output: Storage, plan: SplitPlan, receipt: Receipt, changed: Reference) -> None:
-    """Does nothing if shard and claim are of different raw data, as after a run that stopped at an older shard."""
+def _refuse_other_bytes(
+    output: Storage, plan: SplitPlan, receipt: Receipt, changed: Reference
+) -> None:
+    """Does nothing if shard and claim are of different raw data, as after a run that stopped at an
+    older shard."""
     job = plan.job
-    if not job.verify_existing or job.overwrite or _claim(output, plan).raw_checksum != receipt.raw_checksum:
+    if (
+        not job.verify_existing
+        or job.overwrite
+        or _claim(output, plan).raw_checksum != receipt.raw_checksum
+    ):
         return
     raise RawDataError(
-        f"{job.output_dir} holds split {plan.split!r} of other raw data: {name_of(job, changed.file.uri)} "
-        f"has other bytes than when {plan.shard_file(receipt.shard)} was written. Restore it, give another directory, "
-        "or replace the shards with --overwrite --verify-existing."
+        f"{job.output_dir} holds split {plan.split!r} of other raw data: "
+        f"{name_of(job, changed.file.uri)} has other bytes than when "
+        f"{plan.shard_file(receipt.shard)} was written. Restore it, give another directory, or "
+        "replace the shards with --overwrite --verify-existing."
     )
 
 
@@ -170,10 +200,14 @@ def _claim(storage: Storage, plan: SplitPlan) -> Claim:
 
 
 def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
-    """Whether the shard's bytes are those that its receipt states, and the receipt is of these rows.
+    """Whether the shard's bytes are those that its receipt states, and the receipt is of these
+    rows.
 
     The receipt proves itself, so what it states of the records that were written needs no proof."""
-    path, checksum = join(plan.job.output_dir, plan.shard_file(receipt.shard)), google_crc32c.Checksum()
+    path, checksum = (
+        join(plan.job.output_dir, plan.shard_file(receipt.shard)),
+        google_crc32c.Checksum(),
+    )
     for _ in pieces_of(storage, path, receipt.bytes, _PIECE_BYTES, checksum):
         pass  # each piece goes into the checksum
     return (

@@ -1,10 +1,13 @@
 """The Beam graph of a conversion: one linear chain, because some runners lose every other branch.
 
-    Create(sources) -> scan -> GroupByKey(bucket) -> assign -> GroupByKey(shard) -> gather -> GroupByKey(one) -> commit
-                          \\-> sums by bucket, sampled sizes by split (side inputs of assign, gather and commit)
+    Create(sources) -> scan -> GroupByKey(bucket) -> assign -> GroupByKey(shard) -> gather
+                          \\-> sums by bucket, sampled sizes by split  -> GroupByKey(one) -> commit
 
-Keys are integers (Python hashes differ between processes) and never None. The payload is never grouped. Rejects and
-counts are part of the results: there are no tags and no finish_bundle. The counters are for the runner's own pages."""
+The sums and sizes are side inputs of assign, gather and commit.
+
+Keys are integers (Python hashes differ between processes) and never None. The payload is never
+grouped. Rejects and counts are part of the results: there are no tags and no finish_bundle. The
+counters are for the runner's own pages."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +21,13 @@ from beam_jobs.claims import check_claim, claim
 from beam_jobs.commit import commit_split, verdict_on_error
 from beam_jobs.converter import ConversionJob, Packer, Source
 from beam_jobs.gather import write_shard
-from beam_jobs.ledger import SourceSummary, Written, check_scanned, distrusting_receipts, finished_shards
+from beam_jobs.ledger import (
+    SourceSummary,
+    Written,
+    check_scanned,
+    distrusting_receipts,
+    finished_shards,
+)
 from beam_jobs.packed_files import raw_storage, remove_packed_files, scanned
 from beam_jobs.plan import (
     BucketSums,
@@ -60,10 +69,14 @@ def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
         | "spread" >> beam.Reshuffle()
         | "scan" >> beam.FlatMap(_scan, job)
     )
-    sums = pvalue.AsDict(scanned | "measure" >> beam.FlatMap(_measure, job) | "sums" >> beam.CombinePerKey(add_sums))
+    sums = pvalue.AsDict(
+        scanned | "measure" >> beam.FlatMap(_measure, job) | "sums" >> beam.CombinePerKey(add_sums)
+    )
     sampled = {}
     if job.converter.transforms:
-        offered = scanned | "offer" >> beam.FlatMap(_offer, job) | "lowest" >> beam.CombinePerKey(lowest)
+        offered = (
+            scanned | "offer" >> beam.FlatMap(_offer, job) | "lowest" >> beam.CombinePerKey(lowest)
+        )
         sampled = pvalue.AsDict(offered | "sample" >> beam.FlatMap(_sample, job))
     _ = (
         scanned
@@ -78,7 +91,8 @@ def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
 
 
 def _groups(job: ConversionJob) -> list[list[tuple[int, Source]]]:
-    """Numbered sources. Those in buckets form groups of 16 to scan in parallel, as such scans mostly wait."""
+    """Numbered sources. Those in buckets form groups of 16 to scan in parallel, as such scans
+    mostly wait."""
     numbered = list(enumerate(job.sources))
     if isinstance(job.converter, Packer):  # limited by the CPU, and with much in memory
         return [[each] for each in numbered]
@@ -88,15 +102,20 @@ def _groups(job: ConversionJob) -> list[list[tuple[int, Source]]]:
 
 
 def _scan(element: Sequence[tuple[int, Source]], job: ConversionJob) -> Iterator[Keyed]:
-    """[(number, source), ...] -> for each, (bucket key, References) ... and one (_SUMMARIES, SourceSummary)."""
+    """[(number, source), ...] -> for each, (bucket key, References) ... and one (_SUMMARIES,
+    SourceSummary)."""
     with contextlib.ExitStack() as stack:
-        begun = (Background(scanned(job, source), limit=1, name="infeed-scan") for _, source in element)
+        begun = (
+            Background(scanned(job, source), limit=1, name="infeed-scan") for _, source in element
+        )
         ahead = [stack.enter_context(contextlib.closing(batches)) for batches in begun]
         for (number, source), batches in zip(element, ahead, strict=True):
             yield from _rows(job, number, source, batches)
 
 
-def _rows(job: ConversionJob, number: int, source: Source, batches: Iterable[References]) -> Iterator[Keyed]:
+def _rows(
+    job: ConversionJob, number: int, source: Source, batches: Iterable[References]
+) -> Iterator[Keyed]:
     records = keys = 0
     with verdict_on_error(job, source.split):
         for refs in batches:
@@ -124,7 +143,9 @@ def _offer(element: Keyed, job: ConversionJob) -> Iterator[tuple[int, Sequence[C
         yield job.splits.index(split), offered
 
 
-def _sample(element: tuple[int, Sequence[Candidate]], job: ConversionJob) -> Iterator[tuple[int, Sampled]]:
+def _sample(
+    element: tuple[int, Sequence[Candidate]], job: ConversionJob
+) -> Iterator[tuple[int, Sampled]]:
     """(split number, the sample) -> (split number, Sampled)."""
     number, sample = element
     with verdict_on_error(job, job.splits[number]):
@@ -134,7 +155,8 @@ def _sample(element: tuple[int, Sequence[Candidate]], job: ConversionJob) -> Ite
 def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
     """A bucket's rows -> (shard key, References) ...
 
-    The element of summaries claims the splits and adds one value per shard, its result if an earlier run wrote it."""
+    The element of summaries claims the splits and adds one value per shard, its result if an
+    earlier run wrote it."""
     key, values = element
     if key != _SUMMARIES:
         split, bucket = _unkey(job, key)
@@ -142,14 +164,19 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
             yield _key(job, split, shard), refs
         return
     summaries = list(values)
-    plans, storage = [_plan(job, split, sums, sampled) for split in job.splits], open_storage(job.output_dir)
+    plans, storage = (
+        [_plan(job, split, sums, sampled) for split in job.splits],
+        open_storage(job.output_dir),
+    )
     for plan in plans:  # before the first claim: a job that is refused leaves none
         with verdict_on_error(job, plan.split):
             check_scanned(plan, [s for s in summaries if job.sources[s.source].split == plan.split])
             check_size(plan)
             try:
                 check_claim(storage, plan)
-            except ConversionError:  # another plan owns it: nobody needs what was packed for this job
+            except (
+                ConversionError
+            ):  # another plan owns it: nobody needs what was packed for this job
                 for split in job.splits:
                     remove_packed_files(job, split, of_job=True)
                 raise
@@ -164,7 +191,8 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
 
 
 def _finished(storage: Storage, plan: SplitPlan) -> dict[int, Written]:
-    """The shards that an earlier run finished. One listing here replaces a request per shard in gather."""
+    """The shards that an earlier run finished. One listing here replaces a request per shard in
+    gather."""
     if plan.job.verify_existing:  # gather reads all bytes, on many workers
         return {}
     receipts = finished_shards(storage, plan)
@@ -192,13 +220,16 @@ def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
 
 
 def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[str]:
-    """All results and summaries -> the verdict of each split. A single element, because splits share a manifest."""
+    """All results and summaries -> the verdict of each split. A single element, because splits
+    share a manifest."""
     _, values = element
     arrived, output, failures = list(values), open_storage(job.output_dir), list[InfeedError]()
     plans = [_plan(job, split, sums, sampled) for split in job.splits]
     for plan in plans:
         split, sources = plan.split, job.sources
-        summaries = [v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split]
+        summaries = [
+            v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split
+        ]
         written = [v for v in arrived if isinstance(v, Written) and v.split == split]
         try:
             with verdict_on_error(job, split), distrusting_receipts(output, plans):

@@ -1,7 +1,7 @@
 """Runs a job and reports its progress and verdict, or with --dry-run what it would do.
 
-A dry run scans and assigns in threads, without Beam, and writes nothing. The progress bar reads receipts, so it works
-with any runner and any number of processes."""
+A dry run scans and assigns in threads, without Beam, and writes nothing. The progress bar reads
+receipts, so it works with any runner and any number of processes."""
 
 import contextlib
 import os
@@ -13,14 +13,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from beam_jobs.claims import Claim, read_claim
 from beam_jobs.commit import Verdict, buried_messages
 from beam_jobs.converter import ConversionJob, Packer, Source, Waiting
 from beam_jobs.ledger import check_expected, parse_receipt
 from beam_jobs.packed_files import scanned
-from beam_jobs.plan import SplitPlan, add_sums, by_bucket, candidates, convert_sample, framed_bytes, lowest, measure
+from beam_jobs.plan import (
+    SplitPlan,
+    add_sums,
+    by_bucket,
+    candidates,
+    convert_sample,
+    framed_bytes,
+    lowest,
+    measure,
+)
 from beam_jobs.references import References
 from beam_jobs.report import check_size, empty_folders, empty_shards
 from beam_jobs.runners.presets import find_runner
@@ -52,16 +68,23 @@ class SplitPreview:
 
 
 def dry_run(job: ConversionJob, console: Console) -> bool:
-    """Prints what the conversion would do. Returns False if the scan already shows that it would fail."""
+    """Prints what the conversion would do. Returns False if the scan already shows that it would
+    fail."""
     with console.status("scanning the raw data"):
         previews = list(preview(job))
     failures = [failure for p in previews for failure in _predicted_failures(job, p)]
     for p in previews:
         sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
-        shards = f"{format_bytes(sum(p.shard_bytes))} in {counted(len(p.shard_bytes), 'shard')} of {sizes}"
+        shards = (
+            f"{format_bytes(sum(p.shard_bytes))} in {counted(len(p.shard_bytes), 'shard')} of "
+            f"{sizes}"
+        )
         say(
             console,
-            f"{p.split}: {counted(p.records, 'record')}, {shards}, {len(p.rejected)} rejected, plan {p.plan_digest}",
+            (
+                f"{p.split}: {counted(p.records, 'record')}, {shards}, {len(p.rejected)} rejected, "
+                f"plan {p.plan_digest}"
+            ),
         )
         for line in p.rejected:
             say(console, f"  rejected: {line}")
@@ -77,23 +100,31 @@ def _predicted_failures(job: ConversionJob, preview: SplitPreview) -> Iterator[s
     rejects = len(preview.rejected)
     if rejects > job.max_bad_records:
         found = counted(rejects, "bad record")
-        yield f"{preview.split}: at least {found}, more than --max-bad-records={job.max_bad_records}"
+        yield (
+            f"{preview.split}: at least {found}, more than --max-bad-records={job.max_bad_records}"
+        )
     if not preview.records:
         yield f"{preview.split}: no records"
 
 
 def preview(job: ConversionJob) -> Iterator[SplitPreview]:
-    """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are below record size."""
+    """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are
+    below record size."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
         sources, empty = job.sources_of(split), list[Source]()
         # A window that is packed takes hundreds of megabytes.
         at_once = os.cpu_count() or 1 if isinstance(job.converter, Packer) else _SCANS_AT_ONCE
-        for source, batches in zip(sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True):
+        for source, batches in zip(
+            sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True
+        ):
             empty += [] if batches else [source]
             for bucket, refs in batches:
                 pieces[bucket].append(refs)
-        sums = {bucket: add_sums(measure(job.converter, refs) for refs in batch) for bucket, batch in pieces.items()}
+        sums = {
+            bucket: add_sums(measure(job.converter, refs) for refs in batch)
+            for bucket, batch in pieces.items()
+        }
         check_expected(job, split, add_sums(sums.values()).records)
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
         plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
@@ -102,10 +133,16 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
 
 
 def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
-    return [piece for refs in scanned(job, source, write=False) for piece in by_bucket(job, source.split, refs)]
+    return [
+        piece
+        for refs in scanned(job, source, write=False)
+        for piece in by_bucket(job, source.split, refs)
+    ]
 
 
-def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]], warnings: tuple[str, ...]) -> SplitPreview:
+def _of_plan(
+    plan: SplitPlan, pieces: dict[int, list[References]], warnings: tuple[str, ...]
+) -> SplitPreview:
     shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
     rejected = []
     for bucket, batch in sorted(pieces.items()):
@@ -128,10 +165,12 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     output = open_storage(job.output_dir)
     output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
-    if sys.flags.safe_path:  # of `python -P`, which Beam does not pass on to the workers that it starts
+    if (
+        sys.flags.safe_path
+    ):  # of `python -P`, which Beam does not pass on to the workers that it starts
         os.environ["PYTHONSAFEPATH"] = "1"
-    # Local workers log their start and end, and a failure as six tracebacks, and have no option to stop this. The
-    # verdict or the exception has the reason.
+    # Local workers log their start and end, and a failure as six tracebacks, and have no option to
+    # stop this. The verdict or the exception has the reason.
     quiet = quiet_stderr() if preset.quiet else contextlib.nullcontext()
     with progress_bars(job, console), quiet:
         try:
@@ -151,21 +190,29 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
             say(console, f"{verdict.split}: {verdict.message}{rejected} -> {job.output_dir}")
             for warning in verdict.warnings:
                 say(console, f"warning: {warning}")
-    failed = [line for verdict in verdicts if verdict and not verdict.ok for line in verdict.message.split("\n")]
+    failed = [
+        line
+        for verdict in verdicts
+        if verdict and not verdict.ok
+        for line in verdict.message.split("\n")
+    ]
     if failed:
         raise ConversionError(*failed) from failure
     if failure:
         raise _without_verdict(failure) from failure
     if not all(verdicts):
-        missing = ", ".join(split for split, verdict in zip(job.splits, verdicts, strict=True) if not verdict)
+        missing = ", ".join(
+            split for split, verdict in zip(job.splits, verdicts, strict=True) if not verdict
+        )
         raise ConversionError(
-            f"the runner reported success, but the commit of {missing} never ran: it lost data. No manifest was "
-            "written. Choose another --runner."
+            f"the runner reported success, but the commit of {missing} never ran: it lost data. No "
+            "manifest was written. Choose another --runner."
         )
 
 
 def _without_verdict(failure: Exception) -> Exception:
-    """The error to raise if a run failed without a verdict: the disk was full, a permission missing, or a bug."""
+    """The error to raise if a run failed without a verdict: the disk was full, a permission
+    missing, or a bug."""
     ours = buried_messages(str(failure))
     message = ours[-1] if ours else str(failure).partition(" [while running ")[0]
     if ours or isinstance(failure, InfeedError):
@@ -180,12 +227,20 @@ def exit_with(main: Callable[[], int | None]) -> None:
 
 @contextlib.contextmanager
 def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
-    """Shows one bar per split while the block runs the job: shards, records/s, MB/s and time left."""
+    """Shows one bar per split while the block runs the job: shards, records/s, MB/s and time
+    left."""
     if not console.is_terminal:
         yield
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console
+    ) as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
         stop = threading.Event()
         thread = threading.Thread(target=_poll, args=(job, bars, stop), daemon=True)
@@ -194,7 +249,9 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
             yield
         finally:
             stop.set()
-            if not isinstance(sys.exception(), KeyboardInterrupt):  # the thread may be waiting for a bucket
+            if not isinstance(
+                sys.exception(), KeyboardInterrupt
+            ):  # the thread may be waiting for a bucket
                 thread.join()
                 _update(job, bars)
 
@@ -214,7 +271,8 @@ def _update(job: ConversionJob, bars: "list[_Bar]") -> None:
 
 
 class _Bar:
-    """The bar of one split. Shards from earlier runs count as completed, but not towards the speed."""
+    """The bar of one split. Shards from earlier runs count as completed, but not towards the
+    speed."""
 
     def __init__(self, job: ConversionJob, split: str, progress: Progress) -> None:
         self._directory, self._split, self._progress = job.output_dir, split, progress
@@ -238,11 +296,17 @@ class _Bar:
                 self._bytes += receipt.bytes
         seconds = max(time.monotonic() - self._began, _POLL_SECONDS)
         rate = f"{self._records / seconds:,.0f} records/s, {self._bytes / seconds / 1e6:,.0f} MB/s"
-        self._progress.update(self._task, completed=self._num_shards - len(self._missing), rate=rate)
+        self._progress.update(
+            self._task, completed=self._num_shards - len(self._missing), rate=rate
+        )
 
     def _begin(self, claim: Claim, names: set[str]) -> None:
         self._plan, self._num_shards = claim.plan, claim.num_shards
-        receipts = (receipt_file(self._split, shard, claim.num_shards) for shard in range(claim.num_shards))
+        receipts = (
+            receipt_file(self._split, shard, claim.num_shards) for shard in range(claim.num_shards)
+        )
         self._missing = set(receipts) - names
         self._began, self._records, self._bytes = time.monotonic(), 0, 0
-        self._progress.reset(self._task, description=f"{self._split}: shards", total=self._num_shards, rate="")
+        self._progress.reset(
+            self._task, description=f"{self._split}: shards", total=self._num_shards, rate=""
+        )

@@ -1,8 +1,8 @@
 """The ledger of a split: what is in each finished shard, and the proof that nothing is missing.
 
-A receipt states what a shard has, in a small JSON file written after it. It has a checksum; if it is damaged, its shard
-counts as unfinished. The proof trusts no runner: it receives only a few numbers per source and shard, and reads the
-rest from the receipts."""
+A receipt states what a shard has, in a small JSON file written after it. It has a checksum; if it
+is damaged, its shard counts as unfinished. The proof trusts no runner: it receives only a few
+numbers per source and shard, and reads the rest from the receipts."""
 
 import base64
 import contextlib
@@ -75,7 +75,8 @@ class Receipt:
 
 @dataclass
 class Ledger:
-    """What is in records: those of a shard that is being written, or those of all shards of a split, in their order."""
+    """What is in records: those of a shard that is being written, or those of all shards of a
+    split, in their order."""
 
     records: int = 0
     key_digest: int = 0  # of the records written
@@ -111,21 +112,33 @@ def parse_receipt(data: bytes) -> Receipt | None:
         return None
 
 
-def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None]]:
-    """For each shard in order: its receipt as in receipts_of, and the Stat of the shard; None where missing."""
+def read_receipts(
+    storage: Storage, plan: SplitPlan
+) -> Iterator[tuple[Receipt | None, Stat | None]]:
+    """For each shard in order: its receipt as in receipts_of, and the Stat of the shard; None where
+    missing."""
     shards = storage.list(plan.job.output_dir)
-    for shard, receipt in enumerate(receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)):
+    for shard, receipt in enumerate(
+        receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)
+    ):
         yield receipt, shards.get(plan.shard_file(shard))
 
 
-def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) -> Iterator[Receipt | None]:
+def receipts_of(
+    storage: Storage, output_dir: str, split: str, num_shards: int
+) -> Iterator[Receipt | None]:
     """The receipt of each shard, in order; None where it is missing or damaged.
 
-    Makes one listing and reads ahead of the caller: on gs://, one request after the other would take minutes."""
+    Makes one listing and reads ahead of the caller: on gs://, one request after the other would
+    take minutes."""
     listed = storage.list(join(output_dir, "_shards"))
     files = [receipt_file(split, shard, num_shards) for shard in range(num_shards)]
     stats = [listed.get(file.removeprefix("_shards/")) for file in files]
-    found = ((join(output_dir, file), 0, stat.bytes) for file, stat in zip(files, stats, strict=True) if stat)
+    found = (
+        (join(output_dir, file), 0, stat.bytes)
+        for file, stat in zip(files, stats, strict=True)
+        if stat
+    )
     contents = storage.read_ranges(found)
     for shard, stat in enumerate(stats):
         receipt = parse_receipt(next(contents)) if stat else None
@@ -134,17 +147,24 @@ def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) 
 
 
 def unfinished(plan: SplitPlan, shard: int, receipt: Receipt | None, there: Stat | None) -> str:
-    """Why a shard of the plan is not finished; "" if it is. there: of its file, by size, and on gs:// by crc32c."""
+    """Why a shard of the plan is not finished; "" if it is. there: of its file, by size, and on
+    gs:// by crc32c."""
     output_dir, split = plan.job.output_dir, plan.split
-    if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (plan.digest, split, shard):
+    if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (
+        plan.digest,
+        split,
+        shard,
+    ):
         return (
-            f"the receipt of shard {shard} of {split!r} in {output_dir} is missing, damaged or another plan's. If a "
-            "second conversion writes here, stop one of them. Then run the same command again."
+            f"the receipt of shard {shard} of {split!r} in {output_dir} is missing, damaged or "
+            "another plan's. If a second conversion writes here, stop one of them. Then run the "
+            "same command again."
         )
     if there is None or not there.agrees_with(receipt.stat):
         return (
-            f"{join(output_dir, plan.shard_file(shard))} {f'has {there}' if there else 'is missing'}; its receipt "
-            f"states {receipt.stat}. Something else wrote there. Run the same command again."
+            f"{join(output_dir, plan.shard_file(shard))} "
+            f"{f'has {there}' if there else 'is missing'}; its receipt states {receipt.stat}. "
+            "Something else wrote there. Run the same command again."
         )
     return ""
 
@@ -161,7 +181,11 @@ def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | N
 def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
     """Receipts of the finished shards that were written from the same raw files."""
     for shard, (receipt, there) in enumerate(read_receipts(storage, plan)):
-        if receipt and receipt.raw_checksum == plan.raw_checksum and not unfinished(plan, shard, receipt, there):
+        if (
+            receipt
+            and receipt.raw_checksum == plan.raw_checksum
+            and not unfinished(plan, shard, receipt, there)
+        ):
             yield receipt
 
 
@@ -176,7 +200,8 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished shard, as gather announces it to commit. What is in it is in its receipt, of the same crc32c."""
+    """A finished shard, as gather announces it to commit. What is in it is in its receipt, of the
+    same crc32c."""
 
     split: str
     shard: int
@@ -195,11 +220,17 @@ def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
     Runs before the claim, so that such a run does not claim the split for a wrong plan."""
     job, summaries = plan.job, list(summaries)
     expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
-    problems = [*_miscounted("input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name)]
+    problems = [
+        *_miscounted(
+            "input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name
+        )
+    ]
     scanned = sum(summary.records for summary in summaries)
     keys = add_digests(summary.key_digest for summary in summaries)
     if not problems and (scanned, keys) != (plan.total.records, plan.total.key_digest):
-        problems.append(f"{scanned} records scanned, {plan.total.records} planned, or not the same ones")
+        problems.append(
+            f"{scanned} records scanned, {plan.total.records} planned, or not the same ones"
+        )
     _refuse_lost(plan.split, problems)
     check_expected(job, plan.split, scanned)
 
@@ -209,8 +240,9 @@ def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
     expected = job.expected.get(split)
     if expected is not None and scanned != expected:
         raise ConversionError(
-            f"split {split!r} has {scanned:,} records in the raw data; the full set has {expected:,}. Files are "
-            "missing, or do not belong there. Copy it again, or leave out the option that requires the full set."
+            f"split {split!r} has {scanned:,} records in the raw data; the full set has "
+            f"{expected:,}. Files are missing, or do not belong there. Copy it again, or leave out "
+            "the option that requires the full set."
         )
 
 
@@ -218,16 +250,23 @@ def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
 def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterator[None]:
     """If data was lost, removes the receipts of each split whose receipts do not add up.
 
-    The receipt of a shard that lost rows looks like any other, so later runs would take that shard for finished."""
+    The receipt of a shard that lost rows looks like any other, so later runs would take that shard
+    for finished."""
     try:
         yield
     except LostDataError:
         for plan in plans:
             stored = receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)
             receipts = [receipt for receipt in stored if receipt and receipt.plan == plan.digest]
-            if add_digests(int(receipt.handled_digest, 16) for receipt in receipts) != plan.total.key_digest:
+            if (
+                add_digests(int(receipt.handled_digest, 16) for receipt in receipts)
+                != plan.total.key_digest
+            ):
                 for receipt in receipts:
-                    path = join(plan.job.output_dir, receipt_file(plan.split, receipt.shard, plan.num_shards))
+                    path = join(
+                        plan.job.output_dir,
+                        receipt_file(plan.split, receipt.shard, plan.num_shards),
+                    )
                     with contextlib.suppress(StorageError):  # some buckets forbid deletion
                         storage.delete(path)
         raise
@@ -237,25 +276,36 @@ def _refuse_lost(split: str, problems: Sequence[str]) -> None:
     if problems:
         more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
         raise LostDataError(
-            f"split {split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}{more}. No manifest was "
-            "written. Run the same command again; if it happens again, choose another --runner."
+            f"split {split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}{more}. "
+            "No manifest was written. Run the same command again; if it happens again, choose "
+            "another --runner."
         )
 
 
-def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callable[[int], str]) -> Iterator[str]:
+def _miscounted(
+    what: str, seen: Counter[int], expected: set[int], name: Callable[[int], str]
+) -> Iterator[str]:
     for number in sorted(expected | set(seen)):
         wanted = int(number in expected)
         if seen[number] != wanted:
-            yield f"{what} {name(number) if wanted else number} arrived {seen[number]} times instead of {wanted}"
+            yield (
+                f"{what} {name(number) if wanted else number} arrived {seen[number]} times instead "
+                f"of {wanted}"
+            )
 
 
 def prove(storage: Storage, plan: SplitPlan, written: Sequence[Written]) -> Ledger:
     """The ledger of a split, once it is proven that every record that was planned is in it.
 
-    written: in the order of shards. LostDataError if shards or records were lost or repeated; ConversionError unless
-    each shard has a receipt of this plan, and the bytes that it states."""
+    written: in the order of shards. LostDataError if shards or records were lost or repeated;
+    ConversionError unless each shard has a receipt of this plan, and the bytes that it states."""
     _refuse_lost(
-        plan.split, [*_miscounted("shard", Counter(w.shard for w in written), set(range(plan.num_shards)), str)]
+        plan.split,
+        [
+            *_miscounted(
+                "shard", Counter(w.shard for w in written), set(range(plan.num_shards)), str
+            )
+        ],
     )
     ledger, planned = Ledger(), plan.total
     for each, (stored, there) in zip(written, read_receipts(storage, plan), strict=True):
@@ -266,8 +316,11 @@ def prove(storage: Storage, plan: SplitPlan, written: Sequence[Written]) -> Ledg
         ledger.add(plan.shard_file(each.shard), receipt)
     problems, rejected = [], len(ledger.rejected)
     if ledger.records + rejected != planned.records:
-        problems.append(f"{planned.records} records scanned, {ledger.records} written, {rejected} rejected")
-    # If one record is lost and another repeated, the counts are right, so key digests are compared as well.
+        problems.append(
+            f"{planned.records} records scanned, {ledger.records} written, {rejected} rejected"
+        )
+    # If one record is lost and another repeated, the counts are right, so key digests are compared
+    # as well.
     elif ledger.handled_digest != planned.key_digest:
         problems.append("as many records arrived as were scanned, but not the same ones")
     _refuse_lost(plan.split, problems)

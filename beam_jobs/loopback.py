@@ -1,6 +1,8 @@
-"""python -m beam_jobs.loopback worker_pool --service_port=50000: Beam's services, for this machine only.
+"""python -m beam_jobs.loopback worker_pool --service_port=50000: Beam's services, for this machine
+only.
 
-Beam's servers do not authenticate clients and listen on every interface, with no option to change that."""
+Beam's servers do not authenticate clients and listen on every interface, with no option to change
+that."""
 
 import contextlib
 import runpy

@@ -1,9 +1,10 @@
 """Packed files: temporary files of records that are made of several pieces of raw data each.
 
-A row of packed text contains several documents, so no range of the raw data holds its bytes. The scan therefore writes
-the rows of each window of a source to <output>/_scratch, and the other steps read ranges of that file as of any raw
-file. A file appears when it is complete, and is named by everything that its bytes depend on: a conversion that was
-killed packs nothing twice. It ends with the references to its records. The commit removes it."""
+A row of packed text contains several documents, so no range of the raw data holds its bytes. The
+scan therefore writes the rows of each window of a source to <output>/_scratch, and the other steps
+read ranges of that file as of any raw file. A file appears when it is complete, and is named by
+everything that its bytes depend on: a conversion that was killed packs nothing twice. It ends with
+the references to its records. The commit removes it."""
 
 import hashlib
 import io
@@ -22,14 +23,16 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 CRC32C = "crc32c"
-"""The column with the checksum of each record's payload. Part of the plan, as sizes and keys do not cover contents."""
+"""The column with the checksum of each record's payload. Part of the plan, as sizes and keys do not
+cover contents."""
 _PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name
 _VERSION = 1  # of the files' layout
 _LENGTH_BYTES = 8  # of the table's length, at the end
 
 
 def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterator[References]:
-    """References to all records of a source. write: False for a dry run, whose references point to no files."""
+    """References to all records of a source. write: False for a dry run, whose references point to
+    no files."""
     if not isinstance(job.converter, Packer):
         return job.converter.scan(open_storage(source.uri), source)
     return _packed(job, job.converter, source, write)
@@ -56,23 +59,35 @@ def source_of_packed(job: ConversionJob, uri: str) -> str:
 def check_record(ref: Reference, data: bytes) -> None:
     """Raises RawDataError unless data is the record of a packed file that is referred to."""
     if crc32c(data) != ref.columns[CRC32C]:
-        raise RawDataError(f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again.")
+        raise RawDataError(
+            f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again."
+        )
 
 
 def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False) -> None:
-    """Removes those of a split, also what earlier plans and killed workers left; of_job: only those of this plan."""
+    """Removes those of a split, also what earlier plans and killed workers left; of_job: only those
+    of this plan."""
     if not isinstance(job.converter, Packer):
         return
     directory = join(job.output_dir, "_scratch")
-    storage, mine = open_storage(directory), {_name(job, source) for source in job.sources_of(split)}
+    storage, mine = (
+        open_storage(directory),
+        {_name(job, source) for source in job.sources_of(split)},
+    )
     if not of_job:
         storage.sweep(directory, [f"{split}.*"])
     packed = (_PACKED.fullmatch(name) for name in storage.list(directory))
-    found = [name[0] for name in packed if name and (name[1] in mine if of_job else name["split"] == split)]
+    found = [
+        name[0]
+        for name in packed
+        if name and (name[1] in mine if of_job else name["split"] == split)
+    ]
     in_parallel(storage.delete, [join(directory, name) for name in found])
 
 
-def _packed(job: ConversionJob, packer: Packer, source: Source, write: bool) -> Iterator[References]:
+def _packed(
+    job: ConversionJob, packer: Packer, source: Source, write: bool
+) -> Iterator[References]:
     raw, output, name = open_storage(source.uri), open_storage(job.output_dir), _name(job, source)
     for number, window in enumerate(packer.windows(raw, source)):
         path = join(job.output_dir, f"_scratch/{name}-{number}")
@@ -111,7 +126,9 @@ def _table(source: Source, pack: Pack) -> dict[str, np.ndarray]:
         "key": column(pack.keys),
         "size": np.array([len(payload) for payload in pack.payloads], np.int64),
         **{f"column {name}": values for name, values in {**pack.columns, CRC32C: crcs}.items()},
-        "unusable": np.array([[files[each.file], each.offset] for each in pack.unusable], np.int64).reshape(-1, 2),
+        "unusable": np.array(
+            [[files[each.file], each.offset] for each in pack.unusable], np.int64
+        ).reshape(-1, 2),
         "unusable key": column(each.key for each in pack.unusable),
         "unusable error": column(each.error for each in pack.unusable),
     }
@@ -125,7 +142,8 @@ def _encoded(table: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:
-    """The table of a packed file; None if there is no file or if it is damaged, so that it is written again."""
+    """The table of a packed file; None if there is no file or if it is damaged, so that it is
+    written again."""
     if not storage.exists(path):
         return None
     size = storage.stat(path).bytes
@@ -142,8 +160,14 @@ def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:
 def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> References:
     """References to the records of a packed file, then those to unusable raw data."""
     files, size = files_of(source), table["size"]
-    columns = {name.removeprefix("column "): values for name, values in table.items() if name.startswith("column ")}
-    stamp = _digest(*(file.stat.version for file in files))  # a file that is packed again is no change of the raw data
+    columns = {
+        name.removeprefix("column "): values
+        for name, values in table.items()
+        if name.startswith("column ")
+    }
+    stamp = _digest(
+        *(file.stat.version for file in files)
+    )  # a file that is packed again is no change of the raw data
     records = References.in_file(
         File(path, Stat(sum(file.stat.bytes for file in files), None, stamp)),  # of the raw data
         key=table["key"],
@@ -155,7 +179,9 @@ def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> R
     none = dict.fromkeys(columns, 0)
     texts = (table[name].tolist() for name in ("unusable key", "unusable error"))
     unusable = [
-        Reference(key.decode("utf-8", "surrogateescape"), files[file], offset, 0, error.decode(), none)
+        Reference(
+            key.decode("utf-8", "surrogateescape"), files[file], offset, 0, error.decode(), none
+        )
         for (file, offset), key, error in zip(table["unusable"].tolist(), *texts, strict=True)
     ]
     return concat([records, References.of(unusable)])
@@ -166,6 +192,7 @@ def _check_unchanged(raw: Storage, source: Source) -> None:
     for file, stat in zip(files, in_parallel(raw.stat, [file.uri for file in files]), strict=True):
         if not stat.agrees_with(file.stat):
             raise RawDataError(
-                f"{file.uri} has {stat}; it had {file.stat} when the command started. It changed during the "
-                "conversion. Restore it, or run the same command again to read the new version."
+                f"{file.uri} has {stat}; it had {file.stat} when the command started. It changed "
+                "during the conversion. Restore it, or run the same command again to read the new "
+                "version."
             )

@@ -1,10 +1,10 @@
-"""The plan of a split: the order-independent sums over its records, a sample of their sizes, and which records go into
-which shard. Pure but for the sample: no I/O, no Beam.
+"""The plan of a split: the order-independent sums over its records, a sample of their sizes, and
+which records go into which shard. Pure but for the sample: no I/O, no Beam.
 
-Records are ordered by rank. References are sorted bucket by bucket, so there may be a billion of them. Where a
-converter changes the size of records (of a PNG to JPEG, say), a sample is converted before the plan: the records of
-lowest rank, a random choice that does not depend on the order of scanning: each piece of the scan offers its lowest,
-and the lowest of all are taken."""
+Records are ordered by rank. References are sorted bucket by bucket, so there may be a billion of
+them. Where a converter changes the size of records (of a PNG to JPEG, say), a sample is converted
+before the plan: the records of lowest rank, a random choice that does not depend on the order of
+scanning: each piece of the scan offers its lowest, and the lowest of all are taken."""
 
 import hashlib
 import heapq
@@ -24,10 +24,14 @@ from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.naming import add_digests, key_digest, ranks, shard_file
 from pipeline.storage.schemes import open_storage
 
-_RECORDS = 256  # if sizes vary by half their mean, the ratio is within 3 %; costs ~2 s per split of photos
+_RECORDS = (
+    256  # if sizes vary by half their mean, the ratio is within 3 %; costs ~2 s per split of photos
+)
 _OFFERED = 1 << 61  # ranks below it are offered: an eighth of all records, so that few are shuffled
 _AT_LEAST = 16  # whatever their ranks: an eighth of a few images may be none
-ENCODER_VERSION = 1  # of pipeline.shards.example and record: if their bytes change, so does the plan
+ENCODER_VERSION = (
+    1  # of pipeline.shards.example and record: if their bytes change, so does the plan
+)
 
 
 class BucketSums(NamedTuple):
@@ -53,11 +57,16 @@ def measure(converter: Converter | Packer, refs: References) -> BucketSums:
 
 def framed_bytes(converter: Converter | Packer, refs: References) -> np.ndarray:
     """int64: the predicted size of each record in its shard; 0 for rejected rows."""
-    return np.where(refs.good, converter.record_bytes(refs) + FRAME_BYTES, 0) if len(refs) else np.zeros(0, int)
+    return (
+        np.where(refs.good, converter.record_bytes(refs) + FRAME_BYTES, 0)
+        if len(refs)
+        else np.zeros(0, int)
+    )
 
 
 def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
-    """The total. Sizes and numbers of records are added as digests are, which wrap around far above them."""
+    """The total. Sizes and numbers of records are added as digests are, which wrap around far above
+    them."""
     return BucketSums(*map(add_digests, zip(*sums, strict=True)))
 
 
@@ -65,7 +74,11 @@ def _keys_with_versions(refs: References) -> Iterator[bytes]:
     """Includes the keys, so that swapping two files changes the digest."""
     versions = [file.stat.version for file in refs.files]
     ends = [f"\0{version}".encode() if version else b"" for version in versions]
-    return (key + end for key, end in zip(refs.key.tolist(), (ends[i] for i in refs.file), strict=True) if end)
+    return (
+        key + end
+        for key, end in zip(refs.key.tolist(), (ends[i] for i in refs.file), strict=True)
+        if end
+    )
 
 
 class Candidate(NamedTuple):
@@ -79,7 +92,8 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampled:
-    """Framed bytes of the sampled records, as predicted and as written. Equal if nothing was sampled."""
+    """Framed bytes of the sampled records, as predicted and as written. Equal if nothing was
+    sampled."""
 
     predicted: int = 1
     written: int = 1
@@ -90,7 +104,8 @@ class Sampled:
 
 
 def candidates(job: ConversionJob, split: str, refs: References) -> list[Candidate]:
-    """The rows of a batch that may be in the sample. Empty if sizes are known or the number of shards is given."""
+    """The rows of a batch that may be in the sample. Empty if sizes are known or the number of
+    shards is given."""
     if not job.converter.transforms or job.num_shards.get(split) or not len(refs):
         return []
     refs = refs.take(refs.good)
@@ -103,15 +118,24 @@ def candidates(job: ConversionJob, split: str, refs: References) -> list[Candida
 
 
 def lowest(groups: Iterable[Sequence[Candidate]]) -> list[Candidate]:
-    """The candidates of lowest rank: up to 256 with ranks below a bound, but at least 16 if there are enough."""
+    """The candidates of lowest rank: up to 256 with ranks below a bound, but at least 16 if there
+    are enough."""
     found = heapq.nsmallest(_RECORDS, (each for group in groups for each in group), key=_place)
     return found[: max(_AT_LEAST, sum(each.rank < _OFFERED for each in found))]
 
 
 def _place(candidate: Candidate) -> tuple[Any, ...]:
-    """The sort key. Rows with the same key compare by their content, so their order of arrival does not matter."""
+    """The sort key. Rows with the same key compare by their content, so their order of arrival does
+    not matter."""
     ref = candidate.ref
-    return candidate.rank, candidate.key, ref.file.uri, ref.offset, ref.size, sorted(ref.columns.items())
+    return (
+        candidate.rank,
+        candidate.key,
+        ref.file.uri,
+        ref.offset,
+        ref.size,
+        sorted(ref.columns.items()),
+    )
 
 
 def convert_sample(job: ConversionJob, sample: Sequence[Candidate]) -> Sampled:
@@ -126,14 +150,19 @@ def convert_sample(job: ConversionJob, sample: Sequence[Candidate]) -> Sampled:
             features = job.converter.convert(each.ref, encoded).features
         except Reject:
             continue
-        record = features if isinstance(features, bytes) else encode_example(job.converter.schema, features)
+        record = (
+            features
+            if isinstance(features, bytes)
+            else encode_example(job.converter.schema, features)
+        )
         predicted, written = predicted + each.predicted, written + len(record) + FRAME_BYTES
     return Sampled(predicted, written) if predicted else Sampled()
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """The layout of one split: a pure function of the job, the bucket sums and, if sizes change, a sample."""
+    """The layout of one split: a pure function of the job, the bucket sums and, if sizes change, a
+    sample."""
 
     job: ConversionJob
     split: str
@@ -147,9 +176,12 @@ class SplitPlan:
 
     @cached_property
     def num_shards(self) -> int:
-        """The number from the job, or else the one that brings shards closest to the target size; at least 1."""
+        """The number from the job, or else the one that brings shards closest to the target size;
+        at least 1."""
         demanded = self.job.num_shards.get(self.split)
-        return demanded or max(1, round(self.sampled.scaled(self.total.bytes) / self.job.target_shard_bytes))
+        return demanded or max(
+            1, round(self.sampled.scaled(self.total.bytes) / self.job.target_shard_bytes)
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -166,7 +198,9 @@ class SplitPlan:
             "rows": f"{self.total.row_digest:032x}",
             "sources": f"{key_digest(str(source.bytes).encode() for source in sources):032x}",
         }
-        return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(
+            json.dumps(fields, sort_keys=True).encode(), digest_size=16
+        ).hexdigest()
 
     def shard_file(self, shard: int) -> str:
         """The shard's file name."""
@@ -174,25 +208,32 @@ class SplitPlan:
 
     @cached_property
     def raw_checksum(self) -> str | None:
-        """32 hex digits that change with any raw file's checksum (on a disk, its stamp); None if no file has either.
+        """32 hex digits that change with any raw file's checksum (on a disk, its stamp); None if no
+        file has either.
 
         Not part of `digest`: the same data gives the same manifest from a disk and from gs://."""
         return f"{self.total.raw_digest:032x}" if self.total.raw_digest else None
 
     def assign(self, bucket: int, pieces: Iterable[References]) -> Iterator[tuple[int, References]]:
-        """Yields (shard, rows) for every shard that a bucket overlaps: rows in order, duplicates rejected.
+        """Yields (shard, rows) for every shard that a bucket overlaps: rows in order, duplicates
+        rejected.
 
-        shard = floor((bytes before the record + half its own) * shards / total bytes), in exact integers."""
+        shard = floor((bytes before the record + half its own) * shards / total bytes), in exact
+        integers."""
         refs = in_order(self.job.seed, self.split, concat(list(pieces)))
         sizes = framed_bytes(self.job.converter, refs)
         before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
         twice_middle = 2 * (before + np.cumsum(sizes) - sizes) + sizes
         repeats = np.concatenate([[False], refs.key[1:] == refs.key[:-1]])
-        refs = refs.with_errors(repeats, "duplicate key: another record of this split has the same name")
+        refs = refs.with_errors(
+            repeats, "duplicate key: another record of this split has the same name"
+        )
         first, last = (self._shard_of(int(m)) for m in (twice_middle[0], twice_middle[-1]))
-        # Shard s starts at the first row whose twice_middle reaches its lower edge. Python integers, because at 100 TB
-        # bytes times shards exceeds 2^63.
-        edges = [-(-2 * self.total.bytes * s // self.num_shards) for s in range(first + 1, last + 1)]
+        # Shard s starts at the first row whose twice_middle reaches its lower edge. Python
+        # integers, because at 100 TB bytes times shards exceeds 2^63.
+        edges = [
+            -(-2 * self.total.bytes * s // self.num_shards) for s in range(first + 1, last + 1)
+        ]
         cuts = [0, *np.searchsorted(twice_middle, edges).tolist(), len(refs)]
         for shard, (begin, end) in enumerate(itertools.pairwise(cuts), start=first):
             if begin < end:

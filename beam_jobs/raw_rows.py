@@ -1,7 +1,8 @@
-"""Records which raw data a shard was written from: for each row, the raw file's version and the checksum of its bytes.
+"""Records which raw data a shard was written from: for each row, the raw file's version and the
+checksum of its bytes.
 
-They take 16 bytes per row in a receipt, 28 MB for 1.3 million records. A later run compares them with the raw data it
-finds, so a split never mixes shards of old and new raw data."""
+They take 16 bytes per row in a receipt, 28 MB for 1.3 million records. A later run compares them
+with the raw data it finds, so a split never mixes shards of old and new raw data."""
 
 import base64
 import hashlib
@@ -20,7 +21,8 @@ from pipeline.shards.frames import crc32c
 from pipeline.shards.naming import ranks
 from pipeline.storage.storage import Stat, Storage, in_parallel
 
-# rank: identifies the record. version: hash of the file's size and Stat.version. crc32c: 0 for rows the scan rejects.
+# rank: identifies the record. version: hash of the file's size and Stat.version. crc32c: 0 for rows
+# the scan rejects.
 RAW_ROW = np.dtype([("rank", "<u8"), ("version", "<u4"), ("crc32c", "<u4")])
 
 
@@ -31,46 +33,68 @@ def raw_rows(seed: int, split: str, refs: References) -> np.ndarray:
     rows = np.zeros(len(refs), RAW_ROW)
     if len(refs):
         rows["rank"] = ranks(seed, split, refs.key)
-        rows["version"] = np.array([int.from_bytes(v, "little") for v in versions], np.uint32)[refs.file]
+        rows["version"] = np.array([int.from_bytes(v, "little") for v in versions], np.uint32)[
+            refs.file
+        ]
     return rows
 
 
 def read_rows(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:
     """Each row with its raw bytes, in order."""
-    ranges = zip((refs.files[i].uri for i in refs.file), map(int, refs.offset), map(int, refs.size), strict=True)
+    ranges = zip(
+        (refs.files[i].uri for i in refs.file),
+        map(int, refs.offset),
+        map(int, refs.size),
+        strict=True,
+    )
     return zip(refs, raw.read_ranges(ranges), strict=True)
 
 
 def raw_crcs(job: ConversionJob, raw: Storage, refs: References) -> np.ndarray:
-    """uint32 [rows]: checksums of the rows' raw bytes, which it reads. Raises RawDataError, StorageError."""
+    """uint32 [rows]: checksums of the rows' raw bytes, which it reads. Raises RawDataError,
+    StorageError."""
     crcs, good = np.zeros(len(refs), np.uint32), refs.take(refs.good)
-    crcs[refs.good] = np.fromiter((crc32c(data) for _, data in read_rows(raw, good)), np.uint32, len(good))
+    crcs[refs.good] = np.fromiter(
+        (crc32c(data) for _, data in read_rows(raw, good)), np.uint32, len(good)
+    )
     check_unchanged(job, raw, good)
     return crcs
 
 
 def check_unchanged(job: ConversionJob, raw: Storage, refs: References) -> None:
     """Raises RawDataError naming a file that changed since the scan."""
-    files = [file for file in refs.files if not is_packed(job, file.uri)]  # their records have checksums
+    files = [
+        file for file in refs.files if not is_packed(job, file.uri)
+    ]  # their records have checksums
     stats = in_parallel(raw.stat, [file.uri for file in files])  # in folders, each record is a file
-    temporary = {source.uri for source in job.sources if source.origin}  # their Stat has the stamp of the original
+    temporary = {
+        source.uri for source in job.sources if source.origin
+    }  # their Stat has the stamp of the original
     for file, stat in zip(files, stats, strict=True):
         before = file.stat._replace(stamp=None) if file.uri in temporary else file.stat
         if stat.agrees_with(before):
             continue
         same = Stat(stat.bytes, stat.crc32c).agrees_with(before)
-        what = "was written again since it was scanned" if same else f"has {stat}; it had {before} when it was scanned"
+        what = (
+            "was written again since it was scanned"
+            if same
+            else f"has {stat}; it had {before} when it was scanned"
+        )
         raise RawDataError(
-            f"{name_of(job, file.uri)} {what}. It changed during the conversion. Restore it, or run the same "
-            "command again to scan the new version."
+            f"{name_of(job, file.uri)} {what}. It changed during the conversion. Restore it, or "
+            "run the same command again to scan the new version."
         )
 
 
 def differing(known: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two bool masks: rows whose version differs from the known rows of their rank, and rows of an unknown rank.
+    """Two bool masks: rows whose version differs from the known rows of their rank, and rows of an
+    unknown rank.
 
-    known: sorted by rank. Rows with the same key, all but one of them rejected, may be in any order."""
-    begin, end = (np.searchsorted(known["rank"], rows["rank"], side=side) for side in ("left", "right"))
+    known: sorted by rank. Rows with the same key, all but one of them rejected, may be in any
+    order."""
+    begin, end = (
+        np.searchsorted(known["rank"], rows["rank"], side=side) for side in ("left", "right")
+    )
     differ = end > begin
     differ[differ] = rows["version"][differ] != known["version"][begin[differ]]
     for i in np.flatnonzero(differ & (end > begin + 1)):
@@ -91,11 +115,14 @@ def recorded_rows(receipt: Receipt) -> np.ndarray:
     return np.frombuffer(base64.b64decode(receipt.raw), RAW_ROW)
 
 
-def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_shards: int, old_seed: int) -> str:
-    """Describes the first change to rows of an old plan's finished shards; "" if they match the current raw data.
+def first_change(
+    storage: Storage, plan: SplitPlan, old_digest: str, old_num_shards: int, old_seed: int
+) -> str:
+    """Describes the first change to rows of an old plan's finished shards; "" if they match the
+    current raw data.
 
-    It scans the raw data again, in one process, so it runs only when a claim shows that something changed.
-    If the plan differs, also reports a new file, or how many records are gone."""
+    It scans the raw data again, in one process, so it runs only when a claim shows that something
+    changed. If the plan differs, also reports a new file, or how many records are gone."""
     known, is_complete = _known(storage, plan, old_digest, old_num_shards)
     if not len(known):
         return ""
@@ -112,17 +139,26 @@ def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_sha
     if plan.digest == old_digest or not is_complete:
         return ""
     gone = len(known) - seen
-    change = new or (f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone" if gone > 0 else "")
+    change = new or (
+        f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone"
+        if gone > 0
+        else ""
+    )
     if not change or getattr(plan.job.converter, "held_out", None) is None:
         return change
     return f"{change} {'in' if new else 'from'} this split, as with another --validation-fraction"
 
 
-def _known(storage: Storage, plan: SplitPlan, digest: str, num_shards: int) -> tuple[np.ndarray, bool]:
-    """The rows of all finished shards of the old plan, sorted by rank, and whether every shard is finished."""
+def _known(
+    storage: Storage, plan: SplitPlan, digest: str, num_shards: int
+) -> tuple[np.ndarray, bool]:
+    """The rows of all finished shards of the old plan, sorted by rank, and whether every shard is
+    finished."""
     receipts = receipts_of(storage, plan.job.output_dir, plan.split, num_shards)
     rows = [recorded_rows(receipt) for receipt in receipts if receipt and receipt.plan == digest]
-    return np.sort(np.concatenate([np.zeros(0, RAW_ROW), *rows]), order="rank"), len(rows) == num_shards
+    return np.sort(np.concatenate([np.zeros(0, RAW_ROW), *rows]), order="rank"), len(
+        rows
+    ) == num_shards
 
 
 def _file(job: ConversionJob, refs: References, mask: np.ndarray) -> str:

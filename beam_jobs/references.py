@@ -1,6 +1,7 @@
 """References to records in the raw data: columnar batches of key, location and size.
 
-A conversion shuffles these instead of the payload: ~100 bytes per record, whatever the record's size."""
+A conversion shuffles these instead of the payload: ~100 bytes per record, whatever the record's
+size."""
 
 import hashlib
 import pickle
@@ -14,15 +15,22 @@ import numpy as np
 from pipeline.shards.naming import ranks
 from pipeline.storage.storage import Stat
 
-MAX_NAME_BYTES = 4096  # a batch's column is as wide as its longest cell, also in every bucket that the row goes to
+# a batch's column is as wide as its longest cell, also in every bucket that the row goes to
+MAX_NAME_BYTES = 4096
 _KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
 _LEVEL = 1  # of zlib: 190 MB/s
-_ARRAYS = ("key", "offset", "size", "error")  # with one value per row, but for `file`, which indexes `files`
+_ARRAYS = (
+    "key",
+    "offset",
+    "size",
+    "error",
+)  # with one value per row, but for `file`, which indexes `files`
 
 
 @dataclass(frozen=True)
 class File:
-    """A raw file, with its size (and its checksum, if the storage keeps one) at the time of the scan."""
+    """A raw file, with its size (and its checksum, if the storage keeps one) at the time of the
+    scan."""
 
     uri: str
     stat: Stat
@@ -56,8 +64,8 @@ class Reference:
 class References:
     """A batch of rows. All arrays have the same length.
 
-    key: bytes (dtype S), unique in a split. file: int32 index into `files`. offset, size: int64, bytes.
-    error: bytes (S), empty on good rows. columns: the converter's own, int64 or S."""
+    key: bytes (dtype S), unique in a split. file: int32 index into `files`. offset, size: int64,
+    bytes. error: bytes (S), empty on good rows. columns: the converter's own, int64 or S."""
 
     files: tuple[File, ...]
     key: np.ndarray
@@ -90,7 +98,8 @@ class References:
         return References(files=(file,), file=np.zeros(len(arrays["key"]), np.int32), **arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Compressed: runners keep several pickled copies of each row in memory, which shrink to a seventh."""
+        """Compressed: runners keep several pickled copies of each row in memory, which shrink to a
+        seventh."""
         values = tuple(getattr(self, field.name) for field in fields(self))
         return _unpickled, (zlib.compress(pickle.dumps(values, pickle.HIGHEST_PROTOCOL), _LEVEL),)
 
@@ -119,16 +128,21 @@ class References:
         return replace(self, error=errors)
 
     def __iter__(self) -> Iterator[Reference]:
-        for begin in range(0, len(self), 1024):  # not over lists of all cells, which take five times the arrays' memory
+        for begin in range(
+            0, len(self), 1024
+        ):  # not over lists of all cells, which take five times the arrays' memory
             rows = slice(begin, begin + 1024)
             columns = {name: column[rows].tolist() for name, column in self.columns.items()}
             key, offset, size, error = (getattr(self, name)[rows].tolist() for name in _ARRAYS)
             for i, file in enumerate(self.file[rows]):
                 own = {name: values[i] for name, values in columns.items()}
-                yield Reference(_decode(key[i]), self.files[file], offset[i], size[i], _decode(error[i]), own)
+                yield Reference(
+                    _decode(key[i]), self.files[file], offset[i], size[i], _decode(error[i]), own
+                )
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
-        """For each row, everything that determines the record's bytes: all columns except its location."""
+        """For each row, everything that determines the record's bytes: all columns except its
+        location."""
         own = (self.columns[name].tolist() for name in sorted(self.columns))
         return zip(self.key.tolist(), self.size.tolist(), self.error.tolist(), *own, strict=True)
 
@@ -138,8 +152,11 @@ def _unpickled(compressed: bytes) -> References:
 
 
 def bounded(row: Reference) -> Reference:
-    """The row; if its key exceeds 4,096 bytes, a rejected row with a short unique key. Long errors are cut, too."""
-    if len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4:  # a character is 4 bytes at most
+    """The row; if its key exceeds 4,096 bytes, a rejected row with a short unique key. Long errors
+    are cut, too."""
+    if (
+        len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4
+    ):  # a character is 4 bytes at most
         return row
     if len(key := _encode(row.key)) > MAX_NAME_BYTES:
         short = f"{row.key[:_KEPT]}... {hashlib.blake2b(key, digest_size=8).hexdigest()}"
@@ -163,7 +180,9 @@ def concat(batches: Sequence[References]) -> References:
     return References(
         files=tuple(files),
         file=np.concatenate(file),
-        columns={name: np.concatenate([b.columns[name] for b in batches]) for name in batches[0].columns},
+        columns={
+            name: np.concatenate([b.columns[name] for b in batches]) for name in batches[0].columns
+        },
         **{name: np.concatenate([getattr(b, name) for b in batches]) for name in _ARRAYS},
     )
 
@@ -174,9 +193,11 @@ def escaped(name: str) -> str:
 
 
 def in_order(seed: int, split: str, refs: References) -> References:
-    """The rows sorted by (rank, key); rows with equal keys by all their values, so input order never matters.
+    """The rows sorted by (rank, key); rows with equal keys by all their values, so input order
+    never matters.
 
-    A table may list an image twice, with two labels: even then their places are the same on every run."""
+    A table may list an image twice, with two labels: even then their places are the same on every
+    run."""
     uris = np.array([_encode(file.uri) for file in refs.files] or [b""], "S")
     place = uris[refs.file] if len(refs) else refs.key
     rank = ranks(seed, split, refs.key)

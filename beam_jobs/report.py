@@ -1,7 +1,8 @@
-"""The report of a conversion, as JSON for programs and people, one file per split; and options that are valid but
-surely a mistake, which a dry run and a conversion both refuse, or warn of.
+"""The report of a conversion, as JSON for programs and people, one file per split; and options that
+are valid but surely a mistake, which a dry run and a conversion both refuse, or warn of.
 
-The commit writes it, so a detached job leaves it, too. It has times and speeds; the manifest depends on shards only."""
+The commit writes it, so a detached job leaves it, too. It has times and speeds; the manifest
+depends on shards only."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,18 +23,26 @@ _SHOWN = 10
 
 
 def check_places(raw_data: str, output_dir: str) -> None:
-    """Raises OptionError if one directory is the other or is inside it. Follows symbolic links on a disk.
+    """Raises OptionError if one directory is the other or is inside it. Follows symbolic links on a
+    disk.
 
-    The next run would take shards for raw data, and removing one directory would remove the other."""
+    The next run would take shards for raw data, and removing one directory would remove the
+    other."""
     for option, place in (("--raw-data-dir", raw_data), ("--output", output_dir)):
         if not place:
             raise OptionError(f"{option} is empty. Give a directory; the current one is '.'.")
     raw, output = _parts(raw_data), _parts(output_dir)
     if raw[: len(output)] == output and len(raw) > len(output):
-        problem = f"--output={output_dir} contains the raw data ({raw_data}): shards would be mixed with it"
+        problem = (
+            f"--output={output_dir} contains the raw data ({raw_data}): shards would be mixed with "
+            "it"
+        )
     elif output[: len(raw)] == raw:
         where = "is the directory of" if output == raw else "is inside"
-        problem = f"--output={output_dir} {where} the raw data ({raw_data}): a second run would convert shards"
+        problem = (
+            f"--output={output_dir} {where} the raw data ({raw_data}): a second run would convert "
+            "shards"
+        )
     else:
         return
     if not find_file(open_storage(raw_data), raw_data):
@@ -41,20 +50,23 @@ def check_places(raw_data: str, output_dir: str) -> None:
 
 
 def check_size(plan: SplitPlan) -> None:
-    """Raises ConversionError if there are no records, or --target-shard-bytes would produce more shards than them."""
+    """Raises ConversionError if there are no records, or --target-shard-bytes would produce more
+    shards than them."""
     job, records = plan.job, plan.total.records
     if not records:
         raise ConversionError(
-            f"split {plan.split!r} has no records: its sources contain nothing to convert. If it is a fraction of "
-            "them, give another --validation-fraction or --test-fraction; 0 means no such split."
+            f"split {plan.split!r} has no records: its sources contain nothing to convert. If it "
+            "is a fraction of them, give another --validation-fraction or --test-fraction; 0 means "
+            "no such split."
         )
     size = plan.sampled.scaled(plan.total.bytes)
     if plan.split in job.num_shards or job.target_shard_bytes * records >= size:
         return
     raise ConversionError(
-        f"--target-shard-bytes={job.target_shard_bytes} (bytes) is less than the mean record of split {plan.split!r}, "
-        f"{format_bytes(size / records)}: {plan.num_shards:,} shards for {records:,} records. A number without a "
-        "unit is in bytes; 100MB to 1GB is usual. If you want empty shards, give the number of shards instead."
+        f"--target-shard-bytes={job.target_shard_bytes} (bytes) is less than the mean record of "
+        f"split {plan.split!r}, {format_bytes(size / records)}: {plan.num_shards:,} shards for "
+        f"{records:,} records. A number without a unit is in bytes; 100MB to 1GB is usual. If you "
+        "want empty shards, give the number of shards instead."
     )
 
 
@@ -62,8 +74,9 @@ def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
     """Yields a warning if more shards were requested than there are records. records: per shard."""
     if plan.num_shards > max(1, sum(records)):
         yield (
-            f"{plan.num_shards:,} shards were requested for {sum(records):,} records: {records.count(0):,} of them are "
-            "empty. These are files of 0 bytes, which the manifest lists and readers skip; they are of no use."
+            f"{plan.num_shards:,} shards were requested for {sum(records):,} records: "
+            f"{records.count(0):,} of them are empty. These are files of 0 bytes, which the "
+            "manifest lists and readers skip; they are of no use."
         )
 
 
@@ -86,7 +99,9 @@ def summarize(
     fresh: the shards that this run wrote. warnings: additional ones."""
     job = plan.job
     sizes = [shard.bytes for shard in entry.shards]
-    seconds = max(round(now - job.started, 3), 1e-3)  # rounded first, so that the rates agree with what is reported
+    seconds = max(
+        round(now - job.started, 3), 1e-3
+    )  # rounded first, so that the rates agree with what is reported
     return {
         "split": plan.split,
         "plan_digest": plan.digest,
@@ -97,11 +112,16 @@ def summarize(
         "shards_finished_before": len(sizes) - len(fresh),  # by earlier runs
         "started": job.started,  # Unix seconds
         "seconds": seconds,  # since the start of the job, which may convert other splits as well
-        "records_per_second": round(sum(shard.records for shard in fresh) / seconds, 3),  # written by this run
+        "records_per_second": round(
+            sum(shard.records for shard in fresh) / seconds, 3
+        ),  # written by this run
         "bytes_per_second": round(sum(shard.bytes for shard in fresh) / seconds, 3),
         "warnings": [
             *warnings,
-            *(f"in {count:,} of {entry.num_records:,} records {note}." for note, count in sorted(whole.notes.items())),
+            *(
+                f"in {count:,} of {entry.num_records:,} records {note}."
+                for note, count in sorted(whole.notes.items())
+            ),
             *empty_shards(plan, [shard.records for shard in entry.shards]),
         ],
     }
@@ -109,7 +129,10 @@ def summarize(
 
 def write_summary(storage: Storage, output_dir: str, summary: Mapping[str, Any]) -> None:
     """Publishes the report. If this run wrote no shards, keeps the report of the run that did."""
-    path, data = join(output_dir, summary_file(summary["split"])), (json.dumps(summary, indent=1) + "\n").encode()
+    path, data = (
+        join(output_dir, summary_file(summary["split"])),
+        (json.dumps(summary, indent=1) + "\n").encode(),
+    )
     if summary["shards_finished_before"] == summary["shards"]:
         storage.create(path, data)
         return
@@ -119,11 +142,17 @@ def write_summary(storage: Storage, output_dir: str, summary: Mapping[str, Any])
 def in_words(summary: Mapping[str, Any]) -> str:
     """The report in one line."""
     before, shards = summary["shards_finished_before"], summary["shards"]
-    total = f"{counted(summary['records'], 'record')}, {format_bytes(summary['bytes'])} in {counted(shards, 'shard')}"
+    total = (
+        f"{counted(summary['records'], 'record')}, {format_bytes(summary['bytes'])} in "
+        f"{counted(shards, 'shard')}"
+    )
     if before == shards:
         return f"{total}, all finished before"
     again = f" ({before} of them finished before)" if before else ""
-    speed = f"{summary['records_per_second']:,.0f} records/s, {format_bytes(round(summary['bytes_per_second']))}/s"
+    speed = (
+        f"{summary['records_per_second']:,.0f} records/s, "
+        f"{format_bytes(round(summary['bytes_per_second']))}/s"
+    )
     return f"{total}{again}, {summary['seconds']:.1f} s, {speed}"
 
 
@@ -135,6 +164,11 @@ def empty_folders(split: str, sources: Iterable[Source]) -> Iterator[str]:
 
 def empty_classes(where: str, names: Sequence[str]) -> str:
     """The warning that some classes have no files."""
-    shown = ", ".join(repr(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    shown = ", ".join(repr(name) for name in names[:_SHOWN]) + (
+        ", ..." if len(names) > _SHOWN else ""
+    )
     many = f"{len(names):,} of its classes" if len(names) > 1 else "one of its classes"
-    return f"{where} has no files in {many}: {shown}. Each folder is a class and keeps its number, even without files."
+    return (
+        f"{where} has no files in {many}: {shown}. Each folder is a class and keeps its number, "
+        "even without files."
+    )

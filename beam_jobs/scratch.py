@@ -1,8 +1,9 @@
 """Uncompresses raw files once, to temporary files that can then be read by ranges.
 
-A record in a .tar.gz, or in any .gz or zlib stream, cannot be found without reading everything before it. The temporary
-file is in <output>/_scratch until the commit, or a command that fails, removes it. Only kill -9 leaves it, and the next
-run uses it if it is complete. A failing command keeps files that it found: another command may be reading them."""
+A record in a .tar.gz, or in any .gz or zlib stream, cannot be found without reading everything
+before it. The temporary file is in <output>/_scratch until the commit, or a command that fails,
+removes it. Only kill -9 leaves it, and the next run uses it if it is complete. A failing command
+keeps files that it found: another command may be reading them."""
 
 import contextlib
 import hashlib
@@ -22,8 +23,12 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
 _PIECE_BYTES = 1 << 20
-_TAIL_BYTES = 8  # gzip ends with crc32 and size, zlib with adler32: a repaired file may be as long as the old one
-_RATIO, _LEAST_BYTES = 100, 1 << 30  # text compresses to about a tenth; gzip's limit is a thousandth
+# gzip ends with crc32 and size, zlib with adler32: a repaired file may be as long as the old one
+_TAIL_BYTES = 8
+_RATIO, _LEAST_BYTES = (
+    100,
+    1 << 30,
+)  # text compresses to about a tenth; gzip's limit is a thousandth
 
 
 class _Terminated(BaseException):
@@ -33,14 +38,17 @@ class _Terminated(BaseException):
 class Scratch:
     """The temporary files of one conversion. An error, Ctrl-C or SIGTERM in the block removes them.
 
-    max_bytes: limit for each uncompressed file; None: 100 times its compressed size, but at least 1 GiB."""
+    max_bytes: limit for each uncompressed file; None: 100 times its compressed size, but at least 1
+    GiB."""
 
     def __init__(self, output_dir: str, max_bytes: int | None = None):
         self.output_dir = output_dir
         self.max_bytes = max_bytes
         self._paths, self._made = set[str](), set[str]()
         self._kept = False
-        self._failure: BaseException | None = None  # other threads that are uncompressing stop with it, too
+        self._failure: BaseException | None = (
+            None  # other threads that are uncompressing stop with it, too
+        )
         self._handlers = dict[signal.Signals, signal.Handlers]()
 
     @property
@@ -57,7 +65,8 @@ class Scratch:
         return self.max_bytes or max(_LEAST_BYTES, _RATIO * compressed_bytes)
 
     def uncompressed(self, raw: Storage, uri: str, compression: Compression = "gzip") -> str:
-        """The path of the uncompressed file. Raises RawDataError if the compressed file is damaged or too large."""
+        """The path of the uncompressed file. Raises RawDataError if the compressed file is damaged
+        or too large."""
         output, stat = open_storage(self.output_dir), raw.stat(uri)
         tail = min(stat.bytes, _TAIL_BYTES)
         end = b"".join(raw.read_ranges([(uri, stat.bytes - tail, tail)]))
@@ -72,10 +81,15 @@ class Scratch:
         self._made.add(path)
         try:
             with raw.open(uri) as compressed, output.publish(path) as sink:
-                for piece in self._bounded(read_compressed(compressed, compression, uri), uri, stat.bytes):
+                for piece in self._bounded(
+                    read_compressed(compressed, compression, uri), uri, stat.bytes
+                ):
                     sink.write(piece)
                 if raw.stat(uri) != stat:
-                    raise RawDataError(f"{uri} changed while it was being uncompressed. Run the same command again.")
+                    raise RawDataError(
+                        f"{uri} changed while it was being uncompressed. Run the same command "
+                        "again."
+                    )
         except BaseException as e:
             self._failure = self._failure or e
             raise
@@ -90,15 +104,17 @@ class Scratch:
             if written > limit:
                 raise RawDataError(
                     f"{uri} has {format_bytes(compressed_bytes)} and uncompresses to more than "
-                    f"{format_bytes(limit)}: it may be a decompression bomb. If it really contains more, allow it: "
-                    "--max-uncompressed-bytes=SIZE."
+                    f"{format_bytes(limit)}: it may be a decompression bomb. If it really contains "
+                    "more, allow it: --max-uncompressed-bytes=SIZE."
                 )
             yield piece
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-            for number in (number for number, handler in usual.items() if signal.getsignal(number) == handler):
+            for number in (
+                number for number, handler in usual.items() if signal.getsignal(number) == handler
+            ):
                 signal.signal(number, self._interrupted)
                 self._handlers[number] = usual[number]
         return self
@@ -116,7 +132,9 @@ class Scratch:
             raise self._failure
 
     def _interrupted(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGTERM and not self._paths:  # nothing to remove: ends the process, as by default
+        if (
+            number == signal.SIGTERM and not self._paths
+        ):  # nothing to remove: ends the process, as by default
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
@@ -125,7 +143,8 @@ class Scratch:
 
 
 def read_compressed(file: BinaryIO, compression: Compression, name: str) -> Iterator[bytes]:
-    """Yields the uncompressed content of a file in pieces. Raises RawDataError naming the file if it is damaged."""
+    """Yields the uncompressed content of a file in pieces. Raises RawDataError naming the file if
+    it is damaged."""
     try:
         yield from inflated(iter(lambda: file.read(_PIECE_BYTES), b""), compression)
     except zlib.error as e:

@@ -1,6 +1,8 @@
-"""python -m converters.cifar_to_gcs: CIFAR-10 or CIFAR-100, the binary version as downloaded -> TFRecord shards.
+"""python -m converters.cifar_to_gcs: CIFAR-10 or CIFAR-100, the binary version as downloaded ->
+TFRecord shards.
 
-Images become lossless PNGs. Runs on Apache Beam. The same command resumes an interrupted conversion."""
+Images become lossless PNGs. Runs on Apache Beam. The same command resumes an interrupted
+conversion."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -21,7 +23,9 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    raw_data = "directory of cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or of their unpacked files"
+    raw_data = (
+        "directory of cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or of their unpacked files"
+    )
     parser = conversion_parser("cifar_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
     args, rest = parsed(parser, argv)
     splits = chosen_splits(args, SPLITS)

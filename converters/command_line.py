@@ -1,7 +1,7 @@
 """What the commands *_to_gcs share: the common options, and running the job or its --dry-run.
 
-Commands call `exit_with(main)` only if run as __main__, and define nothing that travels to workers: these could not
-import a class of __main__. Knows no converter.
+Commands call `exit_with(main)` only if run as __main__, and define nothing that travels to workers:
+these could not import a class of __main__. Knows no converter.
 
 Options that are not ours go to Beam, which is imported only for them and to run a job."""
 
@@ -34,10 +34,17 @@ def conversion_parser(
     raw_option: str = "--raw-data-dir DIR",
     fraction: str = "",
 ) -> argparse.ArgumentParser:
-    """The parser of a command, with the options that all commands share. doc and examples: as for Parser.
+    """The parser of a command, with the options that all commands share. doc and examples: as for
+    Parser.
 
-    raw_data: help for the raw_option. fraction: what --validation-fraction and --test-fraction take, if at all."""
-    parser = Parser(f"converters.{command}", doc, examples, usage=f"%(prog)s {raw_option} --output DIR [options]")
+    raw_data: help for the raw_option. fraction: what --validation-fraction and --test-fraction
+    take, if at all."""
+    parser = Parser(
+        f"converters.{command}",
+        doc,
+        examples,
+        usage=f"%(prog)s {raw_option} --output DIR [options]",
+    )
     option, metavar = raw_option.split()
     parser.add_argument(option, required=True, metavar=metavar, help=raw_data)
     parser.add_argument(
@@ -51,7 +58,9 @@ def conversion_parser(
     known = f" subset of {', '.join(splits)}" if splits else ""
     parser.add_argument("--splits", help=f"comma-separated{known} (default: all that are found)")
     for split in splits:
-        parser.add_argument(f"--num-{split}-shards", type=int, help="overrides --target-shard-bytes")
+        parser.add_argument(
+            f"--num-{split}-shards", type=int, help="overrides --target-shard-bytes"
+        )
     if fraction:
         for split in ("validation", "test"):
             help_text = f"{fraction}, becomes the {split} split, the rest train (0: none)"
@@ -60,13 +69,17 @@ def conversion_parser(
     return parser
 
 
-def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """The options of a command, and those for Beam. Raises OptionError for an option that neither has, also in a dry
-    run, and before it looks at the raw data."""
+def parsed(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options of a command, and those for Beam. Raises OptionError for an option that neither
+    has, also in a dry run, and before it looks at the raw data."""
     args, rest = parser.parse_known_args(argv)
     for name in _names(rest):
         for nearest in difflib.get_close_matches(name, _ours(args), n=1, cutoff=0.85):
-            raise OptionError(f"--{name} is not an option of this command. Did you mean --{nearest}?")
+            raise OptionError(
+                f"--{name} is not an option of this command. Did you mean --{nearest}?"
+            )
     rest = [spelled(each, "-", "_") for each in rest]  # as all of Beam's are
     if args.runner != parser.get_default("runner"):
         find_runner(args.runner)  # which imports it
@@ -92,7 +105,9 @@ def chosen_splits(args: argparse.Namespace, known: Sequence[str] = ()) -> list[s
     splits = [split.strip() for split in args.splits.split(",") if split.strip()]
     for split in splits:
         if known and split not in known:
-            raise OptionError(f"--splits={args.splits}: unknown split {split!r}.{did_you_mean(split, known)}")
+            raise OptionError(
+                f"--splits={args.splits}: unknown split {split!r}.{did_you_mean(split, known)}"
+            )
     if not splits:
         allowed = f" Known: {', '.join(known)}." if known else ""
         raise OptionError(f"--splits={args.splits}: no split was chosen.{allowed}")
@@ -122,10 +137,11 @@ def run(
     expected: Mapping[str, int] | None = None,
     notices: Sequence[str] = (),
 ) -> int:
-    """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run predicts a failure.
+    """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run
+    predicts a failure.
 
-    rest: Beam's options. scratch: has the temporary files among the sources. expected: required number of records per
-    split. notices: printed first. Raises OptionError."""
+    rest: Beam's options. scratch: has the temporary files among the sources. expected: required
+    number of records per split. notices: printed first. Raises OptionError."""
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
     for split, number in wanted.items():
@@ -163,38 +179,69 @@ def run(
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the common options."""
     shards = parser.add_argument_group("shards")
-    shards.add_argument("--target-shard-bytes", default="100MB", help="size of a shard (default: %(default)s)")
-    shards.add_argument("--seed", type=int, default=0, help="determines the order of records (default: 0)")
+    shards.add_argument(
+        "--target-shard-bytes", default="100MB", help="size of a shard (default: %(default)s)"
+    )
+    shards.add_argument(
+        "--seed", type=int, default=0, help="determines the order of records (default: 0)"
+    )
     again = parser.add_argument_group("an output directory that already contains shards")
-    overwrite = "replace splits written with other options or from other raw data; removes exactly their files"
+    overwrite = (
+        "replace splits written with other options or from other raw data; removes exactly their "
+        "files"
+    )
     again.add_argument("--overwrite", action="store_true", help=overwrite)
     again.add_argument(
         "--verify-existing",
         action="store_true",
-        help="read finished shards and their raw data instead of comparing sizes and times; rewrite damaged "
-        "shards. Needed after copying the raw data, which changes its times",
+        help=(
+            "read finished shards and their raw data instead of comparing sizes and times; rewrite "
+            "damaged shards. Needed after copying the raw data, which changes its times"
+        ),
     )
     compressed = parser.add_argument_group("compressed raw data")
     compressed.add_argument(
         "--max-uncompressed-bytes",
         metavar="SIZE",
-        help="limit for each uncompressed .gz file in <output>/_scratch (default: 100 times its size, at least 1GiB)",
+        help=(
+            "limit for each uncompressed .gz file in <output>/_scratch (default: 100 times its "
+            "size, at least 1GiB)"
+        ),
     )
     bad = parser.add_argument_group("bad records")
-    bad.add_argument("--max-bad-records", type=int, default=0, help="allowed per split; all are listed (default: 0)")
+    bad.add_argument(
+        "--max-bad-records",
+        type=int,
+        default=0,
+        help="allowed per split; all are listed (default: 0)",
+    )
     run = parser.add_argument_group("running", "All other --options go to Apache Beam unchanged.")
-    run.add_argument("--dry-run", action="store_true", help="print records, bytes and shards; write nothing")
+    run.add_argument(
+        "--dry-run", action="store_true", help="print records, bytes and shards; write nothing"
+    )
     presets = "; ".join(f"{name}: {preset.help}" for name, preset in RUNNERS.items())
-    run.add_argument("--runner", default="local", help=f"{presets}; or any Beam runner (default: local)")
-    processes = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.processes)
-    run.add_argument("--local-processes", type=int, default=1, help=f"worker processes for {processes} (default: 1)")
+    run.add_argument(
+        "--runner", default="local", help=f"{presets}; or any Beam runner (default: local)"
+    )
+    processes = ", ".join(
+        f"--runner={name}" for name, preset in RUNNERS.items() if preset.processes
+    )
+    run.add_argument(
+        "--local-processes",
+        type=int,
+        default=1,
+        help=f"worker processes for {processes} (default: 1)",
+    )
     leaving = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.leaves)
     run.add_argument("--detach", action="store_true", help=f"{leaving}: submit the job and exit")
-    run.add_argument("--cancel-on-interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job")
+    run.add_argument(
+        "--cancel-on-interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job"
+    )
 
 
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
-    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not fit it."""
+    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not fit
+    it."""
     PipelineOptions, preset = _beam(args, rest)
     _check_of_preset(args, preset)
     options = PipelineOptions([f"--runner={preset.runner}", *preset.flags(args), *rest])
@@ -203,12 +250,17 @@ def beam_options(args: argparse.Namespace, rest: Sequence[str]):
 
 
 def _beam(args: argparse.Namespace, rest: Sequence[str]) -> tuple[Any, Preset]:
-    """Beam's PipelineOptions and the runner. Raises OptionError for an option that Beam does not have either."""
-    logging.disable(logging.WARNING)  # without its [gcp] extra, Beam warns about clients that we do not use
+    """Beam's PipelineOptions and the runner. Raises OptionError for an option that Beam does not
+    have either."""
+    logging.disable(
+        logging.WARNING
+    )  # without its [gcp] extra, Beam warns about clients that we do not use
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as e:
-        raise InfeedError(f"conversion needs Apache Beam ({e}). Install it: {how_to_install('convert')}.") from e
+        raise InfeedError(
+            f"conversion needs Apache Beam ({e}). Install it: {how_to_install('convert')}."
+        ) from e
     finally:
         logging.disable(logging.NOTSET)
     preset = find_runner(args.runner)  # its class defines options
@@ -220,13 +272,16 @@ def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
     check_number("--local-processes", args.local_processes, at_least=1)
     if args.local_processes > 1 and not preset.processes:
         raise OptionError(
-            f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "
-            "the runner has its own options for the number of workers."
+            f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes "
+            "here. Leave it out; the runner has its own options for the number of workers."
         )
     for flag in ("detach", "cancel_on_interrupt"):
         if vars(args).get(flag) and not preset.leaves:
             option = f"--{flag.replace('_', '-')}"
-            raise OptionError(f"{option}: with --runner={args.runner}, a job ends with this command. Leave it out.")
+            raise OptionError(
+                f"{option}: with --runner={args.runner}, a job ends with this command. Leave it "
+                "out."
+            )
 
 
 def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[str]) -> None:
@@ -235,4 +290,6 @@ def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[
         options._add_argparse_args(known)
     for name in _names(spelled(each, "_", "-") for each in known.parse_known_args(list(rest))[1]):
         hint = did_you_mean(name, _ours(args))
-        raise OptionError(f"--{name} is neither an option of this converter nor of Apache Beam.{hint}")
+        raise OptionError(
+            f"--{name} is neither an option of this converter nor of Apache Beam.{hint}"
+        )

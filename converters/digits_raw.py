@@ -1,7 +1,9 @@
-"""python -m converters.digits_raw OUT: real handwritten digits as raw data in the original ImageNet layout.
+"""python -m converters.digits_raw OUT: real handwritten digits as raw data in the original ImageNet
+layout.
 
-Writes scikit-learn's 1,797 digits (part of its wheel: nothing is downloaded) as small JPEGs into a train tar of class
-tars and a validation tar, with their label files. For demos and tests of imagenet_to_gcs."""
+Writes scikit-learn's 1,797 digits (part of its wheel: nothing is downloaded) as small JPEGs into a
+train tar of class tars and a validation tar, with their label files. For demos and tests of
+imagenet_to_gcs."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -39,18 +41,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Writes the raw dataset. Raises InfeedError."""
     parser = Parser("converters.digits_raw", __doc__, EXAMPLES, ("converters.imagenet_to_gcs",))
     parser.add_argument("out", type=Path, help="directory for the tars and label files")
-    parser.add_argument("--seed", type=int, default=0, help="determines the validation images (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="determines the validation images (default: 0)"
+    )
     args = parser.parse_args(argv)
     counts = write_raw(args.out, args.seed)
-    say(Console(), f"{counts['train']} train and {counts['validation']} validation images -> {args.out}")
+    say(
+        Console(),
+        f"{counts['train']} train and {counts['validation']} validation images -> {args.out}",
+    )
 
 
 def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
-    """Writes the tars and label files, always the same bytes. Returns the number of images by split."""
+    """Writes the tars and label files, always the same bytes. Returns the number of images by
+    split."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as e:
-        raise InfeedError(f"the digits are part of scikit-learn. Install it: {how_to_install('digits')}.") from e
+        raise InfeedError(
+            f"the digits are part of scikit-learn. Install it: {how_to_install('digits')}."
+        ) from e
     digits: Any = load_digits()
     train: dict[str, dict[str, bytes]] = {synset: {} for synset in SYNSETS}
     validation: dict[str, bytes] = {}
@@ -71,14 +81,19 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
     for name, data in files.items():  # the names are those of ImageNet itself
         path = out / name
         if path.exists() and (path.stat().st_size != len(data) or path.read_bytes() != data):
-            raise OptionError(f"{path} exists and has other contents. Give another directory, or move the file.")
-    for name in [name for name in files if not (out / name).exists()]:  # with a new time, raw data have changed
+            raise OptionError(
+                f"{path} exists and has other contents. Give another directory, or move the file."
+            )
+    for name in [
+        name for name in files if not (out / name).exists()
+    ]:  # with a new time, raw data have changed
         write_file(open_storage(str(out)), str(out / name), files[name])
     return {"train": len(pairs) - len(labels), "validation": len(labels)}
 
 
 def _is_validation(row: int, seed: int) -> bool:
-    """By a hash of the row number: the last rows are by other writers, so a split by position would be unfair."""
+    """By a hash of the row number: the last rows are by other writers, so a split by position would
+    be unfair."""
     digest = hashlib.blake2b(f"{seed} {row}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % 100 < _VALIDATION_PERCENT
 

@@ -1,7 +1,8 @@
-"""python -m converters.idx_to_gcs: MNIST, Fashion-MNIST, KMNIST or EMNIST as downloaded -> TFRecord shards.
+"""python -m converters.idx_to_gcs: MNIST, Fashion-MNIST, KMNIST or EMNIST as downloaded -> TFRecord
+shards.
 
-Reads idx files; images become lossless PNGs. Runs on Apache Beam. The same command resumes an interrupted
-conversion."""
+Reads idx files; images become lossless PNGs. Runs on Apache Beam. The same command resumes an
+interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -27,10 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     splits = chosen_splits(args, SPLITS)
-    names = read_class_names(open_storage(args.label_file), args.label_file) if args.label_file else ()
+    names = (
+        read_class_names(open_storage(args.label_file), args.label_file) if args.label_file else ()
+    )
     with scratch_of(args, args.raw_data_dir) as scratch:
         raw = find_idx(args.raw_data_dir, splits, args.prefix, scratch)
-        converter = IdxConverter(names or class_names(raw.labels.values()), raw.labels, args.transpose)
+        converter = IdxConverter(
+            names or class_names(raw.labels.values()), raw.labels, args.transpose
+        )
         return run(args, rest, converter, raw.sources, scratch)
 
 
@@ -40,11 +45,19 @@ def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw_data = "directory of train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., or their .gz"
+    raw_data = (
+        "directory of train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., or their .gz"
+    )
     parser = conversion_parser("idx_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
-    parser.add_argument("--prefix", help="which dataset, if there are several; for example emnist-letters")
-    parser.add_argument("--label-file", help="names of the classes 0, 1, ..., one per line (default: the numbers)")
-    parser.add_argument("--transpose", action="store_true", help="swap rows and columns, as EMNIST needs")
+    parser.add_argument(
+        "--prefix", help="which dataset, if there are several; for example emnist-letters"
+    )
+    parser.add_argument(
+        "--label-file", help="names of the classes 0, 1, ..., one per line (default: the numbers)"
+    )
+    parser.add_argument(
+        "--transpose", action="store_true", help="swap rows and columns, as EMNIST needs"
+    )
     return parser
 
 

@@ -1,7 +1,8 @@
-"""python -m converters.image_folder_to_gcs: folders of images, one per class -> ~100 MB TFRecord shards.
+"""python -m converters.image_folder_to_gcs: folders of images, one per class -> ~100 MB TFRecord
+shards.
 
-Reads JPEG, PNG, WebP and GIF files; every image becomes a JPEG. Runs on Apache Beam. The same command resumes an
-interrupted conversion."""
+Reads JPEG, PNG, WebP and GIF files; every image becomes a JPEG. Runs on Apache Beam. The same
+command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -39,12 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     raw_data = (
-        "directory of train/, validation/ (or val/) and test/, or of the class folders; or of .zip, .tar or .tar.gz "
-        "files that contain them, one per split or one for all"
+        "directory of train/, validation/ (or val/) and test/, or of the class folders; or of "
+        ".zip, .tar or .tar.gz files that contain them, one per split or one for all"
     )
     which = "this fraction of the images, chosen by a hash of folder and file name"
     fraction = f"the directory has the class folders themselves: {which}"
-    parser = conversion_parser("image_folder_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction)
+    parser = conversion_parser(
+        "image_folder_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction
+    )
     add_image_options(parser)
     return parser
 

@@ -1,7 +1,9 @@
-"""python -m converters.imagenet_to_gcs: ImageNet as it was downloaded or extracted -> ~100 MB TFRecord shards.
+"""python -m converters.imagenet_to_gcs: ImageNet as it was downloaded or extracted -> ~100 MB
+TFRecord shards.
 
-The shards have tensorflow/tpu's schema, and every image is a JPEG. Accepts the command lines of tensorflow/tpu's
-program of this name. Runs on Apache Beam. The same command resumes an interrupted conversion."""
+The shards have tensorflow/tpu's schema, and every image is a JPEG. Accepts the command lines of
+tensorflow/tpu's program of this name. Runs on Apache Beam. The same command resumes an interrupted
+conversion."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -15,7 +17,13 @@ from collections.abc import Sequence
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.imagenet.converter import SPLITS, ImagenetConverter
-from converters.imagenet.layouts import FULL_SET, check_full_set, find_raw, ilsvrc2012_synsets, read_synsets
+from converters.imagenet.layouts import (
+    FULL_SET,
+    check_full_set,
+    find_raw,
+    ilsvrc2012_synsets,
+    read_synsets,
+)
 from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
 from converters.images.image_records import add_verify_option
 from pipeline.commands.command import Console, say
@@ -30,8 +38,10 @@ EXAMPLES = (
 
 # Flags of tensorflow/tpu's imagenet_to_gcs.py that still parse, so that old command lines run.
 _ANCESTOR = {
-    "--local-scratch-dir": "ignored: nothing is extracted or staged any more. Records are read inside the tars, and "
-    "shards are written to their final place.",
+    "--local-scratch-dir": (
+        "ignored: nothing is extracted or staged any more. Records are read inside the tars, and "
+        "shards are written to their final place."
+    ),
     "--gcs-upload": "ignored: only --output decides where shards are written.",
     "--nogcs-upload": "ignored: for shards on disk, give a local directory as --output.",
 }
@@ -62,41 +72,61 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _converter(args: argparse.Namespace) -> ImagenetConverter:
     tables = tuple(table for table in (args.bounding_boxes or "").split(",") if table)
     if tables and args.schema == "tfds":
-        raise OptionError("--bounding-boxes: --schema=tfds has no features for them. Use --schema=tpu.")
+        raise OptionError(
+            "--bounding-boxes: --schema=tfds has no features for them. Use --schema=tpu."
+        )
     if args.full_set and args.label_file:
-        raise OptionError("--full-set means ILSVRC2012's own 1000 classes: leave out --label-file, or --full-set.")
+        raise OptionError(
+            "--full-set means ILSVRC2012's own 1000 classes: leave out --label-file, or --full-set."
+        )
     label_file = args.label_file
-    classes = read_synsets(open_storage(label_file), label_file) if label_file else ilsvrc2012_synsets()
+    classes = (
+        read_synsets(open_storage(label_file), label_file) if label_file else ilsvrc2012_synsets()
+    )
     read_boxes(tables)  # so that errors are raised here, not in a worker
     words, form = tuple(classes.values()), "tpu+boxes" if tables else args.schema
     words = words if any(words) else ()
-    return ImagenetConverter(tuple(classes), verify=args.verify, words=words, form_name=form, box_tables=tables)
+    return ImagenetConverter(
+        tuple(classes), verify=args.verify, words=words, form_name=form, box_tables=tables
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw_data = "directory of the original tars or of train/ and validation/, and of synset_labels.txt"
+    raw_data = (
+        "directory of the original tars or of train/ and validation/, and of synset_labels.txt"
+    )
     parser = conversion_parser("imagenet_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
     add_verify_option(parser)
     parser.add_argument(
         "--label-file",
-        help="all classes: one synset per line, optionally followed by a description (default: the 1000 of ILSVRC2012)",
+        help=(
+            "all classes: one synset per line, optionally followed by a description (default: the "
+            "1000 of ILSVRC2012)"
+        ),
     )
     parser.add_argument(
         "--schema",
         choices=("tpu", "tfds"),
         default="tpu",
-        help="tensorflow/tpu's keys, or TFDS's imagenet2012, which tfds.load('imagenet2012', data_dir=...) reads: its "
-        f"shards are in {TFDS_DIRECTORY} under --output (default: tpu)",
+        help=(
+            "tensorflow/tpu's keys, or TFDS's imagenet2012, which tfds.load('imagenet2012', "
+            f"data_dir=...) reads: its shards are in {TFDS_DIRECTORY} under --output (default: tpu)"
+        ),
     )
     parser.add_argument(
         "--bounding-boxes",
-        help="comma-separated tables of boxes to add to records: Kaggle's LOC_train_solution.csv and "
-        "LOC_val_solution.csv, or lines of name,xmin,ymin,xmax,ymax",
+        help=(
+            "comma-separated tables of boxes to add to records: Kaggle's LOC_train_solution.csv "
+            "and LOC_val_solution.csv, or lines of name,xmin,ymin,xmax,ymax"
+        ),
     )
     parser.add_argument(
         "--full-set",
         action="store_true",
-        help="fail unless ILSVRC2012 is complete: every class, 1,281,167 and 50,000 images, the official labels",
+        help=(
+            "fail unless ILSVRC2012 is complete: every class, 1,281,167 and 50,000 images, the "
+            "official labels"
+        ),
     )
     old = parser.add_argument_group("flags of the original imagenet_to_gcs.py")
     old.add_argument("--project", help="Google Cloud project; only Google Cloud runners use it")

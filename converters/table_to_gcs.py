@@ -1,7 +1,9 @@
-"""python -m converters.table_to_gcs: csv, tsv, jsonl, Parquet or Arrow tables -> ~100 MB TFRecord shards.
+"""python -m converters.table_to_gcs: csv, tsv, jsonl, Parquet or Arrow tables -> ~100 MB TFRecord
+shards.
 
-Each row becomes a record, and each column a feature of the same name; or a record has an image or text of one column
-with a label, labels, numbers or nothing. Runs on Apache Beam. The same command resumes an interrupted conversion."""
+Each row becomes a record, and each column a feature of the same name; or a record has an image or
+text of one column with a label, labels, numbers or nothing. Runs on Apache Beam. The same command
+resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -17,7 +19,15 @@ from beam_jobs.report import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.image_records import add_image_options, to_jpeg_of
 from converters.raw.files import SPLITS, held_out_of, read_class_names
-from converters.table.columns import ALL, CLASS_NAME, KINDS, SKIP, Column, find_columns, given_values
+from converters.table.columns import (
+    ALL,
+    CLASS_NAME,
+    KINDS,
+    SKIP,
+    Column,
+    find_columns,
+    given_values,
+)
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import check_columns, check_delimiter, find_tables
 from converters.table.row_converter import RowConverter
@@ -28,7 +38,10 @@ from pipeline.storage.schemes import open_storage
 
 EXAMPLES = (
     "--raw-data-dir=tables --output=shards --image-column=file --label-column=animal",
-    "--raw-data-dir=houses --output=rows --columns=city=category,note=skip --validation-fraction=0.1",
+    (
+        "--raw-data-dir=houses --output=rows --columns=city=category,note=skip "
+        "--validation-fraction=0.1"
+    ),
 )
 
 
@@ -60,7 +73,11 @@ def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column
     """Each becomes a feature."""
     label, missing = args.label_column, given_values("--missing", args.missing)
     given = given_values("--columns", args.columns, KINDS)
-    asked = {**dict.fromkeys(missing, given.get(ALL)), **({label: "category"} if label else {}), **given}
+    asked = {
+        **dict.fromkeys(missing, given.get(ALL)),
+        **({label: "category"} if label else {}),
+        **given,
+    }
     found = find_columns(paths, args.delimiter, asked)
     columns = [replace(column, missing=missing.get(column.name)) for column in found]
     headers = [path for path in paths if not is_json(path)]
@@ -79,9 +96,9 @@ def _as_label(args: argparse.Namespace, column: Column) -> Column:
 
 def _not_converted(path: str) -> str:
     return (
-        f"{path} is not converted: its name does not begin with a split. If it lists the classes, one per line, give "
-        f"--label-file={path}. If its rows are records, rename it (train-1.csv), or give --validation-fraction to "
-        "convert all tables as one set."
+        f"{path} is not converted: its name does not begin with a split. If it lists the classes, "
+        f"one per line, give --label-file={path}. If its rows are records, rename it "
+        "(train-1.csv), or give --validation-fraction to convert all tables as one set."
     )
 
 
@@ -91,17 +108,22 @@ def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     for name in ("columns", "missing") if of_content else ("labels_column", "target_columns"):
         if value := getattr(args, name):
             raise OptionError(
-                f"{_option(name)}={value}: not with{'out' * (not of_content)} --image-column or --text-column. Without "
-                "either, each column becomes a feature, and --columns says what it holds."
+                f"{_option(name)}={value}: not with{'out' * (not of_content)} --image-column or "
+                "--text-column. Without either, each column becomes a feature, and --columns says "
+                "what it holds."
             )
     if args.label_file and not (args.label_column or args.labels_column):
-        raise OptionError("--label-file names the classes of --label-column or --labels-column: give one of them.")
+        raise OptionError(
+            "--label-file names the classes of --label-column or --labels-column: give one of them."
+        )
     check_delimiter(args.delimiter)
     if not args.label_separator:
         raise OptionError("--label-separator is empty; it must have at least one character.")
     numbers = _target_columns(args)
     if len(set(numbers)) < len(numbers) or "" in numbers:
-        raise OptionError(f"--target-columns={args.target_columns}: a column is empty, or is listed twice.")
+        raise OptionError(
+            f"--target-columns={args.target_columns}: a column is empty, or is listed twice."
+        )
     single = ("image_column", "text_column", "key_column", "label_column", "labels_column")
     given = {_option(name): [getattr(args, name)] for name in single if getattr(args, name)}
     return {**given, "--target-columns": numbers}
@@ -114,8 +136,13 @@ def _option(name: str) -> str:
 def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
     """The labels or numbers, under the keys that readers of images or of texts expect."""
     if numbers := _target_columns(args):
-        return (Column(args.target_columns, "float32", (len(numbers),), key="target", parts=numbers),)
-    name, prefix = args.label_column or args.labels_column, "image/class/" if args.image_column else ""
+        return (
+            Column(args.target_columns, "float32", (len(numbers),), key="target", parts=numbers),
+        )
+    name, prefix = (
+        args.label_column or args.labels_column,
+        "image/class/" if args.image_column else "",
+    )
     if not name:
         return ()
     separator = args.label_separator if args.labels_column else None
@@ -133,33 +160,58 @@ def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...
 
 
 def _target_columns(args: argparse.Namespace) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (args.target_columns or "").split(",")) if args.target_columns else ()
+    return (
+        tuple(name.strip() for name in (args.target_columns or "").split(","))
+        if args.target_columns
+        else ()
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     raw_data = "directory of train.csv, validation.jsonl, test-1.csv, ..."
-    fraction = "convert all tables as one set: this fraction of their rows, chosen by a hash of their keys"
-    parser = conversion_parser("table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction)
+    fraction = (
+        "convert all tables as one set: this fraction of their rows, chosen by a hash of their keys"
+    )
+    parser = conversion_parser(
+        "table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction
+    )
     parser.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
-    columns = parser.add_argument_group("columns", "Each becomes a feature. What it holds is found in its cells.")
-    kinds = f"what columns hold: {', '.join(KINDS)}; {ALL} is for all others. Or a .json file with an object of these"
+    columns = parser.add_argument_group(
+        "columns", "Each becomes a feature. What it holds is found in its cells."
+    )
+    kinds = (
+        f"what columns hold: {', '.join(KINDS)}; {ALL} is for all others. Or a .json file with an "
+        "object of these"
+    )
     columns.add_argument("--columns", metavar="COLUMN=KIND,...", help=kinds)
-    absent = "what to write where a number or class is missing (default: NaN in a float32, no class; no integer)"
+    absent = (
+        "what to write where a number or class is missing (default: NaN in a float32, no class; no "
+        "integer)"
+    )
     columns.add_argument("--missing", metavar="COLUMN=VALUE,...", help=absent)
     told = "In place of all columns, give either --image-column or --text-column."
     content = parser.add_argument_group("content of a record", told)
-    content.add_argument("--key-column", help="column of keys (default: the path of the image; else file and line)")
+    content.add_argument(
+        "--key-column", help="column of keys (default: the path of the image; else file and line)"
+    )
     content = content.add_mutually_exclusive_group()
-    content.add_argument("--image-column", help="column of image paths: relative to the table, absolute, or gs://")
+    content.add_argument(
+        "--image-column", help="column of image paths: relative to the table, absolute, or gs://"
+    )
     content.add_argument("--text-column", help="column of texts")
-    targets = parser.add_argument_group("labels or numbers", "Give at most one of the three column options.")
+    targets = parser.add_argument_group(
+        "labels or numbers", "Give at most one of the three column options."
+    )
     target = targets.add_mutually_exclusive_group()
     target.add_argument("--label-column", help="column of class names, one per row")
     target.add_argument(
-        "--labels-column", help="column of any number of class names per row: a list in JSON, else a|b|c"
+        "--labels-column",
+        help="column of any number of class names per row: a list in JSON, else a|b|c",
     )
     target.add_argument("--target-columns", help="comma-separated columns of numbers")
-    targets.add_argument("--label-separator", default="|", help="separates the names in --labels-column (default: |)")
+    targets.add_argument(
+        "--label-separator", default="|", help="separates the names in --labels-column (default: |)"
+    )
     classes = "all classes in order, one per line (default: those in the tables, sorted)"
     targets.add_argument("--label-file", help=classes)
     add_image_options(parser)

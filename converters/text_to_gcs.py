@@ -1,7 +1,8 @@
-"""python -m converters.text_to_gcs: text files, or a column of csv, tsv or jsonl -> rows of tokens in TFRecord shards.
+"""python -m converters.text_to_gcs: text files, or a column of csv, tsv or jsonl -> rows of tokens
+in TFRecord shards.
 
-Packs documents into rows of --sequence-length tokens for language models. Runs on Apache Beam. The same command resumes
-an interrupted conversion."""
+Packs documents into rows of --sequence-length tokens for language models. Runs on Apache Beam. The
+same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -23,11 +24,21 @@ from pipeline.checks import check_number, did_you_mean
 from pipeline.errors import OptionError
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage
-from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, Packing, TextInfo, Tokenizer, open_hugging_face
+from pipeline.tokenizers import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    Packing,
+    TextInfo,
+    Tokenizer,
+    open_hugging_face,
+)
 
 EXAMPLES = (
     "--raw-data-dir=books --output=shards --validation-fraction=0.05",
-    "--raw-data-dir=reviews --output=tokens --text-column=text --tokenizer=tokenizer.json --sequence-length=2048",
+    (
+        "--raw-data-dir=reviews --output=tokens --text-column=text --tokenizer=tokenizer.json "
+        "--sequence-length=2048"
+    ),
 )
 _LONGEST_ROW = 1 << 20
 _BUILT_IN = ("bytes", "characters")
@@ -40,12 +51,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_delimiter(args.delimiter)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.output)
-    reading = DocumentFormat(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
+    reading = DocumentFormat(
+        args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes)
+    )
     held_out = held_out_of(args)
     texts = find_texts(args.raw_data_dir, splits, held_out, reading)
     check_columns(texts.tables, {"--text-column": [args.text_column]}, args.delimiter)
     info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, held_out)
-    return run(args, rest, TextConverter(info, reading), texts.sources, notices=list(_not_read(texts.others)))
+    return run(
+        args,
+        rest,
+        TextConverter(info, reading),
+        texts.sources,
+        notices=list(_not_read(texts.others)),
+    )
 
 
 def _not_read(others: Sequence[str]) -> Sequence[str]:
@@ -53,15 +72,21 @@ def _not_read(others: Sequence[str]) -> Sequence[str]:
         return ()
     more = f" and {len(others) - 1:,} other files are" if len(others) > 1 else " is"
     suffixes = ", ".join(SUFFIXES)
-    return (f"{others[0]}{more} ignored: only {suffixes} files of the splits are read, also with .gz.",)
+    return (
+        f"{others[0]}{more} ignored: only {suffixes} files of the splits are read, also with .gz.",
+    )
 
 
 def _tokenizer(args: argparse.Namespace) -> Tokenizer:
     for option, token in (("start", args.start_token), ("end", args.end_token)):
         if token is not None and args.tokenizer in _BUILT_IN:
-            raise OptionError(f"--{option}-token={token}: only a tokenizer.json has one. Leave it out.")
+            raise OptionError(
+                f"--{option}-token={token}: only a tokenizer.json has one. Leave it out."
+            )
     if args.alphabet is not None and args.tokenizer != "characters":
-        raise OptionError(f"--alphabet={args.alphabet}: only --tokenizer=characters has one. Leave it out.")
+        raise OptionError(
+            f"--alphabet={args.alphabet}: only --tokenizer=characters has one. Leave it out."
+        )
     if args.tokenizer == "bytes":
         return ByteTokenizer()
     if args.tokenizer == "characters":
@@ -71,51 +96,79 @@ def _tokenizer(args: argparse.Namespace) -> Tokenizer:
         return CharacterTokenizer("".join(dict.fromkeys(text)))
     if not open_storage(args.tokenizer).exists(args.tokenizer):
         raise OptionError(
-            f"--tokenizer={args.tokenizer}: neither bytes nor characters, nor an existing tokenizer.json."
-            f"{did_you_mean(args.tokenizer, _BUILT_IN)}"
+            f"--tokenizer={args.tokenizer}: neither bytes nor characters, nor an existing "
+            f"tokenizer.json.{did_you_mean(args.tokenizer, _BUILT_IN)}"
         )
     return open_hugging_face(args.tokenizer, args.start_token, args.end_token)
 
 
 def _parser() -> argparse.ArgumentParser:
     raw_data = "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz"
-    fraction = "convert all files as one set: this fraction of the documents, chosen by a hash of their text"
-    parser = conversion_parser("text_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction)
+    fraction = (
+        "convert all files as one set: this fraction of the documents, chosen by a hash of their "
+        "text"
+    )
+    parser = conversion_parser(
+        "text_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction
+    )
     documents = parser.add_argument_group("documents")
     documents.add_argument(
         "--documents",
         choices=("file", "block"),
         default="file",
-        help="what a document of a .txt file is: the file, or a block of lines between blank lines (default: file)",
+        help=(
+            "what a document of a .txt file is: the file, or a block of lines between blank lines "
+            "(default: file)"
+        ),
     )
-    documents.add_argument("--text-column", default="text", help="column of tables with the documents (default: text)")
+    documents.add_argument(
+        "--text-column", default="text", help="column of tables with the documents (default: text)"
+    )
     documents.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
     documents.add_argument(
         "--max-document-bytes",
         default="16MB",
-        help="reject longer documents, because a document is packed in memory: about 150 times its size with a "
-        "tokenizer.json. Rows of tables may never exceed 16 MiB (default: %(default)s)",
+        help=(
+            "reject longer documents, because a document is packed in memory: about 150 times its "
+            "size with a tokenizer.json. Rows of tables may never exceed 16 MiB (default: "
+            "%(default)s)"
+        ),
     )
     rows = parser.add_argument_group("rows of tokens")
     rows.add_argument(
         "--tokenizer",
         default="bytes",
-        help="bytes, characters, or the path of a tokenizer.json of Hugging Face's tokenizers (default: bytes)",
+        help=(
+            "bytes, characters, or the path of a tokenizer.json of Hugging Face's tokenizers "
+            "(default: bytes)"
+        ),
     )
     rows.add_argument(
         "--alphabet",
         metavar="FILE",
-        help="text whose characters --tokenizer=characters knows (default: printable ASCII, tab and newline)",
+        help=(
+            "text whose characters --tokenizer=characters knows (default: printable ASCII, tab and "
+            "newline)"
+        ),
     )
-    rows.add_argument("--start-token", help="of the tokenizer.json, before each segment (default: <s>, [CLS], ...)")
-    rows.add_argument("--end-token", help="of the tokenizer.json, after each document (default: </s>, [SEP], ...)")
-    rows.add_argument("--sequence-length", type=int, default=512, help="tokens per row (default: %(default)s)")
+    rows.add_argument(
+        "--start-token",
+        help="of the tokenizer.json, before each segment (default: <s>, [CLS], ...)",
+    )
+    rows.add_argument(
+        "--end-token", help="of the tokenizer.json, after each document (default: </s>, [SEP], ...)"
+    )
+    rows.add_argument(
+        "--sequence-length", type=int, default=512, help="tokens per row (default: %(default)s)"
+    )
     rows.add_argument(
         "--packing",
         choices=get_args(Packing),
         default="documents",
-        help="documents: cut only those that are longer than a row; concat: cut wherever a row ends, which leaves "
-        "almost no padding (default: documents)",
+        help=(
+            "documents: cut only those that are longer than a row; concat: cut wherever a row "
+            "ends, which leaves almost no padding (default: documents)"
+        ),
     )
     return parser
 

@@ -1,10 +1,11 @@
-"""python -m converters.tfds_to_gcs: any dataset that TFDS has prepared -> ~100 MB shards of the same records.
+"""python -m converters.tfds_to_gcs: any dataset that TFDS has prepared -> ~100 MB shards of the
+same records.
 
-Records are copied byte for byte, and tfds.builder_from_directory reads the result with the original features. Runs
-on Apache Beam. The same command resumes an interrupted conversion."""
+Records are copied byte for byte, and tfds.builder_from_directory reads the result with the original
+features. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
-# The only converter that needs TFDS, and so TensorFlow: only TFDS knows how a record encodes a feature. The launcher
-# imports it, workers do not. The data directory is read through our Storage.
+# The only converter that needs TFDS, and so TensorFlow: only TFDS knows how a record encodes a
+# feature. The launcher imports it, workers do not. The data directory is read through our Storage.
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -32,7 +33,10 @@ from pipeline.storage.storage import Stat, Storage, join
 
 EXAMPLES = (
     "--dataset=imagenet2012 --data-dir=tensorflow_datasets --output=shards",
-    "--dataset=imagenet2012 --data-dir=tensorflow_datasets --output=shards --num-shards=train=4 --overwrite",
+    (
+        "--dataset=imagenet2012 --data-dir=tensorflow_datasets --output=shards "
+        "--num-shards=train=4 --overwrite"
+    ),
 )
 _NAME = re.compile(r"(\w+)(?:/([\w.+-]+))?(?::(\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -42,26 +46,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     dataset = DatasetName.parse(args.dataset)
-    data_dir = args.data_dir or os.environ.get("TFDS_DATA_DIR") or str(Path("~/tensorflow_datasets").expanduser())
+    data_dir = (
+        args.data_dir
+        or os.environ.get("TFDS_DATA_DIR")
+        or str(Path("~/tensorflow_datasets").expanduser())
+    )
     if args.download:
         prepare(dataset, data_dir)
     with scratch_of(args, join(data_dir, dataset.name)) as scratch:
         raw = find_tfds(dataset, data_dir, chosen_splits(args), scratch, args.trust_features)
         set_num_shards(args, raw.sources)
-        return run(args, rest, TfrecordConverter(raw.name, raw.schema, raw.labels, args.check), raw.sources, scratch)
+        return run(
+            args,
+            rest,
+            TfrecordConverter(raw.name, raw.schema, raw.labels, args.check),
+            raw.sources,
+            scratch,
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
     known = "name, name/config, name:1.0.0 or name/config:1.0.0"
-    parser = conversion_parser("tfds_to_gcs", __doc__, EXAMPLES, (), known, raw_option="--dataset NAME")
-    parser.add_argument("--data-dir", help="where TFDS prepared it (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)")
-    parser.add_argument("--download", action="store_true", help="let TFDS download and prepare it first, if necessary")
+    parser = conversion_parser(
+        "tfds_to_gcs", __doc__, EXAMPLES, (), known, raw_option="--dataset NAME"
+    )
+    parser.add_argument(
+        "--data-dir",
+        help="where TFDS prepared it (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+    )
+    parser.add_argument(
+        "--download",
+        action="store_true",
+        help="let TFDS download and prepare it first, if necessary",
+    )
     parser.add_argument(
         "--trust-features",
         action="append",
         default=[],
         metavar="MODULE",
-        help="let TFDS import this module, in which you wrote features of your own; may be repeated",
+        help=(
+            "let TFDS import this module, in which you wrote features of your own; may be repeated"
+        ),
     )
     add_record_options(parser)
     return parser
@@ -80,18 +105,29 @@ class DatasetName:
         """The parts of --dataset. Raises OptionError."""
         match = _NAME.fullmatch(text)
         if not match:
-            raise OptionError(f"--dataset={text}: write name, name/config, name:1.0.0 or name/config:1.0.0.")
+            raise OptionError(
+                f"--dataset={text}: write name, name/config, name:1.0.0 or name/config:1.0.0."
+            )
         return DatasetName(*match.groups())
 
     def __str__(self) -> str:
-        return self.name + (f"/{self.config}" if self.config else "") + (f":{self.version}" if self.version else "")
+        return (
+            self.name
+            + (f"/{self.config}" if self.config else "")
+            + (f":{self.version}" if self.version else "")
+        )
 
 
 def find_tfds(
-    dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None, trusted: Sequence[str] = ()
+    dataset: DatasetName,
+    data_dir: str,
+    splits: Sequence[str],
+    scratch: Scratch | None,
+    trusted: Sequence[str] = (),
 ) -> RawTfrecords:
-    """The sources, schema and labels of a prepared dataset. splits, scratch: see converters.tfrecord.find_raw.
-    trusted: modules of features that TFDS may import, in addition to its own.
+    """The sources, schema and labels of a prepared dataset. splits, scratch: see
+    converters.tfrecord.find_raw. trusted: modules of features that TFDS may import, in addition to
+    its own.
 
     Raises RawDataError if it is missing or incomplete, OptionError, InfeedError without TFDS."""
     storage = open_storage(data_dir)
@@ -99,7 +135,11 @@ def find_tfds(
     listed = storage.list(directory)
     tfds = tfds_files(storage, directory, listed)
     if not tfds:
-        raise RawDataError(_not_prepared(dataset, data_dir, f"{directory} has no features.json and dataset_info.json"))
+        raise RawDataError(
+            _not_prepared(
+                dataset, data_dir, f"{directory} has no features.json and dataset_info.json"
+            )
+        )
     described = described_by_tfds(directory, tfds, trusted)
     files = chosen_files(directory, _files(directory, described.splits, listed), splits)
     sources = sources_of(storage, directory, files, scratch)
@@ -110,17 +150,26 @@ def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:
     """<data_dir>/<name>[/<config>]/<version>, by default the newest version."""
     there = join(data_dir, dataset.name)
     _, folders = storage.entries(there)
-    configs = [folder for folder in folders if not _VERSION.fullmatch(folder) and not folder.startswith("incomplete")]
+    configs = [
+        folder
+        for folder in folders
+        if not _VERSION.fullmatch(folder) and not folder.startswith("incomplete")
+    ]
     config = dataset.config
     if config is None and configs and len(configs) == len(folders):
         if len(configs) > 1:
-            raise OptionError(f"{there} has several configs. Choose one: --dataset={dataset.name}/CONFIG, CONFIG being "
-                              f"one of {', '.join(configs)}.")  # fmt: skip
+            raise OptionError(
+                f"{there} has several configs. Choose one: --dataset={dataset.name}/CONFIG, "
+                f"CONFIG being one of {', '.join(configs)}."
+            )
         config = configs[0]
     if config is not None:
         there = join(there, config)
         _, folders = storage.entries(there)
-    versions = sorted(filter(_VERSION.fullmatch, folders), key=lambda version: [int(n) for n in version.split(".")])
+    versions = sorted(
+        filter(_VERSION.fullmatch, folders),
+        key=lambda version: [int(n) for n in version.split(".")],
+    )
     if not versions:
         raise RawDataError(_not_prepared(dataset, data_dir, f"{there} has no version of it"))
     if dataset.version and dataset.version not in versions:
@@ -130,32 +179,41 @@ def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:
 
 def _not_prepared(dataset: DatasetName, data_dir: str, found: str) -> str:
     return (
-        f"{dataset} is not prepared: {found}. Give --download to let TFDS prepare it, or prepare it in Python: "
-        f"tfds.builder({str(dataset)!r}, data_dir={data_dir!r}).download_and_prepare()"
+        f"{dataset} is not prepared: {found}. Give --download to let TFDS prepare it, or prepare "
+        f"it in Python: tfds.builder({str(dataset)!r}, "
+        f"data_dir={data_dir!r}).download_and_prepare()"
     )
 
 
-def _files(directory: str, names: Mapping[str, Collection[str]], listed: Mapping[str, Stat]) -> Files:
+def _files(
+    directory: str, names: Mapping[str, Collection[str]], listed: Mapping[str, Stat]
+) -> Files:
     for split, files in names.items():
         validate_split(split)
         missing = [name for name in files if name not in listed]
         if missing:
             raise RawDataError(
-                f"{directory}: {len(missing)} of {len(files)} files of {split!r} are missing, the first is "
-                f"{missing[0]}. Copy or prepare the dataset again."
+                f"{directory}: {len(missing)} of {len(files)} files of {split!r} are missing, the "
+                f"first is {missing[0]}. Copy or prepare the dataset again."
             )
     return {split: {name: listed[name] for name in files} for split, files in names.items()}
 
 
 def prepare(dataset: DatasetName, data_dir: str) -> None:
-    """Downloads and prepares a dataset with TFDS, unless it is prepared. Raises RawDataError, InfeedError."""
+    """Downloads and prepares a dataset with TFDS, unless it is prepared. Raises RawDataError,
+    InfeedError."""
     module = load_tfds()
     try:
-        # Not builder(): it may read a description that is in data_dir already, and import what that names.
-        builder = module.builder_cls(dataset.name)(data_dir=data_dir, config=dataset.config, version=dataset.version)
+        # Not builder(): it may read a description that is in data_dir already, and import what that
+        # names.
+        builder = module.builder_cls(dataset.name)(
+            data_dir=data_dir, config=dataset.config, version=dataset.version
+        )
         builder.download_and_prepare(file_format="tfrecord")
     except Exception as e:  # of any class: a builder runs its own code
-        raise RawDataError(f"TFDS cannot prepare {dataset} in {data_dir}: {type(e).__name__}: {str(e)[:1000]}") from e
+        raise RawDataError(
+            f"TFDS cannot prepare {dataset} in {data_dir}: {type(e).__name__}: {str(e)[:1000]}"
+        ) from e
 
 
 if __name__ == "__main__":

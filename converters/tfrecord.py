@@ -1,10 +1,11 @@
-"""Existing TFRecord files: finds them and the schema of their records, and re-shards them byte for byte:
+"""Existing TFRecord files: finds them and their schema, and re-shards their records byte for byte:
 
     a directory of ours      manifest.json lists the files and has schema and labels
-    files by name            see pipeline.sources.named_splits; uses TFDS's features.json and dataset_info.json
+    files by name            see pipeline.sources.named_splits; uses TFDS's JSON files
     files by pattern         split=glob, for all others
 
-Files that TensorFlow compressed (GZIP and ZLIB, recognized by content) are uncompressed to scratch first.
+Files that TensorFlow compressed (GZIP and ZLIB, recognized by content) are uncompressed to scratch
+first.
 
 Records have no names, so keys consist of split, file and number (naming.record_key)."""
 
@@ -38,13 +39,22 @@ from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE, record_key
 from pipeline.shards.schema import PASSED_ON, Labels, Schema
 from pipeline.sources.merged_schemas import SchemaGuess, read_schema
-from pipeline.sources.named_splits import Files, files_by_name, files_by_pattern, kept_of_tfds, tfds_files, tfds_labels
+from pipeline.sources.named_splits import (
+    Files,
+    files_by_name,
+    files_by_pattern,
+    kept_of_tfds,
+    tfds_files,
+    tfds_labels,
+)
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files per split, evenly spaced; their first records
 _PIECE_BYTES = 1 << 18
-_MAX_SAMPLED_BYTES = 1 << 28  # per record, in memory; the sample of a file ends before a larger record
+_MAX_SAMPLED_BYTES = (
+    1 << 28
+)  # per record, in memory; the sample of a file ends before a larger record
 PayloadCheck = Literal["schema", "none"]
 CHECKS: tuple[PayloadCheck, ...] = ("schema", "none")
 _ROWS_PER_BATCH = 4096
@@ -70,8 +80,9 @@ def find_raw(
 ) -> RawTfrecords:
     """The sources of the chosen splits, or of all splits that exist.
 
-    scratch: for compressed files, None forbids writing. schema_file: replaces the schema that is found, or inferred
-    from a sample of the records. Raises RawDataError if something is missing, OptionError."""
+    scratch: for compressed files, None forbids writing. schema_file: replaces the schema that is
+    found, or inferred from a sample of the records. Raises RawDataError if something is missing,
+    OptionError."""
     storage = open_raw_data(raw_data_dir)
     listed = storage.list(raw_data_dir)
     manifest = read_manifest(raw_data_dir, storage) if MANIFEST_FILE in listed else None
@@ -87,19 +98,36 @@ def find_raw(
         return RawTfrecords(sources, manifest.name, schema, manifest.labels)
     tfds = tfds_files(storage, raw_data_dir, listed)
     name = json.loads(tfds.get("dataset_info.json", "{}")).get("name")
-    return RawTfrecords(sources, str(name or "tfrecord"), replace(schema, tfds=kept_of_tfds(tfds)), tfds_labels(tfds))
+    return RawTfrecords(
+        sources,
+        str(name or "tfrecord"),
+        replace(schema, tfds=kept_of_tfds(tfds)),
+        tfds_labels(tfds),
+    )
 
 
 def _schema(
-    storage: Storage, raw_data_dir: str, files: Files, manifest: Manifest | None, schema_file: str | None
+    storage: Storage,
+    raw_data_dir: str,
+    files: Files,
+    manifest: Manifest | None,
+    schema_file: str | None,
 ) -> Schema:
     if schema_file:
         return read_schema(schema_file)
-    return replace(manifest.schema, name=PASSED_ON) if manifest else infer_schema(storage, raw_data_dir, files)
+    return (
+        replace(manifest.schema, name=PASSED_ON)
+        if manifest
+        else infer_schema(storage, raw_data_dir, files)
+    )
 
 
 def _refuse_own_place(directory: str, files: Files, scratch: Scratch | None) -> None:
-    folders = {join(directory, path).rpartition("/")[0] or "/" for named in files.values() for path in named}
+    folders = {
+        join(directory, path).rpartition("/")[0] or "/"
+        for named in files.values()
+        for path in named
+    }
     if scratch and any(_same_place(folder, scratch.output_dir) for folder in {directory, *folders}):
         raise OptionError(
             f"--output={scratch.output_dir} is the directory of the raw data: shards and "
@@ -114,43 +142,63 @@ def _same_place(one: str, other: str) -> bool:
 
 
 def _of_manifest(manifest: Manifest, listed: Mapping[str, Stat]) -> Files:
-    """The files in the manifest. A wrong size or checksum is an error now, not a short split later."""
+    """The files in the manifest. A wrong size or checksum is an error now, not a short split
+    later."""
     for shard in (shard for entry in manifest.splits.values() for shard in entry.shards):
         if problem := shard.problem(listed.get(shard.file)):
             path = join(manifest.directory, shard.file)
-            raise RawDataError(f"{path} {problem}. Copy it again, or give --pattern to ignore the manifest.")
-    return {split: {s.file: listed[s.file] for s in entry.shards} for split, entry in manifest.splits.items()}
+            raise RawDataError(
+                f"{path} {problem}. Copy it again, or give --pattern to ignore the manifest."
+            )
+    return {
+        split: {s.file: listed[s.file] for s in entry.shards}
+        for split, entry in manifest.splits.items()
+    }
 
 
 def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> Files:
     """The files of the chosen splits, or of all splits. Raises RawDataError, OptionError."""
     if not files:
         raise RawDataError(
-            f"{raw_data_dir} has no files with names of TFRecord files of a split (train-00000-of-00010, "
-            "imagenet2012-train.tfrecord-00000-of-00016, train.tfrecord, ...). Name them: --pattern train=PATTERN."
+            f"{raw_data_dir} has no files with names of TFRecord files of a split "
+            "(train-00000-of-00010, imagenet2012-train.tfrecord-00000-of-00016, train.tfrecord, "
+            "...). Name them: --pattern train=PATTERN."
         )
     return {split: files[split] for split in chosen(raw_data_dir, splits, files)}
 
 
-def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch | None) -> tuple[Source, ...]:
-    """A source for each file. Raises RawDataError; OptionError also if the output would replace raw files."""
+def sources_of(
+    storage: Storage, directory: str, files: Files, scratch: Scratch | None
+) -> tuple[Source, ...]:
+    """A source for each file. Raises RawDataError; OptionError also if the output would replace raw
+    files."""
     _refuse_own_place(directory, files, scratch)
     places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
-    files_there = in_parallel(lambda place: _file(storage, join(directory, place[1]), place[2], scratch), places)
+    files_there = in_parallel(
+        lambda place: _file(storage, join(directory, place[1]), place[2], scratch), places
+    )
     sources = [
-        file.source(split, tag=name, kind="file") for file, (split, name, _) in zip(files_there, places, strict=True)
+        file.source(split, tag=name, kind="file")
+        for file, (split, name, _) in zip(files_there, places, strict=True)
     ]
     for split in files:
-        if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:  # a shard reads from one
+        if (
+            len({is_remote(source.uri) for source in sources if source.split == split}) > 1
+        ):  # a shard reads from one
             raise OptionError(
-                f"some files of {split!r} are compressed and some are not, so they would be read from {directory} and "
-                f"from {scratch.output_dir if scratch else directory}. Give an output directory in the same storage."
+                f"some files of {split!r} are compressed and some are not, so they would be read "
+                f"from {directory} and from {scratch.output_dir if scratch else directory}. Give "
+                "an output directory in the same storage."
             )
     return tuple(sources)
 
 
 def _file(storage: Storage, uri: str, stat: Stat, scratch: Scratch | None) -> Readable:
-    head = b"".join(storage.read_ranges([(uri, 0, min(HEADER_BYTES, stat.bytes))])) if stat.bytes else b""
+    head = (
+        b"".join(storage.read_ranges([(uri, 0, min(HEADER_BYTES, stat.bytes))]))
+        if stat.bytes
+        else b""
+    )
     compression = compression_of(head)
     return readable(storage, uri, scratch, compression) if compression else Readable(uri, stat)
 
@@ -158,8 +206,8 @@ def _file(storage: Storage, uri: str, stat: Stat, scratch: Scratch | None) -> Re
 def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
     """The schema of a sample: the first 32 records of up to 8 files of each split, evenly spaced.
 
-    Samples all splits, so that one converted later gets the same schema. The schema is opaque if any record is not a
-    tf.train.Example. Raises SchemaError for a feature of two kinds."""
+    Samples all splits, so that one converted later gets the same schema. The schema is opaque if
+    any record is not a tf.train.Example. Raises SchemaError for a feature of two kinds."""
     guess = SchemaGuess()
     for named in files.values():
         paths = [join(directory, path) for path, stat in named.items() if stat.bytes]
@@ -182,8 +230,8 @@ def _frames(storage: Storage, path: str) -> Iterator[Frame]:
 
 @dataclass(frozen=True)
 class TfrecordConverter:
-    """name, schema, labels: of the raw dataset. check: "schema" rejects records that do not fit it (~3 us per feature),
-    "none" checks only checksums. All records fit an opaque schema."""
+    """name, schema, labels: of the raw dataset. check: "schema" rejects records that do not fit it
+    (~3 us per feature), "none" checks only checksums. All records fit an opaque schema."""
 
     name: str
     schema: Schema
@@ -200,8 +248,8 @@ class TfrecordConverter:
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a file; its tag is the file's name in keys.
 
-        The masked crc32c after each payload is a column, so the plan covers the content, even on a disk. Reading it is
-        free: the next header follows it."""
+        The masked crc32c after each payload is a column, so the plan covers the content, even on a
+        disk. Reading it is free: the next header follows it."""
         with storage.open(source.uri) as file:
             places = enumerate(walk_frames(file, source.bytes))
             while batch := list(itertools.islice(places, _ROWS_PER_BATCH)):
@@ -212,17 +260,20 @@ class TfrecordConverter:
         return refs.size - FRAME_BYTES
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter. data: the complete frame. Raises RawDataError if it changed since the scan."""
+        """See Converter. data: the complete frame. Raises RawDataError if it changed since the
+        scan."""
         if int.from_bytes(data[-FOOTER_BYTES:], "little") != ref.columns["crc"]:
             raise RawDataError(
-                f"{ref.file.uri} changed during the conversion. Restore it, or run the same command again to scan the "
-                "new version."
+                f"{ref.file.uri} changed during the conversion. Restore it, or run the same "
+                "command again to scan the new version."
             )
         payload, problem = payload_of_frame(data)
         if problem:
             raise Reject(problem)
         if self.check == "schema" and (problem := payload_problem(self.schema, payload)):
-            raise Reject(f"{problem} (--schema-file replaces the schema, --check=none accepts every record)")
+            raise Reject(
+                f"{problem} (--schema-file replaces the schema, --check=none accepts every record)"
+            )
         return Converted(payload)
 
 

@@ -1,6 +1,8 @@
-"""python -m converters.tfrecord_to_gcs: existing TFRecord files -> ~100 MB shards of the same records.
+"""python -m converters.tfrecord_to_gcs: existing TFRecord files -> ~100 MB shards of the same
+records.
 
-Records are copied byte for byte. Runs on Apache Beam. The same command resumes an interrupted conversion."""
+Records are copied byte for byte. Runs on Apache Beam. The same command resumes an interrupted
+conversion."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -45,10 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report_schema(schema: Schema, whole: bool) -> None:
-    """Prints the schema on stderr in the form that --schema-file takes, if `whole`; a note if it is opaque."""
+    """Prints the schema on stderr in the form that --schema-file takes, if `whole`; a note if it is
+    opaque."""
     console = Console(stderr=True)
     if schema.opaque:
-        say(console, "note: the records are not tf.train.Examples: they are copied without looking into them.")
+        say(
+            console,
+            (
+                "note: the records are not tf.train.Examples: they are copied without looking into "
+                "them."
+            ),
+        )
     elif whole:
         features = {"name": schema.name, "features": schema.to_json()["features"]}
         say(console, f"schema: {json.dumps(features)}")
@@ -62,10 +71,15 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="SPLIT=GLOB",
-        help="files of a split, relative to the directory, if their names do not show the split; may be repeated",
+        help=(
+            "files of a split, relative to the directory, if their names do not show the split; "
+            "may be repeated"
+        ),
     )
     add_record_options(parser)
-    parser.add_argument("--name", help="name of the dataset (default: the source's own, or tfrecord)")
+    parser.add_argument(
+        "--name", help="name of the dataset (default: the source's own, or tfrecord)"
+    )
     add_schema_options(parser)
     return parser
 
@@ -83,20 +97,25 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
         "--check",
         choices=CHECKS,
         default="schema",
-        help="what to check in addition to checksums: the schema (~3 us per feature), or nothing (default: schema)",
+        help=(
+            "what to check in addition to checksums: the schema (~3 us per feature), or nothing "
+            "(default: schema)"
+        ),
     )
 
 
 def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Stores --num-shards where `run` reads it. Raises OptionError for an unknown split and for a bad number.
-    A split that --splits leaves out is no error: users repeat a command with some of its splits."""
+    """Stores --num-shards where `run` reads it. Raises OptionError for an unknown split and for a
+    bad number. A split that --splits leaves out is no error: users repeat a command with some of
+    its splits."""
     known, chosen = {source.split for source in sources}, chosen_splits(args)
     for split, number in (parse_assignment("--num-shards", text) for text in args.num_shards):
         if not number.isdecimal():
             raise OptionError(f"--num-shards={split}={number}: {number!r} is not a number.")
         if not chosen and split not in known:
             raise OptionError(
-                f"--num-shards={split}={number}: there is no split {split!r}.{did_you_mean(split, known)}"
+                f"--num-shards={split}={number}: there is no split "
+                f"{split!r}.{did_you_mean(split, known)}"
             )
         setattr(args, f"num_{split}_shards", int(number))
 

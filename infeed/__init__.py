@@ -1,6 +1,8 @@
-"""What a program needs of infeed, in one place: infeed.train_dataset, infeed.Trainer, infeed.metrics.Accuracy, ...
+"""What a program needs of infeed, in one place: infeed.train_dataset, infeed.Trainer,
+infeed.metrics.Accuracy, ...
 
-A name is imported when it is first used, so that `import infeed` loads neither NumPy nor JAX nor TensorFlow."""
+A name is imported when it is first used, so that `import infeed` loads neither NumPy nor JAX nor
+TensorFlow."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -71,8 +73,8 @@ def _check_packages() -> None:
         found = spec.origin if spec else None
         if found != str(ours / "__init__.py"):
             raise ImportError(
-                f"infeed needs its package {name!r}, but `import {name}` finds {found or 'none'}. Rename that, or "
-                f"start the program in another directory. (infeed's is {ours}.)"
+                f"infeed needs its package {name!r}, but `import {name}` finds {found or 'none'}. "
+                f"Rename that, or start the program in another directory. (infeed's is {ours}.)"
             )
 
 

@@ -1,4 +1,5 @@
-"""The metrics of a Task: metrics={"accuracy": Accuracy("label")}. See trainer.task.Metric for one of your own."""
+"""The metrics of a Task: metrics={"accuracy": Accuracy("label")}. See trainer.task.Metric for one
+of your own."""
 
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK

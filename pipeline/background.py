@@ -1,8 +1,10 @@
-"""A thread that runs an iterator ahead of its consumer and keeps a bounded amount of what it yields.
+"""A thread that runs an iterator ahead of its consumer and keeps a bounded amount of what it
+yields.
 
-Reading and decoding each use one. The consumer can leave at any time: closing never waits for the source, which may be
-a stalled disk, and `next` may have a time limit. A wait that took too long ends with the stacks of all threads in the
-log. Stdlib only; reads nothing from disk, which may be what stalls."""
+Reading and decoding each use one. The consumer can leave at any time: closing never waits for the
+source, which may be a stalled disk, and `next` may have a time limit. A wait that took too long
+ends with the stacks of all threads in the log. Stdlib only; reads nothing from disk, which may be
+what stalls."""
 
 import atexit
 import contextlib
@@ -24,7 +26,8 @@ from pipeline.logs import log
 
 
 def checked_stall_seconds(stall_seconds: float) -> float:
-    """The time limit, capped to what locks accept; infinity waits forever. OptionError unless above 0."""
+    """The time limit, capped to what locks accept; infinity waits forever. OptionError unless above
+    0."""
     check_number("stall_seconds", stall_seconds, above=0, more="; float('inf') waits forever")
     return min(stall_seconds, threading.TIMEOUT_MAX)
 
@@ -34,8 +37,9 @@ def stalled(awaited: str, seconds: float) -> StallError:
 
     awaited: what did not arrive, and from where."""
     error = StallError(
-        f"waited {seconds:g} s for {awaited}, and nothing came. The log has the stack of every thread (reading is in "
-        "'infeed-read') and shows where it hangs. Check the storage; if it is only slow, pass a larger stall_seconds."
+        f"waited {seconds:g} s for {awaited}, and nothing came. The log has the stack of every "
+        "thread (reading is in 'infeed-read') and shows where it hangs. Check the storage; if it "
+        "is only slow, pass a larger stall_seconds."
     )
     log_stacks(error)
     return error
@@ -54,9 +58,10 @@ def stacks() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     blocks = []
     for ident, frame in thread_frames().items():
+        codes = [(call.f_code, call.f_lineno) for call in calls_of(frame)]
         calls = [
-            f'  File "{call.f_code.co_filename}", line {call.f_lineno}, in {call.f_code.co_qualname}'
-            for call in calls_of(frame)
+            f'  File "{code.co_filename}", line {line}, in {code.co_qualname}'
+            for code, line in codes
         ]
         blocks.append("\n".join([f"Thread {names.get(ident, ident)}:", *reversed(calls)]))
     return "\n".join(blocks)
@@ -64,7 +69,8 @@ def stacks() -> str:
 
 def thread_frames() -> dict[int, FrameType]:
     """The current frame of every thread, by its ident."""
-    # In CPython 3.11 a garbage collection inside the call may deadlock: github.com/python/cpython/issues/106883.
+    # In CPython 3.11 a garbage collection inside the call may deadlock:
+    # github.com/python/cpython/issues/106883.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -75,12 +81,15 @@ def thread_frames() -> dict[int, FrameType]:
 
 
 def calls_of(frame: FrameType) -> list[FrameType]:
-    """The frame and those that called it. traceback.walk_stack crashed CPython 3.11 once, perhaps as the thread ran
-    meanwhile; here C walks without bytecode in between, so no other thread runs."""
+    """The frame and those that called it. traceback.walk_stack crashed CPython 3.11 once, perhaps
+    as the thread ran meanwhile; here C walks without bytecode in between, so no other thread
+    runs."""
     found, collects = deque[Any](), gc.isenabled()
     gc.disable()
     try:
-        with contextlib.suppress(AttributeError):  # the outermost has None for a caller, which has no f_back
+        with contextlib.suppress(
+            AttributeError
+        ):  # the outermost has None for a caller, which has no f_back
             found.extend(itertools.accumulate(itertools.repeat("f_back"), getattr, initial=frame))
     finally:
         if collects:
@@ -110,7 +119,9 @@ class _Shelf(Generic[T]):
     def put(self, item: T, cost: int) -> bool:
         with self.changed:
             # An empty shelf takes any item, or one larger than the limit would wait forever.
-            self.changed.wait_for(lambda: self.closed or not self.items or self.held + cost <= self.limit())
+            self.changed.wait_for(
+                lambda: self.closed or not self.items or self.held + cost <= self.limit()
+            )
             if not self.closed:
                 self.items.append((item, cost))
                 self.held += cost
@@ -132,7 +143,11 @@ class _Shelf(Generic[T]):
             error, self.error = self.error, None
         if error is not None and not self.closed:
             # Our errors state everything; what the thread was doing is a screen of our own lines.
-            raise error.with_traceback(None) if isinstance(error, InfeedError) and not keeps_all_frames() else error
+            raise (
+                error.with_traceback(None)
+                if isinstance(error, InfeedError) and not keeps_all_frames()
+                else error
+            )
         raise StopIteration
 
     def _ready(self) -> bool:
@@ -160,22 +175,25 @@ def _work(shelf: _Shelf[T], source: Iterator[T], cost: Callable[[T], int]) -> No
     except BaseException as e:
         error = e
     finally:
-        if hasattr(source, "close"):  # run a generator's `finally` in the thread that ran the rest of it
+        if hasattr(
+            source, "close"
+        ):  # run a generator's `finally` in the thread that ran the rest of it
             source.close()  # pyright: ignore[reportAttributeAccessIssue]
         shelf.finish(error)
 
 
 class Background(Generic[T], Iterator[T]):
-    """Yields what `source` yields, in order, while a thread works ahead by items that cost at most `limit` in total.
+    """Yields what `source` yields, in order, while a thread works ahead by items that cost at most
+    `limit` in total.
 
-    limit: a number, or a function that may account for what the source itself holds; called while an item waits.
-    `next` raises the source's exceptions unchanged. After `close`, or once this object is dropped, `next` stops, and
-    the thread ends as soon as the source returns control.
+    limit: a number, or a function that may account for what the source itself holds; called while
+    an item waits. `next` raises the source's exceptions unchanged. After `close`, or once this
+    object is dropped, `next` stops, and the thread ends as soon as the source returns control.
 
-    stall_seconds: how long one `next` may wait; None: forever. After that it logs the stacks of all threads, closes,
-    and raises StallError. Time between calls does not count. OptionError unless above 0.
-    check: called regularly while `next` waits. If true, the source is alive and the time limit starts over. `next`
-    raises what it raises, and can then be called again."""
+    stall_seconds: how long one `next` may wait; None: forever. After that it logs the stacks of all
+    threads, closes, and raises StallError. Time between calls does not count. OptionError unless
+    above 0. check: called regularly while `next` waits. If true, the source is alive and the time
+    limit starts over. `next` raises what it raises, and can then be called again."""
 
     def __init__(
         self,
@@ -188,10 +206,13 @@ class Background(Generic[T], Iterator[T]):
         check: Callable[[], bool] = lambda: False,
     ) -> None:
         self._check = check
-        self._stall_seconds = None if stall_seconds is None else checked_stall_seconds(stall_seconds)
+        self._stall_seconds = (
+            None if stall_seconds is None else checked_stall_seconds(stall_seconds)
+        )
         self._shelf: _Shelf[T] = _Shelf(limit if callable(limit) else lambda: limit)
         arguments = (self._shelf, iter(source), cost)
-        # A daemon: a thread in a stalled read cannot be interrupted, and must not keep the process alive.
+        # A daemon: a thread in a stalled read cannot be interrupted, and must not keep the process
+        # alive.
         self._thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)
         self._thread.start()
         weakref.finalize(self, self._shelf.close).atexit = False
@@ -206,7 +227,8 @@ class Background(Generic[T], Iterator[T]):
         raise error
 
     def close(self) -> None:
-        """Ends the iteration, also for a thread waiting in `next`. Returns immediately; may be called twice."""
+        """Ends the iteration, also for a thread waiting in `next`. Returns immediately; may be
+        called twice."""
         self._shelf.close()
 
     def join(self, timeout_seconds: float) -> bool:
@@ -221,7 +243,8 @@ _alive: "weakref.WeakKeyDictionary[threading.Thread, _Shelf[Any]]" = weakref.Wea
 
 @atexit.register
 def _close_all() -> None:
-    # A thread inside TensorFlow or OpenCV can crash an interpreter that shuts down, so give threads a moment to end.
+    # A thread inside TensorFlow or OpenCV can crash an interpreter that shuts down, so give threads
+    # a moment to end.
     threads = dict(_alive)
     for shelf in threads.values():
         shelf.close()

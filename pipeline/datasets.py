@@ -1,7 +1,7 @@
 """Where users start: batches for training and for exact evaluation, from any source of records.
 
-train_dataset and eval_dataset read in the order in which data flows. Both return a DatasetInput; without global_batch,
-a dataset to which a Trainer gives its batch size, on each of its hosts."""
+train_dataset and eval_dataset read in the order in which data flows. Both return a DatasetInput;
+without global_batch, a dataset to which a Trainer gives its batch size, on each of its hosts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -15,8 +15,22 @@ from pipeline.errors import OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.caches import Cache, CachedRecords, cached
 from pipeline.inputs.dataset_input import Batches, DatasetInput
-from pipeline.inputs.input_info import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine, Unbatched, without_batch
-from pipeline.orders.defaults import Mixture, Sizes, check_hosts, plan_mixture, plan_records, training_bytes
+from pipeline.inputs.input_info import (
+    MAX_BAD_RECORDS,
+    BadRecord,
+    OnError,
+    Quarantine,
+    Unbatched,
+    without_batch,
+)
+from pipeline.orders.defaults import (
+    Mixture,
+    Sizes,
+    check_hosts,
+    plan_mixture,
+    plan_records,
+    training_bytes,
+)
 from pipeline.orders.mixing import check_weights
 from pipeline.orders.order import EvalOrder, Position
 from pipeline.sources.concatenated import Concatenated, Part, concatenated
@@ -74,45 +88,57 @@ def train_dataset(
 
     data: what to read, as open_dataset accepts or returns it, or a `mixture`.
     split: which part to read, see open_dataset. None: "train", or everything that was opened.
-    global_batch: rows of a batch, over all hosts. Default: a Trainer decides it, and the hosts; see Unbatched.
+    global_batch: rows of a batch, over all hosts. Default: a Trainer decides it, and the hosts; see
+        Unbatched.
     hosts: which host this is, and how many there are. Default: the only one.
     ops: applied to each record, in this order, see pipeline.ops.
-    keys: features of a batch, after the ops. None: all of fixed shape that are not bytes. 64-bit numbers become 32-bit,
-        as in JAX; one that does not fit is a SchemaError.
-    pad_to: key -> row length, for features of variable length; a longer row is a SchemaError. PadTo has more options.
+    keys: features of a batch, after the ops. None: all of fixed shape that are not bytes. 64-bit
+        numbers become 32-bit, as in JAX; one that does not fit is a SchemaError.
+    pad_to: key -> row length, for features of variable length; a longer row is a SchemaError. PadTo
+        has more options.
     nested: batches and spec are nested dicts, with keys split at slashes.
     limit: only the first `limit` records.
     seed: of the order and the ops.
-    epochs: "drop" has N // global_batch steps per epoch and drops a different tail each time, so no record comes twice
-        in an epoch. "span": batches cross epochs, and the split may be smaller than a batch; with one stream, every
-        record comes once before any comes again. Each source of a mixture always starts over when exhausted.
-    streams: number of positions each batch is drawn from, see TrainOrder; divides the batch. In "span" and in mixtures
-        they begin their epochs separately, and drift apart by one record per stream and epoch. None, here and for the
-        next two: chosen from the data and the batch alone; 1 for at most 16,384 indexed records of one source.
-    block_records: how many neighbours are read together. Larger blocks are cheaper to read but shuffle less well.
-    window_records: how many records of a stream are shuffled together. Larger windows shuffle better, but take memory
-        where they are held.
-    cache: "ram", or a directory on a local disk, keeps the records as they are stored, see `cached`.
-    read_ahead_bytes: the most that the reading thread may hold. None: 256 MB; for a bucket or front-read files, this
-        host's share of the shuffle windows if that is more, up to 3 GiB, so that each block is one request.
+    epochs: "drop" has N // global_batch steps per epoch and drops a different tail each time, so no
+        record comes twice in an epoch. "span": batches cross epochs, and the split may be smaller
+        than a batch; with one stream, every record comes once before any comes again. Each source
+        of a mixture always starts over when exhausted.
+    streams: number of positions each batch is drawn from, see TrainOrder; divides the batch. In
+        "span" and in mixtures they begin their epochs separately, and drift apart by one record per
+        stream and epoch. None, here and for the next two: chosen from the data and the batch alone;
+        1 for at most 16,384 indexed records of one source.
+    block_records: how many neighbours are read together. Larger blocks are cheaper to read but
+        shuffle less well.
+    window_records: how many records of a stream are shuffled together. Larger windows shuffle
+        better, but take memory where they are held.
+    cache: "ram", or a directory on a local disk, keeps the records as they are stored, see
+        `cached`.
+    read_ahead_bytes: the most that the reading thread may hold. None: 256 MB; for a bucket or
+        front-read files, this host's share of the shuffle windows if that is more, up to 3 GiB, so
+        that each block is one request.
     stall_seconds: how long to wait for one batch before a StallError, which logs all stacks.
-    workers: processes that make the batches, each its rows of every batch. Bits do not depend on it. 0: threads of this
-        process, which the GIL bounds. Needed where the input waits although cores are idle. The source and
-        the ops are pickled: ops must be in a module that another process can import.
-    on_error: what to do with a record that is damaged, or cannot be parsed or decoded. "raise": raise an error that
-        names it. "skip": use the next good record of its source instead, the same one for any number of hosts and
-        after any resume. "mask": set `_mask` to 0.0 in its row. The log and DatasetInput.quarantine list these records.
+    workers: processes that make the batches, each its rows of every batch. Bits do not depend on
+        it. 0: threads of this process, which the GIL bounds. Needed where the input waits although
+        cores are idle. The source and the ops are pickled: ops must be in a module that another
+        process can import.
+    on_error: what to do with a record that is damaged, or cannot be parsed or decoded. "raise":
+        raise an error that names it. "skip": use the next good record of its source instead, the
+        same one for any number of hosts and after any resume. "mask": set `_mask` to 0.0 in its
+        row. The log and DatasetInput.quarantine list these records.
     max_bad_records: how many a host may leave out before a BadRecordsError.
     quarantine_file: a path or gs:// that also lists them; hosts and runs add to one file.
-    start_step: number of batches before the first one that is delivered. The trainer resumes by itself.
+    start_step: number of batches before the first one that is delivered. The trainer resumes by
+        itself.
 
-    Raises: as open_dataset; BatchSizeError; and OptionError or SchemaError for options that do not suit the data,
-    before any record is read. The batches raise as DatasetInput.batches."""
+    Raises: as open_dataset; BatchSizeError; and OptionError or SchemaError for options that do not
+    suit the data, before any record is read. The batches raise as DatasetInput.batches."""
     rows = hosts.host_rows(global_batch)
     sizes = Sizes(streams, block_records, window_records)
     if isinstance(data, Mixture):
         if split is not None or limit is not None:
-            raise OptionError("split and limit apply to one source; open the sources of a mixture with them.")
+            raise OptionError(
+                "split and limit apply to one source; open the sources of a mixture with them."
+            )
         records = data.records
         order, window_bytes = plan_mixture(data, global_batch, sizes, seed=seed)
     else:
@@ -127,7 +153,15 @@ def train_dataset(
     return DatasetInput(
         records,
         order,
-        Decoder(records.info.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, seeded=True),
+        Decoder(
+            records.info.layout,
+            host_batch,
+            ops=ops,
+            keys=keys,
+            pad_to=pad_to,
+            nested=nested,
+            seeded=True,
+        ),
         rows,
         read_ahead_bytes=read_ahead_bytes,
         stall_seconds=stall_seconds,
@@ -160,25 +194,30 @@ def eval_dataset(
 ) -> DatasetInput:
     """Every record exactly once, in data order, in ceil(N / global_batch) batches on every host.
 
-    The last batch is filled with rows of padding: `_mask` is 0.0, nothing is read for them, and no op sees them.
+    The last batch is filled with rows of padding: `_mask` is 0.0, nothing is read for them, and no
+    op sees them.
 
     data: what to read, as open_dataset accepts or returns it; no `mixture`, because it is endless.
     split: which part to read, see open_dataset. None: "validation", or everything that was opened.
-    global_batch: rows of a batch, over all hosts; there may be fewer records. Default: as in train_dataset.
-    hosts, ops, keys, pad_to, nested, limit, cache, stall_seconds, workers, max_bad_records, quarantine_file: as in
+    global_batch: rows of a batch, over all hosts; there may be fewer records. Default: as in
         train_dataset.
+    hosts, ops, keys, pad_to, nested, limit, cache, stall_seconds, workers, max_bad_records,
+        quarantine_file: as in train_dataset.
     pad_values: key -> value in rows of padding. Default: what pad_to fills with, or 0.
     read_ahead_bytes: the most that the reading thread may hold. None: 256 MB.
-    on_error: "raise", or "mask": leaves bad records out of the metrics, and the evaluation reports how many. "skip" is
-        refused, because it would count other records twice.
+    on_error: "raise", or "mask": leaves bad records out of the metrics, and the evaluation reports
+        how many. "skip" is refused, because it would count other records twice.
 
     Raises: as train_dataset."""
     if isinstance(data, Mixture):
-        raise OptionError("a mixture is endless, so no epoch is exact. Evaluate each source, or a list of them as one.")
+        raise OptionError(
+            "a mixture is endless, so no epoch is exact. Evaluate each source, or a list of them "
+            "as one."
+        )
     if on_error == "skip":
         raise OptionError(
-            "on_error='skip' would count another record twice in place of a bad one, so the epoch would not be exact. "
-            "'mask' leaves bad records out and reports how many there are."
+            "on_error='skip' would count another record twice in place of a bad one, so the epoch "
+            "would not be exact. 'mask' leaves bad records out and reports how many there are."
         )
     rows = hosts.host_rows(global_batch)
     records = _limited(open_dataset(data, split, default_split="validation"), limit)
@@ -189,7 +228,13 @@ def eval_dataset(
         records,
         order,
         Decoder(
-            records.info.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, pad_values=pad_values
+            records.info.layout,
+            host_batch,
+            ops=ops,
+            keys=keys,
+            pad_to=pad_to,
+            nested=nested,
+            pad_values=pad_values,
         ),
         rows,
         read_ahead_bytes=READ_AHEAD_BYTES if read_ahead_bytes is None else read_ahead_bytes,
@@ -200,14 +245,18 @@ def eval_dataset(
 
 
 def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
-    """Sources from which training draws rows in proportion to `weights`; each is shuffled separately.
+    """Sources from which training draws rows in proportion to `weights`; each is shuffled
+    separately.
 
-    sources: what open_dataset returns or accepts (then their "train" split). The weights need not sum to 1.
+    sources: what open_dataset returns or accepts (then their "train" split). The weights need not
+    sum to 1.
 
     Raises: as open_dataset; OptionError unless each source has a weight above 0."""
     if len(sources) != len(weights):
         raise OptionError(f"{len(sources)} sources have {len(weights)} weights: give one for each.")
-    return Mixture(Concatenated([Part(open_dataset(source)) for source in sources]), check_weights(weights))
+    return Mixture(
+        Concatenated([Part(open_dataset(source)) for source in sources]), check_weights(weights)
+    )
 
 
 def checked_start_step(start_step: int) -> int:
@@ -219,5 +268,7 @@ def checked_start_step(start_step: int) -> int:
 def _limited(records: Records, limit: int | None) -> Records:
     if limit is None:
         return records
-    check_number("limit", limit, at_least=1, more=f"; None takes all {records.info.num_records} records")
+    check_number(
+        "limit", limit, at_least=1, more=f"; None takes all {records.info.num_records} records"
+    )
     return concatenated([Part(records, range(min(limit, records.info.num_records)))])

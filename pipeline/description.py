@@ -1,7 +1,8 @@
-"""What gives the numbers in records their meaning: features, class names, vocabularies, statistics and the tokenizer.
+"""What gives the numbers in records their meaning: features, class names, vocabularies, statistics
+and the tokenizer.
 
-open_dataset finds it, a training run keeps it with its model, and the records of other data get the model's numbers by
-name, or are refused. NumPy only."""
+open_dataset finds it, a training run keeps it with its model, and the records of other data get the
+model's numbers by name, or are refused. NumPy only."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,8 +23,9 @@ _SHOWN = 60  # characters of a tokenizer's setting
 
 @dataclass(frozen=True)
 class Description:
-    """schema: the features of the records. labels: the names of the classes. columns: statistics of a table's columns
-    in the split that was opened, with the names of categories. text: how text became tokens."""
+    """schema: the features of the records. labels: the names of the classes. columns: statistics of
+    a table's columns in the split that was opened, with the names of categories. text: how text
+    became tokens."""
 
     schema: Schema
     labels: Labels | None = None
@@ -35,24 +37,34 @@ class Description:
         if self.labels is not None and self.labels.key == key:
             return self.labels if self.labels.names else None
         column = self.columns.get(key or "")
-        return Labels(key or "", 0, tuple(column.categories)) if column and column.categories else None
+        return (
+            Labels(key or "", 0, tuple(column.categories)) if column and column.categories else None
+        )
 
     def continued_with(self, data: "Description", target: str | None) -> "Description":
-        """The description of a run on `data` that starts from a model with this one: it stays as it is, except that the
-        classes of the target are those of the data."""
+        """The description of a run on `data` that starts from a model with this one: it stays as it
+        is, except that the classes of the target are those of the data."""
         columns, features = dict(self.columns or data.columns), data.schema.features
         if target is not None and data.names(target) and target in data.columns:
             columns[target] = data.columns[target]
-        schema = replace(data.schema, features={k: self.schema.features.get(k, each) for k, each in features.items()})
-        labels = data.labels if data.labels and data.labels.key == target else self.labels or data.labels
+        schema = replace(
+            data.schema,
+            features={k: self.schema.features.get(k, each) for k, each in features.items()},
+        )
+        labels = (
+            data.labels if data.labels and data.labels.key == target else self.labels or data.labels
+        )
         return Description(schema, labels, columns, self.text or data.text)
 
 
 Describe = Callable[[Description], Description | None]
-"""From the description of some data to that of the model to which they are given; None if it has none."""
+"""From the description of some data to that of the model to which they are given; None if it has
+none."""
 
 
-def description_of(manifest: Manifest, split: str, labels: Labels | None, storage: Storage) -> Description | None:
+def description_of(
+    manifest: Manifest, split: str, labels: Labels | None, storage: Storage
+) -> Description | None:
     """The description of a converted split; None if its records are opaque.
 
     Raises SchemaError or OptionError for damaged files."""
@@ -68,8 +80,9 @@ def description_of(manifest: Manifest, split: str, labels: Labels | None, storag
 class Renumbering:
     """The model's numbers of a feature's classes in other data.
 
-    labels: the classes of the data. numbers: int64 [classes]; MISSING where the model has no such class. is_target:
-    whether the model predicts the feature. strict: whether a number that is no class is an error, or missing."""
+    labels: the classes of the data. numbers: int64 [classes]; MISSING where the model has no such
+    class. is_target: whether the model predicts the feature. strict: whether a number that is no
+    class is an error, or missing."""
 
     labels: Labels
     numbers: np.ndarray
@@ -77,15 +90,17 @@ class Renumbering:
     strict: bool
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """int64, as the model numbers them. If strict, SchemaError for a number that is neither a class nor MISSING."""
+        """int64, as the model numbers them. If strict, SchemaError for a number that is neither a
+        class nor MISSING."""
         place = values.astype(np.int64) - self.labels.base
         known = (place >= 0) & (place < len(self.numbers))
         outside = values[~known & (values != MISSING)]
         if outside.size and self.strict:
             first, count = self.labels.base, len(self.numbers)
             raise SchemaError(
-                f"{self.labels.key!r} is {outside[0]}, which is not one of its {count} classes, {first}.."
-                f"{first + count - 1}, or {MISSING} for none. Convert the data again, or leave the record out."
+                f"{self.labels.key!r} is {outside[0]}, which is not one of its {count} classes, "
+                f"{first}..{first + count - 1}, or {MISSING} for none. Convert the data again, or "
+                "leave the record out."
             )
         return np.where(known, self.numbers[np.where(known, place, 0)], MISSING)
 
@@ -109,11 +124,12 @@ def renumberings(
     *,
     strict: bool = True,
 ) -> dict[str, Renumbering]:
-    """How records of `data` get the numbers of the model: by feature, where they differ; of the target always.
+    """How records of `data` get the numbers of the model: by feature, where they differ; of the
+    target always.
 
-    name: of the data, for messages. keys: the features that are read. target: the number of classes by the one that the
-    model predicts, if any; a class that the model lacks is refused, or missing unless `strict`. Raises OptionError with
-    the first difference that no renumbering can bridge."""
+    name: of the data, for messages. keys: the features that are read. target: the number of classes
+    by the one that the model predicts, if any; a class that the model lacks is refused, or missing
+    unless `strict`. Raises OptionError with the first difference that no renumbering can bridge."""
     _check_text(model, data, name)
     found = dict[str, Renumbering]()
     for key in sorted(keys):
@@ -123,15 +139,24 @@ def renumberings(
             if ours is not theirs and key not in target:
                 kinds = "categories", "numbers"
                 there, here = kinds if theirs else kinds[::-1]
-                raise OptionError(f"{name}: {key!r} has {there}, and {here} in the data of the model. {_REMEDY}")
+                raise OptionError(
+                    f"{name}: {key!r} has {there}, and {here} in the data of the model. {_REMEDY}"
+                )
             continue
-        made = Renumbering(theirs, _numbers(ours, theirs, name, target.get(key, 0)), key in target, strict)
-        unknown = [each for each, number in zip(theirs.names, made.numbers, strict=False) if number == MISSING]
+        made = Renumbering(
+            theirs, _numbers(ours, theirs, name, target.get(key, 0)), key in target, strict
+        )
+        unknown = [
+            each
+            for each, number in zip(theirs.names, made.numbers, strict=False)
+            if number == MISSING
+        ]
         if made.is_target and unknown and strict:
             raise OptionError(
-                f"{name}: {key!r} has the class {unknown[0]!r}{f' and {len(unknown) - 1} more' * (len(unknown) > 1)}, "
-                f"which the model does not have. Its {ours.count} classes are {_some(ours)}. Leave these records out "
-                "in a conversion of their own, or use --mode predict."
+                f"{name}: {key!r} has the class "
+                f"{unknown[0]!r}{f' and {len(unknown) - 1} more' * (len(unknown) > 1)}, which the "
+                f"model does not have. Its {ours.count} classes are {_some(ours)}. Leave these "
+                "records out in a conversion of their own, or use --mode predict."
             )
         if made.is_target or made.changes:
             found[key] = made
@@ -147,7 +172,8 @@ def _numbers(ours: Labels, theirs: Labels, name: str, classes: int) -> np.ndarra
     for labels in (ours, theirs):
         if len(set(labels.names)) < labels.count:
             raise OptionError(
-                f"{name}: the classes of {ours.key!r} differ from the model's, and some have the same name. {_REMEDY}"
+                f"{name}: the classes of {ours.key!r} differ from the model's, and some have the "
+                f"same name. {_REMEDY}"
             )
     numbers = {each: number for number, each in enumerate(ours.names, ours.base)}
     return np.array([numbers.get(each, MISSING) for each in theirs.names], np.int64)
@@ -157,8 +183,8 @@ def _check_feature(model: Description, data: Description, name: str, key: str) -
     ours, theirs = model.schema.features.get(key), data.schema.features.get(key)
     if ours and theirs and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
         raise OptionError(
-            f"{name}: {key!r} is {theirs.dtype} {[*theirs.shape]}, and {ours.dtype} {[*ours.shape]} in the data of the "
-            f"model. {_REMEDY}"
+            f"{name}: {key!r} is {theirs.dtype} {[*theirs.shape]}, and {ours.dtype} "
+            f"{[*ours.shape]} in the data of the model. {_REMEDY}"
         )
 
 
@@ -170,8 +196,8 @@ def _check_text(model: Description, data: Description, name: str) -> None:
         if ours.get(setting) != theirs.get(setting):
             there, here = (repr(each.get(setting))[:_SHOWN] for each in (theirs, ours))
             raise OptionError(
-                f"{name}: its tokenizer has {setting} {there}, and that of the model {here}, so its tokens mean "
-                "something else. Convert the texts with the model's tokenizer."
+                f"{name}: its tokenizer has {setting} {there}, and that of the model {here}, so "
+                "its tokens mean something else. Convert the texts with the model's tokenizer."
             )
 
 

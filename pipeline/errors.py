@@ -1,12 +1,13 @@
 """The exception tree. Every error that a user can cause or see is an InfeedError.
 
-A message states the problem, the value found, the allowed values and the remedy. Command lines print it without a
-traceback and exit with 2. Names in raw data may contain anything, so str() of an error escapes control characters.
-A notebook shows an error below the user's own frames only. Like JAX's own filter, this is off if the environment has
-JAX_TRACEBACK_FILTERING=off.
+A message states the problem, the value found, the allowed values and the remedy. Command lines
+print it without a traceback and exit with 2. Names in raw data may contain anything, so str() of an
+error escapes control characters. A notebook shows an error below the user's own frames only. Like
+JAX's own filter, this is off if the environment has JAX_TRACEBACK_FILTERING=off.
 
-The remedy for a missing package is a command that works from a checkout and from a wheel, published or not: pip finds
-'infeed[read]' only in a package index, so for a wheel the command lists the packages of the extra. Stdlib only."""
+The remedy for a missing package is a command that works from a checkout and from a wheel, published
+or not: pip finds 'infeed[read]' only in a package index, so for a wheel the command lists the
+packages of the extra. Stdlib only."""
 
 import contextlib
 import functools
@@ -49,17 +50,27 @@ __all__ = [
 ]
 
 _ROOT = Path(__file__).resolve().parents[1]
-_OURS = tuple(f"{_ROOT / name}{os.sep}" for name in ("pipeline", "trainer", "converters", "beam_jobs"))
-_LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "__autograph_generated_file")
+_OURS = tuple(
+    f"{_ROOT / name}{os.sep}" for name in ("pipeline", "trainer", "converters", "beam_jobs")
+)
+_LIBRARIES = (
+    f"{os.sep}site-packages{os.sep}",
+    f"{os.sep}dist-packages{os.sep}",
+    "__autograph_generated_file",
+)
 _STDLIB = f"{Path(os.__file__).resolve().parent}{os.sep}"
-# C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8 cannot encode.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8
+# cannot encode.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _OF_EXTRA = re.compile(r"""(?P<requirement>.*?)\s*;\s*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
 _OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")
 
 
 class ShortInNotebooks(BaseException):
-    """An error whose message says everything: a notebook shows it below the user's own frames, without its causes."""
+    """An error whose message says everything: a notebook shows it below the user's own frames,
+    without its causes."""
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows, if an exception has this method."""
@@ -70,7 +81,9 @@ class ShortInNotebooks(BaseException):
             trace = only(user_frames(trace)) or trace
             self.__cause__ = None
         try:
-            return get_ipython().InteractiveTB.structured_traceback(type(self), self, trace, tb_offset=0)
+            return get_ipython().InteractiveTB.structured_traceback(
+                type(self), self, trace, tb_offset=0
+            )
         finally:
             self.__cause__, self.__suppress_context__ = cause, silent
 
@@ -109,7 +122,8 @@ def _is_users(file: str) -> bool:
 class InfeedError(ShortInNotebooks, Exception):
     """The root of the tree: `except InfeedError` catches everything that infeed itself raises.
 
-    Each argument is one line of the message. A newline inside an argument is part of a name and is escaped."""
+    Each argument is one line of the message. A newline inside an argument is part of a name and is
+    escaped."""
 
     def __str__(self) -> str:
         return "\n".join(printable(str(line)) for line in self.args)
@@ -164,7 +178,8 @@ class FingerprintError(InfeedError):
 
 
 class Reject(Exception):  # noqa: N818 - an outcome of a record, not an error of the program
-    """A raw record cannot be converted, for this reason. The ledger of a conversion lists it; the job continues."""
+    """A raw record cannot be converted, for this reason. The ledger of a conversion lists it; the
+    job continues."""
 
 
 class RawDataError(InfeedError):
@@ -176,7 +191,8 @@ class LabelError(RawDataError):
 
 
 class ConversionError(InfeedError):
-    """A conversion ended without a complete split. The message lists what is missing or rejected."""
+    """A conversion ended without a complete split. The message lists what is missing or
+    rejected."""
 
 
 class LostDataError(ConversionError):
@@ -184,7 +200,8 @@ class LostDataError(ConversionError):
 
 
 class InputError(InfeedError):
-    """A batch has the wrong structure, shape or dtype, or a label outside of the classes, or the input ended early."""
+    """A batch has the wrong structure, shape or dtype, or a label outside of the classes, or the
+    input ended early."""
 
 
 class NanError(InfeedError, ArithmeticError):
@@ -200,7 +217,8 @@ class HostError(InfeedError):
 
 
 class DisagreementError(InfeedError):
-    """The hosts of a run disagree on what to do next. All of them raise it, so they may make another call."""
+    """The hosts of a run disagree on what to do next. All of them raise it, so they may make
+    another call."""
 
 
 class OwnerError(InfeedError):
@@ -208,8 +226,8 @@ class OwnerError(InfeedError):
 
 
 class EvaluationError(InfeedError):
-    """An evaluation did not count every record exactly once, or met labels outside of the classes, so its numbers are
-    not those of the split."""
+    """An evaluation did not count every record exactly once, or met labels outside of the classes,
+    so its numbers are not those of the split."""
 
 
 class ExportError(InfeedError):
@@ -217,20 +235,27 @@ class ExportError(InfeedError):
 
 
 def printable(text: str) -> str:
-    r"""The text with escapes (\x1b, \n, \u202e ...) for terminal controls and for what UTF-8 cannot encode."""
+    r"""The text with escapes (\x1b, \n, \u202e ...) for terminal controls and for what UTF-8 cannot
+    encode."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def how_to_install(*names: str) -> str:
     """The command for these extras, quoted for a shell: pip install -e '.[tf]' in a checkout.
 
-    Elsewhere it lists what they require, as no package index has infeed; where nothing tells that, it names
-    the extras: an error must not fail on its remedy."""
+    Elsewhere it lists what they require, as no package index has infeed; where nothing tells that,
+    it names the extras: an error must not fail on its remedy."""
     if _is_checkout():
-        here = "." if os.environ.get("PWD") == str(_ROOT) else _ROOT  # Path.cwd() fails where it was removed
+        here = (
+            "." if os.environ.get("PWD") == str(_ROOT) else _ROOT
+        )  # Path.cwd() fails where it was removed
         return f"pip install -e '{here}[{','.join(names)}]'"
     extras = _extras()
-    packages = packages_of(names, extras) if extras.keys() >= set(names) else [f"infeed[{','.join(names)}]"]
+    packages = (
+        packages_of(names, extras)
+        if extras.keys() >= set(names)
+        else [f"infeed[{','.join(names)}]"]
+    )
     return f"pip install {' '.join(map(shlex.quote, packages))}"
 
 
@@ -245,7 +270,9 @@ def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> li
     found: dict[str, None] = {}
     for requirement in (requirement for name in names for requirement in extras[name]):
         ours = _OURSELVES.fullmatch(requirement)
-        found |= dict.fromkeys(packages_of(ours["extras"].split(","), extras) if ours else [requirement])
+        found |= dict.fromkeys(
+            packages_of(ours["extras"].split(","), extras) if ours else [requirement]
+        )
     return list(found)
 
 
@@ -253,7 +280,9 @@ def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> li
 def _extras() -> Mapping[str, Sequence[str]]:
     """From the metadata of an installed wheel."""
     found: dict[str, list[str]] = {}
-    with contextlib.suppress(PackageNotFoundError):  # our packages were copied without their metadata
+    with contextlib.suppress(
+        PackageNotFoundError
+    ):  # our packages were copied without their metadata
         for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):
             found.setdefault(match["extra"], []).append(match["requirement"])
     return found

@@ -16,9 +16,9 @@ __all__ = ["FixedLength", "Format", "TFRecords", "TextLines"]
 class FixedLength:
     """Records of equal length, between a header and a footer of each file.
 
-    record: the number of bytes in a record, which is then one opaque value; or a NumPy dtype with named fields, each a
-    feature. For CIFAR-10: np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))]).
-    header_bytes, footer_bytes: to skip at the beginning and the end of each file."""
+    record: the number of bytes in a record, which is then one opaque value; or a NumPy dtype with
+    named fields, each a feature. For CIFAR-10: np.dtype([("label", "u1"), ("image", "u1", (3, 32,
+    32))]). header_bytes, footer_bytes: to skip at the beginning and the end of each file."""
 
     record: int | np.dtype
     header_bytes: int = 0
@@ -28,7 +28,9 @@ class FixedLength:
         if isinstance(self.record, np.dtype):
             feature_specs(self.record)
         elif not isinstance(self.record, int) or not 1 <= self.record < 2**32:
-            raise OptionError(f"record={self.record!r} must be a number of bytes, 1 to 2**32 - 1, or an np.dtype.")
+            raise OptionError(
+                f"record={self.record!r} must be a number of bytes, 1 to 2**32 - 1, or an np.dtype."
+            )
         check_number("header_bytes", self.header_bytes, at_least=0)
         check_number("footer_bytes", self.footer_bytes, at_least=0)
 
@@ -40,7 +42,8 @@ class FixedLength:
 
 @dataclass(frozen=True)
 class TFRecords:
-    """TFRecord files, plain, GZIP or ZLIB. schema: of the tf.train.Examples; None infers it from a sample."""
+    """TFRecord files, plain, GZIP or ZLIB. schema: of the tf.train.Examples; None infers it from a
+    sample."""
 
     schema: Schema | None = None
 
@@ -49,8 +52,8 @@ class TFRecords:
 class TextLines:
     r"""Lines of text, plain or GZIP, each the bytes value `key`.
 
-    Split like tf.data.TextLineDataset: without \n, without any \r, and text after the last \n is a line unless it is
-    empty. An empty line is a record."""
+    Split like tf.data.TextLineDataset: without \n, without any \r, and text after the last \n is a
+    line unless it is empty. An empty line is a record."""
 
     key: str = "text"
 

@@ -1,5 +1,6 @@
-"""Our log lines: switching them on, and loggers that escape control characters, because lines contain names from raw
-data and reach terminals. And silence for libraries and child processes that have no option for it."""
+"""Our log lines: switching them on, and loggers that escape control characters, because lines
+contain names from raw data and reach terminals. And silence for libraries and child processes that
+have no option for it."""
 
 import contextlib
 import io
@@ -15,14 +16,20 @@ _PROBE = logging.makeLogRecord({"name": "name", "levelname": "LEVEL", "msg": "me
 
 
 def show(level: int = logging.INFO) -> None:
-    """Shows infeed's log lines on stderr, each once, however often this is called. For programs and notebooks.
+    """Shows infeed's log lines on stderr, each once, however often this is called. For programs and
+    notebooks.
 
-    A program's own handlers are kept and get the lines; one with logging's default format becomes as plain as ours.
-    Orbax's repeated reports of a failed save are switched off: the call that saves raises the error."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)  # nothing if there are handlers
+    A program's own handlers are kept and get the lines; one with logging's default format becomes
+    as plain as ours. Orbax's repeated reports of a failed save are switched off: the call that
+    saves raises the error."""
+    logging.basicConfig(
+        format="%(message)s", level=logging.WARNING, stream=sys.stderr
+    )  # nothing if there are handlers
     for handler in logging.getLogger().handlers:
         if handler.format(_PROBE) == logging.Formatter(logging.BASIC_FORMAT).format(_PROBE):
-            handler.setFormatter(logging.Formatter("%(message)s"))  # absl's, set when Orbax was imported
+            handler.setFormatter(
+                logging.Formatter("%(message)s")
+            )  # absl's, set when Orbax was imported
     for ours in ("trainer", "pipeline"):
         logging.getLogger(ours).setLevel(level)
     for orbax in ("absl", "asyncio"):  # it logs a failure several times with stacks, then raises it
@@ -31,7 +38,8 @@ def show(level: int = logging.INFO) -> None:
 
 @contextlib.contextmanager
 def errors_only() -> Iterator[None]:
-    """Drops infeed's warnings and lesser lines inside the block: for a command that says itself what they say."""
+    """Drops infeed's warnings and lesser lines inside the block: for a command that says itself
+    what they say."""
     ours = [logging.getLogger(name) for name in ("trainer", "pipeline")]
     levels = [each.level for each in ours]
     for each in ours:
@@ -52,7 +60,9 @@ def logger(name: str) -> logging.Logger:
 
 def _make_printable(record: logging.LogRecord) -> bool:
     if isinstance(record.args, tuple):
-        record.args = tuple(printable(each) if isinstance(each, str) else each for each in record.args)
+        record.args = tuple(
+            printable(each) if isinstance(each, str) else each for each in record.args
+        )
     return True
 
 
@@ -76,7 +86,8 @@ def quiet_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """The same, but shows what Python prints: another thread may be reporting why the process ends."""
+    """The same, but shows what Python prints: another thread may be reporting why the process
+    ends."""
     with os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace") as stderr:
         shown = _Shown(stderr)
         with quiet_stderr(), contextlib.redirect_stderr(shown):
@@ -87,7 +98,8 @@ def quiet_libraries() -> Iterator[None]:
 
 
 class _Shown(io.TextIOBase):
-    """A temporary stderr. Loggers created meanwhile keep it, so afterwards it forwards to the current sys.stderr."""
+    """A temporary stderr. Loggers created meanwhile keep it, so afterwards it forwards to the
+    current sys.stderr."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream: TextIO | None = stream

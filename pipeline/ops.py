@@ -1,7 +1,7 @@
 """All ops: frozen dataclasses. train_dataset takes a list of them; your own must implement `Op`.
 
-`Features` is a dict with one array per key, `Specs` a mapping from keys to `pipeline.datasets.ArraySpec`; `Rng` draws
-an op's random numbers."""
+`Features` is a dict with one array per key, `Specs` a mapping from keys to
+`pipeline.datasets.ArraySpec`; `Rng` draws an op's random numbers."""
 
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng

@@ -1,7 +1,8 @@
-"""Sizes in bytes: parsed and formatted (100MB is 10^8 bytes, 100MiB is 100 * 2^20), other numbers as people write
-them, and how much memory is free.
+"""Sizes in bytes: parsed and formatted (100MB is 10^8 bytes, 100MiB is 100 * 2^20), other numbers
+as people write them, and how much memory is free.
 
-Free is what the machine has, or less if a cgroup limits it: a few small files of the kernel tell."""
+Free is what the machine has, or less if a cgroup limits it: a few small files of the kernel
+tell."""
 
 import math
 import os
@@ -27,14 +28,15 @@ _FILES = (
 
 
 def parse_bytes(text: str | int) -> int:
-    """The number of bytes in "100MB", "1.5 GiB", "4096" or 4096. Raises OptionError, also below one byte."""
+    """The number of bytes in "100MB", "1.5 GiB", "4096" or 4096. Raises OptionError, also below one
+    byte."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     unit = match and _UNITS.get(match[2].upper())
     size = int(float(match[1]) * unit) if match and unit else 0
     if size < 1:
         raise OptionError(
-            f"{text!r} is not a size in bytes. Write a number and a unit: 500KB, 100MB, 1.5GB (powers of ten) "
-            "or 100MiB (powers of two)."
+            f"{text!r} is not a size in bytes. Write a number and a unit: 500KB, 100MB, 1.5GB "
+            "(powers of ten) or 100MiB (powers of two)."
         )
     return size
 
@@ -43,12 +45,17 @@ def format_bytes(size: float) -> str:
     """Three significant digits and a decimal unit: 1.23 MB."""
     for unit, factor in (("TB", TB), ("GB", GB), ("MB", MB), ("KB", KB)):
         if size >= factor:
-            return f"{size / factor:.3g} {unit}" if size < 999.5 * factor else f"{size / factor:.0f} {unit}"
+            return (
+                f"{size / factor:.3g} {unit}"
+                if size < 999.5 * factor
+                else f"{size / factor:.0f} {unit}"
+            )
     return f"{size:.0f} B"
 
 
 def format_number(value: float) -> str:
-    """As people write it: 72,000, 11.6, 0.0000093; of a fraction three significant digits, below 0.001 two."""
+    """As people write it: 72,000, 11.6, 0.0000093; of a fraction three significant digits, below
+    0.001 two."""
     if isinstance(value, int) or 100 <= abs(value) < 1e12:
         return f"{value:,.0f}"
     digits = 3 if abs(value) >= 0.001 else 2
@@ -105,8 +112,12 @@ def _left_in_cgroups(root: Path) -> Iterator[int]:
     for directory in _cgroups(root):
         for bound, used, droppable in _FILES:
             try:
-                limit = int((directory / bound).read_text())  # "max" means no limit, and raises ValueError
-                taken = int((directory / used).read_text()) - _numbers(directory / "memory.stat").get(droppable, 0)
+                limit = int(
+                    (directory / bound).read_text()
+                )  # "max" means no limit, and raises ValueError
+                taken = int((directory / used).read_text()) - _numbers(
+                    directory / "memory.stat"
+                ).get(droppable, 0)
             except (OSError, ValueError):
                 continue
             yield limit - taken
@@ -123,7 +134,8 @@ def _cgroups(root: Path) -> Iterator[Path]:
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / "sys/fs/cgroup" / ("memory" if controllers else "")
-        # Inside a container the path may be the host's. Then only the base exists, and is the container's own.
+        # Inside a container the path may be the host's. Then only the base exists, and is the
+        # container's own.
         names = path.strip("/").split("/")
         yield from (base.joinpath(*names[:depth]) for depth in range(len(names) + 1))
 

@@ -1,6 +1,7 @@
 """Shape and dtype of a feature, or of an entry of a batch, known before any record is read.
 
-A layout defines them for a record's payload, ops change them, a DatasetInput guarantees them. NumPy only."""
+A layout defines them for a record's payload, ops change them, a DatasetInput guarantees them. NumPy
+only."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,16 +16,23 @@ from pipeline.shards.schema import Feature, Schema
 
 BYTES = np.dtype(object)
 DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
-_DELIVERED = {np.dtype("i8"): np.dtype("i4"), np.dtype("u8"): np.dtype("u4"), np.dtype("f8"): np.dtype("f4")}
-NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
+_DELIVERED = {
+    np.dtype("i8"): np.dtype("i4"),
+    np.dtype("u8"): np.dtype("u4"),
+    np.dtype("f8"): np.dtype("f4"),
+}
+NUMBERS = tuple(
+    map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"))
+)
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """The shape and dtype of a feature in one example, and two values: `pad` fills padding rows, `missing` replaces
-    absent values.
+    """The shape and dtype of a feature in one example, and two values: `pad` fills padding rows,
+    `missing` replaces absent values.
 
-    shape: None is an unknown length. dtype: object for bytes. missing: None if no value can be absent."""
+    shape: None is an unknown length. dtype: object for bytes. missing: None if no value can be
+    absent."""
 
     shape: tuple[int | None, ...]
     dtype: np.dtype
@@ -56,18 +64,21 @@ RESERVED = {  # in every batch, in addition to the features
     "_crc": ArraySpec((), np.dtype(np.uint32)),
 }
 SEED = {"_seed": ArraySpec((2,), np.dtype(np.uint32))}  # in batches of training only
-UNSEEN = {"_unseen": ArraySpec((), np.dtype(np.int32))}  # only where categories of the data may be unknown to a model
+UNSEEN = {
+    "_unseen": ArraySpec((), np.dtype(np.int32))
+}  # only where categories of the data may be unknown to a model
 
-# The content of a payload: a tf.train.Example, a struct whose dtype has named fields, or bytes that only an op can
-# read. A schema without features means the last.
+# The content of a payload: a tf.train.Example, a struct whose dtype has named fields, or bytes that
+# only an op can read. A schema without features means the last.
 Layout = Schema | np.dtype | Opaque
 
 
 def feature_specs(layout: Layout) -> Mapping[str, ArraySpec]:
-    """The features of one parsed record. A struct's numbers are converted to the machine's byte order.
+    """The features of one parsed record. A struct's numbers are converted to the machine's byte
+    order.
 
-    S and V fields are bytes of their full length, including trailing zeros.
-    Raises SchemaError for a dtype without named fields, or a field that is not a number, bytes or an array of them."""
+    S and V fields are bytes of their full length, including trailing zeros. Raises SchemaError for
+    a dtype without named fields, or a field that is not a number, bytes or an array of them."""
     if isinstance(layout, np.dtype):
         return _struct_specs(layout)
     if isinstance(layout, Schema) and not layout.opaque:
@@ -94,7 +105,8 @@ def objects(values: Sequence[bytes]) -> np.ndarray:
 
 def feature_values(key: str, feature: Feature, found: np.ndarray | None) -> np.ndarray:
     """The values of a feature in one Example, in its shape; 0 or b"" if an optional one is absent.
-    found: the values in the record, [n]; None if they are absent. Raises SchemaError if they do not fit the feature."""
+    found: the values in the record, [n]; None if they are absent. Raises SchemaError if they do not
+    fit the feature."""
     dtype, shape = DTYPES[feature.dtype], feature.shape
     if found is None:
         if not feature.optional and feature.num_values is not None:
@@ -104,7 +116,9 @@ def feature_values(key: str, feature: Feature, found: np.ndarray | None) -> np.n
         stored = "bytes" if found.dtype == BYTES else found.dtype
         raise SchemaError(f"{key!r} is a list of {stored}; its dtype is {feature.dtype}.")
     if feature.num_values not in (None, len(found)):
-        raise SchemaError(f"{key!r} has {len(found)} values; its shape {shape} holds {feature.num_values}.")
+        raise SchemaError(
+            f"{key!r} has {len(found)} values; its shape {shape} holds {feature.num_values}."
+        )
     fixed: Any = shape
     return found if feature.num_values is None else found.reshape(fixed)
 
@@ -112,11 +126,13 @@ def feature_values(key: str, feature: Feature, found: np.ndarray | None) -> np.n
 def struct_columns(
     layout: np.dtype, specs: Mapping[str, ArraySpec], payloads: Sequence[bytes]
 ) -> dict[str, np.ndarray]:
-    """The fields `specs` of n structs, each [n, *shape]. Raises SchemaError for a payload of another size."""
+    """The fields `specs` of n structs, each [n, *shape]. Raises SchemaError for a payload of
+    another size."""
     for payload in payloads:
         if len(payload) != layout.itemsize:
             raise SchemaError(
-                f"a record does not have the {layout.itemsize} bytes of its dtype; it has {len(payload)}."
+                f"a record does not have the {layout.itemsize} bytes of its dtype; it has "
+                f"{len(payload)}."
             )
     fields: Any = layout.fields  # the stubs allow only literal names
     table = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), layout.itemsize)
@@ -127,7 +143,9 @@ def struct_columns(
         shape = (len(payloads), *field.shape)
         if spec.dtype == BYTES:
             size, whole = field.base.itemsize, cells.tobytes()
-            columns[key] = objects([whole[at : at + size] for at in range(0, len(whole), size)]).reshape(shape)
+            columns[key] = objects(
+                [whole[at : at + size] for at in range(0, len(whole), size)]
+            ).reshape(shape)
         elif field.base.kind == "b":
             columns[key] = (cells != 0).reshape(shape)  # a uint8 may have any bits, a bool may not
         else:
@@ -171,7 +189,8 @@ def tree_of(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
 def mapped(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
     """A new tree with what the function makes of each leaf."""
     return {
-        key: mapped(function, value) if isinstance(value, Mapping) else function(value) for key, value in tree.items()
+        key: mapped(function, value) if isinstance(value, Mapping) else function(value)
+        for key, value in tree.items()
     }
 
 
@@ -184,8 +203,9 @@ def _feature_spec(feature: Feature) -> ArraySpec:
 def _struct_specs(layout: np.dtype) -> Mapping[str, ArraySpec]:
     if not layout.names:
         raise SchemaError(
-            f"the dtype {layout} has no named fields, so its values would have no name in a batch. Give a structured "
-            "dtype such as np.dtype([('label', 'u1'), ('image', 'u1', (3, 32, 32))])."
+            f"the dtype {layout} has no named fields, so its values would have no name in a batch. "
+            "Give a structured dtype such as np.dtype([('label', 'u1'), ('image', 'u1', (3, 32, "
+            "32))])."
         )
     specs = {}
     for name in layout.names:
@@ -195,8 +215,8 @@ def _struct_specs(layout: np.dtype) -> Mapping[str, ArraySpec]:
             value = BYTES
         elif value not in NUMBERS:
             raise SchemaError(
-                f"field {name!r} is {field.base}; it must be bool, an integer or float of up to 64 bits, "
-                "bytes (S or V with a length), or an array of these."
+                f"field {name!r} is {field.base}; it must be bool, an integer or float of up to 64 "
+                "bits, bytes (S or V with a length), or an array of these."
             )
         if not field.itemsize:
             raise SchemaError(f"field {name!r} is {field}, which has no bytes. Leave it out.")

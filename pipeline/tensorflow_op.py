@@ -1,4 +1,5 @@
-"""Ops that are written for graphs of TensorFlow, as ops of infeed. TensorFlow is imported when one is used."""
+"""Ops that are written for graphs of TensorFlow, as ops of infeed. TensorFlow is imported when one
+is used."""
 
 import importlib.util
 import threading
@@ -38,12 +39,14 @@ class GraphOp(Protocol):
 class TensorFlowOp:
     """Runs `op` in a graph of TensorFlow, one record at a time. An export contains the same graph.
 
-    Calling the graph takes 0.4 ms, whatever it computes. An InvalidArgumentError in it counts as an error of the
-    record."""
+    Calling the graph takes 0.4 ms, whatever it computes. An InvalidArgumentError in it counts as an
+    error of the record."""
 
     op: GraphOp
     _graphs: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _ragged: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # features of any length
+    _ragged: set[str] = field(
+        default_factory=set, init=False, repr=False, compare=False
+    )  # features of any length
 
     def __reduce__(self) -> Any:
         return TensorFlowOp, (self.op,)  # graphs cannot be pickled

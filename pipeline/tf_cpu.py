@@ -1,6 +1,7 @@
 """TensorFlow on the CPU, for exports, TFDS and TensorFlowOp.
 
-Accelerators are hidden before its first op, because TensorFlow would take the memory that JAX needs."""
+Accelerators are hidden before its first op, because TensorFlow would take the memory that JAX
+needs."""
 
 import warnings
 
@@ -14,8 +15,8 @@ for _kind in ("GPU", "TPU"):
     except RuntimeError:
         if tf.config.get_visible_devices(_kind):
             warnings.warn(
-                f"TensorFlow ran before pipeline was imported and has taken the {_kind}s, whose memory JAX needs. "
-                "Import pipeline.tf_cpu first.",
+                f"TensorFlow ran before pipeline was imported and has taken the {_kind}s, whose "
+                "memory JAX needs. Import pipeline.tf_cpu first.",
                 RuntimeWarning,
                 stacklevel=2,
             )

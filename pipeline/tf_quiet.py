@@ -1,4 +1,5 @@
-"""TensorFlow without log noise, for pipeline.tf_data. Other modules import `tf` from pipeline.tf_cpu."""
+"""TensorFlow without log noise, for pipeline.tf_data. Other modules import `tf` from
+pipeline.tf_cpu."""
 
 import contextlib
 import os
@@ -11,12 +12,16 @@ __all__ = ["JAX_CAME_FIRST", "tf"]
 
 JAX_CAME_FIRST = "jax" in sys.modules  # TensorFlow imports parts of it
 
-# TensorFlow's libraries log a lot as they load (CPU features, no GPU driver), before they read any log level.
+# TensorFlow's libraries log a lot as they load (CPU features, no GPU driver), before they read any
+# log level.
 _level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
 _wanted = _level == "0"
-_chosen = _level is not None and not (_level == "1" and "jax" in sys.modules)  # JAX sets 1 when it is imported
+_chosen = _level is not None and not (
+    _level == "1" and "jax" in sys.modules
+)  # JAX sets 1 when it is imported
 if not _chosen:
-    # Its errors also raise exceptions. In the log, each damaged image takes up to four lines that name no record.
+    # Its errors also raise exceptions. In the log, each damaged image takes up to four lines that
+    # name no record.
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 with contextlib.nullcontext() if _wanted else quiet_libraries():
@@ -26,12 +31,13 @@ with contextlib.nullcontext() if _wanted else quiet_libraries():
         if e.name != "tensorflow":
             raise
         raise ModuleNotFoundError(
-            "Exports, pipeline.tf_data, TensorFlowOp and TFDS's own features need TensorFlow, which is not installed. "
-            f"Install it: {how_to_install('tf')}.",
+            "Exports, pipeline.tf_data, TensorFlowOp and TFDS's own features need TensorFlow, "
+            f"which is not installed. Install it: {how_to_install('tf')}.",
             name="tensorflow",
         ) from None
     tf.config.list_physical_devices()  # loads the rest
-    # TensorFlow has read it by now. JAX has its own copy of the logging library, which reads it later.
+    # TensorFlow has read it by now. JAX has its own copy of the logging library, which reads it
+    # later.
     if _level is None:
         del os.environ["TF_CPP_MIN_LOG_LEVEL"]
     else:

@@ -1,10 +1,12 @@
-"""Tokenizers, and how the text of a dataset became tokens: `read_text_info(directory).tokenizer.decode(tokens)`.
+"""Tokenizers, and how the text of a dataset became tokens:
+`read_text_info(directory).tokenizer.decode(tokens)`.
 
-ASCII_ALPHABET: the default alphabet of CharacterTokenizer: printable ASCII, tab and newline. TEXT_FILE: the name of the
-file that read_text_info reads. PACKED_TEXT: the name of the schema of rows of tokens. Packing: "documents" or "concat",
-see TextInfo.
+ASCII_ALPHABET: the default alphabet of CharacterTokenizer: printable ASCII, tab and newline.
+TEXT_FILE: the name of the file that read_text_info reads. PACKED_TEXT: the name of the schema of
+rows of tokens. Packing: "documents" or "concat", see TextInfo.
 
-Needs neither TensorFlow nor JAX; a dataset with a tokenizer.json also needs the library `tokenizers`."""
+Needs neither TensorFlow nor JAX; a dataset with a tokenizer.json also needs the library
+`tokenizers`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,9 +51,10 @@ _END, _START, _UNKNOWN = 1, 2, 3  # 0 is padding
 class TextInfo:
     """How the text of a dataset became rows of tokens.
 
-    tokenizer: with which the text was encoded. sequence_length: tokens per row, with padding. packing: "documents"
-    fills rows with complete documents as far as possible; "concat" cuts them wherever a row ends. held_out: the
-    shares of the documents for validation and test, chosen by a hash of their text; None if the splits were given."""
+    tokenizer: with which the text was encoded. sequence_length: tokens per row, with padding.
+    packing: "documents" fills rows with complete documents as far as possible; "concat" cuts them
+    wherever a row ends. held_out: the shares of the documents for validation and test, chosen by a
+    hash of their text; None if the splits were given."""
 
     tokenizer: Tokenizer
     sequence_length: int
@@ -71,10 +74,15 @@ class TextInfo:
 
     def tokenizer_file(self) -> dict[str, bytes]:
         """Name -> content of tokenizer.json; empty for a tokenizer that has no file."""
-        return {TOKENIZER_FILE: self.tokenizer.content()} if isinstance(self.tokenizer, HuggingFaceTokenizer) else {}
+        return (
+            {TOKENIZER_FILE: self.tokenizer.content()}
+            if isinstance(self.tokenizer, HuggingFaceTokenizer)
+            else {}
+        )
 
     def files(self) -> dict[str, bytes]:
-        """Name -> content of the files to write next to the shards: text.json, and tokenizer.json if there is one."""
+        """Name -> content of the files to write next to the shards: text.json, and tokenizer.json
+        if there is one."""
         return {TEXT_FILE: sealed_line(self.fields()), **self.tokenizer_file()}
 
 
@@ -99,13 +107,15 @@ class TextFields:
     held_out: tuple[float, float] | None = None
 
     def info(self, file: JsonFile, directory: str) -> TextInfo:
-        """What they say. file: that has them. directory: of its tokenizer.json. Raises file.error."""
+        """What they say. file: that has them. directory: of its tokenizer.json. Raises
+        file.error."""
         tokenizer = _tokenizer(file, directory, self.tokenizer)
         return TextInfo(tokenizer, self.sequence_length, self.packing, self.held_out)
 
 
 def read_text_info(directory: str) -> TextInfo:
-    """How the text in a dataset directory, local or on gs://, became tokens. Raises OptionError without a text.json."""
+    """How the text in a dataset directory, local or on gs://, became tokens. Raises OptionError
+    without a text.json."""
     storage, path = open_storage(directory), join(directory, TEXT_FILE)
     if not storage.exists(path):
         raise OptionError(
@@ -123,12 +133,15 @@ def _tokenizer(file: JsonFile, directory: str, settings: _Settings) -> Tokenizer
         return CharacterTokenizer(settings.alphabet)
     if settings.digest is None or settings.start is None or settings.end is None:
         raise file.misfit(f"the settings of the tokenizer {settings.name!r} are incomplete.")
-    return HuggingFaceTokenizer(join(directory, TOKENIZER_FILE), settings.digest, settings.start, settings.end)
+    return HuggingFaceTokenizer(
+        join(directory, TOKENIZER_FILE), settings.digest, settings.start, settings.end
+    )
 
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """Every UTF-8 byte is a token: byte b is b + 3. 0 is padding, 1 the end of a document, 2 the start of a segment.
+    """Every UTF-8 byte is a token: byte b is b + 3. 0 is padding, 1 the end of a document, 2 the
+    start of a segment.
 
     name, vocabulary_size, start, end, unknown: see Tokenizer."""
 
@@ -142,7 +155,10 @@ class ByteTokenizer:
 
     def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """See Tokenizer."""
-        return [(tokens, np.arange(1, len(tokens) + 1, dtype=np.int32)) for tokens in self.encode_batch(texts)]
+        return [
+            (tokens, np.arange(1, len(tokens) + 1, dtype=np.int32))
+            for tokens in self.encode_batch(texts)
+        ]
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""
@@ -157,9 +173,9 @@ class ByteTokenizer:
 class CharacterTokenizer:
     """Every character of the alphabet is a token: the n-th is n + 4, counted from 0.
 
-    0 is padding, 1 the end of a document, 2 the start of a segment, 3 any character outside the alphabet.
-    name, start, end, unknown: see Tokenizer.
-    Raises OptionError if a character is repeated."""
+    0 is padding, 1 the end of a document, 2 the start of a segment, 3 any character outside the
+    alphabet. name, start, end, unknown: see Tokenizer. Raises OptionError if a character is
+    repeated."""
 
     alphabet: str = ASCII_ALPHABET
 
@@ -171,7 +187,9 @@ class CharacterTokenizer:
             raise OptionError("the alphabet is empty; it must have at least one character.")
         ((most, count),) = Counter(self.alphabet).most_common(1)
         if count > 1:
-            raise OptionError(f"the alphabet lists {most!r} {count} times. List each character once.")
+            raise OptionError(
+                f"the alphabet lists {most!r} {count} times. List each character once."
+            )
 
     @property
     def vocabulary_size(self) -> int:
@@ -197,11 +215,16 @@ class CharacterTokenizer:
 
     def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """See Tokenizer."""
-        return [(tokens, utf8_ends(text)) for tokens, text in zip(self.encode_batch(texts), texts, strict=True)]
+        return [
+            (tokens, utf8_ends(text))
+            for tokens, text in zip(self.encode_batch(texts), texts, strict=True)
+        ]
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""
-        shown = {_UNKNOWN: "\ufffd"} | {place + 4: character for place, character in enumerate(self.alphabet)}
+        shown = {_UNKNOWN: "\ufffd"} | {
+            place + 4: character for place, character in enumerate(self.alphabet)
+        }
         return "".join(shown.get(int(token), "") for token in tokens)
 
     def settings(self) -> Mapping[str, Any]:

@@ -1,4 +1,5 @@
-"""The interface of tokenizers, and those of Hugging Face's library `tokenizers`, from a tokenizer.json.
+"""The interface of tokenizers, and those of Hugging Face's library `tokenizers`, from a
+tokenizer.json.
 
 Conversion encodes with a tokenizer, training decodes with the same one."""
 
@@ -55,7 +56,8 @@ class Tokenizer(Protocol):
         ...
 
     def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each text its tokens and, int32 [tokens], how many of its UTF-8 bytes they represent up to each of them.
+        """For each text its tokens and, int32 [tokens], how many of its UTF-8 bytes they represent
+        up to each of them.
 
         The last token also represents what follows it. May take twice the time of encode_batch."""
         ...
@@ -72,14 +74,18 @@ class Tokenizer(Protocol):
 def utf8_ends(text: str) -> np.ndarray:
     """int32 [characters]: the number of UTF-8 bytes up to the end of each character."""
     codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    return np.cumsum(1 + (codes >= 0x80).astype(np.int32) + (codes >= 0x800) + (codes >= 0x10000), dtype=np.int32)
+    return np.cumsum(
+        1 + (codes >= 0x80).astype(np.int32) + (codes >= 0x800) + (codes >= 0x10000), dtype=np.int32
+    )
 
 
 @dataclass(frozen=True)
 class HuggingFaceTokenizer:
-    """The tokenizer in the file `path`, local or on gs://. digest: of the file, which is checked when it is loaded.
+    """The tokenizer in the file `path`, local or on gs://. digest: of the file, which is checked
+    when it is loaded.
 
-    name, start, end: see Tokenizer. Special tokens that occur as text in a document are encoded like other text."""
+    name, start, end: see Tokenizer. Special tokens that occur as text in a document are encoded
+    like other text."""
 
     path: str
     digest: str
@@ -93,7 +99,11 @@ class HuggingFaceTokenizer:
         """See Tokenizer."""
         model = _part(self.path, self.digest, "model")
         token = model.get("unk_token")
-        number = _loaded(self.path, self.digest).token_to_id(token) if isinstance(token, str) else model.get("unk_id")
+        number = (
+            _loaded(self.path, self.digest).token_to_id(token)
+            if isinstance(token, str)
+            else model.get("unk_id")
+        )
         return number if isinstance(number, int) else None
 
     @property
@@ -111,14 +121,18 @@ class HuggingFaceTokenizer:
         lengths = _bytes_of_tokens(self.path, self.digest)
         if lengths is None:
             return self._with_offsets(texts)
-        found = [(tokens, np.cumsum(lengths[tokens], dtype=np.int32)) for tokens in self.encode_batch(texts)]
+        found = [
+            (tokens, np.cumsum(lengths[tokens], dtype=np.int32))
+            for tokens in self.encode_batch(texts)
+        ]
         for number, (text, (_, ends)) in enumerate(zip(texts, found, strict=True)):
             if len(ends) and ends[-1] != len(text.encode()):  # a normalizer changed the text
                 found[number : number + 1] = self._with_offsets([text])
         return found
 
     def _with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """encode_with_ends for any tokenizer. Offsets take as long as the encoding, and 100 bytes per token."""
+        """encode_with_ends for any tokenizer. Offsets take as long as the encoding, and 100 bytes
+        per token."""
         encodings = self._encoded("encode_batch", texts)
         return [
             (np.array(encoding.ids, np.int32), _ends(text, encoding.offsets))
@@ -126,13 +140,21 @@ class HuggingFaceTokenizer:
         ]
 
     def _encoded(self, method: str, texts: Sequence[str]) -> Sequence[Any]:
-        with _explained(f"{self.path} cannot encode a text", " Repair the tokenizer, or give another."):
-            return getattr(_loaded(self.path, self.digest), method)(list(texts), add_special_tokens=False)
+        with _explained(
+            f"{self.path} cannot encode a text", " Repair the tokenizer, or give another."
+        ):
+            return getattr(_loaded(self.path, self.digest), method)(
+                list(texts), add_special_tokens=False
+            )
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""
-        with _explained(f"{self.path} cannot decode tokens", " Repair the tokenizer, or give another."):
-            return _loaded(self.path, self.digest).decode([int(token) for token in tokens], skip_special_tokens=True)
+        with _explained(
+            f"{self.path} cannot decode tokens", " Repair the tokenizer, or give another."
+        ):
+            return _loaded(self.path, self.digest).decode(
+                [int(token) for token in tokens], skip_special_tokens=True
+            )
 
     def settings(self) -> Mapping[str, Any]:
         """See Tokenizer."""
@@ -143,8 +165,11 @@ class HuggingFaceTokenizer:
         return _read(self.path, self.digest)
 
 
-def open_hugging_face(path: str, start: str | None = None, end: str | None = None) -> HuggingFaceTokenizer:
-    """The tokenizer of a tokenizer.json. start, end: its tokens for these roles; None finds those of known tokenizers.
+def open_hugging_face(
+    path: str, start: str | None = None, end: str | None = None
+) -> HuggingFaceTokenizer:
+    """The tokenizer of a tokenizer.json. start, end: its tokens for these roles; None finds those
+    of known tokenizers.
 
     Raises OptionError if the file is no tokenizer, or has no such token."""
     content = open_storage(path).read(path)
@@ -152,7 +177,8 @@ def open_hugging_face(path: str, start: str | None = None, end: str | None = Non
     loaded = _loaded(path, digest)
     if dropout := _part(path, digest, "model").get("dropout"):
         raise OptionError(
-            f"{path} has a dropout of {dropout}: a text would have other tokens every time. Set it to null in the file."
+            f"{path} has a dropout of {dropout}: a text would have other tokens every time. Set it "
+            "to null in the file."
         )
     roles = (
         _role(loaded, path, f"--{role}-token", given, known)
@@ -163,9 +189,11 @@ def open_hugging_face(path: str, start: str | None = None, end: str | None = Non
 
 @functools.lru_cache(4)
 def _bytes_of_tokens(path: str, digest: str) -> np.ndarray | None:
-    """int32 [vocabulary]: bytes of each token, for tokenizers whose tokens are sequences of bytes; else None.
+    """int32 [vocabulary]: bytes of each token, for tokenizers whose tokens are sequences of bytes;
+    else None.
 
-    Each character of such a token represents one byte, as in the tokenizers of GPT-2 and Llama 3."""
+    Each character of such a token represents one byte, as in the tokenizers of GPT-2 and Llama
+    3."""
     if _part(path, digest, "decoder").get("type") != "ByteLevel":
         return None
     vocabulary = _loaded(path, digest).get_vocab()
@@ -181,7 +209,8 @@ def _part(path: str, digest: str, name: str) -> Mapping[str, Any]:
 
 
 def _ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Bytes up to the end of each token; of tokens that share a character, the first has all its bytes.
+    """Bytes up to the end of each token; of tokens that share a character, the first has all its
+    bytes.
 
     offsets: of the tokens, in characters of the text."""
     ends = np.append(np.int32(0), utf8_ends(text))[np.array(offsets, np.int64).reshape(-1, 2)[:, 1]]
@@ -194,8 +223,12 @@ def _role(loaded: Any, path: str, option: str, given: str | None, known: Sequenc
         if (number := loaded.token_to_id(token)) is not None:
             return number
     if given is None:
-        raise OptionError(f"{path} has none of the tokens {', '.join(known)}. Give one of its own as {option}.")
-    raise OptionError(f"{option}={given}: {path} has no such token.{did_you_mean(given, loaded.get_vocab())}")
+        raise OptionError(
+            f"{path} has none of the tokens {', '.join(known)}. Give one of its own as {option}."
+        )
+    raise OptionError(
+        f"{option}={given}: {path} has no such token.{did_you_mean(given, loaded.get_vocab())}"
+    )
 
 
 @functools.lru_cache(4)
@@ -203,9 +236,14 @@ def _loaded(path: str, digest: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as e:
-        raise InfeedError(f"{path} needs the library tokenizers. Install it: {how_to_install('text')}.") from e
+        raise InfeedError(
+            f"{path} needs the library tokenizers. Install it: {how_to_install('text')}."
+        ) from e
     content = _read(path, digest)
-    with _explained(f"{path} is not a tokenizer.json of Hugging Face's tokenizers"), quiet_libraries():
+    with (
+        _explained(f"{path} is not a tokenizer.json of Hugging Face's tokenizers"),
+        quiet_libraries(),
+    ):
         loaded = Tokenizer.from_str(content.decode())
     loaded.no_truncation()
     loaded.no_padding()
@@ -215,7 +253,8 @@ def _loaded(path: str, digest: str) -> Any:
 
 @contextlib.contextmanager
 def _explained(problem: str, remedy: str = "") -> Iterator[None]:
-    """OptionError for the library's errors: plain Exceptions, and panics in Rust, which are only BaseExceptions."""
+    """OptionError for the library's errors: plain Exceptions, and panics in Rust, which are only
+    BaseExceptions."""
     try:
         yield
     except (InfeedError, KeyboardInterrupt, SystemExit):
@@ -228,5 +267,7 @@ def _read(path: str, digest: str) -> bytes:
     content = open_storage(path).read(path)
     found = hashlib.blake2b(content, digest_size=16).hexdigest()
     if found != digest:
-        raise OptionError(f"{path} has changed: its digest is {found}; expected {digest}. Restore it.")
+        raise OptionError(
+            f"{path} has changed: its digest is {found}; expected {digest}. Restore it."
+        )
     return content

@@ -1,7 +1,7 @@
 """Errors in a user's own code: tracebacks and lines that show only the user's frames.
 
-JAX, flax and our own code call a loss function through eighty lines of frames, of which a person needs two. Stdlib
-only."""
+JAX, flax and our own code call a loss function through eighty lines of frames, of which a person
+needs two. Stdlib only."""
 
 import os
 import traceback
@@ -9,17 +9,22 @@ from types import TracebackType
 
 from pipeline.errors import InfeedError, keeps_all_frames, only, printable, user_frames
 
-JAX_NOTE = "-----"  # starts the note that JAX adds to an error in a program, about its own stack frames
+JAX_NOTE = (
+    "-----"  # starts the note that JAX adds to an error in a program, about its own stack frames
+)
 SHORTENED = "Only your own frames are shown. JAX_TRACEBACK_FILTERING=off shows all."
 MAX_CHARACTERS, MAX_CODE = 600, 150  # of an error and of a line of code, on one line
 
 
 def source_lines(error: BaseException) -> list[str]:
-    """The user's frames, one per line: `model.py:12, in loss: logits = model(batch["image"])`; and a syntax error's."""
+    """The user's frames, one per line: `model.py:12, in loss: logits = model(batch["image"])`; and
+    a syntax error's."""
     lines = []
     for entry in user_frames(error.__traceback__):
         (frame,) = traceback.extract_tb(entry, limit=1)
-        lines.append(f"  {_near(frame.filename)}:{frame.lineno}, in {frame.name}: {_short(frame.line)}")
+        lines.append(
+            f"  {_near(frame.filename)}:{frame.lineno}, in {frame.name}: {_short(frame.line)}"
+        )
     if isinstance(error, SyntaxError) and error.filename:
         lines.append(f"  {_near(error.filename)}:{error.lineno}: {_short(error.text)}")
     return lines
@@ -31,7 +36,9 @@ def described(error: BaseException) -> str:
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS]} ..."
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return printable(" ".join([said, *(f"({note})" for note in notes_of(error) if note != SHORTENED)]))
+    return printable(
+        " ".join([said, *(f"({note})" for note in notes_of(error) if note != SHORTENED)])
+    )
 
 
 def notes_of(error: BaseException) -> list[str]:
@@ -42,19 +49,24 @@ def notes_of(error: BaseException) -> list[str]:
 class ShortErrors:
     """A context in which errors leave with a short traceback: only the user's frames.
 
-    An InfeedError may have none. Any other error without a frame of the user's is left as it is: the mistake may be
-    ours."""
+    An InfeedError may have none. Any other error without a frame of the user's is left as it is:
+    the mistake may be ours."""
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if not isinstance(error, Exception) or trace is None or keeps_all_frames():
             return
         users = user_frames(trace)
         if not users and not isinstance(error, InfeedError):
             return
         error.__traceback__ = only(users)
-        error.__notes__ = [*notes_of(error), *([] if isinstance(error, InfeedError) else [SHORTENED])]
+        error.__notes__ = [
+            *notes_of(error),
+            *([] if isinstance(error, InfeedError) else [SHORTENED]),
+        ]
 
 
 def _short(code: str | None) -> str:

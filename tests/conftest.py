@@ -34,7 +34,9 @@ from pipeline.storage.schemes import open_storage
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 XLA_FLAGS += " --xla_cpu_parallel_codegen_split_count=1"  # up to 32 LLVM modules cost a seventh of a short training
 if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
-    XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"  # newer ones do not know it, and end the process
+    XLA_FLAGS += (
+        " --xla_cpu_use_fusion_emitters=false"  # newer ones do not know it, and end the process
+    )
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 # XLA's threads: on two cores, an all-reduce of four virtual devices hangs without some to spare.
 os.environ.setdefault("NPROC", "16")
@@ -51,7 +53,9 @@ RAW_DATA = {
     "tfrecord compressed": lambda directory: write_tfrecords(directory, gzip.compress),
     "imagenet tars": lambda directory: imagenet_with_a_bad_image(directory).write(),
     "imagenet folders": lambda directory: imagenet_with_a_bad_image(directory).write_folders(),
-    "image folder by split": lambda directory: RawImageFolder(directory).write("train").write("val"),
+    "image folder by split": lambda directory: (
+        RawImageFolder(directory).write("train").write("val")
+    ),
     "image folder archives": lambda directory: RawImageFolder(directory).write_archives(),
     "image folder": lambda directory: RawImageFolder(directory).write(),
     "idx": lambda directory: RawMnist(directory).write(),
@@ -71,7 +75,9 @@ COMPLETE = "python -m pytest -n 3 --dist loadfile -m ''"
 
 def pytest_collection_modifyitems(items):
     """Files with long tests first: what begins last must not be what ends last."""
-    long = {item.path for item in items if item.get_closest_marker("slow") or "e2e" in item.path.parts}
+    long = {
+        item.path for item in items if item.get_closest_marker("slow") or "e2e" in item.path.parts
+    }
     items.sort(key=lambda item: item.path not in long)
 
 
@@ -112,10 +118,18 @@ def pytest_sessionstart(session):
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         cache = shared_cache(f"{directory}/compiled")
         # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
-        kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
+        }
         kept.pop("XLA_FLAGS")
-        here = {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}
-        os.environ["FORK_SERVER"] = f"{directory}/forks"  # xdist starts its workers with this environment
+        here = {
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONUNBUFFERED": "1",
+            "JAX_PLATFORMS": "cpu",
+        }
+        os.environ["FORK_SERVER"] = (
+            f"{directory}/forks"  # xdist starts its workers with this environment
+        )
         stack.enter_context(forks.serving(os.environ["FORK_SERVER"], kept | here | cache))
     else:
         keep_programs(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -147,7 +161,9 @@ def run_forked(fork_server, tmp_path):
     numbers = itertools.count()
 
     def run(command, timeout, env=None):
-        return fork_server.run(command, tmp_path / f"printed-{next(numbers)}", env or os.environ, timeout)
+        return fork_server.run(
+            command, tmp_path / f"printed-{next(numbers)}", env or os.environ, timeout
+        )
 
     return run
 
@@ -229,9 +245,16 @@ def shard_digests():
 
     def digests(directory):
         storage = open_storage(str(directory))
-        names = [name for name in storage.list(str(directory)) if "-of-" in name or name == "manifest.json"]
+        names = [
+            name
+            for name in storage.list(str(directory))
+            if "-of-" in name or name == "manifest.json"
+        ]
         names += [f"_index/{name}" for name in storage.list(f"{directory}/_index")]
-        return {name: hashlib.sha256(storage.read(f"{directory}/{name}")).hexdigest() for name in sorted(names)}
+        return {
+            name: hashlib.sha256(storage.read(f"{directory}/{name}")).hexdigest()
+            for name in sorted(names)
+        }
 
     return digests
 
@@ -276,5 +299,7 @@ def open_bucket(gcs_server):
 @pytest.fixture
 def bucket(open_bucket, request):
     """ "gs://name" of a new bucket of the test's own."""
-    with open_bucket(f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}") as opened:
+    with open_bucket(
+        f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
+    ) as opened:
         yield opened

@@ -17,7 +17,9 @@ def test_every_file_and_package_that_the_page_names_exists():
             continue
         stem, braces, rest = named.partition("{")
         several = (
-            [stem + one + rest.partition("}")[2] for one in rest.partition("}")[0].split(",")] if braces else [named]
+            [stem + one + rest.partition("}")[2] for one in rest.partition("}")[0].split(",")]
+            if braces
+            else [named]
         )
         for path in several:
             folders = (ROOT, *(ROOT / folder for folder in (*PACKAGES, "tests")))
@@ -36,7 +38,10 @@ def test_architecture_lists_every_package(package):
 def test_where_to_change_what_names_symbols_that_exist():
     _, _, table = PAGE.partition("## Where to change what")
     places = re.findall(r"`([\w/.]+):([\w.]+)`", table.partition("\n## ")[0])
-    assert len({line for line in table.partition("\n## ")[0].splitlines() if line.startswith("| ")}) >= 12
+    assert (
+        len({line for line in table.partition("\n## ")[0].splitlines() if line.startswith("| ")})
+        >= 12
+    )
     for path, symbol in places:
         node = ast.parse((ROOT / path).read_text())
         for name in symbol.split("."):
@@ -47,19 +52,38 @@ def test_where_to_change_what_names_symbols_that_exist():
 
 def test_hosts_talk_through_the_exchange_only():
     outside = [path for path in (ROOT / "trainer").rglob("*.py") if path.parent.name != "hosts"]
-    seen = [str(path) for path in outside if re.search(r"hosts\.store|open_store", path.read_text())]
+    seen = [
+        str(path) for path in outside if re.search(r"hosts\.store|open_store", path.read_text())
+    ]
     assert seen == [], "use the exchange instead of the store behind it"
 
 
 def test_every_link_of_a_page_leads_to_a_file():
-    pages = [page for page in ROOT.rglob("*.md") if not any(part[0] == "." for part in page.relative_to(ROOT).parts)]
+    pages = [
+        page
+        for page in ROOT.rglob("*.md")
+        if not any(part[0] == "." for part in page.relative_to(ROOT).parts)
+    ]
     prose = {page: re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL) for page in pages}
-    links = [(page, link) for page, text in prose.items() for link in re.findall(r"\]\(([\w./-]+)[)#]", text)]
+    links = [
+        (page, link)
+        for page, text in prose.items()
+        for link in re.findall(r"\]\(([\w./-]+)[)#]", text)
+    ]
     assert [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_readme_names_the_key_features():
     text = (ROOT / "README.md").read_text()
-    for word in ("imagenet_to_gcs", "TPU", "tf.data", "padded", "_mask", "Task", "optax", "iterations_per_loop"):
+    for word in (
+        "imagenet_to_gcs",
+        "TPU",
+        "tf.data",
+        "padded",
+        "_mask",
+        "Task",
+        "optax",
+        "iterations_per_loop",
+    ):
         assert word in text.partition("## Your own data")[0], word
     assert len([path for path in ROOT.iterdir() if path.is_file() and path.name[0] != "."]) <= 9

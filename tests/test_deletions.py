@@ -10,7 +10,17 @@ from deletion_places import PLACES, Proof
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("infeed", "beam_jobs", "converters", "pipeline", "trainer")
 # Methods and functions that remove or replace. Others of the same name are below, in OTHERS.
-REMOVING = {"delete", "rename", "rmdir", "rmtree", "sweep", "truncate", "ftruncate", "unlink", "removedirs"}
+REMOVING = {
+    "delete",
+    "rename",
+    "rmdir",
+    "rmtree",
+    "sweep",
+    "truncate",
+    "ftruncate",
+    "unlink",
+    "removedirs",
+}
 WRITING = {"publish", "write_bytes", "write_text"}
 MODES = {"w", "wb", "wt", "w+", "w+b", "a", "ab", "r+", "r+b", "rb+"}
 OTHERS = {
@@ -38,9 +48,13 @@ def places_of(source: str) -> Iterator[str]:
 
 
 def removes(node: ast.AST) -> bool:
-    if isinstance(node, ast.Attribute):  # also where the method is handed on: in_parallel(storage.delete, paths)
+    if isinstance(
+        node, ast.Attribute
+    ):  # also where the method is handed on: in_parallel(storage.delete, paths)
         of_os = isinstance(node.value, ast.Name) and node.value.id in ("os", "shutil")
-        return node.attr in REMOVING | WRITING or (of_os and node.attr in ("remove", "replace", "move", "renames"))
+        return node.attr in REMOVING | WRITING or (
+            of_os and node.attr in ("remove", "replace", "move", "renames")
+        )
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
@@ -49,33 +63,55 @@ def removes(node: ast.AST) -> bool:
         return True
     if name == "open":
         return any(isinstance(value, ast.Constant) and value.value in MODES for value in arguments)
-    of_path = name == "replace" and len(node.args) == 1 and not node.keywords  # str.replace has two arguments
+    of_path = (
+        name == "replace" and len(node.args) == 1 and not node.keywords
+    )  # str.replace has two arguments
     of_storage = name == "update" and len(node.args) == 2
-    return isinstance(node.func, ast.Attribute) and (of_path or of_storage) and not of_a_library(node.func.value)
+    return (
+        isinstance(node.func, ast.Attribute)
+        and (of_path or of_storage)
+        and not of_a_library(node.func.value)
+    )
 
 
 def of_a_library(value: ast.expr) -> bool:
     """jax.config.update, optimizer.update, and `replace` of an nnx variable."""
-    return ast.unparse(value) in ("jax.config", "task.optimizer", "variable", "leaf", "self._progress")
+    return ast.unparse(value) in (
+        "jax.config",
+        "task.optimizer",
+        "variable",
+        "leaf",
+        "self._progress",
+    )
 
 
 @pytest.fixture(scope="module")
 def found() -> set[str]:
     files = (file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-    return {f"{file.relative_to(ROOT)}:{name}" for file in files for name in places_of(file.read_text("utf-8"))}
+    return {
+        f"{file.relative_to(ROOT)}:{name}"
+        for file in files
+        for name in places_of(file.read_text("utf-8"))
+    }
 
 
 def test_every_place_that_removes_or_replaces_has_a_row(found):
     missing = sorted(found - PLACES.keys() - OTHERS.keys())
-    assert not missing, f"{missing}: how does it know that what it touches is ours? Add a row to deletion_places.py."
+    assert not missing, (
+        f"{missing}: how does it know that what it touches is ours? Add a row to deletion_places.py."
+    )
 
 
 def test_every_row_names_a_place_that_exists(found):
     assert sorted((PLACES.keys() | OTHERS.keys()) - found) == []
 
 
-@pytest.mark.parametrize("proof", list(dict.fromkeys(PLACES.values())), ids=lambda proof: proof.ours[:30])
+@pytest.mark.parametrize(
+    "proof", list(dict.fromkeys(PLACES.values())), ids=lambda proof: proof.ours[:30]
+)
 def test_every_kind_of_proof_names_tests_that_exist(proof: Proof):
     for test in proof.shown_by:
         file, _, name = test.partition("::")
-        assert f"def {name}" in (ROOT / file).read_text("utf-8") if name else (ROOT / file).exists(), test
+        assert (
+            f"def {name}" in (ROOT / file).read_text("utf-8") if name else (ROOT / file).exists()
+        ), test

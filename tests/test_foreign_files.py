@@ -27,15 +27,65 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 FLAGS = ("--num-train-shards=3", "--num-validation-shards=2")
 ABOUT = {"origin": {}, "signatures": {}, "verified": {}}
 OF_A_DATASET = (
-    *("manifest.json", "features.json", "dataset_info.json", "image-class-label.labels.txt", "text.json", "_dali"),
-    *("_index", "_index/train.npy", "_index/validation.npy", "_rejects", "_rejects/train.jsonl", "_summary/train.json"),
-    *("_scratch", "_scratch/train.csv", "_scratch/train.0-0", "_scratch/train.jsonl", "_shards/notes", "_shards/train"),
-    *("train", "train.csv", "train-00000-of-00003", "train-00007-of-00009", "validation-00001-of-00002", "notes/2023"),
+    *(
+        "manifest.json",
+        "features.json",
+        "dataset_info.json",
+        "image-class-label.labels.txt",
+        "text.json",
+        "_dali",
+    ),
+    *(
+        "_index",
+        "_index/train.npy",
+        "_index/validation.npy",
+        "_rejects",
+        "_rejects/train.jsonl",
+        "_summary/train.json",
+    ),
+    *(
+        "_scratch",
+        "_scratch/train.csv",
+        "_scratch/train.0-0",
+        "_scratch/train.jsonl",
+        "_shards/notes",
+        "_shards/train",
+    ),
+    *(
+        "train",
+        "train.csv",
+        "train-00000-of-00003",
+        "train-00007-of-00009",
+        "validation-00001-of-00002",
+        "notes/2023",
+    ),
 )
-OF_A_MODEL = "saved_model.pb", "fingerprint.pb", "variables/variables.index", "variables/variables.data-00000-of-00001"
+OF_A_MODEL = (
+    "saved_model.pb",
+    "fingerprint.pb",
+    "variables/variables.index",
+    "variables/variables.data-00000-of-00001",
+)
 OF_EXPORTS = (
-    *("0", "7", "07", "2023", "2023/a", "1000", "1000/notes", "1000/variables/more", "2000/assets", "latest", "lock"),
-    *("2000/assets/vocab", "2000/assets.extra/tf_serving_warmup_requests", "1700000000", ".unpublished-abcdefgh"),
+    *(
+        "0",
+        "7",
+        "07",
+        "2023",
+        "2023/a",
+        "1000",
+        "1000/notes",
+        "1000/variables/more",
+        "2000/assets",
+        "latest",
+        "lock",
+    ),
+    *(
+        "2000/assets/vocab",
+        "2000/assets.extra/tf_serving_warmup_requests",
+        "1700000000",
+        ".unpublished-abcdefgh",
+    ),
     *(".unpublished-abcdefgh/lock", "9/saved_model.pb", "9/assets.extra/infeed.json"),
 )
 
@@ -104,8 +154,16 @@ def export(made: Path, out: Path) -> None:
 COMMANDS = {
     "a first conversion": (None, OF_A_DATASET, convert),
     "a finished conversion again": ("out", OF_A_DATASET, convert),
-    "a conversion with other options": ("out", OF_A_DATASET, lambda made, out: convert(made, out, "--seed=7")),
-    "--overwrite": ("out", OF_A_DATASET, lambda made, out: convert(made, out, "--seed=7", "--overwrite")),
+    "a conversion with other options": (
+        "out",
+        OF_A_DATASET,
+        lambda made, out: convert(made, out, "--seed=7"),
+    ),
+    "--overwrite": (
+        "out",
+        OF_A_DATASET,
+        lambda made, out: convert(made, out, "--seed=7", "--overwrite"),
+    ),
     "packed text": (None, OF_A_DATASET, convert_text),
     "an index": ("records", OF_A_DATASET, lambda made, out: index.main([str(out)])),
     "--write-sidecars": ("out", OF_A_DATASET, repair),
@@ -169,7 +227,9 @@ def test_a_page_replaces_only_a_page(place, request, tmp_path):
     path = f"{tmp_path if place == 'disk' else request.getfixturevalue('bucket')}/page.html"
     with open_storage(path).publish(path) as sink:
         sink.write(b"<!doctype html>\n<title>My thesis</title>\n" + b"x" * 10_000)
-    with pytest.raises(OptionError, match="exists and is not a page of infeed. Give another name, or move the file"):
+    with pytest.raises(
+        OptionError, match="exists and is not a page of infeed. Give another name, or move the file"
+    ):
         check_page(path)
     open_storage(path).delete(path)
     write_page(path, Page("A title", "A lead."))
@@ -183,7 +243,9 @@ def test_an_index_for_dali_replaces_only_such_an_index(made, tmp_path):
     paths = write_dali_index(str(tmp_path), entry, split_index)
     write_dali_index(str(tmp_path), entry, split_index)
     Path(paths[1]).write_text("notes")
-    with pytest.raises(OptionError, match=r"train-00001-of-00003\.idx exists and is not an index for DALI"):
+    with pytest.raises(
+        OptionError, match=r"train-00001-of-00003\.idx exists and is not an index for DALI"
+    ):
         write_dali_index(str(tmp_path), entry, split_index)
 
 
@@ -205,11 +267,14 @@ def test_a_manifest_names_files_of_its_own_directory_only(name, made, tmp_path):
     page["splits"]["train"]["shards"][0]["file"] = name
     (directory / "manifest.json").write_text(json.dumps(page))
     with pytest.raises(
-        ManifestError, match=r"shards\[0\]\.file is .*: expected the name of a file that is written here"
+        ManifestError,
+        match=r"shards\[0\]\.file is .*: expected the name of a file that is written here",
     ):
         read_manifest(str(directory))
     before.pop(str(directory / "manifest.json"))
-    assert {path: there for path, there in seen(sorted(tmp_path.rglob("*"))).items() if path in before} == before
+    assert {
+        path: there for path, there in seen(sorted(tmp_path.rglob("*"))).items() if path in before
+    } == before
 
 
 def test_a_claim_names_files_of_its_own_directory_only(made, tmp_path):
@@ -219,7 +284,11 @@ def test_a_claim_names_files_of_its_own_directory_only(made, tmp_path):
     (tmp_path / "victim-00000-of-00003").write_bytes(b"mine")
     claim = tmp_path / "out/_shards/train.plan.json"
     (tmp_path / "out/thesis.txt").write_bytes(b"mine")
-    for changes in ({"files": "../victim-{SHARD_X_OF_Y}"}, {"files": "thesis.txt"}, {"num_shards": 10**11}):
+    for changes in (
+        {"files": "../victim-{SHARD_X_OF_Y}"},
+        {"files": "thesis.txt"},
+        {"num_shards": 10**11},
+    ):
         fields = json.loads((made / "out/_shards/train.plan.json").read_bytes()) | changes
         fields.pop("checksum")
         claim.write_bytes(sealed_line(fields))

@@ -39,7 +39,10 @@ os.dup2(writer, 1)
 sys.stdout.reconfigure(line_buffering=False, write_through=False)
 """
 # runpy warns of modules that tests of this process have imported before.
-pytestmark = [pytest.mark.filterwarnings("ignore:.*found in sys.modules"), pytest.mark.usefixtures("without_beam")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*found in sys.modules"),
+    pytest.mark.usefixtures("without_beam"),
+]
 
 
 @pytest.fixture
@@ -81,7 +84,9 @@ def text(directory):
         (directory / f"books/{number}.txt").write_text(f"Chapter {number}. " * 40)
     (directory / "reviews").mkdir()
     (directory / "reviews/train.csv").write_text("text,stars\nGood,5\nBad,1\n")
-    Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2}, "?")).save(str(directory / "tokenizer.json"))
+    Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2}, "?")).save(
+        str(directory / "tokenizer.json")
+    )
 
 
 def idx(directory):
@@ -90,7 +95,9 @@ def idx(directory):
         raw.labels["train"] %= 10
         raw.write()
         for path in [*raw.directory.glob("*ubyte*")]:
-            path.rename(path.with_name(prefix + path.name.replace("t10k", "test" if prefix else "t10k")))
+            path.rename(
+                path.with_name(prefix + path.name.replace("t10k", "test" if prefix else "t10k"))
+            )
 
 
 def cifar(directory):
@@ -116,7 +123,14 @@ def shards(tmp_path_factory):
 @pytest.fixture
 def work(tmp_path, monkeypatch, shards):
     """work(words): changes to a directory with all that the examples of a command name."""
-    write = {"imagenet": imagenet, "images": images, "table": tables, "text": text, "idx": idx, "cifar": cifar}
+    write = {
+        "imagenet": imagenet,
+        "images": images,
+        "table": tables,
+        "text": text,
+        "idx": idx,
+        "cifar": cifar,
+    }
 
     def change(words):
         monkeypatch.chdir(tmp_path)
@@ -142,11 +156,15 @@ def examples_of(shown):
     assert len(lines) == 4, lines
     assert lines[2] == "", lines
     assert lines[3].startswith("see also: infeed "), lines
-    return [shlex.split(line) for line in lines[:2]], lines[3].removeprefix("see also: ").split(", ")
+    return [shlex.split(line) for line in lines[:2]], lines[3].removeprefix("see also: ").split(
+        ", "
+    )
 
 
 @pytest.mark.parametrize("words", [words for words in PURPOSES if words not in NEED_A_TRAINING])
-def test_the_help_of_a_command_says_its_purpose_first_and_both_of_its_examples_work(infeed, work, words):
+def test_the_help_of_a_command_says_its_purpose_first_and_both_of_its_examples_work(
+    infeed, work, words
+):
     status, shown, _ = infeed(*words.split(), "--help")
     assert status == 0
     assert shown.startswith(f"usage: infeed {words}")
@@ -193,9 +211,13 @@ def train_help():
     return shown
 
 
-def test_the_help_of_the_trainer_and_of_its_tools_ends_with_examples_that_ci_runs(train_help, infeed):
+def test_the_help_of_the_trainer_and_of_its_tools_ends_with_examples_that_ci_runs(
+    train_help, infeed
+):
     """`.ci/run` runs them: a training takes ten seconds of CPU time."""
-    of_recipes = [example for recipe in RECIPES for example in examples_of(train_help(recipe, "--help"))[0]]
+    of_recipes = [
+        example for recipe in RECIPES for example in examples_of(train_help(recipe, "--help"))[0]
+    ]
     assert all(example[:2] == ["infeed", "train"] for example in of_recipes)
     assert all(example in of_recipes for example in examples_of(train_help("--help"))[0])
     for words in NEED_A_TRAINING[1:]:
@@ -205,9 +227,13 @@ def test_the_help_of_the_trainer_and_of_its_tools_ends_with_examples_that_ci_run
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_the_help_of_a_recipe_shows_what_people_use_and_names_the_help_that_shows_all(train_help, recipe):
+def test_the_help_of_a_recipe_shows_what_people_use_and_names_the_help_that_shows_all(
+    train_help, recipe
+):
     shown, everything = (train_help(recipe, each) for each in ("--help", "--help-all"))
-    flags, every = ({*re.findall(r"^[│ ] (--[a-z0-9-]+)", text, re.MULTILINE)} for text in (shown, everything))
+    flags, every = (
+        {*re.findall(r"^[│ ] (--[a-z0-9-]+)", text, re.MULTILINE)} for text in (shown, everything)
+    )
     assert {"--data-dir", "--workdir", "--max-steps", "--learning-rate", "--mode"} <= flags <= every
     assert len(flags) <= 30
     assert 60 < len(every) <= 82  # with -h and a rule
@@ -224,8 +250,13 @@ def test_flags_of_recipes_are_described_in_sentences_that_only_the_width_breaks(
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "digits", "--help"], ["describe", "."]])
-def test_a_command_whose_output_is_closed_exits_with_141_and_no_traceback(run_forked, shards, words):
-    assert run_forked(["-c", NOT_READ + IN, str(shards / "shards"), *words], timeout=60) == (141, "")
+def test_a_command_whose_output_is_closed_exits_with_141_and_no_traceback(
+    run_forked, shards, words
+):
+    assert run_forked(["-c", NOT_READ + IN, str(shards / "shards"), *words], timeout=60) == (
+        141,
+        "",
+    )
 
 
 def test_a_terminal_that_knows_only_ascii_gets_question_marks_rather_than_a_traceback(shards):

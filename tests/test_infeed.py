@@ -42,12 +42,20 @@ def test_errors_name_a_command_as_the_user_started_it(infeed, monkeypatch, capsy
     )
 
 
-def test_a_remedy_names_a_command_as_the_user_started_this_one(infeed, tmp_path, monkeypatch, capsys):
+def test_a_remedy_names_a_command_as_the_user_started_this_one(
+    infeed, tmp_path, monkeypatch, capsys
+):
     status, _, failed = infeed("verify", str(tmp_path / "nowhere"))
-    assert (status, failed.endswith("Give the output of a conversion or of infeed index.\n")) == (2, True)
+    assert (status, failed.endswith("Give the output of a conversion or of infeed index.\n")) == (
+        2,
+        True,
+    )
     monkeypatch.setattr(program, "_by_infeed", True)
     text = "Run python -m trainer images. Or python -m converters.table_to_gcs; not python -m http.server"
-    assert program.as_started(text) == "Run infeed train images. Or infeed convert table; not python -m http.server"
+    assert (
+        program.as_started(text)
+        == "Run infeed train images. Or infeed convert table; not python -m http.server"
+    )
 
 
 STARTED_BY_US = ("guard.py", "service.py", "serving_process.py")
@@ -71,7 +79,9 @@ def test_the_version_is_that_of_the_package(infeed):
 
 def test_the_users_own_files_replace_none_of_our_modules(tmp_path):
     for name in ("pipeline", "trainer", "converters", "beam_jobs"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a file of the user was imported')")
+        (tmp_path / f"{name}.py").write_text(
+            "raise RuntimeError('a file of the user was imported')"
+        )
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin/infeed"
     script.write_text(SCRIPT)
@@ -83,13 +93,21 @@ def test_the_users_own_files_replace_none_of_our_modules(tmp_path):
 
     shown = run(str(script), "verify", "--help")
     assert (shown.returncode, shown.stdout[:20]) == (0, "usage: infeed verify"), shown.stderr
-    assert "a file of the user was imported" in run("-m", "pipeline.commands.verify", "--help").stderr
+    assert (
+        "a file of the user was imported" in run("-m", "pipeline.commands.verify", "--help").stderr
+    )
 
 
 def test_every_name_of_the_package_is_there_for_programs_and_for_type_checkers():
-    (block,) = [node for node in ast.parse(Path(front_door.__file__).read_text()).body if isinstance(node, ast.If)]
+    (block,) = [
+        node
+        for node in ast.parse(Path(front_door.__file__).read_text()).body
+        if isinstance(node, ast.If)
+    ]
     for_checkers = {
-        alias.asname: f"{each.module}.{alias.name}" for each in block.body for alias in cast(ast.ImportFrom, each).names
+        alias.asname: f"{each.module}.{alias.name}"
+        for each in block.body
+        for alias in cast(ast.ImportFrom, each).names
     }
     assert for_checkers.keys() == {*dir(front_door)}
     for name, path in for_checkers.items():
@@ -98,8 +116,12 @@ def test_every_name_of_the_package_is_there_for_programs_and_for_type_checkers()
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    program = "import infeed, sys; sys.exit(str({'jax', 'numpy', 'tensorflow', 'rich'} & {*sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT, capture_output=True, text=True)
+    program = (
+        "import infeed, sys; sys.exit(str({'jax', 'numpy', 'tensorflow', 'rich'} & {*sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, cwd=ROOT, capture_output=True, text=True
+    )
     assert done.stderr == "set()\n"
 
 
@@ -113,6 +135,11 @@ def test_a_file_of_the_users_that_stands_in_front_of_a_package_is_named(tmp_path
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     if path.suffix:
-        assert f"`import {path.relative_to(tmp_path).parts[0].removesuffix('.py')}` finds {path}. Rename" in done.stderr
+        assert (
+            f"`import {path.relative_to(tmp_path).parts[0].removesuffix('.py')}` finds {path}. Rename"
+            in done.stderr
+        )
     else:
-        assert done.returncode == 0, done.stderr  # Python prefers a package to a directory without an __init__.py
+        assert done.returncode == 0, (
+            done.stderr
+        )  # Python prefers a package to a directory without an __init__.py

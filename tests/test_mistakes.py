@@ -160,29 +160,59 @@ def task(**given):
 
 
 IN_PYTHON = {
-    "a directory that is not there": (lambda: open_dataset("nowhere"), r"there is no such directory"),
-    "a split": (lambda: open_dataset("shards", "tain"), r"no split 'tain'\. Did you mean 'train'\?"),
+    "a directory that is not there": (
+        lambda: open_dataset("nowhere"),
+        r"there is no such directory",
+    ),
+    "a split": (
+        lambda: open_dataset("shards", "tain"),
+        r"no split 'tain'\. Did you mean 'train'\?",
+    ),
     "a part of a split": (lambda: open_dataset("shards", "train[:50%"), r"train\[:50%"),
-    "a key": (lambda: train_dataset("shards", global_batch=2, keys=["image/label"]), r"Did you mean 'image/\w+"),
-    "an op's key": (lambda: train_dataset("shards", global_batch=2, ops=[DecodeJpeg("jpeg")]), r"'jpeg'.* Known: "),
+    "a key": (
+        lambda: train_dataset("shards", global_batch=2, keys=["image/label"]),
+        r"Did you mean 'image/\w+",
+    ),
+    "an op's key": (
+        lambda: train_dataset("shards", global_batch=2, ops=[DecodeJpeg("jpeg")]),
+        r"'jpeg'.* Known: ",
+    ),
     "a batch of nothing": (lambda: train_dataset("shards", global_batch=0), r"global_batch=0"),
-    "a batch for three hosts": (lambda: train_dataset("shards", global_batch=4, hosts=Hosts(0, 3)), r"4 .*3 hosts"),
-    "more rows than records": (lambda: train_dataset("shards", global_batch=10**6), r"1000000|1,000,000"),
+    "a batch for three hosts": (
+        lambda: train_dataset("shards", global_batch=4, hosts=Hosts(0, 3)),
+        r"4 .*3 hosts",
+    ),
+    "more rows than records": (
+        lambda: train_dataset("shards", global_batch=10**6),
+        r"1000000|1,000,000",
+    ),
     "a value for data": (lambda: open_dataset(17), r"int is not a dataset\. Give a directory"),
-    "a format": (lambda: open_dataset("file", format="tfrecord"), r"format='tfrecord' is not known\. Known:"),
+    "a format": (
+        lambda: open_dataset("file", format="tfrecord"),
+        r"format='tfrecord' is not known\. Known:",
+    ),
     "a file of another length": (
         lambda: open_dataset("file", format=FixedLength(np.dtype([("x", "u1", 5)]))),
         r"\bfile\b.*\b5\b",
     ),
     "a shape": (
-        lambda: next(iter(train_dataset("shards", global_batch=2, ops=[DecodeJpeg(JPEG, shape=(9, 9, 3))]).batches())),
+        lambda: next(
+            iter(
+                train_dataset(
+                    "shards", global_batch=2, ops=[DecodeJpeg(JPEG, shape=(9, 9, 3))]
+                ).batches()
+            )
+        ),
         r"other than the 9 x 9 of .* take images of any size",
     ),
     "steps per dispatch": (
         lambda: TrainerConfig(workdir="work", global_batch_size=8, iterations_per_loop=0),
         r"iterations_per_loop=0 must be",
     ),
-    "a metric's name": (lambda: task(metrics={"loss": lambda *_: None}), r"'loss'.* reserved; choose another"),
+    "a metric's name": (
+        lambda: task(metrics={"loss": lambda *_: None}),
+        r"'loss'.* reserved; choose another",
+    ),
     "a metric named as a column of metrics.jsonl": (
         lambda: task(metrics={"step": lambda *_: None}),
         r"'step'.* reserved; choose another",
@@ -253,7 +283,9 @@ def test_a_mistake_in_a_command_is_one_line_with_a_remedy(words, things, monkeyp
 
 def test_a_mistake_that_needs_no_data_is_found_without_importing_anything_heavy(things):
     command = [sys.executable, "-c", WITHOUT_HEAVY, *LIGHT]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=things)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=60, cwd=things
+    )
     lines = done.stderr.splitlines()
     assert (done.returncode, len(lines)) == (0, len(LIGHT)), done.stderr
     for words, line in zip(LIGHT, lines, strict=True):

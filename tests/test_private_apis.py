@@ -20,23 +20,31 @@ STORE = [f"key_value_{name}" for name in ("set", "try_get", "dir_get")]
 PRIVATE = {
     ("Python", "trainer/hosts/exits.py"): ["atexit:_run_exitfuncs", "threading:_shutdown"],
     ("jax", "trainer/hosts/exchange.py"): [f"{JAX}global_state"],
-    ("jaxlib", "trainer/hosts/exchange.py"): [f"{JAXLIB}DistributedRuntimeClient.{name}" for name in STORE],
+    ("jaxlib", "trainer/hosts/exchange.py"): [
+        f"{JAXLIB}DistributedRuntimeClient.{name}" for name in STORE
+    ],
     ("orbax-checkpoint", "trainer/checkpointing/orbax_paths.py"): [
         "orbax.checkpoint._src.serialization.tensorstore_utils:_BASE_TS_CONTEXT",
         "orbax.checkpoint._src.serialization.tensorstore_utils:_DEFAULT_OCDBT_TS_CONTEXT",
         f"{ORBAX}path.atomicity.CommitFileTemporaryPath.finalize",
         f"{ORBAX}path.atomicity.AtomicRenameTemporaryPath.finalize",
     ],
-    ("google-cloud-storage", "pipeline/storage/gcs_calls.py"): ["google.cloud.storage:Client._http"],
+    ("google-cloud-storage", "pipeline/storage/gcs_calls.py"): [
+        "google.cloud.storage:Client._http"
+    ],
     ("google-cloud-storage", "pipeline/storage/gcs_upload.py"): [
         ("google.cloud.storage.fileio:BlobWriter", "self._buffer = ")
     ],
-    ("apache-beam", "beam_jobs/runners/dask_runner.py"): ["apache_beam.runners.dask.overrides:_GroupByKeyOnly"],
+    ("apache-beam", "beam_jobs/runners/dask_runner.py"): [
+        "apache_beam.runners.dask.overrides:_GroupByKeyOnly"
+    ],
     ("apache-beam", "beam_jobs/runners/dataflow.py"): [
         (DATAFLOW, "self._jobs_client = "),
         (DATAFLOW, "self._storage_client"),
     ],
-    ("apache-beam", "beam_jobs/runners/local_workers.py"): [(WORKERS, "self._worker_command_line = ")],
+    ("apache-beam", "beam_jobs/runners/local_workers.py"): [
+        (WORKERS, "self._worker_command_line = ")
+    ],
     ("apache-beam", "converters/command_line.py"): [
         "apache_beam.options.pipeline_options:StandardOptions._add_argparse_args"
     ],
@@ -52,4 +60,6 @@ def test_a_private_name_is_still_where_our_module_looks_for_it(library, ours):
             assert not source or source in inspect.getsource(found), source
         except (ImportError, AttributeError, AssertionError) as error:
             release = platform.python_version() if library == "Python" else version(library)
-            pytest.fail(f"{library} {release} has moved or changed {name}, which {ours} uses: {error}")
+            pytest.fail(
+                f"{library} {release} has moved or changed {name}, which {ours} uses: {error}"
+            )

@@ -23,5 +23,7 @@ def test_a_module_lists_its_names_if_and_only_if_it_is_public():
 def test_everything_public_exists_and_is_documented(name):
     module = importlib.import_module(name)
     assert module.__all__
-    assert [each for each in module.__all__ if each.startswith("_") or not hasattr(module, each)] == []
+    assert [
+        each for each in module.__all__ if each.startswith("_") or not hasattr(module, each)
+    ] == []
     assert reference.undocumented(module) == []

@@ -33,9 +33,37 @@ ADVICE = (  # says nothing of what infeed does
 )
 # Modules that we or our libraries import, or try to; and those that the data name.
 SHADOWS = (
-    *("pipeline", "trainer", "converters", "beam_jobs", "numpy", "jax", "orbax", "optax", "tensorflow", "PIL", "rich"),
-    *("tensorflow_datasets", "apache_beam", "simplejpeg", "tokenizers", "tyro", "wandb", "olefile", "mlcroissant"),
-    *("sitecustomize", "usercustomize", "multiprocessing", "json", "digits", "jax_plugins/evil/__init__"),
+    *(
+        "pipeline",
+        "trainer",
+        "converters",
+        "beam_jobs",
+        "numpy",
+        "jax",
+        "orbax",
+        "optax",
+        "tensorflow",
+        "PIL",
+        "rich",
+    ),
+    *(
+        "tensorflow_datasets",
+        "apache_beam",
+        "simplejpeg",
+        "tokenizers",
+        "tyro",
+        "wandb",
+        "olefile",
+        "mlcroissant",
+    ),
+    *(
+        "sitecustomize",
+        "usercustomize",
+        "multiprocessing",
+        "json",
+        "digits",
+        "jax_plugins/evil/__init__",
+    ),
     *("evilmod", "tensorflow_datasets_evil"),
 )
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
@@ -106,7 +134,12 @@ def ran(record, printed):
     return Ran(*json.loads(record.read_text()).values(), printed)
 
 
-DIGITS = ["--data-dir=shards", "--max-steps=4", "--global-batch-size=32", "--checkpoint-every-steps=2"]
+DIGITS = [
+    "--data-dir=shards",
+    "--max-steps=4",
+    "--global-batch-size=32",
+    "--checkpoint-every-steps=2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +156,9 @@ def theirs(digits, tmp_path_factory):
     evil = made.directory / "tfds/evil/1.0.0"
     write_tfds_by_hand(evil, [[]], {"x": "int64"})
     features = (evil / "features.json").read_text()
-    (evil / "features.json").write_text(re.sub(r"tensorflow_datasets[\w.]+Scalar", "evilmod.X", features))
+    (evil / "features.json").write_text(
+        re.sub(r"tensorflow_datasets[\w.]+Scalar", "evilmod.X", features)
+    )
     return made
 
 
@@ -200,8 +235,13 @@ def test_commands_that_look_at_files_execute_nothing_in_them_and_start_no_proces
     assert not [place for place in found.path if place.startswith(str(theirs.directory))]
     assert not found.all("started")
     assert not found.all("unpickled")
-    assert not [file for file in found.all("exec") | found.all("compile") if str(theirs.directory) in file]
-    assert "'image': an EPS file, which Pillow would decode with Ghostscript: not read" in found.printed
+    assert not [
+        file for file in found.all("exec") | found.all("compile") if str(theirs.directory) in file
+    ]
+    assert (
+        "'image': an EPS file, which Pillow would decode with Ghostscript: not read"
+        in found.printed
+    )
 
 
 @says("A command writes only to the output that you give it;")
@@ -230,18 +270,37 @@ def test_a_conversion_and_a_training_import_nothing_from_the_current_directory(t
     "Of the options in the history, those that would write a file or run code have no effect",
     "- checkpoints: infeed's own,",
 )
-def test_a_prediction_neither_runs_nor_writes_what_the_options_in_the_history_name(theirs, trained, forked):
+def test_a_prediction_neither_runs_nor_writes_what_the_options_in_the_history_name(
+    theirs, trained, forked
+):
     theirs.marks()
-    harmful = ["--compilation-cache-dir=cache", "--profile-steps=1:3", "--export-path=exported", "--report=page.html"]
+    harmful = [
+        "--compilation-cache-dir=cache",
+        "--profile-steps=1:3",
+        "--export-path=exported",
+        "--report=page.html",
+    ]
     harmful += ["--input-workers=3"]
-    evil = [f"--data-dir={theirs.directory}/tfds/evil/1.0.0", "--eval-split=train", "--workdir=other"]
+    evil = [
+        f"--data-dir={theirs.directory}/tfds/evil/1.0.0",
+        "--eval-split=train",
+        "--workdir=other",
+    ]
     works = [
-        theirs.history_of("of_digits", "digits", [*DIGITS, *harmful, "--workdir=other", "--trust-features=evilmod"]),
-        theirs.history_of("of_class", "trainer.recipes.small_images:Digits", [*DIGITS, "--workdir=other"]),
+        theirs.history_of(
+            "of_digits",
+            "digits",
+            [*DIGITS, *harmful, "--workdir=other", "--trust-features=evilmod"],
+        ),
+        theirs.history_of(
+            "of_class", "trainer.recipes.small_images:Digits", [*DIGITS, "--workdir=other"]
+        ),
         theirs.history_of("of_tyro", "digits", ["--tyro-write-completion", "bash", "completion"]),
         theirs.history_of("of_features", "digits", [*DIGITS, *evil, "--trust-features=evilmod"]),
     ]
-    (theirs.directory / works[-1] / "description.json").unlink()  # whoever makes a work directory can also leave it out
+    (
+        theirs.directory / works[-1] / "description.json"
+    ).unlink()  # whoever makes a work directory can also leave it out
     before = theirs.files()
     digit = str(theirs.directory / "digit.jpg")
     found = forked([["predict", str(theirs.directory / work), digit] for work in works], here=True)
@@ -268,8 +327,12 @@ def test_a_prediction_with_another_recipe_runs_it_only_when_it_is_named(theirs, 
 
 
 @says("The exception is `infeed train` with a recipe of your own")
-@pytest.mark.parametrize("command", ["train mine --workdir=other", "predict work digit.jpg --recipe=mine"])
-def test_a_recipe_of_ones_own_is_found_in_the_current_directory_which_comes_last(theirs, trained, forked, command):
+@pytest.mark.parametrize(
+    "command", ["train mine --workdir=other", "predict work digit.jpg --recipe=mine"]
+)
+def test_a_recipe_of_ones_own_is_found_in_the_current_directory_which_comes_last(
+    theirs, trained, forked, command
+):
     theirs.marks()
     found = forked([command.split()])
     assert "mine has no class 'Config'" in found.printed
@@ -278,11 +341,19 @@ def test_a_recipe_of_ones_own_is_found_in_the_current_directory_which_comes_last
 
 
 @says("`python -m trainer` is different: Python puts the current directory first")
-def test_python_m_runs_the_files_of_the_current_directory_and_with_its_option_for_safe_paths_does_not(theirs):
+def test_python_m_runs_the_files_of_the_current_directory_and_with_its_option_for_safe_paths_does_not(
+    theirs,
+):
     theirs.marks()
-    options = {"cwd": theirs.directory, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "capture_output": True}
+    options = {
+        "cwd": theirs.directory,
+        "env": os.environ | {"PYTHONPATH": str(ROOT)},
+        "capture_output": True,
+    }
     for flags, executed in (((), {"trainer"}), (("-P",), set())):
-        subprocess.run([sys.executable, *flags, "-m", "trainer", "--help"], timeout=60, check=False, **options)
+        subprocess.run(
+            [sys.executable, *flags, "-m", "trainer", "--help"], timeout=60, check=False, **options
+        )
         assert theirs.marks() == executed
 
 
@@ -309,8 +380,13 @@ class Marking:
 @says("- checkpoints: infeed's own, Orbax's, safetensors and TensorFlow's;")
 def test_a_pickle_is_no_checkpoint_to_start_from(theirs, forked, tmp_path):
     (tmp_path / "weights.pt").write_bytes(pickle.dumps(Marking(tmp_path / "loaded")))
-    found = forked([["train", "digits", "--tiny", "--workdir=other", f"--init-from={tmp_path}/weights.pt"]])
-    assert "weights.pt' is not a checkpoint. Give a work directory or a checkpoint in it" in found.printed
+    found = forked(
+        [["train", "digits", "--tiny", "--workdir=other", f"--init-from={tmp_path}/weights.pt"]]
+    )
+    assert (
+        "weights.pt' is not a checkpoint. Give a work directory or a checkpoint in it"
+        in found.printed
+    )
     assert not (tmp_path / "loaded").exists()
     assert not found.all("unpickled")
 
@@ -318,9 +394,15 @@ def test_a_pickle_is_no_checkpoint_to_start_from(theirs, forked, tmp_path):
 @says("infeed only ever loads the one that it has just made, to verify it.")
 def test_only_the_process_that_verifies_an_export_loads_a_saved_model():
     packages = [
-        file for name in ("pipeline", "converters", "beam_jobs", "trainer") for file in (ROOT / name).rglob("*.py")
+        file
+        for name in ("pipeline", "converters", "beam_jobs", "trainer")
+        for file in (ROOT / name).rglob("*.py")
     ]
-    loading = [file.name for file in packages if re.search(r"saved_model\.load|load_model", file.read_text())]
+    loading = [
+        file.name
+        for file in packages
+        if re.search(r"saved_model\.load|load_model", file.read_text())
+    ]
     assert loading == ["serving_process.py"]
 
 

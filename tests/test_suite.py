@@ -9,7 +9,9 @@ COMMAND = r"\.venv/bin/python (-m pytest -n 3 --dist loadfile.*)"
 
 
 def test_readmes_command_and_the_one_after_it_run_every_test():
-    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"][
+        "addopts"
+    ]
     assert re.findall(r"-m '(.*?)'", options) == ["not slow"]
     quick = re.findall(COMMAND, (ROOT / "README.md").read_text())
     rest = re.findall(COMMAND, (ROOT / ".ci/run").read_text())

@@ -1,4 +1,5 @@
-"""`python -m trainer RECIPE [options]`: runs a recipe, ours or a user's. User errors are short and exit with code 2."""
+"""`python -m trainer RECIPE [options]`: runs a recipe, ours or a user's. User errors are short and
+exit with code 2."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -12,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
-from pipeline.commands.program import as_started, as_usual, command_of, ends_when_not_read, help_end, program
+from pipeline.commands.program import (
+    as_started,
+    as_usual,
+    command_of,
+    ends_when_not_read,
+    help_end,
+    program,
+)
 from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
 from pipeline.user_code import described, notes_of, source_lines
 from trainer.commands.names import RECIPES, is_ours
@@ -47,7 +55,10 @@ def main(arguments: list[str]) -> int:
         print(f"interrupted: {interrupted}", file=sys.stderr)
         return exits.EXIT_INTERRUPTED
     except KeyboardInterrupt:
-        print("interrupted; run the same command again: a run resumes from its newest checkpoint", file=sys.stderr)
+        print(
+            "interrupted; run the same command again: a run resumes from its newest checkpoint",
+            file=sys.stderr,
+        )
         return exits.EXIT_INTERRUPTED
     except Exception as error:
         if (lines := _of_user(error)) is None:
@@ -64,23 +75,40 @@ def _help() -> str:
     lines = (
         f"usage: {program('trainer')} RECIPE [options]\n",
         f"{command_of('trainer').purpose}\n",
-        f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,",
-        "PYTHONPATH or what is installed. MODULE alone means its class Config: see docs/recipes.md.",
+        (
+            f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from "
+            "the current directory,"
+        ),
+        (
+            "PYTHONPATH or what is installed. MODULE alone means its class Config: see "
+            "docs/recipes.md."
+        ),
         "RECIPE --help lists the options of a recipe.\n",
-        help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.commands.describe")),
+        help_end(
+            program("trainer"), examples, ("trainer.checkpoints", "pipeline.commands.describe")
+        ),
     )
     return "\n".join(lines)
 
 
 def _of_user(error: Exception) -> list[str] | None:
-    """What to print of an error in a recipe's own code, or of a missing library; None if the mistake may be ours."""
+    """What to print of an error in a recipe's own code, or of a missing library; None if the
+    mistake may be ours."""
     from trainer.commands.loading import lacks_library
 
     if lacks_library(error):
-        hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
+        hint = (
+            ""
+            if "pip install" in str(error)
+            else f" Install what training needs: {how_to_install('train')}."
+        )
         return [f"{str(error).rstrip('.')}.{hint}"]
     frames = source_lines(error)
-    return [f"{described(error)}\n{printable(frames[-1])}"] if frames and not keeps_all_frames() else None
+    return (
+        [f"{described(error)}\n{printable(frames[-1])}"]
+        if frames and not keeps_all_frames()
+        else None
+    )
 
 
 def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
@@ -121,7 +149,9 @@ def start(arguments: list[str]) -> NoReturn:
     if arguments and not arguments[0].startswith("-") and not is_ours(arguments[0]):
         with contextlib.suppress(FileNotFoundError):  # the current directory was removed
             if (here := str(Path.cwd())) not in sys.path:
-                sys.path.append(here)  # a recipe of the user's may be there; last, so that it replaces no package
+                sys.path.append(
+                    here
+                )  # a recipe of the user's may be there; last, so that it replaces no package
     with ends_when_not_read():
         code = main(arguments)
     exits.end(code)

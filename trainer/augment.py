@@ -1,15 +1,17 @@
-"""Augmentation on the device: functions batch -> batch for a Task's `augment`, and normalization for its loss.
+"""Augmentation on the device: functions batch -> batch for a Task's `augment`, and normalization
+for its loss.
 
     def augment(batch):
         batch = color_jitter(batch, "image", brightness=0.4, contrast=0.4, saturation=0.4)
         return cutmix(one_hot(batch, "label", num_classes=1000, smoothing=0.1), "image")
 
-The random numbers of a record depend only on its `_seed`, a hash of seed, epoch and record: not on devices, hosts or
-resumes. mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019) mix pairs of records. The partner of row i of a global
-batch of B is row (i + B // 2) mod B, from another part of the data: independent of hosts, devices and order of
-arithmetic, and devices exchange contiguous parts of the batch, once. Rows that do not count are not mixed. Where the
-task has a Target and a record of the batch has no label, all mixed labels are NaN, so the step ends with a NanError:
-leave such records out of the training data, or do not mix."""
+The random numbers of a record depend only on its `_seed`, a hash of seed, epoch and record: not on
+devices, hosts or resumes. mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019) mix pairs of
+records. The partner of row i of a global batch of B is row (i + B // 2) mod B, from another part of
+the data: independent of hosts, devices and order of arithmetic, and devices exchange contiguous
+parts of the batch, once. Rows that do not count are not mixed. Where the task has a Target and a
+record of the batch has no label, all mixed labels are NaN, so the step ends with a NanError: leave
+such records out of the training data, or do not mix."""
 
 import functools
 import math
@@ -44,18 +46,21 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
 def uniform(batch: Batch, stream: str, count: int) -> Array:
-    """float32 [b, count], uniform in [0, 1): Threefry-2x32 of each record's `_seed` and the stream's name.
+    """float32 [b, count], uniform in [0, 1): Threefry-2x32 of each record's `_seed` and the
+    stream's name.
 
-    Streams with different names are independent; equal names give equal numbers. Raises InputError for a batch without
-    `_seed`."""
+    Streams with different names are independent; equal names give equal numbers. Raises InputError
+    for a batch without `_seed`."""
     if SEED not in batch:
         raise InputError(
-            f"{stream} draws from {SEED}, which the batch does not have; it has {', '.join(sorted(batch))}. Use "
-            f"train_dataset, which delivers it, or let your iterable deliver {SEED}: uint32 [b, 2], different for each "
-            "record and epoch."
+            f"{stream} draws from {SEED}, which the batch does not have; it has "
+            f"{', '.join(sorted(batch))}. Use train_dataset, which delivers it, or let your "
+            f"iterable deliver {SEED}: uint32 [b, 2], different for each record and epoch."
         )
     # The hash itself, because streams of jax.random depend on flags and versions.
-    counts = np.concatenate([np.arange(count), np.full(count, zlib.crc32(stream.encode()))]).astype(np.uint32)
+    counts = np.concatenate([np.arange(count), np.full(count, zlib.crc32(stream.encode()))]).astype(
+        np.uint32
+    )
     bits = jax.vmap(lambda seed: threefry_2x32((seed[0], seed[1]), counts)[:count])(batch[SEED])
     return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
@@ -70,17 +75,23 @@ def beta(u: Array, alpha: float) -> Array:
 @functools.cache
 def _quantiles(alpha: float) -> np.ndarray:
     middles = (np.arange(2**_BETA_BITS) + 0.5) / 2**_BETA_BITS
-    return np.round(betaincinv(alpha, alpha, middles) * 2**20).astype(np.float32) / np.float32(2**20)
+    return np.round(betaincinv(alpha, alpha, middles) * 2**20).astype(np.float32) / np.float32(
+        2**20
+    )
 
 
 def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None = None) -> Array:
-    """batch[key]. Raises InputError, which names the op, unless it has 4 dimensions and one of these channel counts."""
+    """batch[key]. Raises InputError, which names the op, unless it has 4 dimensions and one of
+    these channel counts."""
     if key not in batch:
-        raise InputError(f"{op} reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
+        raise InputError(
+            f"{op} reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}"
+        )
     images = batch[key]
     if images.ndim != 4:
         raise InputError(
-            f"{op}: {key!r} is {images.dtype} {list(images.shape)}; it must be images [b, height, width, channels]."
+            f"{op}: {key!r} is {images.dtype} {list(images.shape)}; it must be images [b, height, "
+            "width, channels]."
         )
     if channels and images.shape[-1] not in channels:
         allowed = " or ".join(map(str, channels))
@@ -94,7 +105,8 @@ def clipped(values: Any) -> Array:
 
 
 def inside(top: Array, left: Array, height: Array, width: Array, images: Array) -> Array:
-    """bool [b, h, w, 1]: the pixels of `images` in each record's rectangle, which the four int32 [b] define."""
+    """bool [b, h, w, 1]: the pixels of `images` in each record's rectangle, which the four int32
+    [b] define."""
 
     def along(start: Array, length: Array, size: int) -> Array:
         places = jnp.arange(size)
@@ -113,18 +125,24 @@ def color_jitter(
     saturation: float = 0.0,
     stream: str = "color_jitter",
 ) -> Batch:
-    """Changes brightness, then contrast, then saturation, each by a factor uniform in [max(0, 1 - x), 1 + x].
+    """Changes brightness, then contrast, then saturation, each by a factor uniform in [max(0, 1 -
+    x), 1 + x].
 
-    Contrast scales the distance from the image's mean grey, saturation that from each pixel's grey. key: images
-    [b, h, w, 1 or 3] with levels 0..255, uint8 or float; they become float32 in 0..255, not rounded.
-    stream: use a different name for a second jitter of the same batch."""
+    Contrast scales the distance from the image's mean grey, saturation that from each pixel's grey.
+    key: images [b, h, w, 1 or 3] with levels 0..255, uint8 or float; they become float32 in 0..255,
+    not rounded. stream: use a different name for a second jitter of the same batch."""
     amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
     for name, amount in amounts.items():
         check_number(f"color_jitter: {name}", amount, at_least=0, below=math.inf)
-    pixels = images_of(batch, key, "color_jitter", (3,) if saturation else (1, 3)).astype(jnp.float32)
+    pixels = images_of(batch, key, "color_jitter", (3,) if saturation else (1, 3)).astype(
+        jnp.float32
+    )
     drawn = uniform(batch, stream, 3)
     ranges = [(max(0.0, 1 - amount), 1 + amount) for amount in amounts.values()]
-    factors = [(low + drawn[:, i] * (high - low))[:, None, None, None] for i, (low, high) in enumerate(ranges)]
+    factors = [
+        (low + drawn[:, i] * (high - low))[:, None, None, None]
+        for i, (low, high) in enumerate(ranges)
+    ]
     if brightness:
         pixels = clipped(pixels * factors[0])
     if contrast:
@@ -141,13 +159,15 @@ def _grey(pixels: Array) -> Array:
 
 
 def normalize(
-    images: Array, statistics: str | tuple[Sequence[float], Sequence[float]] = "imagenet", dtype: Any = jnp.float32
+    images: Array,
+    statistics: str | tuple[Sequence[float], Sequence[float]] = "imagenet",
+    dtype: Any = jnp.float32,
 ) -> Array:
     """(images / 255 - mean) / deviation per channel, in `dtype`; computed in float32.
 
-    Deterministic: call it in the loss and in the prediction. images: levels 0..255, uint8 or float, channels last.
-    statistics: "imagenet" (RGB); "inception", to -1..1; "unit", to 0..1; or means and deviations per channel, as
-    fractions of 255."""
+    Deterministic: call it in the loss and in the prediction. images: levels 0..255, uint8 or float,
+    channels last. statistics: "imagenet" (RGB); "inception", to -1..1; "unit", to 0..1; or means
+    and deviations per channel, as fractions of 255."""
     if isinstance(statistics, str):
         if statistics not in STATISTICS:
             raise OptionError(
@@ -161,51 +181,78 @@ def normalize(
     for values in (mean, deviation):
         if values.shape not in ((1,), images.shape[-1:]):
             raise InputError(
-                f"normalize: images of the shape {list(images.shape)} have {images.shape[-1]} channels, the statistics "
-                f"{values.size}. Give one value per channel, or one for all, such as 'inception'."
+                f"normalize: images of the shape {list(images.shape)} have {images.shape[-1]} "
+                f"channels, the statistics {values.size}. Give one value per channel, or one for "
+                "all, such as 'inception'."
             )
     return ((images.astype(jnp.float32) - mean * 255) / (deviation * 255)).astype(dtype)
 
 
 def one_hot(
-    batch: Batch, key: str, num_classes: int, *, base: int = 0, smoothing: float = 0.0, into: str = "labels"
+    batch: Batch,
+    key: str,
+    num_classes: int,
+    *,
+    base: int = 0,
+    smoothing: float = 0.0,
+    into: str = "labels",
 ) -> Batch:
-    """Sets `into` to float32 [b, num_classes]: 1 - smoothing for the record's class, plus smoothing / num_classes for
-    every class (label smoothing, Szegedy et al. 2015, https://arxiv.org/abs/1512.00567).
+    """Sets `into` to float32 [b, num_classes]: 1 - smoothing for the record's class, plus smoothing
+    / num_classes for every class (label smoothing, Szegedy et al. 2015,
+    https://arxiv.org/abs/1512.00567).
 
-    key: integers [b]; class 0 is the label `base`. A label outside the classes gets only the second term."""
+    key: integers [b]; class 0 is the label `base`. A label outside the classes gets only the second
+    term."""
     check_number("one_hot: smoothing", smoothing, at_least=0, below=1)
     if key not in batch:
-        raise InputError(f"one_hot reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
+        raise InputError(
+            f"one_hot reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}"
+        )
     hot = jax.nn.one_hot(batch[key] - base, num_classes)
     return {**batch, into: hot * (1 - smoothing) + smoothing / num_classes}
 
 
 def mixup(
-    batch: Batch, key: str = "image", labels: str = "labels", *, alpha: float = 0.2, stream: str = "mixup"
+    batch: Batch,
+    key: str = "image",
+    labels: str = "labels",
+    *,
+    alpha: float = 0.2,
+    stream: str = "mixup",
 ) -> Batch:
-    """Sets images and labels to weight * own + (1 - weight) * partner's, with weights from Beta(alpha, alpha).
+    """Sets images and labels to weight * own + (1 - weight) * partner's, with weights from
+    Beta(alpha, alpha).
 
-    Every record draws its own weight. key: images [b, h, w, c] of any dtype; they become float32. labels: float
-    [b, classes], see one_hot. https://arxiv.org/abs/1710.09412
-    Integer labels remain those of the record itself, even if its weight is below 0.5. Training accuracy therefore
-    counts only a record's own class as right, and is lower than in an evaluation."""
+    Every record draws its own weight. key: images [b, h, w, c] of any dtype; they become float32.
+    labels: float [b, classes], see one_hot. https://arxiv.org/abs/1710.09412 Integer labels remain
+    those of the record itself, even if its weight is below 0.5. Training accuracy therefore counts
+    only a record's own class as right, and is lower than in an evaluation."""
     pixels, soft = _checked(batch, key, labels, alpha, "mixup")
     images = pixels.astype(jnp.float32)
     drawn = beta(uniform(batch, stream, 1)[:, 0], alpha)
     weight = jnp.where(_paired(batch), drawn, 1.0)
-    return {**batch, key: _mixed(images, weight[:, None, None, None]), labels: _mixed(soft, weight[:, None])}
+    return {
+        **batch,
+        key: _mixed(images, weight[:, None, None, None]),
+        labels: _mixed(soft, weight[:, None]),
+    }
 
 
 def cutmix(
-    batch: Batch, key: str = "image", labels: str = "labels", *, alpha: float = 1.0, stream: str = "cutmix"
+    batch: Batch,
+    key: str = "image",
+    labels: str = "labels",
+    *,
+    alpha: float = 1.0,
+    stream: str = "cutmix",
 ) -> Batch:
-    """Replaces a rectangle of each image with its partner's, and mixes labels in proportion to the areas.
+    """Replaces a rectangle of each image with its partner's, and mixes labels in proportion to the
+    areas.
 
-    The rectangle has 1 - weight of the image's area, with weights from Beta(alpha, alpha), and the image's aspect
-    ratio. Its centre is uniform; parts outside of the image are cut off and do not count for the labels. key: images
-    [b, h, w, c]; keeps their dtype. labels: float [b, classes], see one_hot. https://arxiv.org/abs/1905.04899
-    Training accuracy: see mixup."""
+    The rectangle has 1 - weight of the image's area, with weights from Beta(alpha, alpha), and the
+    image's aspect ratio. Its centre is uniform; parts outside of the image are cut off and do not
+    count for the labels. key: images [b, h, w, c]; keeps their dtype. labels: float [b, classes],
+    see one_hot. https://arxiv.org/abs/1905.04899 Training accuracy: see mixup."""
     images, soft = _checked(batch, key, labels, alpha, "cutmix")
     drawn, y, x = uniform(batch, stream, 3).T
     side = jnp.where(_paired(batch), jnp.sqrt(1 - beta(drawn, alpha)), 0.0)
@@ -244,7 +291,10 @@ def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tupl
     soft = batch.get(labels)
     if soft is None or soft.ndim != 2 or not jnp.issubdtype(soft.dtype, jnp.floating):
         found = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"
-        raise InputError(f"{op} mixes {labels!r}, which is {found}; it must be float [b, classes]. Call one_hot first.")
+        raise InputError(
+            f"{op} mixes {labels!r}, which is {found}; it must be float [b, classes]. Call one_hot "
+            "first."
+        )
     unlabelled = (batch[MASK] > 0) & ~(counting(batch) > 0)
     return images_of(batch, key, op), jnp.where(jnp.any(unlabelled), jnp.nan, soft)
 
@@ -262,13 +312,14 @@ def random_erasing(
     """Sets a rectangle of each image to `value`, with this probability (Zhong et al. 2017,
     https://arxiv.org/abs/1708.04896).
 
-    area: share of the image's area, uniform. ratio: height / width, log-uniform. Sides are limited to those of the
-    image. The position in the image is uniform. key: images [b, h, w, c]; keeps their dtype. stream: use a different
-    name for a second erasing of the same batch."""
+    area: share of the image's area, uniform. ratio: height / width, log-uniform. Sides are limited
+    to those of the image. The position in the image is uniform. key: images [b, h, w, c]; keeps
+    their dtype. stream: use a different name for a second erasing of the same batch."""
     if not (0 <= probability <= 1 and 0 < area[0] <= area[1] <= 1 and 0 < ratio[0] <= ratio[1]):
         raise OptionError(
-            f"random_erasing: probability={probability}, area={area}, ratio={ratio}. probability must be in 0..1, "
-            "area two ascending numbers in (0, 1], ratio two ascending numbers above 0."
+            f"random_erasing: probability={probability}, area={area}, ratio={ratio}. probability "
+            "must be in 0..1, area two ascending numbers in (0, 1], ratio two ascending numbers "
+            "above 0."
         )
     images = images_of(batch, key, "random_erasing")
     rows, columns = images.shape[1:3]

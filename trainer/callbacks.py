@@ -18,23 +18,33 @@ from trainer.reports.writer import Reports
 from trainer.results import EvalResult, ExportResult
 from trainer.task import TrainState
 
-__all__ = ["Callback", "CheckpointComplete", "CheckpointEnd", "EvaluationEnd", "Export", "LoopEnd", "WandbCallback"]
+__all__ = [
+    "Callback",
+    "CheckpointComplete",
+    "CheckpointEnd",
+    "EvaluationEnd",
+    "Export",
+    "LoopEnd",
+    "WandbCallback",
+]
 
 Stop = Callable[[str], None]
 Export = Callable[..., ExportResult | None]
-"""export(path, input_fn, *, better=None, metric="loss", ...) exports the model that was just evaluated, as
-Trainer.export does, with its other options. Every host has to call it.
+"""export(path, input_fn, *, better=None, metric="loss", ...) exports the model that was just
+evaluated, as Trainer.export does, with its other options. Every host has to call it.
 
-better: only if this metric of the evaluation is smaller ("min") or larger ("max") than in the newest export in `path`,
-or if that has no such metric; otherwise it returns None."""
+better: only if this metric of the evaluation is smaller ("min") or larger ("max") than in the
+newest export in `path`, or if that has no such metric; otherwise it returns None."""
 
 
 @dataclass(frozen=True)
 class LoopEnd:
-    """The host has read the results of a dispatch. The next one is already running, so the state is not available.
+    """The host has read the results of a dispatch. The next one is already running, so the state is
+    not available.
 
-    step: number of finished steps. scalars: name -> float32 [n], the values of the last n steps. reports, stop: see
-    Callback. speed: since the last log line, whenever there is a new one (TrainerConfig.log_every), on host 0."""
+    step: number of finished steps. scalars: name -> float32 [n], the values of the last n steps.
+    reports, stop: see Callback. speed: since the last log line, whenever there is a new one
+    (TrainerConfig.log_every), on host 0."""
 
     step: int
     scalars: Mapping[str, np.ndarray]
@@ -45,7 +55,8 @@ class LoopEnd:
 
 @dataclass(frozen=True)
 class CheckpointEnd:
-    """A checkpoint is being written. The state's arrays are on the devices; the next step consumes them.
+    """A checkpoint is being written. The state's arrays are on the devices; the next step consumes
+    them.
 
     step: number of finished steps. reports, stop: see Callback."""
 
@@ -59,8 +70,8 @@ class CheckpointEnd:
 class CheckpointComplete:
     """A checkpoint is complete: any process can read it.
 
-    step: number of finished steps. path: <workdir>/checkpoints/<step>. reports: see Callback; after an error that ended
-    the run, it no longer writes."""
+    step: number of finished steps. path: <workdir>/checkpoints/<step>. reports: see Callback; after
+    an error that ended the run, it no longer writes."""
 
     step: int
     path: str
@@ -71,8 +82,9 @@ class CheckpointComplete:
 class EvaluationEnd:
     """An evaluation has finished, with this result.
 
-    name: the one given to the call. final: whether no training continues after it, as far as is known: an input may
-    turn out to have ended just there. export: see Export. reports, stop: see Callback."""
+    name: the one given to the call. final: whether no training continues after it, as far as is
+    known: an input may turn out to have ended just there. export: see Export. reports, stop: see
+    Callback."""
 
     name: str | None
     result: EvalResult
@@ -83,12 +95,12 @@ class EvaluationEnd:
 
 
 class Callback:
-    """Does nothing by default; override what you need. Callbacks run in the main thread of every host, in list order;
-    on_checkpoint_complete only runs on host 0.
+    """Does nothing by default; override what you need. Callbacks run in the main thread of every
+    host, in list order; on_checkpoint_complete only runs on host 0.
 
-    `reports` writes scalars, images, histograms and texts; only on host 0, so a callback need not check. `stop(why)`
-    ends the training within three dispatches and saves; only the request of host 0 counts. An exception in a callback
-    ends the run on all hosts."""
+    `reports` writes scalars, images, histograms and texts; only on host 0, so a callback need not
+    check. `stop(why)` ends the training within three dispatches and saves; only the request of host
+    0 counts. An exception in a callback ends the run on all hosts."""
 
     def on_loop_end(self, end: LoopEnd) -> None:
         """After every dispatch of training."""
@@ -97,26 +109,32 @@ class Callback:
         """After training has started to write a checkpoint."""
 
     def on_checkpoint_complete(self, end: CheckpointComplete) -> None:
-        """Once a checkpoint is complete, on host 0: before the next dispatch, save or export, or when the run ends.
+        """Once a checkpoint is complete, on host 0: before the next dispatch, save or export, or
+        when the run ends.
 
-        Once per checkpoint, in order; never for one that failed. Training does not wait for it, except at its end and
-        before it exports the model of that checkpoint. An error or a preemption does not prevent it; a kill does."""
+        Once per checkpoint, in order; never for one that failed. Training does not wait for it,
+        except at its end and before it exports the model of that checkpoint. An error or a
+        preemption does not prevent it; a kill does."""
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """After each evaluation by evaluate, train_and_evaluate or evaluate_continuously."""
 
 
 class WandbCallback(Callback):
-    """Logs to one W&B run per work directory what TensorBoard gets: every step's scalars, the speed, evaluations.
+    """Logs to one W&B run per work directory what TensorBoard gets: every step's scalars, the
+    speed, evaluations.
 
-    <workdir>/wandb_id names the run, so that a restart continues it. options: for wandb.init, such as project="mine".
-    Without a connection, set WANDB_MODE=offline. Raises OptionError if wandb is not installed."""
+    <workdir>/wandb_id names the run, so that a restart continues it. options: for wandb.init, such
+    as project="mine". Without a connection, set WANDB_MODE=offline. Raises OptionError if wandb is
+    not installed."""
 
     def __init__(self, workdir: str, **options: Any) -> None:
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError as error:
-            raise OptionError(f"WandbCallback needs the package wandb: {how_to_install('wandb')}") from error
+            raise OptionError(
+                f"WandbCallback needs the package wandb: {how_to_install('wandb')}"
+            ) from error
         self._wandb, self._workdir, self._options, self._run = wandb, str(workdir), options, None
 
     def on_loop_end(self, end: LoopEnd) -> None:
@@ -125,13 +143,20 @@ class WandbCallback(Callback):
             first = end.step + 1 - len(end.scalars["loss"])
             for row, step in enumerate(range(first, end.step + 1)):
                 speed = end.speed.scalars() if end.speed and step == end.step else {}
-                self._log(step, {f"train/{name}": float(values[row]) for name, values in end.scalars.items()} | speed)
+                self._log(
+                    step,
+                    {f"train/{name}": float(values[row]) for name, values in end.scalars.items()}
+                    | speed,
+                )
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """Logs the metrics of the evaluation."""
         if end.reports.writes:
             group = eval_directory(end.name)
-            self._log(end.result.step, {f"{group}/{name}": value for name, value in end.result.metrics.items()})
+            self._log(
+                end.result.step,
+                {f"{group}/{name}": value for name, value in end.result.metrics.items()},
+            )
 
     def _log(self, step: int, values: dict[str, float]) -> None:
         if self._run is None:
@@ -140,5 +165,7 @@ class WandbCallback(Callback):
             directory = None if is_remote(self._workdir) else self._workdir
             own = {"id": storage.read(path).decode(), "resume": "allow", "dir": directory}
             self._run = self._wandb.init(**own | self._options)
-            self._run.define_metric("*", step_metric="step")  # W&B's own steps cannot go back after a kill
+            self._run.define_metric(
+                "*", step_metric="step"
+            )  # W&B's own steps cannot go back after a kill
         self._run.log({"step": step, **values})

@@ -1,7 +1,7 @@
 """infeed checkpoints DIR: lists the checkpoints of a work directory, their arrays and values.
 
-DIR may be on a disk or gs://. Needs neither jax nor a device. In Python: latest_checkpoint, get_variable_names and
-get_variable_value."""
+DIR may be on a disk or gs://. Needs neither jax nor a device. In Python: latest_checkpoint,
+get_variable_names and get_variable_value."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -36,13 +36,17 @@ def latest_checkpoint(workdir: str) -> int | None:
     return max(listing.finished_steps(workdir), default=None)
 
 
-def get_variable_names(checkpoint_path: str, step: int | None = None, *, all_arrays: bool = False) -> list[str]:
-    """The names of the model's arrays in a checkpoint: parameters, such as "params/dense/kernel", and statistics.
+def get_variable_names(
+    checkpoint_path: str, step: int | None = None, *, all_arrays: bool = False
+) -> list[str]:
+    """The names of the model's arrays in a checkpoint: parameters, such as "params/dense/kernel",
+    and statistics.
 
-    checkpoint_path: a work directory, local or gs://, or one checkpoint in it, <workdir>/checkpoints/<step>.
-    step: which checkpoint of a work directory to read; default: the newest. all_arrays: also those of the optimizer and
-    the averages, with complete names: "variables/params/dense/kernel".
-    Raises CheckpointError for a checkpoint that is missing or damaged."""
+    checkpoint_path: a work directory, local or gs://, or one checkpoint in it,
+    <workdir>/checkpoints/<step>. step: which checkpoint of a work directory to read; default: the
+    newest. all_arrays: also those of the optimizer and the averages, with complete names:
+    "variables/params/dense/kernel". Raises CheckpointError for a checkpoint that is missing or
+    damaged."""
     return [*_found(checkpoint_path, step, all_arrays)[1]]
 
 
@@ -51,18 +55,23 @@ def get_variable_value(
 ) -> np.ndarray:
     """The values of an array. Reads only this one, and compares it with its checksum.
 
-    name: as get_variable_names returns it for the same other arguments. Raises OptionError for an unknown name, and
-    whatever get_variable_names raises."""
+    name: as get_variable_names returns it for the same other arguments. Raises OptionError for an
+    unknown name, and whatever get_variable_names raises."""
     directory, names, arrays = _found(checkpoint_path, step, all_arrays)
     if name not in names:
         nearest = ", ".join(get_close_matches(name, names, cutoff=0.3)) or "none"
         what = "array" if all_arrays else "array of the model (all_arrays=True has others)"
-        raise OptionError(f"{directory} has no {what} {name!r}. It has {len(names)}; nearest are: {nearest}.")
+        raise OptionError(
+            f"{directory} has no {what} {name!r}. It has {len(names)}; nearest are: {nearest}."
+        )
     return read_array(directory, names[name], arrays[names[name]])
 
 
-def _found(checkpoint_path: str, step: int | None, all_arrays: bool) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """The directory of a checkpoint; the names to call arrays by -> those that they have there; these -> the arrays."""
+def _found(
+    checkpoint_path: str, step: int | None, all_arrays: bool
+) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """The directory of a checkpoint; the names to call arrays by -> those that they have there;
+    these -> the arrays."""
     workdir, step = listing.find_elsewhere(checkpoint_path, step)
     directory, below = listing.checkpoints_directory(workdir), "" if all_arrays else "variables/"
     arrays = read_contents(open_storage(workdir), directory, step)["arrays"]
@@ -73,9 +82,13 @@ def _found(checkpoint_path: str, step: int | None, all_arrays: bool) -> tuple[st
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
     parser = Parser("trainer.checkpoints", __doc__, EXAMPLES, ("trainer",))
-    parser.add_argument("directory", metavar="DIR", help="a work directory, local or gs://bucket/dir")
+    parser.add_argument(
+        "directory", metavar="DIR", help="a work directory, local or gs://bucket/dir"
+    )
     parser.add_argument("--tree", action="store_true", help="list the arrays of one checkpoint")
-    parser.add_argument("--print", metavar="NAME", dest="name", help="print the values of one of its arrays")
+    parser.add_argument(
+        "--print", metavar="NAME", dest="name", help="print the values of one of its arrays"
+    )
     parser.add_argument("--step", type=int, help="which checkpoint (default: the newest)")
     parser.add_argument("--json", action="store_true", help="print JSON, with all values")
     args = parser.parse_args(argv)
@@ -87,13 +100,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     if args.tree:
         arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
-        rows = [(name, array["dtype"], str(array["shape"]), array["partition"]) for name, array in arrays.items()]
+        rows = [
+            (name, array["dtype"], str(array["shape"]), array["partition"])
+            for name, array in arrays.items()
+        ]
         columns = ("name", "dtype", "shape", "partition")
         _show(console, arrays, table(columns, rows, f"Arrays of step {step}"), args.json)
         return
     if args.name is not None:
         numbers = get_variable_value(args.directory, args.name, step, all_arrays=True)
-        what = {"step": step, "name": args.name, "dtype": str(numbers.dtype), "shape": [*numbers.shape]}
+        what = {
+            "step": step,
+            "name": args.name,
+            "dtype": str(numbers.dtype),
+            "shape": [*numbers.shape],
+        }
         if args.json:
             print(json.dumps(what | {"values": numbers.tolist()}))
         else:
@@ -103,7 +124,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     listed = _listed(args.directory, steps if args.step is None else [step])
     columns = ("step", "saved", "size", "trained with", "evaluation")
-    _show(console, listed, table(columns, map(_row, listed), f"Checkpoints of {args.directory}"), args.json)
+    _show(
+        console,
+        listed,
+        table(columns, map(_row, listed), f"Checkpoints of {args.directory}"),
+        args.json,
+    )
 
 
 def _show(console: Console, value: Any, shown: Table, as_json: bool) -> None:
@@ -119,7 +145,10 @@ def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
     measured = listing.Evaluations(workdir).read()
     entries = []
     for step in steps:
-        entry: dict[str, Any] = {"step": step, "bytes": listing.checkpoint_bytes(storage, join(directory, str(step)))}
+        entry: dict[str, Any] = {
+            "step": step,
+            "bytes": listing.checkpoint_bytes(storage, join(directory, str(step))),
+        }
         try:
             page = read_contents(storage, directory, step)
             entry |= {name: page[name] for name in ("time", "config", "versions", "mesh")}
@@ -136,7 +165,9 @@ def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    measured = ", ".join(f"{name} {value:.4g}" for name, value in (entry["evaluation"] or {}).items())
+    measured = ", ".join(
+        f"{name} {value:.4g}" for name, value in (entry["evaluation"] or {}).items()
+    )
     return (
         f"{entry['step']:,}{' *best*' * entry['best']}",
         entry.get("time", "unknown").replace("T", " ").replace("+00:00", " UTC"),
@@ -151,8 +182,8 @@ def _summary(entry: Mapping[str, Any]) -> str:
     device, processes = mesh.pop("device"), mesh.pop("processes")
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.items()) or "one device"
     return (
-        f"batch {config.get('global_batch_size')}, seed {config.get('seed')}; {axes} of {device}, {processes} "
-        f"process{'es' * (processes > 1)}; jax {versions['jax']}"
+        f"batch {config.get('global_batch_size')}, seed {config.get('seed')}; {axes} of {device}, "
+        f"{processes} process{'es' * (processes > 1)}; jax {versions['jax']}"
     )
 
 

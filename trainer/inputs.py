@@ -1,7 +1,9 @@
-"""The input protocol: how the trainer reads a source of host batches; the adaptor for plain iterables;
-and inputs cut to their first batches: overfit_batches trains on them repeatedly, fast_dev_run evaluates one.
+"""The input protocol: how the trainer reads a source of host batches; the adaptor for plain
+iterables; and inputs cut to their first batches: overfit_batches trains on them repeatedly,
+fast_dev_run evaluates one.
 
-pipeline's DatasetInput implements it structurally. Needs NumPy, and jax for tree paths; no tensorflow."""
+pipeline's DatasetInput implements it structurally. Needs NumPy, and jax for tree paths; no
+tensorflow."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,18 +49,20 @@ SEED = "_seed"
 """The key of the records' seeds in training: uint32 [b, 2], 0 on padding."""
 ITERABLE = "iterable"  # in place of a fingerprint
 LABELLED = "_labelled"
-"""The key that the trainer adds for a task with a Target: float32 [b], 0 on padding and where the label is missing."""
+"""The key that the trainer adds for a task with a Target: float32 [b], 0 on padding and where the
+label is missing."""
 
 
 @dataclass(frozen=True)
 class InputContext:
     """Tells an input_fn which rows of which batches to make.
 
-    mode: what the batches are for. global_batch_size, per_host_batch_size, per_device_batch_size: in records. hosts:
-    which rows this host delivers. seed: TrainerConfig.seed. start_step: the first step to train; 0 in evaluation.
-    stall_seconds: how long a batch may take before the run ends with an error. workers: see train_dataset.
-    max_masked: how many bad records to leave out of an evaluation or prediction; with 0, one is an error. reading:
-    other options of train_dataset and eval_dataset that the TrainerConfig decides, by name."""
+    mode: what the batches are for. global_batch_size, per_host_batch_size, per_device_batch_size:
+    in records. hosts: which rows this host delivers. seed: TrainerConfig.seed. start_step: the
+    first step to train; 0 in evaluation. stall_seconds: how long a batch may take before the run
+    ends with an error. workers: see train_dataset. max_masked: how many bad records to leave out of
+    an evaluation or prediction; with 0, one is an error. reading: other options of train_dataset
+    and eval_dataset that the TrainerConfig decides, by name."""
 
     mode: Literal["train", "eval", "predict"]
     global_batch_size: int
@@ -85,7 +89,8 @@ class Input(Protocol):
         ...
 
     def batches(self, position: Any, /) -> Iterator[Mapping[str, Any]]:
-        """Batches from `position` on. Its close(), if any, returns immediately, even while another thread waits."""
+        """Batches from `position` on. Its close(), if any, returns immediately, even while another
+        thread waits."""
         ...
 
     def advance(self, position: Any, n_batches: int, /) -> Any:
@@ -103,7 +108,8 @@ class Input(Protocol):
 
 @runtime_checkable
 class TfDataset(Protocol):
-    """A tf.data.Dataset of batches. One of dicts that pipeline.tf_data made is read as the Input that it carries."""
+    """A tf.data.Dataset of batches. One of dicts that pipeline.tf_data made is read as the Input
+    that it carries."""
 
     def as_numpy_iterator(self) -> Iterator[Any]:
         """The batches, in NumPy."""
@@ -112,17 +118,21 @@ class TfDataset(Protocol):
 
 Made = Input | TfDataset | Iterable[Mapping[str, Any]]
 MakeInput = Callable[[InputContext], Made] | Callable[[], Made]
-"""A function that makes the input of one host: of the context, or of nothing where a dataset has no batch size."""
+"""A function that makes the input of one host: of the context, or of nothing where a dataset has no
+batch size."""
 InputFn = MakeInput | Input | TfDataset
-"""What a Trainer takes as input: a function of the context, called on every host. On a single host, what it would
-return may be given in its place, except for a plain iterable, which can be read only once."""
+"""What a Trainer takes as input: a function of the context, called on every host. On a single host,
+what it would return may be given in its place, except for a plain iterable, which can be read only
+once."""
 
 
 class IterableInput:
-    """An iterable of dicts of NumPy arrays (or trees of them) as an Input that can be neither resumed nor proven.
+    """An iterable of dicts of NumPy arrays (or trees of them) as an Input that can be neither
+    resumed nor proven.
 
-    A missing `_mask` is host_batch ones. 64-bit values are narrowed, as JAX computes in 32 bits; integers that do not
-    fit are an InputError. Arrays are copied, so the iterable may reuse its own.
+    A missing `_mask` is host_batch ones. 64-bit values are narrowed, as JAX computes in 32 bits;
+    integers that do not fit are an InputError. Arrays are copied, so the iterable may reuse its
+    own.
 
     info: its spec is that of the first batch; nothing else is known."""
 
@@ -131,7 +141,9 @@ class IterableInput:
         try:
             self._first = _completed(next(self._iterator), host_batch)
         except StopIteration:
-            raise EmptySplitError("the input has no batches. input_fn must return a non-empty iterable.") from None
+            raise EmptySplitError(
+                "the input has no batches. input_fn must return a non-empty iterable."
+            ) from None
         self.info = InputInfo(batch_struct(self._first), ITERABLE)
 
     def batches(self, _: Any, /) -> Iterator[Mapping[str, Any]]:
@@ -151,12 +163,12 @@ class IterableInput:
         return {"fingerprint": self.info.fingerprint}
 
     def restore(self, state: dict[str, Any], /) -> Any:
-        """None: input_fn decides where the iterable starts (InputContext.start_step). FingerprintError for the state of
-        other first batches than these."""
+        """None: input_fn decides where the iterable starts (InputContext.start_step).
+        FingerprintError for the state of other first batches than these."""
         if self.info.fingerprint not in (ITERABLE, state.get("fingerprint")):
             raise FingerprintError(
-                f"the run read {state.get('fingerprint')}, and this is {self.info.fingerprint}. Give the data and the "
-                "overfit_batches that it started with, or another workdir."
+                f"the run read {state.get('fingerprint')}, and this is {self.info.fingerprint}. "
+                "Give the data and the overfit_batches that it started with, or another workdir."
             )
 
 
@@ -167,15 +179,16 @@ def _is_input(given: object) -> bool:
 
 
 def as_function(given: InputFn) -> Callable[[InputContext], Made]:
-    """A function of the context, whatever is given as input. Raises OptionError for what is none."""
+    """A function of the context, whatever is given as input. Raises OptionError for what is
+    none."""
     if callable(given):
         return partial(_called, given)
     is_input = _is_input(given) or isinstance(given, TfDataset)
     if is_input and jax.process_count() == 1:
         return lambda _: given
     raise OptionError(
-        f"the input is a {type(given).__name__}{', and this run has several hosts' * is_input}. Give a function that "
-        "makes it from the context, or a train_dataset without global_batch."
+        f"the input is a {type(given).__name__}{', and this run has several hosts' * is_input}. "
+        "Give a function that makes it from the context, or a train_dataset without global_batch."
     )
 
 
@@ -185,7 +198,9 @@ def _called(given: Callable[..., Any], context: InputContext) -> Any:
     try:
         arguments = called.bind(*[context] * bool(called.parameters))
     except TypeError as error:
-        raise OptionError(f"an input function is called with the InputContext, and nothing else: {error}.") from error
+        raise OptionError(
+            f"an input function is called with the InputContext, and nothing else: {error}."
+        ) from error
     made = given(*arguments.args)
     return made(context) if isinstance(made, Unbatched) else made
 
@@ -203,25 +218,32 @@ def as_input(source: object, host_batch: int) -> Input:
         return IterableInput(source, host_batch)
     raise InputError(
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
-        "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of NumPy arrays."
+        "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of "
+        "NumPy arrays."
     )
 
 
-def described_as(source: Input, model: Description | None, target: Mapping[str, int], *, strict: bool) -> Input:
+def described_as(
+    source: Input, model: Description | None, target: Mapping[str, int], *, strict: bool
+) -> Input:
     """The input with the numbers of the model's description: see DatasetInput.described_as.
 
-    InputError for an input of another kind that would need other numbers; OptionError for what has no such number."""
+    InputError for an input of another kind that would need other numbers; OptionError for what has
+    no such number."""
     own = source.info.description
     if own is None or model is None:
         return source
     # Ask the class: a wrapper that forwards attributes may change the batches.
     if hasattr(type(source), "described_as"):
         return cast(Any, source).described_as(model, target, strict=strict)
-    found = renumberings(model, own, source.info.name or "the input", own.schema.features, target, strict=strict)
+    found = renumberings(
+        model, own, source.info.name or "the input", own.schema.features, target, strict=strict
+    )
     for key in (key for key, each in found.items() if each.changes):
         raise InputError(
-            f"the data number the classes of {key!r} unlike the model, and a {type(source).__name__} cannot map them. "
-            "Give what eval_dataset returns, or convert the data like the training data."
+            f"the data number the classes of {key!r} unlike the model, and a "
+            f"{type(source).__name__} cannot map them. Give what eval_dataset returns, or convert "
+            "the data like the training data."
         )
     return source
 
@@ -241,24 +263,29 @@ def _narrowed(value: Any) -> np.ndarray:
         limits = np.iinfo(narrow)
         if array.min() < limits.min or array.max() > limits.max:
             raise InputError(
-                f"an array of {array.dtype} contains {array.min()}..{array.max()}, which does not fit "
-                f"{np.dtype(narrow)}. JAX computes in 32 bits; deliver smaller numbers."
+                f"an array of {array.dtype} contains {array.min()}..{array.max()}, which does not "
+                f"fit {np.dtype(narrow)}. JAX computes in 32 bits; deliver smaller numbers."
             )
     return array.astype(narrow)
 
 
 def first_batches(source: Input, count: int, repeated_from: int | None = None) -> Input:
-    """The first batches of an input, read now and kept in memory, which prove nothing. InputError if it has fewer.
+    """The first batches of an input, read now and kept in memory, which prove nothing. InputError
+    if it has fewer.
 
     repeated_from: the step with which they begin, repeated without end; None: each comes once."""
     batches = source.batches(source.info.start)
     first = [*itertools.islice(batches, count)]
     getattr(batches, "close", lambda: None)()  # its threads and buffers are no longer needed
     if len(first) < count:
-        raise InputError(f"the input has only {len(first)} batches; its first {count} are needed. Ask for fewer.")
+        raise InputError(
+            f"the input has only {len(first)} batches; its first {count} are needed. Ask for fewer."
+        )
     if repeated_from is None:
         return IterableInput(first, 0)
-    repeated = IterableInput(itertools.islice(itertools.cycle(first), repeated_from % count, None), 0)
+    repeated = IterableInput(
+        itertools.islice(itertools.cycle(first), repeated_from % count, None), 0
+    )
     name = f"the first {count} batches of {source.info.fingerprint}"
     repeated.info = replace(repeated.info, fingerprint=name, endless=True)
     return repeated

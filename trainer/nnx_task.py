@@ -1,6 +1,7 @@
 """Makes a Task from a flax.nnx module. Only this module and the models import flax.
 
-Arrays are named by their path ("conv1/kernel"), so checkpoints can be read without the module's class."""
+Arrays are named by their path ("conv1/kernel"), so checkpoints can be read without the module's
+class."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,17 @@ from pipeline.checks import check_choice
 from pipeline.errors import InputError, OptionError
 from pipeline.user_code import ShortErrors
 from trainer.config import PrecisionName
-from trainer.task import Augment, Batch, Metrics, Partition, Target, Task, Variables, copied, kind_of
+from trainer.task import (
+    Augment,
+    Batch,
+    Metrics,
+    Partition,
+    Target,
+    Task,
+    Variables,
+    copied,
+    kind_of,
+)
 
 __all__ = ["nnx_task"]
 
@@ -24,7 +35,8 @@ DTYPES: Mapping[PrecisionName, tuple[Any, Any]] = {
     "bf16": (jnp.float32, jnp.bfloat16),
     "bf16_params": (jnp.bfloat16, jnp.bfloat16),
 }
-"""Of the parameters and of the layers' computations. Losses, metrics and the statistics of norms stay in float32."""
+"""Of the parameters and of the layers' computations. Losses, metrics and the statistics of norms
+stay in float32."""
 
 
 def nnx_task(
@@ -39,19 +51,20 @@ def nnx_task(
     independent_rows: bool = False,
     target: Target | None = None,
 ) -> Task:
-    """The Task of a module: it optimizes `nnx.Param`s and carries other variables (BatchStat) along.
+    """The Task of a module: it optimizes `nnx.Param`s and carries other variables (BatchStat)
+    along.
 
-    loss(model, batch) -> (losses [b], outputs), with the model in train() or eval() mode. Random streams in the module
-    (dropout) are seeded from the step's key and not saved in checkpoints.
-    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment, partition,
-    independent_rows and target: see Task.
-    precision: see TrainerConfig. Layers with dtype=None compute in it; what the model returns when it is called is cast
-    to float32, so losses and metrics need not."""
+    loss(model, batch) -> (losses [b], outputs), with the model in train() or eval() mode. Random
+    streams in the module (dropout) are seeded from the step's key and not saved in checkpoints.
+    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment,
+    partition, independent_rows and target: see Task. precision: see TrainerConfig. Layers with
+    dtype=None compute in it; what the model returns when it is called is cast to float32, so losses
+    and metrics need not."""
     if isinstance(make_model, nnx.Module):
         kind = type(make_model).__name__
         raise OptionError(
-            f"make_model is a {kind}. Give a function that makes one from nnx.Rngs, whose seed the trainer chooses: "
-            f"lambda rngs: {kind}(..., rngs=rngs)."
+            f"make_model is a {kind}. Give a function that makes one from nnx.Rngs, whose seed the "
+            f"trainer chooses: lambda rngs: {kind}(..., rngs=rngs)."
         )
     check_choice("precision", precision, DTYPES)
     dtype, compute_dtype = DTYPES[precision]
@@ -62,14 +75,22 @@ def nnx_task(
     graph, params, streams, extra = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
     def init(rng: Array, _: Any) -> Variables:  # an nnx module knows its shapes
-        _, fresh, _, fresh_extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
+        _, fresh, _, fresh_extra = nnx.split(
+            make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...
+        )
         return Variables(_cast(_named(fresh), dtype), _named(fresh_extra))
 
     def merged(variables: Variables, rng: Array) -> Any:
-        filled = (_filled(params, variables.params), _seeded(streams, rng), _filled(extra, variables.extra))
+        filled = (
+            _filled(params, variables.params),
+            _seeded(streams, rng),
+            _filled(extra, variables.extra),
+        )
         return nnx.merge(graph, *filled)
 
-    def loss_fn(variables: Variables, batch: Batch, rng: Array, train: bool) -> tuple[Array, Variables, Any]:
+    def loss_fn(
+        variables: Variables, batch: Batch, rng: Array, train: bool
+    ) -> tuple[Array, Variables, Any]:
         model = merged(variables, rng)
         model.train() if train else model.eval()
         losses, outputs = _pair(loss(seen(model), batch))
@@ -117,7 +138,9 @@ class _InFloat32:
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree
+    )
 
 
 def _set_dtype(model: Any, dtype: Any) -> None:
@@ -129,7 +152,10 @@ def _set_dtype(model: Any, dtype: Any) -> None:
 
 def _pair(made: Any) -> tuple[Array, Any]:
     if not isinstance(made, tuple) or len(made) != 2:
-        raise InputError(f"loss returned {kind_of(made)}. It must return two values: the losses [b], and the outputs.")
+        raise InputError(
+            f"loss returned {kind_of(made)}. It must return two values: the losses [b], and the "
+            "outputs."
+        )
     return made
 
 

@@ -1,8 +1,9 @@
-"""A recipe: what `python -m trainer` needs to train, evaluate and predict, with its fields as flags.
+"""A recipe: what `python -m trainer` needs to train, evaluate and predict, with its fields as
+flags.
 
-Write a frozen, kw_only dataclass that subclasses Recipe, or DataRecipe for data that open_dataset reads; see
-docs/recipes.md. This module imports neither JAX nor TensorFlow: a recipe that imports them inside its methods shows
---help and reports wrong flags immediately."""
+Write a frozen, kw_only dataclass that subclasses Recipe, or DataRecipe for data that open_dataset
+reads; see docs/recipes.md. This module imports neither JAX nor TensorFlow: a recipe that imports
+them inside its methods shows --help and reports wrong flags immediately."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,33 +45,41 @@ NEEDS_DATA = "the directory with the shards as --data-dir, or try the recipe wit
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """A Task, its inputs and its flags. A subclass adds fields, which become flags with their docstrings as help.
+    """A Task, its inputs and its flags. A subclass adds fields, which become flags with their
+    docstrings as help.
 
-    The fields of warm_start, export and trainer are flags, too: see WarmStart, Export and TrainerConfig.
-    For other defaults of the trainer's flags, a subclass repeats its last field:
+    The fields of warm_start, export and trainer are flags, too: see WarmStart, Export and
+    TrainerConfig. For other defaults of the trainer's flags, a subclass repeats its last field:
     trainer: TrainerConfig = settings(max_steps=600)."""
 
     common_fields: ClassVar[Sequence[str]] = ()
-    """Those of a subclass's fields that --help shows. Default: all; --help-all shows them anyway."""
+    """Those of a subclass's fields that --help shows. Default: all; --help-all shows them
+    anyway."""
 
-    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample"] = "train"
-    """train: train, then evaluate. evaluate: only evaluate the newest checkpoint. evaluate-continuously: evaluate new
-    checkpoints as another process saves them. predict: write <workdir>/predictions.jsonl, a line per record of the
-    validation split. export: publish a SavedModel, verified with records of that split. sample: print texts that a
-    language model generates."""
+    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample"] = (
+        "train"
+    )
+    """train: train, then evaluate. evaluate: only evaluate the newest checkpoint.
+    evaluate-continuously: evaluate new checkpoints as another process saves them. predict: write
+    <workdir>/predictions.jsonl, a line per record of the validation split. export: publish a
+    SavedModel, verified with records of that split. sample: print texts that a language model
+    generates."""
     follow_seconds: float = 3600.0
-    """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that of max_steps."""
+    """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that
+    of max_steps."""
     show_state: bool = False
-    """Print the arrays of the training's state, with dtype and shape, how each is split over the devices, how the
-    optimizer treats each parameter, and the bytes per device; then end."""
+    """Print the arrays of the training's state, with dtype and shape, how each is split over the
+    devices, how the optimizer treats each parameter, and the bytes per device; then end."""
     checkpoint_path: str | None = None
-    """For evaluate, predict, export and sample: another work directory, or a checkpoint in it, whose model to use.
-    Results are still written to --workdir."""
+    """For evaluate, predict, export and sample: another work directory, or a checkpoint in it,
+    whose model to use. Results are still written to --workdir."""
     check_padding: bool = False
-    """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
+    """Evaluate with three kinds of padding after the last record; an error unless the metrics are
+    bit-identical."""
     report: str | None = None
-    """Write a page about the evaluation to this file, such as report.html; may be gs://... It shows metrics and their
-    proof, mistakes by class, and the worst records. With --mode train, the page is about the evaluation at the end."""
+    """Write a page about the evaluation to this file, such as report.html; may be gs://... It shows
+    metrics and their proof, mistakes by class, and the worst records. With --mode train, the page
+    is about the evaluation at the end."""
     warm_start: WarmStart = field(default_factory=WarmStart)
     export: Export = field(default_factory=Export)
     trainer: TrainerConfig = field(default_factory=settings)
@@ -78,21 +87,32 @@ class Recipe(ABC):
     def __post_init__(self) -> None:
         check_number("follow_seconds", self.follow_seconds, above=0)
         if not isinstance(self.trainer.workdir, str):
-            raise OptionError("workdir is not given. Give trainer=settings(workdir=...), or --workdir to the command.")
+            raise OptionError(
+                "workdir is not given. Give trainer=settings(workdir=...), or --workdir to the "
+                "command."
+            )
 
     @property
     def trained_in(self) -> str:
         """The work directory of the model: the trainer's, unless checkpoint_path names another."""
         from trainer.checkpointing.listing import find_elsewhere
 
-        return find_elsewhere(self.checkpoint_path).workdir if self.checkpoint_path else self.trainer.workdir
+        return (
+            find_elsewhere(self.checkpoint_path).workdir
+            if self.checkpoint_path
+            else self.trainer.workdir
+        )
 
     @property
     def run(self) -> Run | None:
-        """For make_optimizer of trainer.optimizers: the length and batch size of the training. None in other modes."""
+        """For make_optimizer of trainer.optimizers: the length and batch size of the training. None
+        in other modes."""
         if self.mode != "train":
             return None
-        steps = self.trainer.last_step(self.trainer.max_epochs and self.num_records) or self.trainer.fast_dev_run
+        steps = (
+            self.trainer.last_step(self.trainer.max_epochs and self.num_records)
+            or self.trainer.fast_dev_run
+        )
         return Run(steps, self.trainer.global_batch_size) if steps else None
 
     @property
@@ -106,8 +126,9 @@ class Recipe(ABC):
 
     @abstractmethod
     def train_input(self, *ctx: Any, **_: Any) -> "Input | Iterable[Mapping[str, Any]]":
-        """What to train on: train_input(self) returns a train_dataset without a batch size; train_input(self, ctx)
-        returns what it makes of an InputContext, such as an iterable of dicts of NumPy arrays."""
+        """What to train on: train_input(self) returns a train_dataset without a batch size;
+        train_input(self, ctx) returns what it makes of an InputContext, such as an iterable of
+        dicts of NumPy arrays."""
 
     @abstractmethod
     def eval_input(self, *ctx: Any, **_: Any) -> "Input | Iterable[Mapping[str, Any]]":
@@ -118,29 +139,33 @@ class Recipe(ABC):
         return ()
 
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
-        """What to write to predictions.jsonl for a record. values: its predictions, numbers and lists of numbers."""
+        """What to write to predictions.jsonl for a record. values: its predictions, numbers and
+        lists of numbers."""
         return values
 
     def samples(self, trainer: "Trainer") -> "Iterable[str]":
-        """The texts that mode="sample" prints, from the model of the trainer's newest checkpoint, or of
-        checkpoint_path. Default: none, and the mode is refused."""
+        """The texts that mode="sample" prints, from the model of the trainer's newest checkpoint,
+        or of checkpoint_path. Default: none, and the mode is refused."""
         return ()
 
     def class_names(self) -> "Mapping[str, Labels]":
-        """The class names of predictions, for exports and pages: those of "class" become the prediction "class_name".
-        Default: none."""
+        """The class names of predictions, for exports and pages: those of "class" become the
+        prediction "class_name". Default: none."""
         return {}
 
     def record_text(self, features: Mapping[str, Any]) -> str | None:
-        """The text that pages show for the features of a record, such as its tokens. Default: none."""
+        """The text that pages show for the features of a record, such as its tokens. Default:
+        none."""
         return None
 
     def check(self) -> None:
-        """Checks the work directory, before JAX is imported. A subclass may check more, after super().check().
+        """Checks the work directory, before JAX is imported. A subclass may check more, after
+        super().check().
 
-        Writes nothing: the command tries whether the work directory is writable after these checks. Raises InfeedError
-        for a work directory that has no checkpoint to evaluate, for an init_from that is not a checkpoint, for a
-        checkpoint_path without one or with another mode, and for an export_path where exports cannot be."""
+        Writes nothing: the command tries whether the work directory is writable after these checks.
+        Raises InfeedError for a work directory that has no checkpoint to evaluate, for an init_from
+        that is not a checkpoint, for a checkpoint_path without one or with another mode, and for an
+        export_path where exports cannot be."""
         from trainer.checkpointing.listing import check_checkpoint
         from trainer.serving.publishing import check_place
 
@@ -150,28 +175,32 @@ class Recipe(ABC):
             check_place(self.export.export_path, workdir)
         if self.mode == "sample" and type(self).samples is Recipe.samples:
             raise OptionError(
-                "mode=sample: this recipe generates nothing. The recipes char_lm and byte_lm do, and so does one of "
-                "your own with a method samples(self, trainer)."
+                "mode=sample: this recipe generates nothing. The recipes char_lm and byte_lm do, "
+                "and so does one of your own with a method samples(self, trainer)."
             )
         self._check_warm_start()
         if self.checkpoint_path is not None:
             if self.mode not in ("evaluate", "predict", "export", "sample"):
                 raise OptionError(
-                    f"checkpoint_path={self.checkpoint_path!r} with mode={self.mode}: only evaluate, predict, export "
-                    "and sample use it. To begin a run with its parameters, give --init-from."
+                    f"checkpoint_path={self.checkpoint_path!r} with mode={self.mode}: only "
+                    "evaluate, predict, export and sample use it. To begin a run with its "
+                    "parameters, give --init-from."
                 )
             _ = self.trained_in
             return
         # evaluate-continuously waits for the first checkpoint.
         if not self.trainer.fast_dev_run and self.mode != "evaluate-continuously":
-            check_checkpoint(workdir, self.trainer.restore_step if trains else None, required=not trains)
+            check_checkpoint(
+                workdir, self.trainer.restore_step if trains else None, required=not trains
+            )
 
     def _check_report(self) -> None:
         if self.report is None:
             return
         if self.mode not in ("train", "evaluate"):
             raise OptionError(
-                f"report={self.report!r} with mode={self.mode}: only train and evaluate write a page. Leave it out."
+                f"report={self.report!r} with mode={self.mode}: only train and evaluate write a "
+                "page. Leave it out."
             )
         from pipeline.pages.page import check_page
 
@@ -188,27 +217,34 @@ class Recipe(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe(Recipe):
-    """A recipe on a dataset: `train_records` and `eval_records` are open, checked, and ready for pipeline.datasets."""
+    """A recipe on a dataset: `train_records` and `eval_records` are open, checked, and ready for
+    pipeline.datasets."""
 
     data_dir: str | None = None
     """Directory with the shards and their manifest.json. Required, unless --tiny is given."""
     tiny: bool = False
-    """Try the recipe without data: at most 20 steps of at most 32 records, a few of which are generated in memory in
-    place of both splits."""
+    """Try the recipe without data: at most 20 steps of at most 32 records, a few of which are
+    generated in memory in place of both splits."""
     train_split: str = "train"
     """What to train on; may be a part: train[:90%]."""
     eval_split: str = "validation"
     """What to evaluate and predict: validation, test, train[90%:]."""
     trust_features: tuple[str, ...] = ()
-    """For a dataset of TFDS with features of your own: the modules that have their classes. TFDS imports them."""
+    """For a dataset of TFDS with features of your own: the modules that have their classes. TFDS
+    imports them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tiny and self.data_dir is not None:
-            raise OptionError(f"data_dir={self.data_dir!r} with tiny: tiny generates its records. Leave one out.")
+            raise OptionError(
+                f"data_dir={self.data_dir!r} with tiny: tiny generates its records. Leave one out."
+            )
         if self.tiny:
             steps = min(self.trainer.max_steps or TINY_STEPS, TINY_STEPS)
-            small = {"max_steps": steps, "global_batch_size": min(self.trainer.global_batch_size, TINY_BATCH)}
+            small = {
+                "max_steps": steps,
+                "global_batch_size": min(self.trainer.global_batch_size, TINY_BATCH),
+            }
             object.__setattr__(self, "trainer", replace(self.trainer, max_epochs=None, **small))
         elif self.data_dir is None:
             raise OptionError(f"data_dir is not given. Give {NEEDS_DATA}")
@@ -225,17 +261,20 @@ class DataRecipe(Recipe):
 
     @cached_property
     def eval_records(self) -> "Dataset":
-        """The records of eval_split; its labels are the model's, as in batches. Raises like open_dataset."""
+        """The records of eval_split; its labels are the model's, as in batches. Raises like
+        open_dataset."""
         model = self.description
         return self._opened(self.eval_split).labelled_as(model and model.labels)
 
     @cached_property
     def description(self) -> "Description | None":
-        """What gives the numbers of the model their meaning: features, class names, statistics, the tokenizer.
+        """What gives the numbers of the model their meaning: features, class names, statistics, the
+        tokenizer.
 
-        That of the run in the work directory or at checkpoint_path; of a run that begins, that of train_records, or
-        with a warm start what as_begun of trainer.checkpointing.kept_data says. None for data whose features are not
-        known. The inputs get these numbers, whatever data they read."""
+        That of the run in the work directory or at checkpoint_path; of a run that begins, that of
+        train_records, or with a warm start what as_begun of trainer.checkpointing.kept_data says.
+        None for data whose features are not known. The inputs get these numbers, whatever data they
+        read."""
         from trainer.checkpointing.kept_data import as_begun, as_in_run, kept
         from trainer.checkpointing.listing import finished_steps
 
@@ -247,7 +286,11 @@ class DataRecipe(Recipe):
         own, workdir = self.train_records.info.description, self.trainer.workdir
         if own is None or tries:
             return own
-        return as_in_run(workdir)(own) if finished_steps(workdir) else as_begun(self.warm_start, self.target_key)(own)
+        return (
+            as_in_run(workdir)(own)
+            if finished_steps(workdir)
+            else as_begun(self.warm_start, self.target_key)(own)
+        )
 
     @property
     def target_key(self) -> str | None:
@@ -269,52 +312,68 @@ class DataRecipe(Recipe):
         return other
 
     def file_record(self, data: bytes, *, upright: bool = False) -> "Mapping[str, Value]":
-        """For `infeed predict`: the features of a record as a conversion makes it from a file with these bytes.
+        """For `infeed predict`: the features of a record as a conversion makes it from a file with
+        these bytes.
 
-        Features that are left out are blank. upright: turn an image according to EXIF. Raises Reject for a file that
-        cannot be read. Default: OptionError, as only the recipe knows what its inputs read."""
+        Features that are left out are blank. upright: turn an image according to EXIF. Raises
+        Reject for a file that cannot be read. Default: OptionError, as only the recipe knows what
+        its inputs read."""
         raise OptionError(
-            f"the recipe {type(self).__qualname__} reads no files: it has no method file_record(self, data, *, "
-            "upright). Give tables (csv, tsv, jsonl, Parquet, Arrow), whose columns have the names of its features."
+            f"the recipe {type(self).__qualname__} reads no files: it has no method "
+            "file_record(self, data, *, upright). Give tables (csv, tsv, jsonl, Parquet, Arrow), "
+            "whose columns have the names of its features."
         )
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
-        """The same, from the cells of a table's row by column: texts in csv. Default: each column that has the name of
-        a feature is its value, or the list of its values. Raises Reject for a row without any, or whose value is of
-        another kind."""
+        """The same, from the cells of a table's row by column: texts in csv. Default: each column
+        that has the name of a feature is its value, or the list of its values. Raises Reject for a
+        row without any, or whose value is of another kind."""
         from trainer.checkpointing.kept_data import row_values
 
         return row_values(self.description.schema.features if self.description else {}, cells)
 
     def row_schema(self, schema: "Schema") -> "Schema":
-        """The schema of the records that row_record makes, from the dataset's. Default: the same."""
+        """The schema of the records that row_record makes, from the dataset's. Default: the
+        same."""
         return schema
 
     @cached_property
     def row_classes(self) -> Mapping[str, Mapping[str, int]]:
-        """Column -> class -> number, as row_record reads them. `infeed predict` counts other classes. Default: none."""
+        """Column -> class -> number, as row_record reads them. `infeed predict` counts other
+        classes. Default: none."""
         return {}
 
     def tiny_records(self, split: str) -> "Data":
-        """The records that --tiny uses in place of this split: what open_dataset accepts, such as a dict of arrays.
+        """The records that --tiny uses in place of this split: what open_dataset accepts, such as a
+        dict of arrays.
 
-        The same for equal splits, on every host and in every run. trainer.recipes.image_data makes labelled images.
-        Default: OptionError, because only the recipe knows what its inputs read."""
+        The same for equal splits, on every host and in every run. trainer.recipes.image_data makes
+        labelled images. Default: OptionError, because only the recipe knows what its inputs
+        read."""
         kind = type(self)
         raise OptionError(
-            f"{kind.__module__}:{kind.__qualname__} has no records to use in place of split {split!r} with --tiny. "
-            "Give --data-dir, or add a method tiny_records(self, split) to the recipe, which returns them."
+            f"{kind.__module__}:{kind.__qualname__} has no records to use in place of split "
+            f"{split!r} with --tiny. Give --data-dir, or add a method tiny_records(self, split) to "
+            "the recipe, which returns them."
         )
 
     def check(self) -> None:
-        """As Recipe.check; opens the records, too. Raises InfeedError for a data_dir, split or shard that is missing or
-        does not have the size in the manifest, and where max_steps is missing."""
+        """As Recipe.check; opens the records, too. Raises InfeedError for a data_dir, split or
+        shard that is missing or does not have the size in the manifest, and where max_steps is
+        missing."""
         ends = (self.trainer.max_steps, self.trainer.max_epochs, self.trainer.fast_dev_run)
         if self.mode == "train" and not any(ends):
             raise OptionError("the training needs an end. Give --max-steps or --max-epochs.")
         super().check()
-        if self.mode == "train" and self.data_dir and self.data_dir.rstrip("/") == self.trainer.workdir.rstrip("/"):
-            raise OptionError(f"workdir={self.trainer.workdir} is the data_dir. Give another directory as --workdir.")
+        if (
+            self.mode == "train"
+            and self.data_dir
+            and self.data_dir.rstrip("/") == self.trainer.workdir.rstrip("/")
+        ):
+            raise OptionError(
+                f"workdir={self.trainer.workdir} is the data_dir. Give another directory as "
+                "--workdir."
+            )
         if self.mode == "train":
             _ = self.train_records
         _ = self.eval_records

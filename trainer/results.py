@@ -19,9 +19,10 @@ __all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Speed",
 
 @dataclass(frozen=True)
 class Goodput:
-    """productive_seconds: in the training loop, for the steps of the checkpoint: without compilation, evaluations and
-    pauses for saving. A step that was trained, lost and trained again counts once. wall_seconds: since training first
-    began in the work directory, whether or not a run was active."""
+    """productive_seconds: in the training loop, for the steps of the checkpoint: without
+    compilation, evaluations and pauses for saving. A step that was trained, lost and trained again
+    counts once. wall_seconds: since training first began in the work directory, whether or not a
+    run was active."""
 
     productive_seconds: float
     wall_seconds: float
@@ -34,17 +35,19 @@ class Goodput:
 
 @dataclass(frozen=True, repr=False)
 class EvalResult:
-    """The metrics of one epoch: means over its records, and the scalars of each Metric, "name/key" if it has several.
+    """The metrics of one epoch: means over its records, and the scalars of each Metric, "name/key"
+    if it has several.
 
-    step: of the checkpoint. seconds: that the epoch took, without compilation.
-    arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
-    counted. labelled: those of them that have a label, over which the metrics are; all, without a Target. masked: bad
-    records that the input left out, over all hosts; the log of each host names its own. unseen: values of categories
-    that the model has never seen, which count as missing.
-    num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
-    delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
-    that metrics added up, such as num_bytes; those that the dataset states are equal. not_finite: of each mean that is
-    not finite, why, such as "not finite for 3 of 80 records". checkpoint_path: as given to the evaluation. data,
+    step: of the checkpoint. seconds: that the epoch took, without compilation. arrays: the other
+    values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows
+    that counted. labelled: those of them that have a label, over which the metrics are; all,
+    without a Target. masked: bad records that the input left out, over all hosts; the log of each
+    host names its own. unseen: values of categories that the model has never seen, which count as
+    missing. num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod
+    2**32 of the records' crcs, as delivered (as expected for a masked one) and as expected. name:
+    of the evaluation, if it has one. totals: integers that metrics added up, such as num_bytes;
+    those that the dataset states are equal. not_finite: of each mean that is not finite, why, such
+    as "not finite for 3 of 80 records". checkpoint_path: as given to the evaluation. data,
     fingerprint: what the input calls its records, and what identifies them."""
 
     step: int
@@ -67,40 +70,52 @@ class EvalResult:
 
     def __str__(self) -> str:
         metrics = sorted(self.metrics.items(), key=lambda item: "accuracy" not in item[0])
-        values = [f"{name} {value:{'.2%' if 'accuracy' in name else '.4f'}}" for name, value in metrics]
+        values = [
+            f"{name} {value:{'.2%' if 'accuracy' in name else '.4f'}}" for name, value in metrics
+        ]
         unlabelled = self.labelled < self.records
         due = self.records if unlabelled else self.num_records
         notes = [f"{name} is {why}" for name, why in self.not_finite.items()]
         if self.unseen:
-            notes.append(f"categories never seen count as missing ({counted(self.unseen, 'value')})")
+            notes.append(
+                f"categories never seen count as missing ({counted(self.unseen, 'value')})"
+            )
         records = f"{self.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}records"
         of = f" of {self.data}" if self.data else ""
         proven = "proven exact" if self.proven else "not proven"
-        return "; ".join([f"step {self.step}: {', '.join(values)} over {records}{of}, {proven}", *notes])
+        return "; ".join(
+            [f"step {self.step}: {', '.join(values)} over {records}{of}, {proven}", *notes]
+        )
 
     __repr__ = __str__  # a notebook shows the result of its last line
 
     def write(self, workdir: str) -> None:
         """As eval_result.json, for `infeed report`."""
-        numbers = {key: value for key, value in asdict(self).items() if key not in ("metrics", "arrays", "totals")}
+        numbers = {
+            key: value
+            for key, value in asdict(self).items()
+            if key not in ("metrics", "arrays", "totals")
+        }
         _write(workdir, EVAL_RESULT, self.metrics | self.totals | numbers | {"proven": self.proven})
 
     @property
     def proven(self) -> bool:
         """Whether the input knew which records to expect, and delivered exactly these.
 
-        False with masked records, even if all others are accounted for: the means are not those of the split."""
+        False with masked records, even if all others are accounted for: the means are not those of
+        the split."""
         expected = (self.num_records, self.expected_crc)
         return None not in expected and expected == (self.records, self.crc)
 
 
 @dataclass(frozen=True)
 class EvaluatedRecords:
-    """Records with a label that an evaluation counted, of all hosts, without padding and bad records.
+    """Records with a label that an evaluation counted, of all hosts, without padding and bad
+    records.
 
-    index: int32 [n], their numbers in the dataset; None if the input does not number them. loss: float32 [n].
-    predictions: by name, those of the task's predict_fn that are one number per record, each [n]; {} if the task cannot
-    predict."""
+    index: int32 [n], their numbers in the dataset; None if the input does not number them. loss:
+    float32 [n]. predictions: by name, those of the task's predict_fn that are one number per
+    record, each [n]; {} if the task cannot predict."""
 
     index: np.ndarray | None
     loss: np.ndarray
@@ -111,10 +126,10 @@ class EvaluatedRecords:
 class TrainResult:
     """A call of train, from `start_step` to `step`, with the metrics of the last step.
 
-    state and speed are None if there was nothing to do. The speed is that of the loop, without compilation. stopped:
-    why it ended before its goal; None if it did not. evaluations: those of train_and_evaluate. executables: number of
-    programs compiled for the loop. goodput: of the work directory, with all its runs; None on hosts other than host 0,
-    and in a fast_dev_run."""
+    state and speed are None if there was nothing to do. The speed is that of the loop, without
+    compilation. stopped: why it ended before its goal; None if it did not. evaluations: those of
+    train_and_evaluate. executables: number of programs compiled for the loop. goodput: of the work
+    directory, with all its runs; None on hosts other than host 0, and in a fast_dev_run."""
 
     start_step: int
     step: int
@@ -142,13 +157,16 @@ class TrainResult:
 
 
 def _write(workdir: str, name: str, page: dict[str, Any]) -> None:
-    write_file(open_storage(workdir), join(workdir, name), json.dumps(page, indent=2).encode() + b"\n")
+    write_file(
+        open_storage(workdir), join(workdir, name), json.dumps(page, indent=2).encode() + b"\n"
+    )
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """An export that was verified and published. path: of its directory. step: of the checkpoint. difference: the
-    largest between its predictions and the trainer's, as a share of the largest value."""
+    """An export that was verified and published. path: of its directory. step: of the checkpoint.
+    difference: the largest between its predictions and the trainer's, as a share of the largest
+    value."""
 
     path: str
     step: int

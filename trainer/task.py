@@ -1,7 +1,7 @@
 """A Task defines what to train: pure functions over pytrees, for any model library.
 
-The trainer handles the mask, the mean over records and the random key of a step; a Task sees complete batches. Needs
-only jax and optax."""
+The trainer handles the mask, the mean over records and the random key of a step; a Task sees
+complete batches. Needs only jax and optax."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -42,19 +42,38 @@ __all__ = [
 Batch = Mapping[str, Any]
 """An array, or a tree of them, per key; [b, ...] with a row per record."""
 _OF_COUNTS = ("records", "labelled", "masked", "unseen", "num_records")
-_OF_RESULTS = (*_OF_COUNTS, "crc", "expected_crc", "seconds", "name", "proven", "not_finite", "data", "fingerprint")
-RESERVED = ("loss", "grad_norm", "step", "time", *_OF_RESULTS, "checkpoint_path")  # of our JSON files
+_OF_RESULTS = (
+    *_OF_COUNTS,
+    "crc",
+    "expected_crc",
+    "seconds",
+    "name",
+    "proven",
+    "not_finite",
+    "data",
+    "fingerprint",
+)
+RESERVED = (
+    "loss",
+    "grad_norm",
+    "step",
+    "time",
+    *_OF_RESULTS,
+    "checkpoint_path",
+)  # of our JSON files
 
 
 class Variables(NamedTuple):
-    """A model's arrays: `params` are what the optimizer updates, `extra` the rest (running statistics)."""
+    """A model's arrays: `params` are what the optimizer updates, `extra` the rest (running
+    statistics)."""
 
     params: Any
     extra: Any = ()
 
 
 class TrainState(NamedTuple):
-    """step: int32, finished steps. key: raw data of the run's random key; step s uses fold_in(key, s).
+    """step: int32, finished steps. key: raw data of the run's random key; step s uses fold_in(key,
+    s).
 
     ema: the averaged parameters, in float32 or wider; () without ema_decay."""
 
@@ -71,7 +90,9 @@ def kind_of(made: Any) -> str:
         return "None"
     if isinstance(made, Array):
         return "an array"
-    return f"a {type(made).__name__}" + (f" of {len(made)}" if isinstance(made, (tuple, list)) else "")
+    return f"a {type(made).__name__}" + (
+        f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+    )
 
 
 LossFn = Callable[[Variables, Batch, Array, bool], tuple[Array, Variables, Any]]
@@ -81,7 +102,8 @@ PerRecord = Callable[[Any, Batch], Array]
 PredictFn = Callable[[Variables, Batch], Mapping[str, Any]]
 """(variables, batch) -> predictions by name: see Task."""
 Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
-"""A step of training, evaluation or prediction: (state, batch) -> the new state, and scalars or predictions."""
+"""A step of training, evaluation or prediction: (state, batch) -> the new state, and scalars or
+predictions."""
 Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
 """(path of a parameter, its shape) -> how to split it over the mesh: see Task."""
 Augment = Callable[[Batch], Batch]
@@ -91,36 +113,40 @@ Computed = float | np.ndarray | Mapping[str, float | np.ndarray]
 
 
 class Metric(ABC):
-    """A value of a complete split that is not a mean over records. It has a state to which every batch adds.
+    """A value of a complete split that is not a mean over records. It has a state to which every
+    batch adds.
 
-    The state stays on the devices until the epoch ends, so it may be large; it is used in evaluation only."""
+    The state stays on the devices until the epoch ends, so it may be large; it is used in
+    evaluation only."""
 
     @abstractmethod
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """The state of one batch: a pytree of arrays, traced inside the step.
 
-        mask: bool [b]. Rows where it is False must not count and may contain anything: leave them out with
-        jnp.where(mask, values, 0). If no row counts, merging the state must change nothing; the trainer checks this
-        before an epoch."""
+        mask: bool [b]. Rows where it is False must not count and may contain anything: leave them
+        out with jnp.where(mask, values, 0). If no row counts, merging the state must change
+        nothing; the trainer checks this before an epoch."""
 
     def merge(self, first: Any, second: Any) -> Any:
         """The combined state of the batches of both. Default: their sum, leaf by leaf.
 
-        The trainer computes these sums exactly in int32, which an epoch of fewer than 2**31 records cannot overflow,
-        and floats in 48 bits, as two float32 numbers."""
+        The trainer computes these sums exactly in int32, which an epoch of fewer than 2**31 records
+        cannot overflow, and floats in 48 bits, as two float32 numbers."""
         return jax.tree.map(jnp.add, first, second)
 
     @abstractmethod
     def compute(self, state: Any) -> Computed:
         """Computes the value on the host, from a state of NumPy arrays in int64 and float64.
 
-        Numbers are reported as scalars, arrays separately; entries of a mapping as "metric's name/key"."""
+        Numbers are reported as scalars, arrays separately; entries of a mapping as "metric's
+        name/key"."""
 
     def totals(self, state: Any) -> Mapping[str, int]:
-        """Integers that this metric added up over the split, by the names that the dataset has for them: {"num_bytes"}.
+        """Integers that this metric added up over the split, by the names that the dataset has for
+        them: {"num_bytes"}.
 
-        state: as compute's. The evaluation raises EvaluationError where the dataset states another number, and reports
-        them in EvalResult.totals. Default: none."""
+        state: as compute's. The evaluation raises EvaluationError where the dataset states another
+        number, and reports them in EvalResult.totals. Default: none."""
         return {}
 
 
@@ -130,12 +156,14 @@ Metrics = Mapping[str, Metric | PerRecord]
 
 @dataclass(frozen=True)
 class Target:
-    """What a task predicts: the class in batch[key], an integer [b], or with classes=None a number [b].
+    """What a task predicts: the class in batch[key], an integer [b], or with classes=None a number
+    [b].
 
-    Labels are base..base + classes - 1. A missing label is -1, unless that is one of them; a missing number is NaN, so
-    integers are never missing. Rows without a label have no part in the loss and in the metrics, in training and
-    evaluation. There the task sees `base` in their place, and `_labelled` of the batch is 0; predictions see them as
-    stored. Any other label outside of the classes is an error."""
+    Labels are base..base + classes - 1. A missing label is -1, unless that is one of them; a
+    missing number is NaN, so integers are never missing. Rows without a label have no part in the
+    loss and in the metrics, in training and evaluation. There the task sees `base` in their place,
+    and `_labelled` of the batch is 0; predictions see them as stored. Any other label outside of
+    the classes is an error."""
 
     key: str
     classes: int | None = None
@@ -158,32 +186,34 @@ def copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
 class Task:
     """A model, its loss and its optimizer.
 
-    init(rng, batch_spec) -> Variables; the spec has a jax.ShapeDtypeStruct for each array of a batch.
-    loss_fn(variables, batch, rng, train) -> losses float [b], one per record; the variables after the step, from which
-    the trainer takes `extra` when training; outputs, any pytree, for the metrics. Padding rows are all zero, and their
-    results are ignored; evaluate(check_padding=True) proves that they do not affect other rows.
-    target: what the loss and the metrics are about, so that rows without a label have no part in them. None: all rows
-    that count have.
-    metrics: name -> function(outputs, batch) -> values [b], one per record, for which the trainer reports the masked
-    mean in training and evaluation; or a Metric, in evaluation only. Both find the losses [b] in batch["_losses"].
-    trainer.metrics has the usual ones. Either may have a method outside(outputs, batch) -> bool [b], rows whose label
-    is outside of its classes, and a str, the allowed labels: such a row ends the run with an error.
-    partition(name, shape) -> the mesh axes ("data", "fsdp", "model") over which to split each dimension of the
-    parameter with that path ("dense/kernel"), its average and its optimizer statistics. Default: none. Large parameters
-    that do not name fsdp are split over it as well; TrainerConfig.partition overrides both. The mesh is in context when
+    init(rng, batch_spec) -> Variables; the spec has a jax.ShapeDtypeStruct for each array of a
+    batch. loss_fn(variables, batch, rng, train) -> losses float [b], one per record; the variables
+    after the step, from which the trainer takes `extra` when training; outputs, any pytree, for the
+    metrics. Padding rows are all zero, and their results are ignored; evaluate(check_padding=True)
+    proves that they do not affect other rows. target: what the loss and the metrics are about, so
+    that rows without a label have no part in them. None: all rows that count have. metrics: name ->
+    function(outputs, batch) -> values [b], one per record, for which the trainer reports the masked
+    mean in training and evaluation; or a Metric, in evaluation only. Both find the losses [b] in
+    batch["_losses"]. trainer.metrics has the usual ones. Either may have a method outside(outputs,
+    batch) -> bool [b], rows whose label is outside of its classes, and a str, the allowed labels:
+    such a row ends the run with an error. partition(name, shape) -> the mesh axes ("data", "fsdp",
+    "model") over which to split each dimension of the parameter with that path ("dense/kernel"),
+    its average and its optimizer statistics. Default: none. Large parameters that do not name fsdp
+    are split over it as well; TrainerConfig.partition overrides both. The mesh is in context when
     the functions are traced, so a model may constrain its activations:
-    jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp"))).
-    predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row per record. Padding rows are
-    all zero, and their results are left out. None: the task cannot predict.
-    augment(batch) -> the batch that loss_fn sees, in training only: trainer.augment has the usual functions. Its
-    padding rows are all zero; the reserved keys keep their values, whatever it returns for them.
-    precision: in which these functions compute, for comparison with TrainerConfig.precision.
-    flops: floating-point operations of one training step on a global batch, for the speed. None: those of the products
-    of matrices and the convolutions in the step, which count twice if they are computed twice (rematerialized).
-    independent_rows: whether the loss of a row depends on no other row, and loss_fn draws no random numbers and leaves
-    `extra` as it is, in training, and constrains nothing over data. Then devices exchange gradients once per update,
-    however many microbatches it has.
-    module(variables) -> the model as an object of its library; nnx_task makes an nnx.Module. None: there is none."""
+    jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp"))). predict_fn(variables,
+    batch) -> name -> an array [b, ...], or a tree of them, one row per record. Padding rows are all
+    zero, and their results are left out. None: the task cannot predict. augment(batch) -> the batch
+    that loss_fn sees, in training only: trainer.augment has the usual functions. Its padding rows
+    are all zero; the reserved keys keep their values, whatever it returns for them. precision: in
+    which these functions compute, for comparison with TrainerConfig.precision. flops:
+    floating-point operations of one training step on a global batch, for the speed. None: those of
+    the products of matrices and the convolutions in the step, which count twice if they are
+    computed twice (rematerialized). independent_rows: whether the loss of a row depends on no other
+    row, and loss_fn draws no random numbers and leaves `extra` as it is, in training, and
+    constrains nothing over data. Then devices exchange gradients once per update, however many
+    microbatches it has. module(variables) -> the model as an object of its library; nnx_task makes
+    an nnx.Module. None: there is none."""
 
     init: Callable[[Array, Any], Variables]
     loss_fn: LossFn
@@ -199,39 +229,46 @@ class Task:
     target: Target | None = None
 
     def __post_init__(self) -> None:
-        check_number("flops", self.flops, above=0, more=". Give those of one training step, or None")
+        check_number(
+            "flops", self.flops, above=0, more=". Give those of one training step, or None"
+        )
         if not isinstance(self.metrics, Mapping):
             raise OptionError(
-                f"metrics is {kind_of(self.metrics)}. Give a dict of names: {{'accuracy': Accuracy('label')}}."
+                f"metrics is {kind_of(self.metrics)}. Give a dict of names: {{'accuracy': "
+                "Accuracy('label')}."
             )
         for name, metric in self.metrics.items():
             self._check_metric(name, metric)
 
     def traced_in(self, context: Callable[[], ContextDecorator]) -> "Task":
         """The task, whose functions are traced in this context."""
-        functions = {name: getattr(self, name) for name in ("init", "loss_fn", "predict_fn", "augment")}
+        functions = {
+            name: getattr(self, name) for name in ("init", "loss_fn", "predict_fn", "augment")
+        }
         return replace(self, **{name: context()(each) for name, each in functions.items() if each})
 
     def _check_metric(self, name: str, metric: object) -> None:
         if name in RESERVED or name.startswith(("_", "speed/")):
             raise OptionError(
-                f"a metric is named {name!r}. {', '.join(RESERVED)} and names that start with _ or speed/ are "
-                "reserved; choose another."
+                f"a metric is named {name!r}. {', '.join(RESERVED)} and names that start with _ or "
+                "speed/ are reserved; choose another."
             )
         if isinstance(metric, type) or not (isinstance(metric, Metric) or callable(metric)):
             raise OptionError(
-                f"the metric {name!r} is {metric!r}. Allowed: a function(outputs, batch) -> values [b], or an instance "
-                "of Metric."
+                f"the metric {name!r} is {metric!r}. Allowed: a function(outputs, batch) -> values "
+                "[b], or an instance of Metric."
             )
         for other, its in self.metrics.items():
             if name.startswith(f"{other}/") and isinstance(its, Metric):
                 raise OptionError(
-                    f"the metric {name!r} has the name of a value of the metric {other!r}. Choose another."
+                    f"the metric {name!r} has the name of a value of the metric {other!r}. Choose "
+                    "another."
                 )
 
 
 def chosen(predictions: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:
-    """The predictions with these names; None: all. Raises OptionError for a name that is not one of them."""
+    """The predictions with these names; None: all. Raises OptionError for a name that is not one of
+    them."""
     for key in keys or ():
         if key not in predictions:
             raise OptionError(f"the task does not predict {key!r}.{did_you_mean(key, predictions)}")

@@ -1,4 +1,5 @@
-"""The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any input."""
+"""The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any
+input."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,11 +39,12 @@ log = logger("trainer")
 class Trainer:
     """Trains, evaluates and predicts with `task` on these jax devices (default: all).
 
-    config: its work directory has all state between calls, so each call resumes from the newest checkpoint. When a
-    process of the run receives SIGTERM, the call ends on all hosts with Preempted, a SystemExit of code 75: all
-    progress is saved, and the same program resumes from there. SIGINT (Ctrl-C) ends a call in the same way with
-    KeyboardInterrupt, after which further calls are possible; a second one exits immediately with code 130. A program's
-    own handlers of these signals are kept, and outside of the main thread none are installed.
+    config: its work directory has all state between calls, so each call resumes from the newest
+    checkpoint. When a process of the run receives SIGTERM, the call ends on all hosts with
+    Preempted, a SystemExit of code 75: all progress is saved, and the same program resumes from
+    there. SIGINT (Ctrl-C) ends a call in the same way with KeyboardInterrupt, after which further
+    calls are possible; a second one exits immediately with code 130. A program's own handlers of
+    these signals are kept, and outside of the main thread none are installed.
 
     warm_start: the arrays that a run begins with if the work directory has no checkpoint.
     command: the recipe and options that segments.jsonl names."""
@@ -57,27 +59,40 @@ class Trainer:
         command: Command | None = None,
     ) -> None:
         if not isinstance(config, TrainerConfig):
-            raise OptionError(f"the config is {kind_of(config)}. Give Trainer(task, TrainerConfig(...)).")
+            raise OptionError(
+                f"the config is {kind_of(config)}. Give Trainer(task, TrainerConfig(...))."
+            )
         if isinstance(callbacks, Callback):
-            raise OptionError(f"callbacks is a {type(callbacks).__name__}. Give a list: callbacks=[...].")
+            raise OptionError(
+                f"callbacks is a {type(callbacks).__name__}. Give a list: callbacks=[...]."
+            )
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
             compilation_cache.set_cache_dir(str(Path(config.compilation_cache_dir).expanduser()))
-            # By default programs that compile within a second are not kept; a restart has dozens of them.
+            # By default programs that compile within a second are not kept; a restart has dozens of
+            # them.
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
             compilation_cache.reset_cache()  # JAX reads the setting only at its first compilation
         sizes, rules = axis_sizes(config.mesh), partition_rules(config.partition)
         placement = Placement.of(devices, sizes, BatchAxes(config.batch_axis), rules)
         self._job = Job(task, config, placement, tuple(callbacks), command)
-        for batch in (config.global_batch_size, config.resolved_eval_batch_size, config.resolved_predict_batch_size):
-            self._job.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
+        for batch in (
+            config.global_batch_size,
+            config.resolved_eval_batch_size,
+            config.resolved_predict_batch_size,
+        ):
+            self._job.placement.hosts(
+                batch
+            )  # a size that does not fit the devices fails here, not hours later
         self._job.check_microbatches()
         if config.input_workers > (cores := os.cpu_count() or 1):
-            log.warning("input_workers=%d, but this machine has %d cores", config.input_workers, cores)
+            log.warning(
+                "input_workers=%d, but this machine has %d cores", config.input_workers, cores
+            )
         if config.fast_dev_run:
             log.warning(
-                "fast_dev_run: trains %d steps; evaluates and predicts one batch with an untrained model; writes no "
-                "checkpoint and no events",
+                "fast_dev_run: trains %d steps; evaluates and predicts one batch with an untrained "
+                "model; writes no checkpoint and no events",
                 config.fast_dev_run,
             )
 
@@ -89,17 +104,25 @@ class Trainer:
         max_steps: int | None = None,
         max_epochs: int | None = None,
     ) -> TrainResult:
-        """Trains `steps` more steps, or to `max_steps` or `max_epochs` in total (default: the config's), and saves a
-        checkpoint.
+        """Trains `steps` more steps, or to `max_steps` or `max_epochs` in total (default: the
+        config's), and saves a checkpoint.
 
-        With none of them, it trains until the input ends, on all hosts after the last batch that each of them has.
-        A stopped run resumes with the state, random keys and input position of its newest checkpoint, so the result is
-        that of an uninterrupted run. Raises NanError, which names the step, before a broken state is saved; InputError
-        for a label outside of the classes, before a state that learned from it is saved, and for an input that ends
-        early or changes its shapes; OwnerError, before anything is written, if another training run owns the work
-        directory."""
+        With none of them, it trains until the input ends, on all hosts after the last batch that
+        each of them has. A stopped run resumes with the state, random keys and input position of
+        its newest checkpoint, so the result is that of an uninterrupted run. Raises NanError, which
+        names the step, before a broken state is saved; InputError for a label outside of the
+        classes, before a state that learned from it is saved, and for an input that ends early or
+        changes its shapes; OwnerError, before anything is written, if another training run owns the
+        work directory."""
         with ShortErrors():
-            return train(self._job, input_fn, self._warm_start, steps=steps, max_steps=max_steps, max_epochs=max_epochs)
+            return train(
+                self._job,
+                input_fn,
+                self._warm_start,
+                steps=steps,
+                max_steps=max_steps,
+                max_epochs=max_epochs,
+            )
 
     def train_and_evaluate(
         self,
@@ -114,10 +137,11 @@ class Trainer:
     ) -> TrainResult:
         """Trains like `train`, and evaluates one exact epoch every eval_every_steps and at the end.
 
-        eval_input_fn: one input, or several by name, of which keep_best uses the first. eval_every_steps: default
-        checkpoint_every_steps. Each evaluation is of a checkpoint saved just before;
-        TrainResult.evaluations has the results, and TrainerConfig.keep_best keeps the best checkpoint. The training
-        input continues at its position. A resumed run first runs the evaluation that was due when it stopped."""
+        eval_input_fn: one input, or several by name, of which keep_best uses the first.
+        eval_every_steps: default checkpoint_every_steps. Each evaluation is of a checkpoint saved
+        just before; TrainResult.evaluations has the results, and TrainerConfig.keep_best keeps the
+        best checkpoint. The training input continues at its position. A resumed run first runs the
+        evaluation that was due when it stopped."""
         inputs = named_inputs(eval_input_fn, name)
         every = eval_every_steps or self.config.checkpoint_every_steps
         check_positive_int("eval_every_steps", eval_every_steps)
@@ -134,7 +158,8 @@ class Trainer:
             )
 
     def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
-        """Name -> shape, dtype and sharding of each array of the training's state; computes nothing.
+        """Name -> shape, dtype and sharding of each array of the training's state; computes
+        nothing.
 
         The parameters are "variables/params/...", as in checkpoints. input_fn: of the training."""
         with ShortErrors():
@@ -152,17 +177,20 @@ class Trainer:
     ) -> EvalResult:
         """Returns the metrics of one exact epoch.
 
-        step: of the checkpoint; "best": that of keep_best; default: the newest. checkpoint_path: another work
-        directory, or a checkpoint in it; keep_best ignores such an evaluation. name: distinguishes evaluations of
-        several inputs; events go to <workdir>/eval_<name>, without a name to eval.
-        check_padding: repeat the epoch with NaN and with the largest values in the rows that pad the last batch, where
-        the task otherwise sees zeros. Raises EvaluationError if any metric is not bit-identical.
-        Raises EvaluationError unless every expected record counted exactly once (an input that does not know what to
-        expect leads to proven=False), for labels outside of the classes, and if no record has a label; CheckpointError
-        if there is no checkpoint."""
+        step: of the checkpoint; "best": that of keep_best; default: the newest. checkpoint_path:
+        another work directory, or a checkpoint in it; keep_best ignores such an evaluation. name:
+        distinguishes evaluations of several inputs; events go to <workdir>/eval_<name>, without a
+        name to eval. check_padding: repeat the epoch with NaN and with the largest values in the
+        rows that pad the last batch, where the task otherwise sees zeros. Raises EvaluationError if
+        any metric is not bit-identical. Raises EvaluationError unless every expected record counted
+        exactly once (an input that does not know what to expect leads to proven=False), for labels
+        outside of the classes, and if no record has a label; CheckpointError if there is no
+        checkpoint."""
         check_name(name)
         with ShortErrors():
-            return evaluate(self._job, input_fn, name, step, checkpoint_path, check_padding, on_records)
+            return evaluate(
+                self._job, input_fn, name, step, checkpoint_path, check_padding, on_records
+            )
 
     def evaluate_continuously(
         self,
@@ -174,10 +202,11 @@ class Trainer:
     ) -> Iterator[EvalResult]:
         """Evaluates new checkpoints in the work directory as another process saves them.
 
-        Of several new ones it takes the newest; the log names the skipped ones. Ends after the checkpoint of
-        TrainerConfig.max_steps, or when none has appeared for timeout_seconds. Every evaluation calls input_fn again;
-        all run the same program. Writes only events and, without a name, the metrics for keep_best. Skips a checkpoint
-        that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
+        Of several new ones it takes the newest; the log names the skipped ones. Ends after the
+        checkpoint of TrainerConfig.max_steps, or when none has appeared for timeout_seconds. Every
+        evaluation calls input_fn again; all run the same program. Writes only events and, without a
+        name, the metrics for keep_best. Skips a checkpoint that is removed while being read. Raises
+        CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
         check_number("timeout_seconds", timeout_seconds, above=0)
         check_number("poll_seconds", poll_seconds, above=0)
@@ -192,18 +221,27 @@ class Trainer:
         checkpoint_path: str | None = None,
         gather: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """Yields the results of the task's predict_fn, a dict of NumPy values per record, in the order of the dataset.
+        """Yields the results of the task's predict_fn, a dict of NumPy values per record, in the
+        order of the dataset.
 
-        step, checkpoint_path: as in evaluate. Leaves out padding and masked bad records; `_index` is the record's
-        number, if the input numbers them. keys: only these predictions; default: all.
-        Computes nothing before the first record is requested. Arrays in a record are views: copy what you keep.
-        With several hosts, each gets the rows on its devices, or all with `gather`. All must iterate in step: the next
-        chunk is computed while a host processes one. A host that stops waits for the others to stop, at most half of
-        host_timeout_seconds; if they continue, all end with a HostError. A single process may stop at any time.
-        Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever
-        evaluate raises."""
+        step, checkpoint_path: as in evaluate. Leaves out padding and masked bad records; `_index`
+        is the record's number, if the input numbers them. keys: only these predictions; default:
+        all. Computes nothing before the first record is requested. Arrays in a record are views:
+        copy what you keep. With several hosts, each gets the rows on its devices, or all with
+        `gather`. All must iterate in step: the next chunk is computed while a host processes one. A
+        host that stops waits for the others to stop, at most half of host_timeout_seconds; if they
+        continue, all end with a HostError. A single process may stop at any time. Raises
+        EvaluationError, before the last records, unless each expected one came exactly once, and
+        whatever evaluate raises."""
         check_predict(self._job.task, keys)
-        return predict(self._job, input_fn, keys=keys, step=step, checkpoint_path=checkpoint_path, gather=gather)
+        return predict(
+            self._job,
+            input_fn,
+            keys=keys,
+            step=step,
+            checkpoint_path=checkpoint_path,
+            gather=gather,
+        )
 
     def export(
         self,
@@ -220,16 +258,18 @@ class Trainer:
         platforms: Sequence[str] = PLATFORMS,
         assets_extra: Mapping[str, str] | None = None,
     ) -> ExportResult:
-        """Publishes a SavedModel in <path>/<Unix seconds>, after a process without JAX has predicted records with it.
+        """Publishes a SavedModel in <path>/<Unix seconds>, after a process without JAX has
+        predicted records with it.
 
-        input_fn: of the evaluation. Its parsing and ops become part of the export, and its first 21 records are
-        predicted. step, checkpoint_path: as in evaluate. model: default: what is evaluated; the averaged parameters, if
-        both are. keys: only these predictions; default: all that depend on the model. labels: class names of
-        predictions; those of "class" become the prediction "class_name". tolerance: the largest difference from what
-        `predict` returns, as a share of the largest value; at least 0.02 where TensorFlow decodes images. keep: how
-        many exports to keep in `path`; default: all.
-        assets_extra: name -> path, local or gs://, of files to copy into the export's directory assets.extra.
-        Raises ExportError, before anything is published; and whatever predict raises."""
+        input_fn: of the evaluation. Its parsing and ops become part of the export, and its first 21
+        records are predicted. step, checkpoint_path: as in evaluate. model: default: what is
+        evaluated; the averaged parameters, if both are. keys: only these predictions; default: all
+        that depend on the model. labels: class names of predictions; those of "class" become the
+        prediction "class_name". tolerance: the largest difference from what `predict` returns, as a
+        share of the largest value; at least 0.02 where TensorFlow decodes images. keep: how many
+        exports to keep in `path`; default: all. assets_extra: name -> path, local or gs://, of
+        files to copy into the export's directory assets.extra. Raises ExportError, before anything
+        is published; and whatever predict raises."""
         check_export(self._job, keys)
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
         with ShortErrors():

@@ -1,8 +1,9 @@
-"""Beam's DaskRunner for a linear chain with side inputs, such as a conversion; not for other graphs.
+"""Beam's DaskRunner for a linear chain with side inputs, such as a conversion; not for other
+graphs.
 
-Beam's own DaskRunner recomputes a side input, with everything it depends on, in every partition that reads it: a job of
-ten sources scanned them 20 to 40 times. It also never makes more partitions than there are sources. Requires the client
-that `beam_jobs.runners.presets` connects."""
+Beam's own DaskRunner recomputes a side input, with everything it depends on, in every partition
+that reads it: a job of ten sources scanned them 20 to 40 times. It also never makes more partitions
+than there are sources. Requires the client that `beam_jobs.runners.presets` connects."""
 
 from typing import Any
 
@@ -41,16 +42,21 @@ class _Chain(PipelineVisitor):
         if transform_node.side_inputs:
             self._compute_inputs(transform_node)
         if isinstance(transform_node.transform, _GroupByKeyOnly):
-            # A grouping keeps the number of partitions, so few sources would mean few of them from here on.
+            # A grouping keeps the number of partitions, so few sources would mean few of them from
+            # here on.
             ungrouped = transform_node.inputs[0].producer
             if self.bags[ungrouped].npartitions < self._npartitions:
-                self.bags[ungrouped] = self.bags[ungrouped].repartition(npartitions=self._npartitions)
+                self.bags[ungrouped] = self.bags[ungrouped].repartition(
+                    npartitions=self._npartitions
+                )
         self._translation.visit_transform(transform_node)
 
     def _compute_inputs(self, step: AppliedPTransform) -> None:
-        """Computes a step's side inputs together with its main input, so that shared steps run once.
+        """Computes a step's side inputs together with its main input, so that shared steps run
+        once.
 
-        A list replaces the bag of each side input: Beam's translation passes any iterable to the workers."""
+        A list replaces the bag of each side input: Beam's translation passes any iterable to the
+        workers."""
         sides = [side.pvalue.producer for side in step.side_inputs]
         bags = [side for side in sides if isinstance(self.bags[side], Bag)]
         if not bags:

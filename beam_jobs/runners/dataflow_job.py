@@ -1,6 +1,7 @@
 """Submits a job to Dataflow and follows it to its end: link, states, warnings and counts.
 
-The commit is part of the graph, so a job needs no launcher to complete: --detach and Ctrl-C lose nothing."""
+The commit is part of the graph, so a job needs no launcher to complete: --detach and Ctrl-C lose
+nothing."""
 
 import contextlib
 import re
@@ -14,20 +15,29 @@ from pipeline.errors import ConversionError, InfeedError
 from pipeline.sizes import format_bytes
 from pipeline.storage.storage import join
 
-_LOG_IN = "Run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+_LOG_IN = (
+    "Run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key "
+    "file."
+)
 _QUOTA = (
-    "Use fewer workers (--max_num_workers), another --worker_machine_type or --region, or request a higher quota at "
-    "https://console.cloud.google.com/iam-admin/quotas."
+    "Use fewer workers (--max_num_workers), another --worker_machine_type or --region, or request "
+    "a higher quota at https://console.cloud.google.com/iam-admin/quotas."
 )
 # Pattern in the service's reason for a failed job -> remedy. The first match counts.
 _ADVICE = {
     "(?i)quota|resource.?pool.?exhausted|does not have enough resources": _QUOTA,
-    "ModuleNotFoundError|No module named": "A package is missing on the workers: add it with --extra_package, or use "
-    "an image that has it (--sdk_container_image).",
-    "(?i)pip install|No matching distribution|failed to install packages": "Workers install the wheel's dependencies "
-    "from PyPI as they start. Without internet access, use an image that has them (--sdk_container_image).",
-    "(?i)permission|forbidden|403|denied": "The workers' service account needs the roles Dataflow Worker on the "
-    "project and Storage Object User on the buckets.",
+    "ModuleNotFoundError|No module named": (
+        "A package is missing on the workers: add it with --extra_package, or use an image that "
+        "has it (--sdk_container_image)."
+    ),
+    "(?i)pip install|No matching distribution|failed to install packages": (
+        "Workers install the wheel's dependencies from PyPI as they start. Without internet "
+        "access, use an image that has them (--sdk_container_image)."
+    ),
+    "(?i)permission|forbidden|403|denied": (
+        "The workers' service account needs the roles Dataflow Worker on the project and Storage "
+        "Object User on the buckets."
+    ),
 }
 POLL_SECONDS = 10.0
 _REASON_POLLS = 6  # the reason for a failure may appear half a minute after the failure
@@ -46,7 +56,8 @@ def check_credentials() -> None:
 
 
 def check_bucket(client: Any, path: str) -> None:
-    """Raises ConversionError without permission to get the bucket's metadata, as Beam does before staging files."""
+    """Raises ConversionError without permission to get the bucket's metadata, as Beam does before
+    staging files."""
     from google.api_core.exceptions import Forbidden
 
     bucket = path.split("/")[2]
@@ -54,8 +65,9 @@ def check_bucket(client: Any, path: str) -> None:
         client.get_bucket(bucket, timeout=60)
     except Forbidden as e:
         raise ConversionError(
-            f"no permission to get bucket {bucket!r}, as Beam does before it stages files there (403). The account "
-            "needs the role Storage Legacy Bucket Reader on it, or another --staging_location."
+            f"no permission to get bucket {bucket!r}, as Beam does before it stages files there "
+            "(403). The account needs the role Storage Legacy Bucket Reader on it, or another "
+            "--staging_location."
         ) from e
 
 
@@ -82,23 +94,28 @@ def _refusal(status: int, said: str, project: str, region: str) -> str:
         return f"Dataflow: no valid credentials. {_LOG_IN} {says}"
     if re.search("has not been used|is disabled|SERVICE_DISABLED", said):
         return (
-            f"The Dataflow API is disabled in project {project}. Enable it: `gcloud services enable "
-            f"dataflow.googleapis.com --project={project}`. {says}"
+            f"The Dataflow API is disabled in project {project}. Enable it: `gcloud services "
+            f"enable dataflow.googleapis.com --project={project}`. {says}"
         )
     if status == 429 or re.search("(?i)quota", said):
         return f"Dataflow: a quota of project {project} in {region} is exhausted. {_QUOTA} {says}"
     if status == 403:
         return (
-            f"Dataflow: no permission in project {project}, or there is no such project. The account needs the roles "
-            f"Dataflow Developer on it and Service Account User on the workers' account. {says}"
+            f"Dataflow: no permission in project {project}, or there is no such project. The "
+            "account needs the roles Dataflow Developer on it and Service Account User on the "
+            f"workers' account. {says}"
         )
     if status in (400, 404) and re.search("(?i)region|location|endpoint", said):
-        return f"Dataflow has no region {region}. `gcloud compute regions list` shows them: --region=NAME. {says}"
+        return (
+            f"Dataflow has no region {region}. `gcloud compute regions list` shows them: "
+            f"--region=NAME. {says}"
+        )
     return f"Dataflow refused the job. {says}"
 
 
 def reason_of(messages: Sequence[str]) -> str:
-    """The message that best explains why a job failed: a traceback rather than a summary of attempts."""
+    """The message that best explains why a job failed: a traceback rather than a summary of
+    attempts."""
 
     def rank(message: str) -> int:
         return ("Traceback" in message) - ("work item was attempted" in message)
@@ -116,9 +133,11 @@ def _line(text: str) -> str:
 
 
 def run(job: ConversionJob, options: Any, console: Console, waiting: Waiting) -> bool:
-    """Submits a job and waits for its end. Returns False without waiting after --detach or writing a template.
+    """Submits a job and waits for its end. Returns False without waiting after --detach or writing
+    a template.
 
-    Raises OptionError or ConversionError if the job is refused, fails or is cancelled; SystemExit(130) on Ctrl-C."""
+    Raises OptionError or ConversionError if the job is refused, fails or is cancelled;
+    SystemExit(130) on Ctrl-C."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     from beam_jobs.graph import pipeline_of
@@ -128,15 +147,19 @@ def run(job: ConversionJob, options: Any, console: Console, waiting: Waiting) ->
     with as_ours(google.project, google.region):
         result = pipeline.run()
     if google.template_location:
-        run_it = f"gcloud dataflow jobs run NAME --gcs-location={google.template_location} {_place(google)}"
+        run_it = (
+            f"gcloud dataflow jobs run NAME --gcs-location={google.template_location} "
+            f"{_place(google)}"
+        )
         say(console, f"dataflow: wrote template {google.template_location}. Run it: {run_it}")
         return False
     submitted = _Submitted(pipeline.runner.dataflow_client, result.job_id(), console)
     url = f"https://console.cloud.google.com/dataflow/jobs/{google.region}/{submitted.id}?project={google.project}"
     say(console, f"dataflow: submitted {google.job_name}: {url}")
     state = (
-        f"The job continues without this command; it is complete when {join(job.output_dir, 'manifest.json')} exists. "
-        f"To cancel it: gcloud dataflow jobs cancel {submitted.id} {_place(google)}"
+        "The job continues without this command; it is complete when "
+        f"{join(job.output_dir, 'manifest.json')} exists. To cancel it: gcloud dataflow jobs "
+        f"cancel {submitted.id} {_place(google)}"
     )
     if waiting.detach:
         say(console, f"dataflow: {state}")
@@ -181,7 +204,9 @@ class _Submitted:
         if state == "FAILED":
             raise ConversionError(*self._failure().splitlines())
         if state != "DONE":
-            raise ConversionError(f"the job was {state.lower()}. Run the same command again to resume.")
+            raise ConversionError(
+                f"the job was {state.lower()}. Run the same command again to resume."
+            )
 
     def cancel(self) -> None:
         """Requests cancellation."""
@@ -192,13 +217,19 @@ class _Submitted:
         token = None
         while True:
             found, token = self._client.list_messages(
-                self.id, start_time=self._since, page_token=token, minimum_importance="JOB_MESSAGE_WARNING"
+                self.id,
+                start_time=self._since,
+                page_token=token,
+                minimum_importance="JOB_MESSAGE_WARNING",
             )
             for message in found:
                 if message.id not in self._seen:
                     self._seen.add(message.id)
                     self._since = message.time
-                    kind, text = message.message_importance.name.rpartition("_")[2].lower(), message.message_text
+                    kind, text = (
+                        message.message_importance.name.rpartition("_")[2].lower(),
+                        message.message_text,
+                    )
                     if kind == "error":
                         self._errors.append(text)
                     say(self._console, f"dataflow: {kind}: {text.strip().splitlines()[-1][:300]}")
@@ -215,7 +246,8 @@ class _Submitted:
         return f"the Dataflow job failed: {reason}{advice(reason)}"
 
     def _counts(self) -> str:
-        """Our counters from the service, after ": "; "" if there are none yet or the service does not answer."""
+        """Our counters from the service, after ": "; "" if there are none yet or the service does
+        not answer."""
         counts: dict[str, int] = {}
         with contextlib.suppress(Exception):  # counts must never fail a conversion
             for metric in self._client.get_job_metrics(self.id).metrics:
@@ -223,5 +255,8 @@ class _Submitted:
                 if context.get("namespace") == "infeed" and "tentative" not in context:
                     name = metric.name.name
                     counts[name] = counts.get(name, 0) + int(metric.scalar)
-        shown = [f"{n} {format_bytes(c) if n.endswith('_bytes') else f'{c:,}'}" for n, c in sorted(counts.items())]
+        shown = [
+            f"{n} {format_bytes(c) if n.endswith('_bytes') else f'{c:,}'}"
+            for n, c in sorted(counts.items())
+        ]
         return f": {', '.join(shown)}" if shown else ""

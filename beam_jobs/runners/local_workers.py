@@ -1,4 +1,5 @@
-"""--runner=local with worker processes: if one dies, the job fails. Beam itself would wait forever for its answer.
+"""--runner=local with worker processes: if one dies, the job fails. Beam itself would wait forever
+for its answer.
 
 Imports Beam, so import it only to run a job."""
 
@@ -7,7 +8,10 @@ import threading
 from collections.abc import Iterator
 
 from apache_beam.portability import python_urns
-from apache_beam.runners.portability.fn_api_runner.worker_handlers import SubprocessSdkWorkerHandler, WorkerHandler
+from apache_beam.runners.portability.fn_api_runner.worker_handlers import (
+    SubprocessSdkWorkerHandler,
+    WorkerHandler,
+)
 from apache_beam.runners.portability.local_job_service import SubprocessSdkWorker
 
 from pipeline.errors import ConversionError
@@ -30,15 +34,19 @@ def watched_workers() -> Iterator[None]:
         if not died:
             raise
         raise ConversionError(
-            f"a worker process died: {died[0]} (-9 and 137: it was killed, often because memory ran out). Run the same "
-            "command again to resume. Fewer --local-processes need less memory."
+            f"a worker process died: {died[0]} (-9 and 137: it was killed, often because memory "
+            "ran out). Run the same command again to resume. Fewer --local-processes need less "
+            "memory."
         ) from e
     finally:
-        WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(SubprocessSdkWorkerHandler)
+        WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(
+            SubprocessSdkWorkerHandler
+        )
 
 
 class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGeneralTypeIssues]
-    """Beam's handler of one worker process. If the process dies, the handler answers in its place."""
+    """Beam's handler of one worker process. If the process dies, the handler answers in its
+    place."""
 
     deaths: list[str]
 

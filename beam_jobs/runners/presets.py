@@ -1,7 +1,7 @@
 """The table of runners with short names: their class in Beam, their checks and their default flags.
 
-To add a runner, add a row, and a module if it needs code. Beam is imported only inside functions, so that --help and
---dry-run work without it."""
+To add a runner, add a row, and a module if it needs code. Beam is imported only inside functions,
+so that --help and --dry-run work without it."""
 
 import contextlib
 import importlib
@@ -25,7 +25,10 @@ _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
 _PAGE = "docs/runners.md has both commands."
 _Block = contextlib.AbstractContextManager[None]
 _REASON_LENGTH = 160  # of each end
-_OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")  # in the text of an error from a job that started
+_OF_A_JOB = (
+    "[while running ",
+    f"{InfeedError.__module__}.",
+)  # in the text of an error from a job that started
 
 
 def _run_to_its_end(job: ConversionJob, options: Any, _console: Console, _waiting: Waiting) -> bool:
@@ -36,18 +39,23 @@ def _run_to_its_end(job: ConversionJob, options: Any, _console: Console, _waitin
 
 
 def _start_and_wait(job: ConversionJob, options: Any, _console: Console, _waiting: Waiting) -> bool:
-    """Like _run_to_its_end, but raises ConversionError if the runner fails for a reason of its own, which may be of any
-    class: there is no Java, no job server or a missing package, or its workers were lost."""
+    """Like _run_to_its_end, but raises ConversionError if the runner fails for a reason of its own,
+    which may be of any class: there is no Java, no job server or a missing package, or its workers
+    were lost."""
     from beam_jobs.graph import pipeline_of
 
     pipeline, how = pipeline_of(job, options), "failed"
     remedy = (
-        "If it did not start, start its job service and give its address (--runner=portable --job_endpoint=host:port), "
-        f"or choose another runner: {', '.join(RUNNERS)}. If it did, look at the log of its workers."
+        "If it did not start, start its job service and give its address (--runner=portable "
+        f"--job_endpoint=host:port), or choose another runner: {', '.join(RUNNERS)}. If it did, "
+        "look at the log of its workers."
     )
     try:
         result = pipeline.run()
-        how, remedy = "failed while the job ran", "Look at the log of its workers. The same command resumes."
+        how, remedy = (
+            "failed while the job ran",
+            "Look at the log of its workers. The same command resumes.",
+        )
         result.wait_until_finish()
     except Exception as e:
         if isinstance(e, InfeedError) or any(mark in str(e) for mark in _OF_A_JOB):
@@ -64,11 +72,11 @@ def _start_and_wait(job: ConversionJob, options: Any, _console: Console, _waitin
 class Preset:
     """One runner: the full path of Beam's class, a line of help, and what a conversion does for it.
 
-    flags: defaults for Beam, which the user's own flags override.
-    check: raises OptionError for options that cannot work, given Beam's PipelineOptions, before anything is read.
-    check_job: raises OptionError for a job that the runner cannot run, before any access to the output.
-    around: a context in which the job runs. It may change Beam's options, and replace errors by clearer ones.
-    run: runs a job and waits for its end. Returns False if it did not wait."""
+    flags: defaults for Beam, which the user's own flags override. check: raises OptionError for
+    options that cannot work, given Beam's PipelineOptions, before anything is read. check_job:
+    raises OptionError for a job that the runner cannot run, before any access to the output.
+    around: a context in which the job runs. It may change Beam's options, and replace errors by
+    clearer ones. run: runs a job and waits for its end. Returns False if it did not wait."""
 
     runner: str
     help: str = ""
@@ -81,13 +89,18 @@ class Preset:
     extra: str = "convert"  # our extra that installs it
     processes: bool = False  # supports --local-processes
     leaves: bool = False  # supports --detach and --cancel-on-interrupt: its jobs need no launcher
-    quiet: bool = False  # its workers write to our stderr, but only what the verdict reports as well
+    quiet: bool = (
+        False  # its workers write to our stderr, but only what the verdict reports as well
+    )
 
 
 def _local_flags(args: Namespace) -> Sequence[str]:
     if args.local_processes == 1:
         return ()
-    return ("--direct_running_mode=multi_processing", f"--direct_num_workers={args.local_processes}")
+    return (
+        "--direct_running_mode=multi_processing",
+        f"--direct_num_workers={args.local_processes}",
+    )
 
 
 @contextlib.contextmanager
@@ -99,26 +112,35 @@ def _local_around(_job: ConversionJob, _options: Any) -> Iterator[None]:
 
 
 def _check_portable(args: Namespace, options: Any) -> None:
-    """Raises OptionError if the job service or its workers are not given, ConversionError if the service is down."""
+    """Raises OptionError if the job service or its workers are not given, ConversionError if the
+    service is down."""
     from apache_beam.options.pipeline_options import PortableOptions
 
     portable = options.view_as(PortableOptions)
     endpoint = portable.job_endpoint
     if not endpoint:
         raise OptionError(
-            f"--runner={args.runner} needs --job_endpoint=host:port, the address of a job service. To start one here: "
-            f"python -m beam_jobs.loopback job_service --port=8099. {_PAGE}"
+            f"--runner={args.runner} needs --job_endpoint=host:port, the address of a job service. "
+            f"To start one here: python -m beam_jobs.loopback job_service --port=8099. {_PAGE}"
         )
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         raise OptionError(f"--job_endpoint={endpoint}: must be host:port, such as localhost:8099.")
-    if not portable.environment_type:  # Beam's default is its own image, which has none of our packages
+    if (
+        not portable.environment_type
+    ):  # Beam's default is its own image, which has none of our packages
         raise OptionError(
-            f"--runner={args.runner} needs --environment_type: EXTERNAL with --environment_config=host:port, a worker "
-            f"pool in an environment that has infeed; or DOCKER with --environment_config=IMAGE that has it. {_PAGE}"
+            f"--runner={args.runner} needs --environment_type: EXTERNAL with "
+            "--environment_config=host:port, a worker pool in an environment that has infeed; or "
+            f"DOCKER with --environment_config=IMAGE that has it. {_PAGE}"
         )
-    if portable.environment_type == "EXTERNAL" and not (portable.environment_config or portable.environment_options):
-        raise OptionError(f"--environment_type=EXTERNAL needs --environment_config=host:port, a worker pool. {_PAGE}")
+    if portable.environment_type == "EXTERNAL" and not (
+        portable.environment_config or portable.environment_options
+    ):
+        raise OptionError(
+            "--environment_type=EXTERNAL needs --environment_config=host:port, a worker pool. "
+            f"{_PAGE}"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as e:
@@ -131,14 +153,15 @@ def _check_dask_options(args: Namespace, options: Any) -> None:
     """Raises OptionError if both local workers and another cluster are requested."""
     if _is_elsewhere(options) and args.local_processes > 1:
         raise OptionError(
-            f"--local-processes={args.local_processes} starts a Dask cluster here, but a scheduler's address selects "
-            "another cluster. Leave out one of the two."
+            f"--local-processes={args.local_processes} starts a Dask cluster here, but a "
+            "scheduler's address selects another cluster. Leave out one of the two."
         )
 
 
 @contextlib.contextmanager
 def _dask_cluster(_job: ConversionJob, options: Any) -> Iterator[None]:
-    """Connects this process's default client to the scheduler. A cluster started here stops at the end of the block.
+    """Connects this process's default client to the scheduler. A cluster started here stops at the
+    end of the block.
 
     Raises ConversionError if no scheduler answers, or if infeed is not installed there."""
     from apache_beam.options.pipeline_options import DirectOptions
@@ -149,10 +172,14 @@ def _dask_cluster(_job: ConversionJob, options: Any) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if not _is_elsewhere(options):
             workers = options.view_as(DirectOptions).direct_num_workers
-            cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            cluster = LocalCluster(
+                n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+            )
             stack.enter_context(cluster)
             dask.address = cluster.scheduler_address
-        client = stack.enter_context(_connected(dask.get_all_options(drop_default=True, current_only=True)))
+        client = stack.enter_context(
+            _connected(dask.get_all_options(drop_default=True, current_only=True))
+        )
         _check_packages(client)
         if not (dask.npartitions or dask.partition_size):
             dask.npartitions = _PARTITIONS_PER_THREAD * max(2, sum(client.nthreads().values()))
@@ -163,26 +190,31 @@ def _connected(dask_options: dict[str, Any]) -> Any:
     from distributed import Client
 
     sizes = ("npartitions", "partition_size")
-    where: dict[str, Any] = {name: value for name, value in dask_options.items() if name not in sizes}
+    where: dict[str, Any] = {
+        name: value for name, value in dask_options.items() if name not in sizes
+    }
     where.setdefault("timeout", _CONNECT_SECONDS)
     try:
         return Client(**where)
     except (OSError, TimeoutError, ValueError) as e:
         address = where.get("address") or where.get("scheduler_file")
         raise ConversionError(
-            f"no Dask scheduler answers at {address}: {e}. Start one there (dask scheduler), or leave out the address: "
-            "--local-processes=N starts a cluster here."
+            f"no Dask scheduler answers at {address}: {e}. Start one there (dask scheduler), or "
+            "leave out the address: --local-processes=N starts a cluster here."
         ) from e
 
 
 def _check_packages(client: Any) -> None:
     """The scheduler unpickles the workers' code, so it needs our packages, too."""
-    found = {client.scheduler.address: client.run_on_scheduler(find_spec, _PACKAGE), **client.run(find_spec, _PACKAGE)}
+    found = {
+        client.scheduler.address: client.run_on_scheduler(find_spec, _PACKAGE),
+        **client.run(find_spec, _PACKAGE),
+    }
     lacking = sorted(address for address, spec in found.items() if spec is None)
     if lacking:
         raise ConversionError(
-            f"the Dask scheduler or workers at {', '.join(lacking)} cannot import infeed. Install the packages "
-            "of this environment there, and restart them."
+            f"the Dask scheduler or workers at {', '.join(lacking)} cannot import infeed. Install "
+            "the packages of this environment there, and restart them."
         )
 
 
@@ -199,14 +231,18 @@ RUNNERS: Mapping[str, Preset] = {
         "this machine, in one process or in --local-processes",
         flags=_local_flags,
         around=_local_around,
-        # Beam's DirectRunner also uses this class for our graph, but first tries to download another runner.
+        # Beam's DirectRunner also uses this class for our graph, but first tries to download
+        # another runner.
         aliases=("direct", "switchingdirect", "fnapi"),
         processes=True,
         quiet=True,
     ),
     "dask": Preset(
         "beam_jobs.runners.dask_runner.ChainRunner",
-        "the Dask cluster of --dask_client_address, or one of --local-processes workers that ends with the command",
+        (
+            "the Dask cluster of --dask_client_address, or one of --local-processes workers that "
+            "ends with the command"
+        ),
         flags=lambda args: (f"--direct_num_workers={args.local_processes}",),
         check=_check_dask_options,
         around=_dask_cluster,
@@ -235,7 +271,8 @@ RUNNERS: Mapping[str, Preset] = {
 
 
 def find_runner(name: str) -> Preset:
-    """The preset for a --runner, given its short name, Beam's name or its class; an empty preset for other classes.
+    """The preset for a --runner, given its short name, Beam's name or its class; an empty preset
+    for other classes.
 
     Imports the class, because this defines its options. Raises OptionError."""
     short = _short(name.rpartition(".")[2] if name.startswith("apache_beam.") else name)
@@ -251,7 +288,9 @@ def find_runner(name: str) -> Preset:
         known = StandardOptions.KNOWN_RUNNER_NAMES
         if short not in map(_short, known):
             hint = did_you_mean(name, {*RUNNERS, *known})
-            raise OptionError(f"--runner={name}: no such runner.{hint} A class of your own: package.module.Class.")
+            raise OptionError(
+                f"--runner={name}: no such runner.{hint} A class of your own: package.module.Class."
+            )
     return Preset(name, run=_start_and_wait)
 
 

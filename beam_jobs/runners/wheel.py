@@ -1,7 +1,8 @@
-"""Builds the wheel of our own packages that the workers of a cluster install, from the code that runs here.
+"""Builds the wheel of our own packages that the workers of a cluster install, from the code that
+runs here.
 
-Not by a build backend: a launcher may have none, nor a network, and no backend rebuilds a wheel from an installed one.
-The same code gives the same bytes. Depends only on the standard library."""
+Not by a build backend: a launcher may have none, nor a network, and no backend rebuilds a wheel
+from an installed one. The same code gives the same bytes. Depends only on the standard library."""
 
 import base64
 import hashlib
@@ -16,11 +17,19 @@ from pipeline.errors import InfeedError, packages_of
 
 _NAME = "infeed"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: infeed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip: with real times, the bytes would differ
+_LONG_AGO = (
+    1980,
+    1,
+    1,
+    0,
+    0,
+    0,
+)  # the earliest date in a zip: with real times, the bytes would differ
 
 
 def build_wheel(directory: Path, root: Path | None = None) -> Path:
-    """Writes the wheel to `directory` and returns its path. Packs this module's checkout, or else what pip installed.
+    """Writes the wheel to `directory` and returns its path. Packs this module's checkout, or else
+    what pip installed.
 
     root: of the checkout. Raises InfeedError if the code is neither."""
     root = root or Path(__file__).parents[2]
@@ -31,7 +40,8 @@ def build_wheel(directory: Path, root: Path | None = None) -> Path:
 
 
 def _of_checkout(root: Path) -> tuple[str, dict[str, bytes]] | None:
-    """Version and files. None without a pyproject.toml, or if it is not ours, as may happen in site-packages."""
+    """Version and files. None without a pyproject.toml, or if it is not ours, as may happen in
+    site-packages."""
     path = root / "pyproject.toml"
     pyproject = tomllib.loads(path.read_text()) if path.is_file() else {}
     project = pyproject.get("project", {})
@@ -40,9 +50,19 @@ def _of_checkout(root: Path) -> tuple[str, dict[str, bytes]] | None:
     info = f"{_NAME}-{project['version']}.dist-info"
     packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     found = (path for package in packages for path in (root / package).rglob("*") if path.is_file())
-    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in found if not _is_cache(path)}
-    licenses = {f"{info}/licenses/{name}": (root / name).read_bytes() for name in project["license-files"]}
-    return project["version"], {**files, **licenses, f"{info}/METADATA": _metadata(project).encode()}
+    files = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in found
+        if not _is_cache(path)
+    }
+    licenses = {
+        f"{info}/licenses/{name}": (root / name).read_bytes() for name in project["license-files"]
+    }
+    return project["version"], {
+        **files,
+        **licenses,
+        f"{info}/METADATA": _metadata(project).encode(),
+    }
 
 
 def _metadata(project: Mapping[str, Any]) -> str:
@@ -58,22 +78,30 @@ def _metadata(project: Mapping[str, Any]) -> str:
     extras = project["optional-dependencies"]
     for extra in extras:  # workers install none of them, but their errors name what is missing
         lines += [f"Provides-Extra: {extra}"]
-        lines += [f"Requires-Dist: {requirement}; extra == '{extra}'" for requirement in packages_of([extra], extras)]
+        lines += [
+            f"Requires-Dist: {requirement}; extra == '{extra}'"
+            for requirement in packages_of([extra], extras)
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _of_distribution(root: Path) -> tuple[str, dict[str, bytes]]:
-    """Version and files: packages, licenses and metadata, without pip's own records, which contain local paths."""
+    """Version and files: packages, licenses and metadata, without pip's own records, which contain
+    local paths."""
     try:
         installed = distribution(_NAME)
     except PackageNotFoundError:
         raise InfeedError(
-            f"no wheel for the workers: {root} is neither a checkout of {_NAME}, nor installed by pip. Run from a "
-            f"checkout, or pip install {_NAME}."
+            f"no wheel for the workers: {root} is neither a checkout of {_NAME}, nor installed by "
+            f"pip. Run from a checkout, or pip install {_NAME}."
         ) from None
     files: dict[str, bytes] = {}
     for path in installed.files or ():
-        ours = not path.parts[0].endswith(".dist-info") or path.name == "METADATA" or "licenses" in path.parts
+        ours = (
+            not path.parts[0].endswith(".dist-info")
+            or path.name == "METADATA"
+            or "licenses" in path.parts
+        )
         if ours and path.parts[0] != ".." and not _is_cache(path):
             files[path.as_posix()] = Path(str(path.locate())).read_bytes()
     return installed.version, files

@@ -1,7 +1,8 @@
-"""Image folders, one per class: raw images -> records in tensorflow/tpu's schema, with the folder's name as class.
+"""Image folders, one per class: raw images -> records in tensorflow/tpu's schema, with the folder's
+name as class.
 
-`layouts` finds the folders. Pure: reads raw data through a Storage, returns values. A label is a place in
-the sorted list of all folder names, from 1 (0 is background)."""
+`layouts` finds the folders. Pure: reads raw data through a Storage, returns values. A label is a
+place in the sorted list of all folder names, from 1 (0 is background)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -52,11 +53,15 @@ class ImageFolderConverter:
 
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. Without the fraction: the rows of a split already depend on it."""
-        return {"converter": "image_folder/1", "classes": names_digest(self.classes), **asdict(self.to_jpeg)}
+        return {
+            "converter": "image_folder/1",
+            "classes": names_digest(self.classes),
+            **asdict(self.to_jpeg),
+        }
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is the folder of a class; without a tag, the folder of class folders, for files next
-        to these; or an archive of class folders."""
+        """See Converter. A source is the folder of a class; without a tag, the folder of class
+        folders, for files next to these; or an archive of class folders."""
         return image_records.in_batches(self._rows(storage, source))
 
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
@@ -67,13 +72,20 @@ class ImageFolderConverter:
                 yield _zipped(row, member) if source.kind == "zip" else row
 
     def _reference(self, key: str, class_name: str, file: File, member: Member) -> Reference:
-        error = image_records.member_error(member) if class_name else "a file beside the class folders: it has no class"
+        error = (
+            image_records.member_error(member)
+            if class_name
+            else "a file beside the class folders: it has no class"
+        )
         label = _LABEL_BASE + position(self.classes, class_name) if not error else 0
         columns = {"label": label, "class": class_name.encode()}
-        return Reference(key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns)
+        return Reference(
+            key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns
+        )
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter. Exact for images that stay as they are; for others, uses the original size."""
+        """See Converter. Exact for images that stay as they are; for others, uses the original
+        size."""
         sizes = refs.columns.get("unpacked_bytes", refs.size)
         return image_records.predicted_bytes(_BYTES_AROUND, refs, "class") + sizes - refs.size
 
@@ -81,13 +93,19 @@ class ImageFolderConverter:
         if "unpacked_bytes" in ref.columns:
             data = unpacked(data, ref.number("unpacked_bytes"), ref.number("crc32"))
         image = self.to_jpeg(data)
-        return Converted(_features(image, ref.key, ref.text("class"), ref.number("label")), image.fixups, image.notes)
+        return Converted(
+            _features(image, ref.key, ref.text("class"), ref.number("label")),
+            image.fixups,
+            image.notes,
+        )
 
 
 def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:
     """(class or "", file to read, member of the class's folder)."""
     if source.kind != "folder":
-        yield from ((class_name, source.file, member) for class_name, member in class_files(storage, source))
+        yield from (
+            (class_name, source.file, member) for class_name, member in class_files(storage, source)
+        )
         return
     for file, member in image_records.folder_members(storage, source.uri):
         if not is_hidden(member.name) and (member.kind != "folder" or source.tag):
@@ -97,7 +115,9 @@ def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member
 def _zipped(row: Reference, member: Member) -> Reference:
     """The row with the span to read, and with the numbers that `unpacked` needs."""
     span, crc32 = (member.span, member.crc32) if isinstance(member, ZipMember) else (0, 0)
-    return replace(row, size=span, columns={**row.columns, "unpacked_bytes": member.size, "crc32": crc32})
+    return replace(
+        row, size=span, columns={**row.columns, "unpacked_bytes": member.size, "crc32": crc32}
+    )
 
 
 def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:

@@ -2,9 +2,10 @@
 
     folders by split      <split>/<class>/*; the split is train, validation (or val) or test
     one set of folders    <class>/*; a fraction of the images is for validation
-    archives              <split>.zip (.tar, .tar.gz) with <class>/*; or one archive of either of the above
+    archives              <split>.zip (.tar, .tar.gz) with <class>/*; or one archive of either
 
-The command line decides which, because a class may be called train. Ignores what is_hidden names."""
+The command line decides which, because a class may be called train. Ignores what is_hidden
+names."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,13 @@ from itertools import filterfalse
 from beam_jobs.converter import Source
 from beam_jobs.report import empty_classes
 from beam_jobs.scratch import Scratch
-from converters.images.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, archive_stem, open_archive
+from converters.images.image_archives import (
+    KNOWN_SUFFIXES,
+    Archive,
+    PackedFolder,
+    archive_stem,
+    open_archive,
+)
 from converters.raw.files import SPLITS, HeldOut, chosen, first_few, is_hidden, open_raw_data
 from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError
@@ -25,7 +32,8 @@ _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validatio
 
 @dataclass(frozen=True)
 class RawFolders:
-    """The units to scan, and all classes, sorted, including those of splits not chosen. notices: for the user."""
+    """The units to scan, and all classes, sorted, including those of splits not chosen. notices:
+    for the user."""
 
     sources: tuple[Source, ...]
     classes: tuple[str, ...]
@@ -51,7 +59,10 @@ _Folders = Mapping[str, _ClassFolders | PackedFolder]  # by split
 
 
 def find_folders(
-    raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None, scratch: Scratch | None = None
+    raw_data_dir: str,
+    splits: Sequence[str],
+    held_out: HeldOut | None,
+    scratch: Scratch | None = None,
 ) -> RawFolders:
     """The sources of the chosen splits, or of all splits that exist.
 
@@ -87,7 +98,11 @@ class _Raw:
 
     @cached_property
     def folder(self) -> _ClassFolders:
-        return _ClassFolders(self.path, (), ()) if self.is_archive else _folder(self.storage, self.path)
+        return (
+            _ClassFolders(self.path, (), ())
+            if self.is_archive
+            else _folder(self.storage, self.path)
+        )
 
     def only_archive(self) -> Archive | None:
         """The path itself if it is an archive, or the only archive in the directory."""
@@ -109,7 +124,10 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     notices = []
     for split, stem in _named_by_split(raw.path, stems, "archives").items():
         if split in found:  # probably unpacked from the archive
-            notices.append(f"{join(raw.path, stems[stem])} is not read: {found[split].path} is the {split} split.")
+            notices.append(
+                f"{join(raw.path, stems[stem])} is not read: {found[split].path} is the {split} "
+                "split."
+            )
         else:
             found[split] = raw.open(stems[stem]).class_folders(until=())
     if not found and (archive := raw.only_archive()):
@@ -121,8 +139,8 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
         names, files = top.classes, top.files
     if not found:
         raise RawDataError(
-            f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of one. "
-            f"It has: {first_few([*names, *files])}. {_what_to_do(names)} "
+            f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of "
+            f"one. It has: {first_few([*names, *files])}. {_what_to_do(names)} "
             f"{hint_of_tables(raw.path, raw.folder.files)}".rstrip()
         )
     return {split: found[split] for split in SPLITS if split in found}, notices
@@ -139,7 +157,9 @@ def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str
     for name in names:
         split = _FOLDER_NAMES.get(name)
         if split and split in found:
-            raise RawDataError(f"{path} has two {what} for the {split} split. Rename or remove one of them.")
+            raise RawDataError(
+                f"{path} has two {what} for the {split} split. Rename or remove one of them."
+            )
         if split:
             found[split] = name
     return found
@@ -150,22 +170,30 @@ def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     folder = archive.class_folders(until=_FOLDER_NAMES) if archive else raw.folder
     if folder.classes and set(folder.classes) <= set(_FOLDER_NAMES):
         raise RawDataError(
-            f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out --validation-fraction."
+            f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out "
+            "--validation-fraction."
         )
     return {"train": folder}, ()
 
 
 def _folder(storage: Storage, path: str) -> _ClassFolders:
     files, folders = storage.entries(path)
-    return _ClassFolders(path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files)))
+    return _ClassFolders(
+        path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files))
+    )
 
 
 def _check_classes(folder: _ClassFolders | PackedFolder) -> None:
     """A class name becomes text in records and a line in a file of names."""
     if not folder.classes:
-        hint = hint_of_tables(folder.path, folder.files) if isinstance(folder, _ClassFolders) else ""
+        hint = (
+            hint_of_tables(folder.path, folder.files) if isinstance(folder, _ClassFolders) else ""
+        )
         raise RawDataError(
-            f"{folder.path} has no class folders in it. It has: {first_few(folder.files)}. {hint}".rstrip()
+            (
+                f"{folder.path} has no class folders in it. It has: {first_few(folder.files)}. "
+                f"{hint}"
+            ).rstrip()
         )
     for name in folder.classes:
         try:
@@ -174,14 +202,19 @@ def _check_classes(folder: _ClassFolders | PackedFolder) -> None:
             fits = False
         if not fits:
             raise RawDataError(
-                f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text on one line. Rename it."
+                f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text on one "
+                "line. Rename it."
             )
 
 
 def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
     """Notices of tables in the directory or among class folders, where labels may be kept."""
     places = {raw.path: raw.folder.files}
-    places |= {folder.path: folder.files for folder in folders.values() if isinstance(folder, _ClassFolders)}
+    places |= {
+        folder.path: folder.files
+        for folder in folders.values()
+        if isinstance(folder, _ClassFolders)
+    }
     for path, files in places.items():
         if hint := hint_of_tables(path, files):
             yield f"classes are the names of folders. {hint}"

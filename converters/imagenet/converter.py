@@ -1,8 +1,10 @@
-"""ImageNet (ILSVRC2012 classification): raw images -> records in tensorflow/tpu's schema, or in TFDS's.
+"""ImageNet (ILSVRC2012 classification): raw images -> records in tensorflow/tpu's schema, or in
+TFDS's.
 
-`layouts` finds the images. Pure: reads raw data through a Storage, returns values. A label is a place in the
-sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers. The number in the
-file name of a validation image decides its label, never its position in a tar or folder."""
+`layouts` finds the images. Pure: reads raw data through a Storage, returns values. A label is a
+place in the sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps
+its numbers. The number in the file name of a validation image decides its label, never its position
+in a tar or folder."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +16,12 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.imagenet.records import BOX_BYTES, FORMS, Form, FormName, read_boxes
-from converters.images.image_records import folder_members, in_batches, member_error, predicted_bytes
+from converters.images.image_records import (
+    folder_members,
+    in_batches,
+    member_error,
+    predicted_bytes,
+)
 from converters.raw.files import names_digest, position
 from converters.raw.tars import Member, TarError, members
 from pipeline.raw.jpeg import Jpeg, Verify, to_rgb_jpeg
@@ -32,7 +39,8 @@ _VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
 class ImagenetConverter:
     """synsets: all classes, sorted. validation_labels: the synsets of validation images 1, 2, ... .
 
-    words: a description of each synset, or (). box_tables: see boxes; () for records without boxes."""
+    words: a description of each synset, or (). box_tables: see boxes; () for records without
+    boxes."""
 
     synsets: tuple[str, ...]
     validation_labels: tuple[str, ...] = ()
@@ -95,12 +103,16 @@ class ImagenetConverter:
         if self.form.has_boxes:
             name = key.rsplit("/", 1)[-1].removesuffix(".JPEG")
             columns["boxes"] = read_boxes(self.box_tables).get(name, "").encode()
-        return Reference(key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns)
+        return Reference(
+            key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns
+        )
 
     def _validation_synset(self, name: str) -> str:
         match = _VALIDATION_NAME.fullmatch(name)
         number = int(match[1]) if match else 0
-        return self.validation_labels[number - 1] if 1 <= number <= len(self.validation_labels) else ""
+        return (
+            self.validation_labels[number - 1] if 1 <= number <= len(self.validation_labels) else ""
+        )
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact except for boxes and the few bytes of length fields."""
@@ -120,11 +132,16 @@ class ImagenetConverter:
         synset, label = ref.text("synset"), ref.number("label")
         words = self.words[label - _LABEL_BASE] if self.words else ""
         boxes = ref.text("boxes").decode() if self.form.has_boxes else ""
-        features, fixups = self.form.features(image, ref.key, synset, label, words=words, boxes=boxes)
+        features, fixups = self.form.features(
+            image, ref.key, synset, label, words=words, boxes=boxes
+        )
         return Converted(features, (*image.fixups, *fixups))
 
 
 def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
     if source.kind == "folder":
         return folder_members(storage, source.uri)
-    return ((source.file, member) for member in members(storage, source.uri, source.offset, source.bytes))
+    return (
+        (source.file, member)
+        for member in members(storage, source.uri, source.offset, source.bytes)
+    )

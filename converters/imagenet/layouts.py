@@ -1,15 +1,19 @@
-"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have its own layout. Checks --full-set.
+"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have its own
+layout. Checks --full-set.
 
-    original tars       ILSVRC2012_img_train.tar (a tar of class tars), ILSVRC2012_img_val.tar; also as .tar.gz
-    extracted           train/<wnid>/*.JPEG, validation/*.JPEG (or val/)
-    class folders       train/<wnid>/*.JPEG, val/<wnid>/*.JPEG (or validation/), as torchvision expects
-    Kaggle              ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG, ILSVRC/Data/CLS-LOC/val/*.JPEG, LOC_val_solution.csv
+    original tars   ILSVRC2012_img_train.tar (a tar of class tars), ILSVRC2012_img_val.tar;
+                    also as .tar.gz
+    extracted       train/<wnid>/*.JPEG, validation/*.JPEG (or val/)
+    class folders   train/<wnid>/*.JPEG, val/<wnid>/*.JPEG (or validation/), as torchvision
+                    expects
+    Kaggle          ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG, ILSVRC/Data/CLS-LOC/val/*.JPEG,
+                    LOC_val_solution.csv
 
-Validation images outside of class folders need synset_labels.txt (line n is the synset of validation image n) or
-Kaggle's table. All layouts result in the same shards.
+Validation images outside of class folders need synset_labels.txt (line n is the synset of
+validation image n) or Kaggle's table. All layouts result in the same shards.
 
-The classes are ImageNet's 1,000, or those of a label file. A line of it has an id of WordNet and optionally a
-description: `n01440764 tench, Tinca tinca`. Labels are places in the sorted list."""
+The classes are ImageNet's 1,000, or those of a label file. A line of it has an id of WordNet and
+optionally a description: `n01440764 tench, Tinca tinca`. Labels are places in the sorted list."""
 
 import csv
 import io
@@ -44,7 +48,9 @@ _TARS = {"train": TRAIN_TAR, "validation": VALIDATION_TAR}
 _FOLDERS = {"train": ("train",), "validation": ("validation", "val")}
 _KAGGLE_IMAGES, _KAGGLE_LABELS = "ILSVRC/Data/CLS-LOC", "LOC_val_solution.csv"
 FULL_SET: Mapping[str, int] = {"train": 1_281_167, "validation": 50_000}
-_OFFICIAL_LABELS = "82706d9a9dfbb5db50f3ba259b4d1a02"  # of the 50,000 synsets in the order of the images
+_OFFICIAL_LABELS = (
+    "82706d9a9dfbb5db50f3ba259b4d1a02"  # of the 50,000 synsets in the order of the images
+)
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,13 @@ class RawImagenet:
     validation_labels: tuple[str, ...]
 
 
-def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], scratch: Scratch | None) -> RawImagenet:
+def find_raw(
+    raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], scratch: Scratch | None
+) -> RawImagenet:
     """The sources of the chosen splits.
 
-    scratch: for a .tar.gz, None forbids writing. Raises RawDataError if something is missing, LabelError for a class
-    that is not in the list, OptionError."""
+    scratch: for a .tar.gz, None forbids writing. Raises RawDataError if something is missing,
+    LabelError for a class that is not in the list, OptionError."""
     storage = open_raw_data(raw_data_dir)
     sources: list[Source] = []
     for split in (split for split in SPLITS if split in splits):
@@ -85,19 +93,24 @@ def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
         if missing:
             raise RawDataError(
                 f"--full-set: {split} has {len(there)} classes of 1,000: {missing[0]} is missing"
-                f"{f', and {len(missing) - 1} more' if missing[1:] else ''}. Copy them, or leave out --full-set."
+                f"{f', and {len(missing) - 1} more' if missing[1:] else ''}. Copy them, or leave "
+                "out --full-set."
             )
     labels = raw.validation_labels
     if labels and names_digest(labels) != _OFFICIAL_LABELS:
         raise RawDataError(
-            f"--full-set: the {len(labels):,} validation labels are not the official 50,000 of ILSVRC2012 (line n is "
-            "validation image n, in the order of file names). Use the original list, or leave out --full-set."
+            f"--full-set: the {len(labels):,} validation labels are not the official 50,000 of "
+            "ILSVRC2012 (line n is validation image n, in the order of file names). Use the "
+            "original list, or leave out --full-set."
         )
 
 
 def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:
     roots = (raw_data_dir, join(raw_data_dir, _KAGGLE_IMAGES))
-    return next(filter(storage.exists, (join(root, name) for root in roots for name in _FOLDERS[split])), None)
+    return next(
+        filter(storage.exists, (join(root, name) for root in roots for name in _FOLDERS[split])),
+        None,
+    )
 
 
 def _in_tar(split: str, path: str, file: Readable, synsets: Sequence[str]) -> Iterator[Source]:
@@ -111,23 +124,33 @@ def _in_tar(split: str, path: str, file: Readable, synsets: Sequence[str]) -> It
         check_known(synset, synsets, f"member {member.name} of {path}")
         yield file.source(split, offset=member.offset, bytes=member.size, tag=synset)
     if not found:
-        raise RawDataError(f"{path} has no class tars in it. Is it the original train tar, fully copied?")
+        raise RawDataError(
+            f"{path} has no class tars in it. Is it the original train tar, fully copied?"
+        )
 
 
-def _in_folder(storage: Storage, split: str, folder: str, synsets: Sequence[str]) -> Iterator[Source]:
+def _in_folder(
+    storage: Storage, split: str, folder: str, synsets: Sequence[str]
+) -> Iterator[Source]:
     files, classes = storage.entries(folder)
     if split == "validation" and files:  # folders among them become bad records
         yield Source(split, folder, Stat(0), kind="folder")
         return
     if files or not classes:
-        what = f"files next to its class folders ({', '.join(list(files)[:3])})" if files else "no class folders in it"
+        what = (
+            f"files next to its class folders ({', '.join(list(files)[:3])})"
+            if files
+            else "no class folders in it"
+        )
         raise RawDataError(f"{folder} has {what}. The extracted layout is {split}/<wnid>/*.JPEG.")
     for synset in classes:
         check_known(synset, synsets, f"folder {join(folder, synset)}")
         yield Source(split, join(folder, synset), Stat(0), tag=synset, kind="folder")
 
 
-def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[str]) -> tuple[str, ...]:
+def _validation_labels(
+    storage: Storage, raw_data_dir: str, synsets: Sequence[str]
+) -> tuple[str, ...]:
     """The synset of validation image n at index n - 1."""
     plain, table = join(raw_data_dir, VALIDATION_LABELS), join(raw_data_dir, _KAGGLE_LABELS)
     if storage.exists(plain):
@@ -151,15 +174,20 @@ def _in_table(path: str, text: str) -> tuple[str, ...]:
             synset = (row.get("PredictionString") or "").split(" ")[0]
             if name != "ILSVRC2012_val" or not re.fullmatch("[0-9]{1,8}", number) or not synset:
                 raise RawDataError(
-                    f"{path}, line {rows.line_num}: {str(row)[:300]} is not like ImageId=ILSVRC2012_val_00000001, "
-                    "PredictionString='n01440764 ...'. It is damaged, or of another competition."
+                    f"{path}, line {rows.line_num}: {str(row)[:300]} is not like "
+                    "ImageId=ILSVRC2012_val_00000001, PredictionString='n01440764 ...'. It is "
+                    "damaged, or of another competition."
                 )
             found[int(number)] = synset
     except csv.Error as e:
-        raise RawDataError(f"{path}, after line {rows.line_num}: not a csv table: {e}. It is damaged.") from e
+        raise RawDataError(
+            f"{path}, after line {rows.line_num}: not a csv table: {e}. It is damaged."
+        ) from e
     if sorted(found) != list(range(1, len(found) + 1)):
         lacking = next(number for number in itertools.count(1) if number not in found)
-        raise RawDataError(f"{path} has {len(found)} images, but none with number {lacking}. It is incomplete.")
+        raise RawDataError(
+            f"{path} has {len(found)} images, but none with number {lacking}. It is incomplete."
+        )
     return tuple(found[number] for number in sorted(found))
 
 
@@ -167,13 +195,15 @@ def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
     files, folders = storage.entries(raw_data_dir)
     needed = {
         "train": "train/<wnid>/*.JPEG",
-        "validation": f"val/<wnid>/*.JPEG, or validation/*.JPEG and {VALIDATION_LABELS} (line n is the synset of "
-        f"validation image n; or Kaggle's {_KAGGLE_LABELS})",
+        "validation": (
+            f"val/<wnid>/*.JPEG, or validation/*.JPEG and {VALIDATION_LABELS} (line n is the "
+            f"synset of validation image n; or Kaggle's {_KAGGLE_LABELS})"
+        ),
     }[split]
     return (
-        f"{raw_data_dir} does not have the {split} split. It needs {_TARS[split]} (or .tar.gz), or {needed}. Kaggle's "
-        f"folders may stay under {_KAGGLE_IMAGES}. It has: {first_few([*folders, *files])}. --splits chooses the "
-        "splits to convert."
+        f"{raw_data_dir} does not have the {split} split. It needs {_TARS[split]} (or .tar.gz), or "
+        f"{needed}. Kaggle's folders may stay under {_KAGGLE_IMAGES}. It has: "
+        f"{first_few([*folders, *files])}. --splits chooses the splits to convert."
     )
 
 
@@ -183,11 +213,15 @@ def ilsvrc2012_synsets() -> Mapping[str, str]:
 
 
 def read_synsets(storage: Storage, label_file: str) -> Mapping[str, str]:
-    """Classes -> descriptions or "" of a label file, sorted. Raises LabelError if it has none or repeats one."""
+    """Classes -> descriptions or "" of a label file, sorted. Raises LabelError if it has none or
+    repeats one."""
     classes = _classes(label_text(storage.read(label_file), label_file))
     repeated = [a for (a, _), (b, _) in itertools.pairwise(classes) if a == b]
     if repeated or not classes:
-        raise LabelError(f"{label_file}: {f'{repeated[0]} is listed twice' if repeated else 'it has no classes'}.")
+        raise LabelError(
+            f"{label_file}: "
+            f"{f'{repeated[0]} is listed twice' if repeated else 'it has no classes'}."
+        )
     return dict(classes)
 
 
@@ -201,6 +235,6 @@ def check_known(synset: str, synsets: Sequence[str], where: str) -> None:
     if position(synsets, synset) < 0:
         nearest = did_you_mean(synset, synsets) if len(synsets) <= 20 else ""
         raise LabelError(
-            f"{where}: class {synset!r} is not in the label list ({len(synsets)} classes, {synsets[0]}..{synsets[-1]})."
-            f"{nearest} Give the full list with --label-file."
+            f"{where}: class {synset!r} is not in the label list ({len(synsets)} classes, "
+            f"{synsets[0]}..{synsets[-1]}).{nearest} Give the full list with --label-file."
         )

@@ -1,9 +1,10 @@
 """Schemas of ImageNet records: tensorflow/tpu's, optionally with boxes, and TFDS's. And
 bounding boxes of objects: tables that list them, and their features.
 
-Reads two kinds of tables: Kaggle's (`ImageId,PredictionString`: in pixels, with the synset of each box) and those that
-tensorflow/models makes from ImageNet's XML files (`n01440764_18.JPEG,xmin,ymin,xmax,ymax`: fractions of the image's
-sides, no header). References store boxes as text, "x0 y0 x1 y1;...", with a "p" before a box in pixels."""
+Reads two kinds of tables: Kaggle's (`ImageId,PredictionString`: in pixels, with the synset of each
+box) and those that tensorflow/models makes from ImageNet's XML files
+(`n01440764_18.JPEG,xmin,ymin,xmax,ymax`: fractions of the image's sides, no header). References
+store boxes as text, "x0 y0 x1 y1;...", with a "p" before a box in pixels."""
 
 import csv
 import functools
@@ -23,7 +24,10 @@ from pipeline.storage.schemes import open_storage
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _KEY = "image/object/bbox/"
 BOX_FEATURES: Mapping[str, Feature] = {
-    **{f"{_KEY}{side}": Feature("float32", (None,), doc="0..1, of the image's side; one an object") for side in _SIDES},
+    **{
+        f"{_KEY}{side}": Feature("float32", (None,), doc="0..1, of the image's side; one an object")
+        for side in _SIDES
+    },
     f"{_KEY}label": Feature("int64", (None,), doc="the class of each object: the image's"),
 }
 BOX_BYTES = 4 * len(_SIDES) + 2  # that a box adds to a record
@@ -33,7 +37,9 @@ TFDS_DIRECTORY = f"imagenet2012/{_VERSION}"
 _TPU = {
     **IMAGE_FEATURES,
     "image/class/synset": Feature("bytes", content="text", doc="WordNet id of the class"),
-    "image/class/text": Feature("bytes", content="text", doc="words for the class, if the label file has them"),
+    "image/class/text": Feature(
+        "bytes", content="text", doc="words for the class, if the label file has them"
+    ),
 }
 _TFDS = {
     "image": Feature("bytes", content="image", doc="the JPEG file"),
@@ -44,7 +50,8 @@ _TFDS = {
 
 @functools.lru_cache(maxsize=2)  # ~100 MB per process for the 500,000 train images with boxes
 def read_boxes(tables: tuple[str, ...]) -> Mapping[str, str]:
-    """The boxes as text by image name without .JPEG. Raises RawDataError with table, line and reason."""
+    """The boxes as text by image name without .JPEG. Raises RawDataError with table, line and
+    reason."""
     found: dict[str, str] = {}
     for uri in tables:
         text = open_storage(uri).read(uri).decode("utf-8", "replace")
@@ -62,11 +69,14 @@ def _rows(uri: str, text: Iterable[str]) -> Iterator[tuple[str, str]]:
             elif row:  # editors may leave a blank line at the end
                 yield _kaggle(row) if kaggle else _relative(row)
     except csv.Error as e:
-        raise RawDataError(f"{uri}, after line {rows.line_num}: not a csv table: {e}. It is damaged.") from e
+        raise RawDataError(
+            f"{uri}, after line {rows.line_num}: not a csv table: {e}. It is damaged."
+        ) from e
     except ValueError as e:
         raise RawDataError(
-            f"{uri}, line {rows.line_num}: {','.join(row)[:80]!r} has no bounding boxes ({e}). Use Kaggle's table "
-            "(ImageId,PredictionString) or lines like n01440764_18.JPEG,0.1,0.2,0.8,0.9 (xmin,ymin,xmax,ymax)."
+            f"{uri}, line {rows.line_num}: {','.join(row)[:80]!r} has no bounding boxes ({e}). Use "
+            "Kaggle's table (ImageId,PredictionString) or lines like "
+            "n01440764_18.JPEG,0.1,0.2,0.8,0.9 (xmin,ymin,xmax,ymax)."
         ) from None
 
 
@@ -89,8 +99,11 @@ def _relative(row: Sequence[str]) -> tuple[str, str]:
     return name.removesuffix(".JPEG"), " ".join(map(repr, sides))
 
 
-def box_features(text: str, height: int, width: int, label: int) -> tuple[dict[str, list[float] | list[int]], int]:
-    """A value for each of BOX_FEATURES, and the number of boxes left out because they are outside of the image."""
+def box_features(
+    text: str, height: int, width: int, label: int
+) -> tuple[dict[str, list[float] | list[int]], int]:
+    """A value for each of BOX_FEATURES, and the number of boxes left out because they are outside
+    of the image."""
     boxes = [_clipped(box, height, width) for box in text.split(";") if box]
     inside = [box for box in boxes if box[0] < box[2] and box[1] < box[3]]
     sides = {f"{_KEY}{side}": [box[i] for box in inside] for i, side in enumerate(_SIDES)}
@@ -116,10 +129,15 @@ class Form:
     def features(
         self, image: Jpeg, key: str, synset: bytes, label: int, words: str = "", boxes: str = ""
     ) -> tuple[Mapping[str, Value], tuple[str, ...]]:
-        """A value for each feature, and fixups besides the image's own. label: from 1. boxes: text, see boxes."""
+        """A value for each feature, and fixups besides the image's own. label: from 1. boxes: text,
+        see boxes."""
         features = image_features(image, key, label)
         if self.schema.name == "tfds":
-            return {"image": image.data, "label": label - 1, "file_name": features["image/filename"]}, ()
+            return {
+                "image": image.data,
+                "label": label - 1,
+                "file_name": features["image/filename"],
+            }, ()
         features |= {"image/class/synset": synset, "image/class/text": words.encode()}
         if not self.has_boxes:
             return features, ()
@@ -129,6 +147,10 @@ class Form:
 
 FORMS: Mapping[FormName, Form] = {
     "tpu": Form(Schema("tpu", _TPU), "image/class/label", 1),
-    "tpu+boxes": Form(Schema("tpu", {**_TPU, **BOX_FEATURES}), "image/class/label", 1, has_boxes=True),
-    "tfds": Form(Schema("tfds", _TFDS, "imagenet2012-{SPLIT}.tfrecord-{SHARD_X_OF_Y}", _VERSION), "label", 0),
+    "tpu+boxes": Form(
+        Schema("tpu", {**_TPU, **BOX_FEATURES}), "image/class/label", 1, has_boxes=True
+    ),
+    "tfds": Form(
+        Schema("tfds", _TFDS, "imagenet2012-{SPLIT}.tfrecord-{SHARD_X_OF_Y}", _VERSION), "label", 0
+    ),
 }

@@ -1,1 +1,2 @@
-"""What converters of images share: reading JPEGs and other image files, their records, archives and options."""
+"""What converters of images share: reading JPEGs and other image files, their records, archives and
+options."""

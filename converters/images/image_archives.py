@@ -1,7 +1,8 @@
-"""Class folders inside a tar or zip, read in place: the same folders and files as after unpacking it.
+"""Class folders inside a tar or zip, read in place: the same folders and files as after unpacking
+it.
 
-The package image_folder asks where the class folders are and which files they have. Nothing is extracted, but
-member names that lead out of the archive are refused all the same."""
+The package image_folder asks where the class folders are and which files they have. Nothing is
+extracted, but member names that lead out of the archive are refused all the same."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,7 +87,9 @@ class Archive:
     def folders(self) -> dict[Place, _ArchiveFolder]:
         """By place, without hidden ones. Reads all names. Raises RawDataError."""
         found: dict[Place, _ArchiveFolder] = {(): _ArchiveFolder()}
-        for place, member in _members(open_storage(self.file.uri), self.file.uri, self.kind, self.name):
+        for place, member in _members(
+            open_storage(self.file.uri), self.file.uri, self.kind, self.name
+        ):
             if any(map(is_hidden, place)):
                 continue
             folder = (place if member.kind == "folder" else place[:-1])[:_MAX_DEPTH]
@@ -102,29 +105,36 @@ class Archive:
         place: Place = ()
         while len(names := self.folders[place].folders) == 1 and not names & set(until):
             inside = (*place, *names)
-            if self.folders[inside].has_images or not self.folders[inside].folders:  # the only class
+            if (
+                self.folders[inside].has_images or not self.folders[inside].folders
+            ):  # the only class
                 break
             place = inside
         return PackedFolder(self, place)
 
 
 def archive_stem(name: str) -> str | None:
-    """The name of an archive without its suffix, even if that format cannot be read; None for other files."""
-    return next((name.removesuffix(suffix) for suffix in KNOWN_SUFFIXES if name.endswith(suffix)), None)
+    """The name of an archive without its suffix, even if that format cannot be read; None for other
+    files."""
+    return next(
+        (name.removesuffix(suffix) for suffix in KNOWN_SUFFIXES if name.endswith(suffix)), None
+    )
 
 
 def open_archive(storage: Storage, path: str, scratch: Scratch | None) -> Archive:
-    """An archive by its path. scratch: for a compressed tar, see `readable`. Raises RawDataError, OptionError."""
+    """An archive by its path. scratch: for a compressed tar, see `readable`. Raises RawDataError,
+    OptionError."""
     if not path.endswith(_SUFFIXES):
         raise RawDataError(
-            f"{path} is in a format that cannot be read in place; {', '.join(_SUFFIXES)} can. Unpack it, or convert it "
-            "to one of these."
+            f"{path} is in a format that cannot be read in place; {', '.join(_SUFFIXES)} can. "
+            "Unpack it, or convert it to one of these."
         )
     return Archive(path, readable(storage, path, scratch, by_suffix(path)))
 
 
 def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]]:
-    """(class, member) of the contents of a source's class folders; files next to these have class "".
+    """(class, member) of the contents of a source's class folders; files next to these have class
+    "".
 
     Members have their base names. Folders inside class folders are of kind "folder"."""
     root = tuple(source.tag.split("/")) if source.tag else ()
@@ -143,13 +153,18 @@ def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]
 
 
 def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple[Place, Member]]:
-    found = zip_members(storage, uri) if kind == "zip" else entries(storage, uri, 0, storage.stat(uri).bytes)
+    found = (
+        zip_members(storage, uri)
+        if kind == "zip"
+        else entries(storage, uri, 0, storage.stat(uri).bytes)
+    )
     for member in found:
         parts = member.name.split("/")
         if not parts[0] or ".." in parts:
             raise RawDataError(
-                f"{name} has a member {member.name[:300]!r}, which leads out of the folder it would be unpacked "
-                "into. Rename the member, or unpack the archive and convert the folders."
+                f"{name} has a member {member.name[:300]!r}, which leads out of the folder it "
+                "would be unpacked into. Rename the member, or unpack the archive and convert the "
+                "folders."
             )
         if place := tuple(part for part in parts if part not in ("", ".")):
             yield place, member

@@ -1,7 +1,7 @@
 """The image features of tensorflow/tpu's schema, and references to image files.
 
-Converters of image files add the features of their classes. Pure. The options of converters of image
-files check each image, or change it."""
+Converters of image files add the features of their classes. Pure. The options of converters of
+image files check each image, or change it."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,9 @@ from pipeline.shards.schema import Feature
 from pipeline.storage.storage import Stat, Storage, join
 
 _ROWS_PER_BATCH = 4096
-_BYTES_PER_BATCH = 2**20  # rows times the longest name and error: a column is as wide as its longest cell
+_BYTES_PER_BATCH = (
+    2**20
+)  # rows times the longest name and error: a column is as wide as its longest cell
 _MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
 IMAGE_FEATURES: Mapping[str, Feature] = {
     "image/encoded": Feature("bytes", content="image", doc="the JPEG file"),
@@ -32,7 +34,8 @@ IMAGE_FEATURES: Mapping[str, Feature] = {
 
 
 def image_features(image: Jpeg, key: str, label: int) -> dict[str, bytes | int]:
-    """A value for each of IMAGE_FEATURES. key: of the record; it ends with the base name of the file."""
+    """A value for each of IMAGE_FEATURES. key: of the record; it ends with the base name of the
+    file."""
     return {
         "image/encoded": image.data,
         "image/height": image.height,
@@ -64,7 +67,8 @@ def folder_members(storage: Storage, uri: str) -> Iterator[tuple[File, Member]]:
 
 
 def member_error(member: Member) -> str:
-    """Why a member cannot be an image, decided without reading it; "" if it may be one. Part of plan digests."""
+    """Why a member cannot be an image, decided without reading it; "" if it may be one. Part of
+    plan digests."""
     if member.kind != "file":
         return f"a {member.kind}, not a file"
     if not 0 < member.size <= _MAX_FILE_BYTES:
@@ -73,7 +77,8 @@ def member_error(member: Member) -> str:
 
 
 def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
-    """Batches of up to 4,096 rows, or of fewer if long names would make them larger than about 1 MiB.
+    """Batches of up to 4,096 rows, or of fewer if long names would make them larger than about 1
+    MiB.
 
     Each row is bounded first: a member of a tar may have a name of many megabytes."""
     batch: list[Reference] = []
@@ -81,7 +86,9 @@ def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
     for row in map(bounded, rows):
         length = len(row.key) + len(row.error)
         longest = max(longest, length)
-        if batch and (len(batch) == _ROWS_PER_BATCH or (len(batch) + 1) * longest > _BYTES_PER_BATCH):
+        if batch and (
+            len(batch) == _ROWS_PER_BATCH or (len(batch) + 1) * longest > _BYTES_PER_BATCH
+        ):
             yield References.of(batch)
             batch, longest = [], length
         batch.append(row)
@@ -95,7 +102,10 @@ def add_verify_option(parser: argparse.ArgumentParser) -> None:
         "--verify",
         choices=VERIFY_LEVELS,
         default="end",
-        help="what to check of each JPEG: its header, header and end marker, or every pixel (default: end)",
+        help=(
+            "what to check of each JPEG: its header, header and end marker, or every pixel "
+            "(default: end)"
+        ),
     )
 
 
@@ -105,10 +115,17 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     images = parser.add_argument_group(
         "images", "A JPEG that these options do not change stays as it is, byte for byte."
     )
-    images.add_argument("--max-side", type=int, help="pixels; larger images are scaled down and encoded again")
-    images.add_argument("--apply-orientation", action="store_true", help="turn images upright according to EXIF")
     images.add_argument(
-        "--jpeg-quality", type=int, default=95, help="of PNG, WebP, GIF and changed JPEG files (default: 95)"
+        "--max-side", type=int, help="pixels; larger images are scaled down and encoded again"
+    )
+    images.add_argument(
+        "--apply-orientation", action="store_true", help="turn images upright according to EXIF"
+    )
+    images.add_argument(
+        "--jpeg-quality",
+        type=int,
+        default=95,
+        help="of PNG, WebP, GIF and changed JPEG files (default: 95)",
     )
 
 

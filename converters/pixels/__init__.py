@@ -1,1 +1,2 @@
-"""Images stored as raw pixels in large files: the idx files of MNIST and its family, and CIFAR's binary versions."""
+"""Images stored as raw pixels in large files: the idx files of MNIST and its family, and CIFAR's
+binary versions."""

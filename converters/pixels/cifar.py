@@ -1,11 +1,12 @@
-"""CIFAR-10 and CIFAR-100 in their binary versions: 32x32 RGB images as raw pixels, each after its label.
+"""CIFAR-10 and CIFAR-100 in their binary versions: 32x32 RGB images as raw pixels, each after its
+label.
 
     CIFAR-10     data_batch_1.bin ... data_batch_5.bin, test_batch.bin, batches.meta.txt
     CIFAR-100    train.bin, test.bin, fine_label_names.txt, coarse_label_names.txt
 
-in the archive as downloaded, in the folder it unpacks to, or in the directory itself. The names of the files show which
-of the two it is. Python and Matlab versions are refused: unpickling runs code. Labels are the numbers in the raw data,
-from 0. https://www.cs.toronto.edu/~kriz/cifar.html"""
+in the archive as downloaded, in the folder it unpacks to, or in the directory itself. The names of
+the files show which of the two it is. Python and Matlab versions are refused: unpickling runs code.
+Labels are the numbers in the raw data, from 0. https://www.cs.toronto.edu/~kriz/cifar.html"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,9 @@ CIFAR100 = Schema(
     "cifar100",
     {
         **pixel_features(3),
-        "image/class/coarse_label": Feature("int64", doc="0..number of coarse classes - 1, as in the raw data"),
+        "image/class/coarse_label": Feature(
+            "int64", doc="0..number of coarse classes - 1, as in the raw data"
+        ),
         "image/class/coarse_text": Feature("bytes", content="text", doc="name of the coarse class"),
     },
 )
@@ -60,13 +63,18 @@ class _Version:
 
     places: tuple[str, ...]  # archives and their folder, the first that exists is read
     batches: Mapping[str, Sequence[str]]  # the files of each split
-    names: Mapping[str, int]  # files of class names, those of the label first, and the number of names in each
+    names: Mapping[
+        str, int
+    ]  # files of class names, those of the label first, and the number of names in each
 
 
 _VERSIONS = (
     _Version(
         ("cifar-10-batches-bin", "cifar-10-binary.tar", "cifar-10-binary.tar.gz"),
-        {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]},
+        {
+            "train": [f"data_batch_{number}.bin" for number in range(1, 6)],
+            "test": ["test_batch.bin"],
+        },
         {"batches.meta.txt": 10},
     ),
     _Version(
@@ -89,10 +97,15 @@ class RawCifar:
 def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawCifar:
     """The sources of the chosen splits, or of all splits that exist.
 
-    scratch: for a .tar.gz, None forbids writing. Raises RawDataError if files are missing or damaged, OptionError."""
+    scratch: for a .tar.gz, None forbids writing. Raises RawDataError if files are missing or
+    damaged, OptionError."""
     storage = open_raw_data(raw_data_dir)
     place = _place(storage, raw_data_dir)
-    tar = readable(storage, place, scratch, by_suffix(place)) if place.endswith((".tar", ".tar.gz")) else None
+    tar = (
+        readable(storage, place, scratch, by_suffix(place))
+        if place.endswith((".tar", ".tar.gz"))
+        else None
+    )
     storage = open_storage(tar.uri) if tar else storage
     files = _files(storage, place, tar)
     version = _version(files, place)
@@ -117,12 +130,14 @@ def _place(storage: Storage, raw_data_dir: str) -> str:
         return raw_data_dir
     found = [next((name for name in v.places if name in there), None) for v in _VERSIONS]
     if all(found):
-        raise RawDataError(f"{raw_data_dir} has {found[0]} and {found[1]}. Give a directory with only one of them.")
+        raise RawDataError(
+            f"{raw_data_dir} has {found[0]} and {found[1]}. Give a directory with only one of them."
+        )
     if place := next(filter(None, found), None):
         return join(raw_data_dir, place)
     raise RawDataError(
-        f"{raw_data_dir} has none of {', '.join(name for v in _VERSIONS for name in v.places)}, and no .bin files: "
-        f"the binary version of {_PAGE}. It has: {first_few(sorted(there))}."
+        f"{raw_data_dir} has none of {', '.join(name for v in _VERSIONS for name in v.places)}, "
+        f"and no .bin files: the binary version of {_PAGE}. It has: {first_few(sorted(there))}."
     )
 
 
@@ -131,7 +146,10 @@ def _files(storage: Storage, place: str, tar: Readable | None) -> _Files:
     if tar is None:
         return {member.name: (file, member) for file, member in folder_members(storage, place)}
     file = File(tar.uri, tar.stat)
-    return {member.name.rsplit("/", 1)[-1]: (file, member) for member in members(storage, tar.uri, 0, tar.stat.bytes)}
+    return {
+        member.name.rsplit("/", 1)[-1]: (file, member)
+        for member in members(storage, tar.uri, 0, tar.stat.bytes)
+    }
 
 
 def _version(files: _Files, place: str) -> _Version:
@@ -139,38 +157,47 @@ def _version(files: _Files, place: str) -> _Version:
         if any(name in files for batches in version.batches.values() for name in batches):
             return version
     raise RawDataError(
-        f"{place} has no data_batch_1.bin or test_batch.bin (CIFAR-10), and no train.bin or test.bin (CIFAR-100). "
-        f"It has: {first_few(sorted(files))}."
+        f"{place} has no data_batch_1.bin or test_batch.bin (CIFAR-10), and no train.bin or "
+        f"test.bin (CIFAR-100). It has: {first_few(sorted(files))}."
     )
 
 
 def _check_whole(files: _Files, split: str, batches: Sequence[str], place: str) -> None:
     missing = [name for name in batches if name not in files]
     if len(missing) == len(batches):
-        raise RawDataError(f"{place} does not have the {split} split. It has: {first_few(sorted(files))}.")
+        raise RawDataError(
+            f"{place} does not have the {split} split. It has: {first_few(sorted(files))}."
+        )
     if missing:
         raise RawDataError(
-            f"{place}: {len(missing)} of {len(batches)} files of {split!r} are missing: {', '.join(missing)}. Unpack "
-            "the archive again."
+            f"{place}: {len(missing)} of {len(batches)} files of {split!r} are missing: "
+            f"{', '.join(missing)}. Unpack the archive again."
         )
 
 
 def _names(storage: Storage, files: _Files, name: str, count: int, place: str) -> tuple[str, ...]:
     if name not in files:
-        raise LabelError(f"{place} has no {name}, the names of the {count} classes. Unpack the archive again.")
+        raise LabelError(
+            f"{place} has no {name}, the names of the {count} classes. Unpack the archive again."
+        )
     file, member = files[name]
     size = min(member.size, _MAX_NAMES_BYTES)
-    names = parse_class_names(b"".join(storage.read_ranges([(file.uri, member.offset, size)])), f"{name} of {place}")
+    names = parse_class_names(
+        b"".join(storage.read_ranges([(file.uri, member.offset, size)])), f"{name} of {place}"
+    )
     if len(names) != count:
-        raise LabelError(f"{name} of {place} has {len(names)} class names, expected {count}. It is damaged.")
+        raise LabelError(
+            f"{name} of {place} has {len(names)} class names, expected {count}. It is damaged."
+        )
     return names
 
 
 def _check_batch(name: str, file: File, member: Member, record_bytes: int) -> None:
     if member.kind != "file" or not member.size or member.size % record_bytes:
         raise RawDataError(
-            f"{name} of {file.uri} is a {member.kind} of {member.size} bytes; it must be a file of complete records of "
-            f"{record_bytes} bytes. It was not fully copied, or is damaged: unpack or copy it again."
+            f"{name} of {file.uri} is a {member.kind} of {member.size} bytes; it must be a file of "
+            f"complete records of {record_bytes} bytes. It was not fully copied, or is damaged: "
+            "unpack or copy it again."
         )
 
 
@@ -206,17 +233,26 @@ class CifarConverter:
         return 2 if self.coarse_names else 1
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a .bin file, or its byte range in a tar; its tag is the name of the file.
+        """See Converter. A source is a .bin file, or its byte range in a tar; its tag is the name
+        of the file.
 
         Reads all bytes, 3 MB at a time: the labels are between the pixels."""
         size = self.label_bytes + _PIXEL_BYTES
         firsts = range(0, source.bytes // size, _RECORDS_PER_BATCH)
         pieces = storage.read_ranges(
-            (source.uri, source.offset + first * size, min(_RECORDS_PER_BATCH * size, source.bytes - first * size))
+            (
+                source.uri,
+                source.offset + first * size,
+                min(_RECORDS_PER_BATCH * size, source.bytes - first * size),
+            )
             for first in firsts
         )
         for first, piece in zip(firsts, pieces, strict=True):
-            yield self._rows(source, first, np.frombuffer(piece, np.uint8).reshape(-1, size)[:, : self.label_bytes])
+            yield self._rows(
+                source,
+                first,
+                np.frombuffer(piece, np.uint8).reshape(-1, size)[:, : self.label_bytes],
+            )
 
     def _rows(self, source: Source, first: int, labels: np.ndarray) -> References:
         columns = {"label": labels[:, -1].astype(np.int64)}
@@ -225,18 +261,26 @@ class CifarConverter:
         stem = f"{source.split}/{source.tag.removesuffix('.bin')}_"
         numbers = np.arange(first, first + len(labels))
         ranges = (source.offset, self.label_bytes + _PIXEL_BYTES)
-        refs = pixel_rows(source.file, stem, numbers, ranges, columns=columns, classes=len(self.names))
+        refs = pixel_rows(
+            source.file, stem, numbers, ranges, columns=columns, classes=len(self.names)
+        )
         if not self.coarse_names:
             return refs
         unknown = (columns["coarse_label"] >= len(self.coarse_names)) & refs.good
-        return refs.with_errors(unknown, f"a coarse label past the last, {len(self.coarse_names) - 1}")
+        return refs.with_errors(
+            unknown, f"a coarse label past the last, {len(self.coarse_names) - 1}"
+        )
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Assumes PNGs as large as their pixels."""
         return _BYTES_AROUND + refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        pixels = np.frombuffer(data, np.uint8)[self.label_bytes :].reshape(3, _SIDE, _SIDE).transpose(1, 2, 0)
+        pixels = (
+            np.frombuffer(data, np.uint8)[self.label_bytes :]
+            .reshape(3, _SIDE, _SIDE)
+            .transpose(1, 2, 0)
+        )
         label = ref.number("label")
         values = pixel_values(pixels, ref.key, label, self.names[label])
         if self.coarse_names:
@@ -247,5 +291,8 @@ class CifarConverter:
 
 
 _BYTES_AROUND = len(
-    encode_example(CIFAR10, pixel_values(np.zeros((_SIDE, _SIDE, 3), np.uint8), "data_batch_1_0000000.png", 0, "0" * 8))
+    encode_example(
+        CIFAR10,
+        pixel_values(np.zeros((_SIDE, _SIDE, 3), np.uint8), "data_batch_1_0000000.png", 0, "0" * 8),
+    )
 )

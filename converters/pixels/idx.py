@@ -1,11 +1,13 @@
-"""MNIST and its family (Fashion-MNIST, KMNIST, EMNIST) as idx files: grey images one after another, and their labels.
+"""MNIST and its family (Fashion-MNIST, KMNIST, EMNIST) as idx files: grey images one after another,
+and their labels.
 
     train-images-idx3-ubyte, train-labels-idx1-ubyte        the training images
     t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte          the test images; EMNIST has test-
     emnist-letters-train-images-idx3-ubyte ...              with the name of a dataset as prefix
 
-each also as .gz, and with a dot instead of the hyphen before idx. Prefixes distinguish datasets in one directory.
-Labels are the numbers in the raw data, from 0: every MNIST tutorial expects the digit itself.
+each also as .gz, and with a dot instead of the hyphen before idx. Prefixes distinguish datasets in
+one directory. Labels are the numbers in the raw data, from 0: every MNIST tutorial expects the
+digit itself.
 http://yann.lecun.com/exdb/mnist/"""
 
 import re
@@ -28,7 +30,9 @@ from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage, join, uncompressed
 
 SPLITS = ("train", "test")
-_NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<what>images|labels)[-.]idx[13]-ubyte(\.gz)?")
+_NAME = re.compile(
+    r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<what>images|labels)[-.]idx[13]-ubyte(\.gz)?"
+)
 _HEADER_BYTES, _LABELS_HEADER_BYTES = 16, 8
 _IMAGES_MAGIC, _LABELS_MAGIC = 0x0803, 0x0801  # unsigned bytes in 3 dimensions, or in 1
 _MAX_SIDE = 4096  # pixels; no dataset of the family has more than 128
@@ -39,16 +43,21 @@ _SCHEMA = Schema("idx", pixel_features(1))
 
 @dataclass(frozen=True)
 class RawIdx:
-    """The files to scan, and the labels of all splits, including those not chosen: 1 byte per image."""
+    """The files to scan, and the labels of all splits, including those not chosen: 1 byte per
+    image."""
 
     sources: tuple[Source, ...]
     labels: Mapping[str, bytes]
 
 
-def find_idx(raw_data_dir: str, splits: Sequence[str], prefix: str | None, scratch: Scratch | None) -> RawIdx:
-    """The sources of the chosen splits, or of all splits that exist. prefix: of the dataset, if there are several.
+def find_idx(
+    raw_data_dir: str, splits: Sequence[str], prefix: str | None, scratch: Scratch | None
+) -> RawIdx:
+    """The sources of the chosen splits, or of all splits that exist. prefix: of the dataset, if
+    there are several.
 
-    scratch: for .gz files, None forbids writing. Raises RawDataError if files are missing or damaged, OptionError."""
+    scratch: for .gz files, None forbids writing. Raises RawDataError if files are missing or
+    damaged, OptionError."""
     storage = open_raw_data(raw_data_dir)
     files = _files(storage, raw_data_dir, prefix)
     found = [split for split in SPLITS if (split, "images") in files]
@@ -59,7 +68,9 @@ def find_idx(raw_data_dir: str, splits: Sequence[str], prefix: str | None, scrat
         header = ImagesHeader.parse(_begin(storage, path, _HEADER_BYTES), path)
         if not path.endswith(".gz"):
             header.check_size(storage.stat(path).bytes, path)
-        labels[split] = _labels(storage, raw_data_dir, files.get((split, "labels")), header.count, path)
+        labels[split] = _labels(
+            storage, raw_data_dir, files.get((split, "labels")), header.count, path
+        )
         if split in wanted:
             file = readable(storage, path, scratch, by_suffix(path))
             header.check_size(file.stat.bytes, path)
@@ -67,29 +78,41 @@ def find_idx(raw_data_dir: str, splits: Sequence[str], prefix: str | None, scrat
     return RawIdx(tuple(sources), labels)
 
 
-def _files(storage: Storage, raw_data_dir: str, prefix: str | None) -> Mapping[tuple[str, str], str]:
+def _files(
+    storage: Storage, raw_data_dir: str, prefix: str | None
+) -> Mapping[tuple[str, str], str]:
     """The names of one dataset's files by (split, "images" or "labels")."""
     there, _ = storage.entries(raw_data_dir)
     sets: dict[str, dict[tuple[str, str], str]] = {}
     for name in there:  # sorted: an uncompressed file is before its .gz
         if match := _NAME.fullmatch(name):
             split = "train" if match["split"] == "train" else "test"
-            sets.setdefault(match["prefix"].rstrip("-"), {}).setdefault((split, match["what"]), name)
-    sets = {name: files for name, files in sets.items() if any(what == "images" for _, what in files)}
+            sets.setdefault(match["prefix"].rstrip("-"), {}).setdefault(
+                (split, match["what"]), name
+            )
+    sets = {
+        name: files for name, files in sets.items() if any(what == "images" for _, what in files)
+    }
     if not sets:
         raise RawDataError(
-            f"{raw_data_dir} has no file of images like train-images-idx3-ubyte or t10k-images-idx3-ubyte.gz. It "
-            f"has: {first_few(there)}."
+            f"{raw_data_dir} has no file of images like train-images-idx3-ubyte or "
+            f"t10k-images-idx3-ubyte.gz. It has: {first_few(there)}."
         )
     if prefix is not None and prefix.rstrip("-") not in sets:
-        raise OptionError(f"--prefix={prefix}: there is no such dataset.{did_you_mean(prefix, sets)}")
+        raise OptionError(
+            f"--prefix={prefix}: there is no such dataset.{did_you_mean(prefix, sets)}"
+        )
     if prefix is None and len(sets) > 1:
         names = ", ".join(name or "'' (no prefix)" for name in sets)
-        raise OptionError(f"{raw_data_dir} has several datasets: {names}. Choose one with --prefix.")
+        raise OptionError(
+            f"{raw_data_dir} has several datasets: {names}. Choose one with --prefix."
+        )
     return sets[next(iter(sets)) if prefix is None else prefix.rstrip("-")]
 
 
-def _labels(storage: Storage, raw_data_dir: str, name: str | None, images: int, images_path: str) -> bytes:
+def _labels(
+    storage: Storage, raw_data_dir: str, name: str | None, images: int, images_path: str
+) -> bytes:
     if name is None:
         wanted = images_path.rsplit("/", 1)[-1].replace("images", "labels").replace("idx3", "idx1")
         raise RawDataError(f"{raw_data_dir} has no labels for {images_path}. It needs {wanted}.")
@@ -99,11 +122,14 @@ def _labels(storage: Storage, raw_data_dir: str, name: str | None, images: int, 
     found = len(data) - _LABELS_HEADER_BYTES
     if count != images:
         raise RawDataError(
-            f"{path} has {count} labels, but {images_path} has {images} images. They do not match, or one is damaged."
+            f"{path} has {count} labels, but {images_path} has {images} images. They do not match, "
+            "or one is damaged."
         )
     if found != count:
         more = "more" if found > count else found
-        raise RawDataError(f"{path} has a header for {count} labels and has {more}. It is damaged: copy it again.")
+        raise RawDataError(
+            f"{path} has a header for {count} labels and has {more}. It is damaged: copy it again."
+        )
     return data[_LABELS_HEADER_BYTES:]
 
 
@@ -128,12 +154,16 @@ class ImagesHeader:
 
     @staticmethod
     def parse(data: bytes, name: str) -> "ImagesHeader":
-        """The header from the first bytes of a file. Raises RawDataError. name: the file's, for errors."""
-        count, height, width = _header(data, ">4I", _IMAGES_MAGIC, f"{name} is not an idx file of images")
+        """The header from the first bytes of a file. Raises RawDataError. name: the file's, for
+        errors."""
+        count, height, width = _header(
+            data, ">4I", _IMAGES_MAGIC, f"{name} is not an idx file of images"
+        )
         if not count or not (1 <= height <= _MAX_SIDE and 1 <= width <= _MAX_SIDE):
             raise RawDataError(
-                f"{name} has a header for {count} images of {height} x {width} pixels; it must have at least 1 image, "
-                f"with sides of 1 to {_MAX_SIDE} pixels. It is damaged: copy it again."
+                f"{name} has a header for {count} images of {height} x {width} pixels; it must "
+                f"have at least 1 image, with sides of 1 to {_MAX_SIDE} pixels. It is damaged: "
+                "copy it again."
             )
         return ImagesHeader(count, height, width)
 
@@ -142,8 +172,9 @@ class ImagesHeader:
         wanted = _HEADER_BYTES + self.count * self.image_bytes
         if size != wanted:
             raise RawDataError(
-                f"{name} has {size} bytes, but its header requires {wanted}: {self.count} images of {self.height} x "
-                f"{self.width} pixels. It was not fully copied, or is damaged: copy it again."
+                f"{name} has {size} bytes, but its header requires {wanted}: {self.count} images "
+                f"of {self.height} x {self.width} pixels. It was not fully copied, or is damaged: "
+                "copy it again."
             )
 
 
@@ -154,7 +185,9 @@ def _header(data: bytes, form: str, magic: int, wrong: str) -> tuple[int, ...]:
         raise RawDataError(f"{wrong}: it ends after {len(data)} bytes. Copy it again.")
     if found != magic:
         begin = data[:4].hex(" ") or "nothing"
-        raise RawDataError(f"{wrong}: it begins with {begin} instead of {magic.to_bytes(4, 'big').hex(' ')}.")
+        raise RawDataError(
+            f"{wrong}: it begins with {begin} instead of {magic.to_bytes(4, 'big').hex(' ')}."
+        )
     return tuple(dimensions)
 
 
@@ -179,7 +212,11 @@ class IdxConverter:
 
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. Without the raw labels: each row has its own."""
-        return {"converter": "idx/1", "names": names_digest(self.names), "transpose": self.transpose}
+        return {
+            "converter": "idx/1",
+            "names": names_digest(self.names),
+            "transpose": self.transpose,
+        }
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is an uncompressed file of images."""
@@ -210,4 +247,8 @@ class IdxConverter:
         return Converted(pixel_values(pixels, ref.key, label, self.names[label]))
 
 
-_BYTES_AROUND = len(encode_example(_SCHEMA, {**pixel_values(np.zeros((28, 28, 1), np.uint8), "0000000.png", 0, "0")}))
+_BYTES_AROUND = len(
+    encode_example(
+        _SCHEMA, {**pixel_values(np.zeros((28, 28, 1), np.uint8), "0000000.png", 0, "0")}
+    )
+)

@@ -1,1 +1,2 @@
-"""What converters of any raw data share: members of tars and zips, compressed files, class names, splits."""
+"""What converters of any raw data share: members of tars and zips, compressed files, class names,
+splits."""

@@ -1,9 +1,10 @@
-"""Raw files and their splits: which splits raw data has, first checks of --raw-data-dir, error texts that the searches
-for raw data share, lists of class names, and compressed files, uncompressed to temporary ones that can be read by
-ranges.
+"""Raw files and their splits: which splits raw data has, first checks of --raw-data-dir, error
+texts that the searches for raw data share, lists of class names, and compressed files, uncompressed
+to temporary ones that can be read by ranges.
 
-Splits are named by files and folders, or shares of all records, chosen by a hash, are held out. In a label file line n
-names the n-th class; synsets reads label files of WordNet ids, whose order does not matter."""
+Splits are named by files and folders, or shares of all records, chosen by a hash, are held out. In
+a label file line n names the n-th class; synsets reads label files of WordNet ids, whose order does
+not matter."""
 
 import argparse
 import bisect
@@ -31,7 +32,9 @@ def open_raw_data(raw_data_dir: str) -> Storage:
     """The storage of the raw data. Raises RawDataError if the path does not exist."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw-data-dir={raw_data_dir} does not exist. Give the directory of the raw data.")
+        raise RawDataError(
+            f"--raw-data-dir={raw_data_dir} does not exist. Give the directory of the raw data."
+        )
     return storage
 
 
@@ -41,24 +44,35 @@ def first_few(names: Iterable[str]) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether to ignore a file or folder: hidden ones, and what macOS and Windows add to zips and folders."""
+    """Whether to ignore a file or folder: hidden ones, and what macOS and Windows add to zips and
+    folders."""
     return name.startswith(".") or name in ("__MACOSX", "Thumbs.db", "desktop.ini")
 
 
 def chosen(raw_data_dir: str, splits: Sequence[str], found: Collection[str]) -> Sequence[str]:
-    """The splits to convert: those of --splits, or all that were found. Raises RawDataError if one was not found."""
+    """The splits to convert: those of --splits, or all that were found. Raises RawDataError if one
+    was not found."""
     for split in splits:
         if split not in found:
-            raise RawDataError(f"{raw_data_dir} does not have the {split} split. It has: {', '.join(found)}.")
+            raise RawDataError(
+                f"{raw_data_dir} does not have the {split} split. It has: {', '.join(found)}."
+            )
     return [split for split in found if split in splits or not splits]
 
 
 def by_split(
-    raw_data_dir: str, names: Sequence[str], held_out: "HeldOut | None", *, name: re.Pattern[str], wanted: str
+    raw_data_dir: str,
+    names: Sequence[str],
+    held_out: "HeldOut | None",
+    *,
+    name: re.Pattern[str],
+    wanted: str,
 ) -> Mapping[str, Sequence[str]]:
-    """The names of files by split, in the order of SPLITS. Raises RawDataError if none names a split.
+    """The names of files by split, in the order of SPLITS. Raises RawDataError if none names a
+    split.
 
-    held_out: None if the names state the split, in the first group of the pattern. wanted: examples, for the error."""
+    held_out: None if the names state the split, in the first group of the pattern. wanted:
+    examples, for the error."""
     if held_out is not None:
         return dict.fromkeys(held_out.splits, names)
     found: dict[str, list[str]] = {}
@@ -66,15 +80,16 @@ def by_split(
         found.setdefault("validation" if match[1] == "val" else match[1], []).append(match[0])
     if not found:
         raise RawDataError(
-            f"{raw_data_dir} has no {wanted}. It has: {first_few(names)}. If these are not split yet, give "
-            "--validation-fraction (0 for train only)."
+            f"{raw_data_dir} has no {wanted}. It has: {first_few(names)}. If these are not split "
+            "yet, give --validation-fraction (0 for train only)."
         )
     return {split: found[split] for split in SPLITS if split in found}
 
 
 class HeldOut(NamedTuple):
-    """The shares of all records that become the splits validation and test, decided only by a hash of a record's place
-    ("<class>/<name>" of a file). So adding files moves no others, and a larger share has the files of a smaller one."""
+    """The shares of all records that become the splits validation and test, decided only by a hash
+    of a record's place ("<class>/<name>" of a file). So adding files moves no others, and a larger
+    share has the files of a smaller one."""
 
     validation: float
     test: float = 0.0
@@ -86,7 +101,9 @@ class HeldOut(NamedTuple):
 
     def split_of(self, place: str) -> str:
         """Where the record belongs."""
-        digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY).digest()
+        digest = hashlib.blake2b(
+            place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY
+        ).digest()
         number = int.from_bytes(digest, "big")
         if number < self.validation * 2**64:
             return "validation"
@@ -102,7 +119,10 @@ def held_out_of(args: argparse.Namespace) -> HeldOut | None:
         return None
     shares = HeldOut(*(fraction or 0.0 for fraction in given))
     if sum(shares) >= 1:
-        raise OptionError(f"--validation-fraction and --test-fraction are {sum(shares):g} together: nothing is left.")
+        raise OptionError(
+            f"--validation-fraction and --test-fraction are {sum(shares):g} together: nothing is "
+            "left."
+        )
     return shares
 
 
@@ -112,16 +132,20 @@ def is_of(split: str, place: str, held_out: HeldOut | None) -> bool:
 
 
 def read_class_names(storage: Storage, label_file: str) -> tuple[str, ...]:
-    """The lines of a label file, in order. Raises LabelError if a line is empty or repeated, or not UTF-8."""
+    """The lines of a label file, in order. Raises LabelError if a line is empty or repeated, or not
+    UTF-8."""
     return parse_class_names(storage.read(label_file), label_file)
 
 
 def parse_class_names(data: bytes, where: str) -> tuple[str, ...]:
-    """The same, from the content of the file. Ignores empty lines at the end. where: its name in error messages."""
+    """The same, from the content of the file. Ignores empty lines at the end. where: its name in
+    error messages."""
     names = [line.strip() for line in label_text(data, where).rstrip().splitlines()]
     repeated = sorted(a for a, b in itertools.pairwise(sorted(names)) if a == b)
     if not names or "" in names:
-        raise LabelError(f"{where}: line {names.index('') + 1 if names else 1} is empty; it must name a class.")
+        raise LabelError(
+            f"{where}: line {names.index('') + 1 if names else 1} is empty; it must name a class."
+        )
     if repeated:
         raise LabelError(f"{where}: {repeated[0]} is listed twice.")
     return tuple(names)
@@ -133,7 +157,8 @@ def label_text(data: bytes, where: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
         raise LabelError(
-            f"{where} is not UTF-8 text: {e.reason} at byte {e.start}. It may be the wrong file, or damaged."
+            f"{where} is not UTF-8 text: {e.reason} at byte {e.start}. It may be the wrong file, "
+            "or damaged."
         ) from e
 
 
@@ -157,7 +182,9 @@ class Readable(NamedTuple):
 
     def source(self, split: str, **fields: Any) -> Source:
         """A unit to scan: the complete file, unless the fields state a part of it."""
-        return replace(Source(split, self.uri, self.stat, bytes=self.stat.bytes, origin=self.origin), **fields)
+        return replace(
+            Source(split, self.uri, self.stat, bytes=self.stat.bytes, origin=self.origin), **fields
+        )
 
 
 def by_suffix(path: str) -> Compression | None:
@@ -165,22 +192,29 @@ def by_suffix(path: str) -> Compression | None:
     return "gzip" if path.endswith((".gz", ".tgz")) else None
 
 
-def readable(storage: Storage, path: str, scratch: Scratch | None, compression: Compression | None) -> Readable:
+def readable(
+    storage: Storage, path: str, scratch: Scratch | None, compression: Compression | None
+) -> Readable:
     """The raw file itself, or its temporary uncompressed copy.
 
-    A copy has the stamp of the raw file: each run makes it again, which is not a change of the raw data.
-    scratch: None forbids writing. Raises OptionError if it would have to, and RawDataError."""
+    A copy has the stamp of the raw file: each run makes it again, which is not a change of the raw
+    data. scratch: None forbids writing. Raises OptionError if it would have to, and
+    RawDataError."""
     if not compression:
         return Readable(path, storage.stat(path))
     if scratch is None:
-        raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry-run writes nothing.")
+        raise OptionError(
+            f"{path} has to be uncompressed before it can be scanned, and --dry-run writes nothing."
+        )
     uri = scratch.uncompressed(storage, path, compression)
     stat, origin = open_storage(uri).stat(uri), storage.stat(path)
     crc32c = origin.crc32c if stat.crc32c is None else stat.crc32c
     return Readable(uri, stat._replace(stamp=origin.stamp, crc32c=crc32c), path)
 
 
-def batches(items: Iterable[_Item], size: Callable[[_Item], int], enough: int) -> Iterator[Sequence[_Item]]:
+def batches(
+    items: Iterable[_Item], size: Callable[[_Item], int], enough: int
+) -> Iterator[Sequence[_Item]]:
     """The items in groups, each of which ends with the item that makes it large enough."""
     batch, total = list[_Item](), 0
     for item in items:

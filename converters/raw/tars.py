@@ -1,7 +1,8 @@
 """Members of an uncompressed tar, or of a tar inside a tar, as byte ranges of the outer file.
 
-Reads headers only and extracts nothing. Member names are data here, never paths. A damaged header is an error, never a
-crash, a hang or gigabytes of memory: tarfile alone trusts the numbers in it. Error texts are part of plan digests."""
+Reads headers only and extracts nothing. Member names are data here, never paths. A damaged header
+is an error, never a crash, a hang or gigabytes of memory: tarfile alone trusts the numbers in it.
+Error texts are part of plan digests."""
 
 import re
 import tarfile
@@ -53,8 +54,12 @@ class _RangeFile:
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size:,} bytes at byte {self._position}")
-        if self._since_seek > _MAX_HEADER_BYTES:  # Python 3.14 reads it in pieces of 1 MiB, and keeps them all
-            raise tarfile.ReadError(f"a header of more than {_MAX_HEADER_BYTES:,} bytes before byte {self._position}")
+        if (
+            self._since_seek > _MAX_HEADER_BYTES
+        ):  # Python 3.14 reads it in pieces of 1 MiB, and keeps them all
+            raise tarfile.ReadError(
+                f"a header of more than {_MAX_HEADER_BYTES:,} bytes before byte {self._position}"
+            )
         left = max(0, self._size - self._position)
         self._file.seek(self._offset + self._position)
         data = self._file.read(min(size, left))
@@ -66,7 +71,8 @@ class _RangeFile:
 def members(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Member]:
     """The members of the tar in bytes offset..offset+size of a file, in order and without folders.
 
-    Raises TarError where the tar breaks off, after it has yielded every member before that place."""
+    Raises TarError where the tar breaks off, after it has yielded every member before that
+    place."""
     return (member for member in entries(storage, uri, offset, size) if member.kind != "folder")
 
 
@@ -80,20 +86,26 @@ def entries(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
                 end = section.tell() - 1
                 for info in tar:
                     tar.members = []  # pyright: ignore - tarfile would keep every header: millions in a web-scale tar
-                    if tar.offset <= end:  # a negative size: tarfile would read the same headers forever
-                        raise tarfile.ReadError(f"the header at byte {info.offset} has {info.size} bytes")
+                    if (
+                        tar.offset <= end
+                    ):  # a negative size: tarfile would read the same headers forever
+                        raise tarfile.ReadError(
+                            f"the header at byte {info.offset} has {info.size} bytes"
+                        )
                     end = tar.offset
                     section.seek(section.tell())  # the next header begins
                     yield _member(info, offset, size)
                 _check_end(section, tar.offset)
         except _NONSENSE as e:
             raise TarError(
-                f"{uri} breaks off as a tar: {e}. It is damaged, compressed, or was not fully copied."
+                f"{uri} breaks off as a tar: {e}. It is damaged, compressed, or was not fully "
+                "copied."
             ) from e
 
 
 def _plain_files(section: _RangeFile, offset: int, size: int) -> Iterator[Member]:
-    """The members before the first header that has more than a name and a size; leaves the section at that header.
+    """The members before the first header that has more than a name and a size; leaves the section
+    at that header.
 
     Five times as fast as tarfile, which reads the rest. In most tars only the end mark is left."""
     position = 0
@@ -109,15 +121,22 @@ def _plain_files(section: _RangeFile, offset: int, size: int) -> Iterator[Member
 
 
 def _plain_file(header: bytes) -> tuple[str, int, str] | None:
-    """(name, size, kind): https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06"""
+    """(name, size, kind):
+    https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06"""
     name, size, checksum = header[:100].partition(b"\0")[0], header[124:136], header[148:156]
     kind, prefix = _PLAIN.get(header[156:157]), header[345:346]
-    if not kind or prefix != b"\0" or name.endswith(b"/") != (kind == "folder") or header[257:262] != b"ustar":
+    if (
+        not kind
+        or prefix != b"\0"
+        or name.endswith(b"/") != (kind == "folder")
+        or header[257:262] != b"ustar"
+    ):
         return None
     size, checksum = size.rstrip(b"\0 "), checksum.rstrip(b"\0 ")
     if not _OCTAL(size) or not _OCTAL(checksum):
         return None
-    # The sum of all bytes, with spaces for the checksum itself: the lower half of adler32 is the sum of bytes plus 1.
+    # The sum of all bytes, with spaces for the checksum itself: the lower half of adler32 is the
+    # sum of bytes plus 1.
     total = (zlib.adler32(header[156:], zlib.adler32(header[:148])) & 0xFFFF) + 8 * ord(" ") - 1
     if total % _ADLER != int(checksum, 8) % _ADLER:
         return None
@@ -135,14 +154,17 @@ def _member(info: tarfile.TarInfo, offset: int, size: int) -> Member:
 
 
 def _check_end(section: _RangeFile, at: int) -> None:
-    """Raises ReadError where tarfile mistook a damaged or zeroed header, or a cut between two members, for the end."""
+    """Raises ReadError where tarfile mistook a damaged or zeroed header, or a cut between two
+    members, for the end."""
     section.seek(at)
     if section.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError(f"no header and no end mark at byte {at}")
     while piece := section.read(_PIECE_BYTES):
         section.seek(section.tell())  # what follows belongs to no header
         if piece.count(0) != len(piece):
-            raise tarfile.ReadError(f"an end mark at byte {at}, and more data after it: a zeroed header, or two tars")
+            raise tarfile.ReadError(
+                f"an end mark at byte {at}, and more data after it: a zeroed header, or two tars"
+            )
 
 
 def _kind(info: tarfile.TarInfo) -> str:

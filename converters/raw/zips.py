@@ -1,7 +1,7 @@
 """Members of a zip as byte ranges of its file.
 
-Extracts nothing: a scan streams the central directory only, however large the members are. (zipfile keeps 640 bytes per
-member in memory, 800 MB for ImageNet.) Member names are data here, never paths.
+Extracts nothing: a scan streams the central directory only, however large the members are. (zipfile
+keeps 640 bytes per member in memory, 800 MB for ImageNet.) Member names are data here, never paths.
 Layout: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT"""
 
 import contextlib
@@ -39,16 +39,19 @@ class ZipError(RawDataError):
 
 @dataclass(frozen=True)
 class ZipMember(Member):
-    """offset: of the member's header. size: of its content. span: bytes from offset that contain both.
+    """offset: of the member's header. size: of its content. span: bytes from offset that contain
+    both.
 
-    The length of the header is known only from the header, so `unpacked` takes the bytes of the span."""
+    The length of the header is known only from the header, so `unpacked` takes the bytes of the
+    span."""
 
     span: int
     crc32: int
 
 
 class _Directory(NamedTuple):
-    """Where the central directory is. shift: bytes before the zip, such as those of a self-extracting program."""
+    """Where the central directory is. shift: bytes before the zip, such as those of a
+    self-extracting program."""
 
     begin: int
     size: int
@@ -59,13 +62,17 @@ class _Directory(NamedTuple):
 def zip_members(storage: Storage, uri: str) -> Iterator[ZipMember]:
     """The members of a zip in the order of its central directory; folders are of kind "folder".
 
-    Raises ZipError if the zip is damaged, or has a member that is encrypted or neither stored nor deflated."""
+    Raises ZipError if the zip is damaged, or has a member that is encrypted or neither stored nor
+    deflated."""
     size = storage.stat(uri).bytes
     with storage.open(uri) as file:
         directory = _directory(file, uri, size)
-        for member, after in itertools.pairwise(itertools.chain(_entries(file, uri, directory), (None,))):
+        for member, after in itertools.pairwise(
+            itertools.chain(_entries(file, uri, directory), (None,))
+        ):
             assert member
-            # The span includes what follows the member: a data descriptor, or bytes left by an update.
+            # The span includes what follows the member: a data descriptor, or bytes left by an
+            # update.
             end = after.offset if after and after.offset > member.offset else directory.begin
             span = min(end - member.offset, member.span + _MAX_EXTRA_BYTES)
             if span < member.span:
@@ -86,11 +93,16 @@ def unpacked(data: bytes, size: int, crc32: int) -> bytes:
         if method == _STORED:
             content = data[begin : begin + size]
         else:  # at most one byte more than the size, so that a decompression bomb takes no memory
-            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(memoryview(data)[begin:], size + 1)
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(
+                memoryview(data)[begin:], size + 1
+            )
     except zlib.error as e:
         raise Reject(f"damaged in its zip: {e}") from None
     if len(content) != size or zlib.crc32(content) != crc32:
-        raise Reject("damaged in its zip: its content has another size or checksum than in the zip's directory")
+        raise Reject(
+            "damaged in its zip: its content has another size or checksum than in the zip's "
+            "directory"
+        )
     return content
 
 
@@ -113,7 +125,9 @@ def _directory(file: BinaryIO, uri: str, size: int) -> _Directory:
     elif _NOT_HERE_32 in (length, offset):
         raise _damaged(uri, "its zip64 record is not where it should be")
     if disk:
-        raise ZipError(f"{uri} is the last of {disk + 1} parts of a zip. Join them, or unpack them all.")
+        raise ZipError(
+            f"{uri} is the last of {disk + 1} parts of a zip. Join them, or unpack them all."
+        )
     shift = begin + at - length - offset
     if shift < 0:
         raise _damaged(uri, f"it is {-shift:,} bytes shorter than its directory requires")
@@ -134,18 +148,44 @@ def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[ZipMem
             raise _damaged(uri, f"entry {found + 1:,} of its directory is truncated")
         left, found = left - len(header) - length, found + 1
         yield _entry(uri, directory.shift, fields, rest)
-    if found != directory.entries and found & 0xFFFF != directory.entries:  # some writers lack zip64 and wrap around
+    if (
+        found != directory.entries and found & 0xFFFF != directory.entries
+    ):  # some writers lack zip64 and wrap around
         raise _damaged(uri, f"its directory has {found:,} entries instead of {directory.entries:,}")
 
 
 def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:
-    """The member, with the least span: its header and packed content, without extra fields of the header."""
-    _, version, system, _, flags, method, _, _, crc32, packed, size, name_bytes, extra_bytes, *_, mode, offset = fields
+    """The member, with the least span: its header and packed content, without extra fields of the
+    header."""
+    (
+        _,
+        version,
+        system,
+        _,
+        flags,
+        method,
+        _,
+        _,
+        crc32,
+        packed,
+        size,
+        name_bytes,
+        extra_bytes,
+        *_,
+        mode,
+        offset,
+    ) = fields
     name = _name(rest[:name_bytes], flags, system, version)
     if _NOT_HERE_32 in (size, packed, offset):
         extra = rest[name_bytes : name_bytes + extra_bytes]
         size, packed, offset = _zip64_numbers(uri, name, extra, (size, packed, offset))
-    kind = "folder" if name.endswith("/") else "link" if system == _UNIX and stat.S_ISLNK(mode >> 16) else "file"
+    kind = (
+        "folder"
+        if name.endswith("/")
+        else "link"
+        if system == _UNIX and stat.S_ISLNK(mode >> 16)
+        else "file"
+    )
     if kind == "file":
         _check_readable(uri, name, flags, method)
         if packed > 2 * size + 1024 or (
@@ -157,38 +197,55 @@ def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:
 
 
 def _name(data: bytes, flags: int, system: int, version: int) -> str:
-    """Programs on Unix write UTF-8 without its flag. Other names that are not UTF-8 are in the PC's old code page.
+    """Programs on Unix write UTF-8 without its flag. Other names that are not UTF-8 are in the PC's
+    old code page.
 
-    So are those that Python writes on Unix, since 3.14: its versions of zip tell it from other programs there."""
+    So are those that Python writes on Unix, since 3.14: its versions of zip tell it from other
+    programs there."""
     try:
         name = data.decode()
     except UnicodeDecodeError:
         unix = system == _UNIX and version not in _VERSIONS_OF_PYTHON
-        name = data.decode("utf-8", "surrogateescape") if flags & _UTF8 or unix else data.decode("cp437")
+        name = (
+            data.decode("utf-8", "surrogateescape")
+            if flags & _UTF8 or unix
+            else data.decode("cp437")
+        )
     return name.replace("\\", "/") if system == _FAT else name
 
 
-def _zip64_numbers(uri: str, name: str, extra: bytes, numbers: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Size, packed size and offset; those that do not fit into 32 bits are read from the extra field."""
+def _zip64_numbers(
+    uri: str, name: str, extra: bytes, numbers: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Size, packed size and offset; those that do not fit into 32 bits are read from the extra
+    field."""
     while len(extra) >= 4:
         kind, length = struct.unpack_from("<HH", extra)
         field, extra = extra[4 : 4 + length], extra[4 + length :]
         if kind == _ZIP64_EXTRA and len(field) >= 8 * numbers.count(_NOT_HERE_32):
             wide = iter(struct.unpack_from(f"<{len(field) // 8}Q", field))
-            size, packed, offset = (next(wide) if number == _NOT_HERE_32 else number for number in numbers)
+            size, packed, offset = (
+                next(wide) if number == _NOT_HERE_32 else number for number in numbers
+            )
             return size, packed, offset
     raise _damaged(uri, f"member {name!r} has no zip64 sizes")
 
 
 def _check_readable(uri: str, name: str, flags: int, method: int) -> None:
     if flags & _ENCRYPTED:
-        raise ZipError(f"{uri} is encrypted (member {name!r}). Unpack it with its password, and convert the folders.")
+        raise ZipError(
+            f"{uri} is encrypted (member {name!r}). Unpack it with its password, and convert the "
+            "folders."
+        )
     if method not in (_STORED, _DEFLATED):
         raise ZipError(
-            f"{uri} has member {name!r} with compression method {method}; only stored and deflated members can be read "
-            "in place. Unpack it, or pack it again without compression (zip -0)."
+            f"{uri} has member {name!r} with compression method {method}; only stored and deflated "
+            "members can be read in place. Unpack it, or pack it again without compression (zip "
+            "-0)."
         )
 
 
 def _damaged(uri: str, why: str) -> ZipError:
-    return ZipError(f"{uri} cannot be read as a zip: {why}. It is damaged, or was not fully copied.")
+    return ZipError(
+        f"{uri} cannot be read as a zip: {why}. It is damaged, or was not fully copied."
+    )

@@ -1,4 +1,5 @@
-"""The columns of a table as features of the same names: what each holds is found in its cells, or given.
+"""The columns of a table as features of the same names: what each holds is found in its cells, or
+given.
 
 Texts of errors about cells are part of plan digests."""
 
@@ -42,17 +43,21 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
 CLASS_NAME, SKIP, ALL = "class name", "skip", "*"
 KINDS = (*_FEATURES, SKIP)
 _MAX_CLASSES = 100_000
-_FEW_VALUES = 1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
+_FEW_VALUES = (
+    1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
+)
 _NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column and its feature. kind: one of KINDS, or CLASS_NAME. shape: of the Feature. names: of its classes.
+    """A column and its feature. kind: one of KINDS, or CLASS_NAME. shape: of the Feature. names: of
+    its classes.
 
-    missing: the cell in place of one without a number, or without a class. key: of the feature; "" for the name.
-    base: the number of the first class. separator: of several classes in a cell. required: a row without text or
-    class, or without the cell, is an error. parts: the columns of numbers that make up the feature."""
+    missing: the cell in place of one without a number, or without a class. key: of the feature; ""
+    for the name. base: the number of the first class. separator: of several classes in a cell.
+    required: a row without text or class, or without the cell, is an error. parts: the columns of
+    numbers that make up the feature."""
 
     name: str
     kind: str
@@ -67,7 +72,9 @@ class Column:
 
     def __str__(self) -> str:
         classes = f" of {len(self.names):,} classes" if self.kind == "category" else ""
-        return f"{self.name} {self.kind}{classes}{f' {[*self.shape]}' * bool(self.shape)}".replace("None", "any number")
+        return f"{self.name} {self.kind}{classes}{f' {[*self.shape]}' * bool(self.shape)}".replace(
+            "None", "any number"
+        )
 
     @property
     def feature_key(self) -> str:
@@ -82,10 +89,13 @@ class Column:
         many = "any number of classes" if self.separator else f"a class{missing}"
         classes = f"{self.base}..{self.base + len(self.names) - 1}, {many}"
         docs = {"category": classes, CLASS_NAME: "name of the class", "text": "UTF-8"}
-        return Feature(dtype, self.shape, content=content, doc=", ".join(self.parts) or docs.get(self.kind, ""))
+        return Feature(
+            dtype, self.shape, content=content, doc=", ".join(self.parts) or docs.get(self.kind, "")
+        )
 
     def value(self, cells: Mapping[str, Any], jpeg: Callable[[Any], bytes]) -> Value:
-        """The feature's value in a row. jpeg: makes the image of a cell. Raises ValueError, whatever jpeg raises."""
+        """The feature's value in a row. jpeg: makes the image of a cell. Raises ValueError,
+        whatever jpeg raises."""
         if self.parts:
             return [number_cell(part, cell_of(cells, part)) for part in self.parts]
         cell = cell_of(cells, self.name) if self.required else cells.get(self.name)
@@ -108,7 +118,9 @@ class Column:
             cell = self.missing
         if self.kind in ("float32", "int64"):
             return (number_or_nan if self.kind == "float32" else integer_cell)(self.name, cell)
-        if not self.required and (cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())):
+        if not self.required and (
+            cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())
+        ):
             return MISSING
         number = self._class(cell)
         return self.names[number - self.base].encode() if self.kind == CLASS_NAME else number
@@ -117,7 +129,11 @@ class Column:
         number = class_number(self._numbers, cell)
         if number == MISSING:
             (name,) = class_cells(self.name, cell, None)
-            known = did_you_mean(name, self.names) if len(self.names) <= 20 else f" {len(self.names)} are known."
+            known = (
+                did_you_mean(name, self.names)
+                if len(self.names) <= 20
+                else f" {len(self.names)} are known."
+            )
             raise ValueError(f"unknown label {name!r}.{known}")
         return number
 
@@ -140,8 +156,11 @@ def values_of(
 
 
 def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:
-    """The columns of a table that have to be read for these features. others: more of them, if any."""
-    return {name for column in columns for name in column.parts or [column.name]} | {*filter(None, others)}
+    """The columns of a table that have to be read for these features. others: more of them, if
+    any."""
+    return {name for column in columns for name in column.parts or [column.name]} | {
+        *filter(None, others)
+    }
 
 
 def labels_of(columns: Iterable[Column]) -> Labels | None:
@@ -166,7 +185,8 @@ class _Seen:
         self.count, self.named = 0, ()
 
     def add(self, cell: Any, *, text: bool) -> None:
-        """text: a cell of csv, in which numbers are texts, too. A tuple has the names of the column's classes."""
+        """text: a cell of csv, in which numbers are texts, too. A tuple has the names of the
+        column's classes."""
         if isinstance(cell, tuple):
             self.asked, self.named = self.asked or "category", cell
             return
@@ -189,16 +209,24 @@ class _Seen:
         kind, lists = self.asked or self._guessed(), self.lengths - {None}
         if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
             raise OptionError(
-                f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A feature holds values of "
-                f"one kind ({', '.join(_FEATURES)}), or lists of them. To leave it out: --columns {name}={SKIP}."
+                f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A "
+                f"feature holds values of one kind ({', '.join(_FEATURES)}), or lists of them. To "
+                f"leave it out: --columns {name}={SKIP}."
             )
         if kind == "category" and len(self.values) > self.most:
             raise LabelError(
-                f"{name!r} has over {_MAX_CLASSES:,} different values. Is it a class? Otherwise give --columns "
-                f"{name}=text, or --target-columns for numbers. For more classes, list them in a --label-file."
+                f"{name!r} has over {_MAX_CLASSES:,} different values. Is it a class? Otherwise "
+                f"give --columns {name}=text, or --target-columns for numbers. For more classes, "
+                "list them in a --label-file."
             )
-        names = self.named or _in_order([*filter(_NAME.fullmatch, self.values)]) if kind == "category" else ()
-        return Column(name, kind, (lists.pop() if len(lists) == 1 else None,) if lists else (), names)
+        names = (
+            self.named or _in_order([*filter(_NAME.fullmatch, self.values)])
+            if kind == "category"
+            else ()
+        )
+        return Column(
+            name, kind, (lists.pop() if len(lists) == 1 else None,) if lists else (), names
+        )
 
     def _guessed(self) -> str:
         """A kind, or what no kind is."""
@@ -209,7 +237,9 @@ class _Seen:
             return "float32"
         if not kinds <= {"int64", "float32", "text", "image"}:
             return " and ".join(sorted(kinds))
-        few = len(self.values) <= min(self.most, self.count // 2) and all(map(_NAME.fullmatch, self.values))
+        few = len(self.values) <= min(self.most, self.count // 2) and all(
+            map(_NAME.fullmatch, self.values)
+        )
         return "category" if self.values and few else "text"
 
 
@@ -223,40 +253,66 @@ def _kind(cell: Any, *, text: bool) -> str:
         return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
     if isinstance(cell, Mapping):
         return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
-    return {bool: "int64", int: "int64", float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
+    return {bool: "int64", int: "int64", float: "float32", bytes: "bytes"}.get(
+        type(cell), "nested lists"
+    )
 
 
 def find_columns(
-    paths: Iterable[str], delimiter: str | None, asked: Mapping[str, str | None], separator: str | None = None
+    paths: Iterable[str],
+    delimiter: str | None,
+    asked: Mapping[str, str | None],
+    separator: str | None = None,
 ) -> tuple[Column, ...]:
-    """The columns to convert, in the order in which they are found. Reads every row; the conversion reports bad ones.
+    """The columns to convert, in the order in which they are found. Reads every row; the conversion
+    reports bad ones.
 
-    asked: kinds by name, or None; ALL is for all others. separator: see Column. Raises OptionError, LabelError."""
+    asked: kinds by name, or None; ALL is for all others. separator: see Column. Raises OptionError,
+    LabelError."""
 
-    def kind_of(name: str) -> str | None:  # pandas numbers rows in columns without a name, or with such names
-        return asked.get(name, SKIP if not name or name.startswith("__index_level_") else asked.get(ALL))
+    def kind_of(
+        name: str,
+    ) -> str | None:  # pandas numbers rows in columns without a name, or with such names
+        return asked.get(
+            name, SKIP if not name or name.startswith("__index_level_") else asked.get(ALL)
+        )
 
     seen = dict[str, _Seen]()
     for path in paths:
-        known = arrow(path).arrow_cells(open_storage(path), path) if path.endswith(ARROW_SUFFIXES) else {}
-        unknown = {n for n in known if kind_of(n) == "category" or (known[n] == [None] and kind_of(n) is None)}
+        known = (
+            arrow(path).arrow_cells(open_storage(path), path)
+            if path.endswith(ARROW_SUFFIXES)
+            else {}
+        )
+        unknown = {
+            n
+            for n in known
+            if kind_of(n) == "category" or (known[n] == [None] and kind_of(n) is None)
+        }
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
         rows = table_rows(open_storage(path), path, delimiter, unknown)
-        for name, cell in itertools.chain(examples, (cell for row in rows for cell in row.cells.items())):
+        for name, cell in itertools.chain(
+            examples, (cell for row in rows for cell in row.cells.items())
+        ):
             if name not in seen:
                 seen[name] = _Seen(kind_of(name), separator)
             if seen[name].asked != SKIP:
                 seen[name].add(cell, text=path.endswith((".csv", ".tsv")))
     kept = [name for name, each in seen.items() if each.asked != SKIP]
     for name in sorted(asked.keys() - seen.keys() - {ALL}):
-        raise OptionError(f"the tables have no column {name!r}, which an option names.{did_you_mean(name, kept)}")
+        raise OptionError(
+            f"the tables have no column {name!r}, which an option names.{did_you_mean(name, kept)}"
+        )
     if not kept:
-        raise OptionError(f"no column is left to convert. The tables have: {', '.join(seen) or 'no rows'}.")
+        raise OptionError(
+            f"no column is left to convert. The tables have: {', '.join(seen) or 'no rows'}."
+        )
     return tuple(seen[name].column(name) for name in kept)
 
 
 def given_values(option: str, given: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:
-    """NAME=VALUE,... or the same as an object in a .json file. allowed: the values, if any. Raises OptionError."""
+    """NAME=VALUE,... or the same as an object in a .json file. allowed: the values, if any. Raises
+    OptionError."""
     if given and given.endswith(".json"):
         file = JsonFile(given, OptionError, 'Give an object such as {"price": "float32"}.')
         values = file.read(open_storage(given).read(given), dict[str, str])
@@ -265,6 +321,10 @@ def given_values(option: str, given: str | None, allowed: Sequence[str] = ()) ->
         values = {name: value for name, _, value in pairs}
     for name, value in values.items():
         if not name or not value or (allowed and value not in allowed):
-            hint = did_you_mean(value, allowed) if value and allowed else " Give COLUMN=VALUE,... or a .json file."
+            hint = (
+                did_you_mean(value, allowed)
+                if value and allowed
+                else " Give COLUMN=VALUE,... or a .json file."
+            )
             raise OptionError(f"{option}: {name}={value} is not understood.{hint}")
     return values

@@ -1,7 +1,7 @@
 """Tables of images: a row names an image, and has its labels or numbers.
 
-A reference points to the image, so images are shuffled without being copied. `row_converter` converts all other tables.
-Pure: reads raw data through a Storage, returns values."""
+A reference points to the image, so images are shuffled without being copied. `row_converter`
+converts all other tables. Pure: reads raw data through a Storage, returns values."""
 
 import itertools
 import posixpath
@@ -29,7 +29,8 @@ from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 _ROWS_PER_BATCH = 4096
 _BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
-# https://cloud.google.com/storage/docs/objects#naming; a bucket fails on other names, as if it could not be reached
+# https://cloud.google.com/storage/docs/objects#naming; a bucket fails on other names, as if it
+# could not be reached
 _OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
 _MAX_OBJECT_NAME_BYTES = 1024
 _LABEL = "image/class/label"  # set by the target, if any
@@ -40,12 +41,12 @@ _FEATURES = {key: feature for key, feature in IMAGE_FEATURES.items() if key != _
 class ImageTableConverter:
     """The converter of paths of images, absolute, relative to the table, or on gs://.
 
-    Keys are the paths as written in the table, so they depend neither on the order of rows and tables nor on where the
-    data is stored. An image listed twice is a duplicate, because it may have two labels; if that is intended, use
-    another key_column.
+    Keys are the paths as written in the table, so they depend neither on the order of rows and
+    tables nor on where the data is stored. An image listed twice is a duplicate, because it may
+    have two labels; if that is intended, use another key_column.
 
-    column: of the paths. target: the columns of labels or numbers. delimiter: of csv, None for the default.
-    held_out: None if each split has its own tables."""
+    column: of the paths. target: the columns of labels or numbers. delimiter: of csv, None for the
+    default. held_out: None if each split has its own tables."""
 
     column: str
     target: tuple[Column, ...] = ()
@@ -70,9 +71,13 @@ class ImageTableConverter:
         return {"converter": "table/3", **asdict(self)}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a table. On gs:// this makes one request per image, 32 at once."""
+        """See Converter. A source is a table. On gs:// this makes one request per image, 32 at
+        once."""
         names = names_of(self.target, self.column, self.key_column)
-        found = (self._reference(source, row) for row in table_rows(storage, source.uri, self.delimiter, names))
+        found = (
+            self._reference(source, row)
+            for row in table_rows(storage, source.uri, self.delimiter, names)
+        )
         # Choose by the complete key: a shortened one depends on the split.
         mine = (
             (place, bounded(ref))
@@ -89,12 +94,18 @@ class ImageTableConverter:
             if not error:
                 image = self._image(row)
                 target = " ".join(map(repr, self._numbers(row)))
-                key = text_cell(self.key_column, cell_of(row.cells, self.key_column)) if self.key_column else image
+                key = (
+                    text_cell(self.key_column, cell_of(row.cells, self.key_column))
+                    if self.key_column
+                    else image
+                )
         except ValueError as e:
             error = str(e)
         columns, place = {"target": target.encode(), "image": image.encode()}, f"line {row.line}"
         error = error and f"{place}: {error}"  # part of plan digests
-        return place, Reference(f"{source.split}/{key}", source.file, row.offset, row.size, error, columns)
+        return place, Reference(
+            f"{source.split}/{key}", source.file, row.offset, row.size, error, columns
+        )
 
     def _numbers(self, row: TableRow) -> Sequence[int | float]:
         if not self.target:
@@ -110,20 +121,34 @@ class ImageTableConverter:
             return {}
         first, *names = self.target
         values = [*map(float if first.parts else int, numbers)]
-        named = {column.feature_key: column.names[int(values[0]) - column.base].encode() for column in names}
+        named = {
+            column.feature_key: column.names[int(values[0]) - column.base].encode()
+            for column in names
+        }
         return {first.feature_key: values if first.shape else values[0], **named}
 
     def _image(self, row: TableRow) -> str:
         name = text_cell(self.column, cell_of(row.cells, self.column))
         if len(name.encode()) > MAX_NAME_BYTES:  # for example an image in base64
-            raise ValueError(f"{self.column!r} has {len(name):,} characters; it must be the path of an image")
+            raise ValueError(
+                f"{self.column!r} has {len(name):,} characters; it must be the path of an image"
+            )
         return name
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter. Accurate to a few bytes for images that stay as they are; for others, uses the size before."""
+        """See Converter. Accurate to a few bytes for images that stay as they are; for others, uses
+        the size before."""
         name = np.char.str_len(np.char.rpartition(refs.columns["image"], b"/")[:, 2])
-        target = sum(len(column.feature_key.encode()) + _BYTES_AROUND_VALUE for column in self.target)
-        return _BYTES_AROUND_IMAGE + refs.size + name + target + self._value_bytes(refs.columns["target"])
+        target = sum(
+            len(column.feature_key.encode()) + _BYTES_AROUND_VALUE for column in self.target
+        )
+        return (
+            _BYTES_AROUND_IMAGE
+            + refs.size
+            + name
+            + target
+            + self._value_bytes(refs.columns["target"])
+        )
 
     def _value_bytes(self, numbers: np.ndarray) -> np.ndarray | int:
         """Shards begin and end where these sizes say, so that they stay as they are."""
@@ -131,21 +156,30 @@ class ImageTableConverter:
         if first is None or first.parts:
             return 4 * len(first.parts) if first else 0
         if first.separator:
-            varint_bytes = max(1, -(-(len(first.names) - 1).bit_length() // 7))  # of the largest label
+            varint_bytes = max(
+                1, -(-(len(first.names) - 1).bit_length() // 7)
+            )  # of the largest label
             return (np.char.count(numbers, b" ") + (numbers != b"")) * varint_bytes
         names = np.array([len(name.encode()) for name in first.names], np.int64)
-        return names[np.where(numbers == b"", str(first.base).encode(), numbers).astype(np.int64) - first.base]
+        return names[
+            np.where(numbers == b"", str(first.base).encode(), numbers).astype(np.int64)
+            - first.base
+        ]
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         image, target = self.to_jpeg(data), self._values(ref.text("target").split())
-        return Converted({**_image_features(image, ref.file.uri), **target}, image.fixups, image.notes)
+        return Converted(
+            {**_image_features(image, ref.file.uri), **target}, image.fixups, image.notes
+        )
 
 
 def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:
     return {key: value for key, value in image_features(image, uri, 0).items() if key != _LABEL}
 
 
-_BYTES_AROUND_IMAGE = len(encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), "")))
+_BYTES_AROUND_IMAGE = len(
+    encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), ""))
+)
 
 
 def _at_image(storage: Storage, place: str, ref: Reference) -> Reference:
@@ -165,16 +199,21 @@ def find_image(storage: Storage, table: str, name: str) -> File | str:
         return str(e)
     stat = _stat(storage, uri)
     if stat is None:
-        return f"no file {name!r} can be found"  # not the absolute path: errors are part of plan digests
+        # not the absolute path: errors are part of plan digests
+        return f"no file {name!r} can be found"
     return member_error(Member(uri, 0, stat.bytes, "file")) or File(uri, stat)
 
 
 def _absolute(table: str, name: str) -> str:
-    """The absolute path of an image in a table. Raises ValueError if it is not in the table's storage."""
+    """The absolute path of an image in a table. Raises ValueError if it is not in the table's
+    storage."""
     scheme, _, path = table.rpartition("://")
     if "://" in name or name.startswith("/"):
         if name.rpartition("://")[0] != scheme:
-            raise ValueError(f"{name!r} is not in the storage that its table is in. Copy the table to the images.")
+            raise ValueError(
+                f"{name!r} is not in the storage that its table is in. Copy the table to the "
+                "images."
+            )
         uri = name
     else:
         beside = posixpath.normpath(join(posixpath.dirname(path) or ".", name))

@@ -1,7 +1,8 @@
 """Finds the tables and their columns. Hints at tables where other data is expected.
 
-tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several per split: train-00.csv, train_1.csv
-one set of tables   *.csv, ...; a fraction of the rows is for validation"""
+tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several per split:
+train-00.csv, train_1.csv one set of tables   *.csv, ...; a fraction of the rows is for
+validation"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,8 @@ _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
 
 @dataclass(frozen=True)
 class RawTables:
-    """The tables to scan, and the paths of all, including those of splits not chosen. others: tables of no split."""
+    """The tables to scan, and the paths of all, including those of splits not chosen. others:
+    tables of no split."""
 
     sources: tuple[Source, ...]
     paths: tuple[str, ...]
@@ -28,14 +30,18 @@ class RawTables:
 
 
 def find_tables(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None) -> RawTables:
-    """The sources of the chosen splits, or of all splits that exist. held_out: None for tables by split.
+    """The sources of the chosen splits, or of all splits that exist. held_out: None for tables by
+    split.
 
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
     files, _ = storage.entries(raw_data_dir)
     names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
     if not names:
-        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: {first_few(files)}.")
+        raise RawDataError(
+            f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: "
+            f"{first_few(files)}."
+        )
     wanted = "table of a split, like train.csv or validation-1.jsonl"
     tables = by_split(raw_data_dir, names, held_out, name=_NAME, wanted=wanted)
     sources = [
@@ -48,28 +54,38 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | No
     return RawTables(tuple(sources), tuple(paths), tuple(sorted(others)))
 
 
-def check_columns(paths: Sequence[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:
-    """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. wanted: columns by option."""
-    found = in_parallel(lambda path: dict.fromkeys(column_names(open_storage(path), path, delimiter)), paths)
+def check_columns(
+    paths: Sequence[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None
+) -> None:
+    """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. wanted:
+    columns by option."""
+    found = in_parallel(
+        lambda path: dict.fromkeys(column_names(open_storage(path), path, delimiter)), paths
+    )
     for path, there in zip(paths, found, strict=True):
         for option, columns in wanted.items():
             for column in columns:
                 if there and column not in there:
-                    raise OptionError(f"{option}: {path} has no column {column!r}.{did_you_mean(column, there)}")
+                    raise OptionError(
+                        f"{option}: {path} has no column {column!r}.{did_you_mean(column, there)}"
+                    )
 
 
 def check_delimiter(delimiter: str | None) -> None:
     """Raises OptionError unless it is one character, or None."""
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '\r\n"'):
-        raise OptionError(f"--delimiter={delimiter!r}: it must be one character other than a quote.")
+        raise OptionError(
+            f"--delimiter={delimiter!r}: it must be one character other than a quote."
+        )
 
 
 def hint_of_tables(directory: str, files: Iterable[str]) -> str:
-    """A sentence about the first table among the files in a directory of images; "" without tables."""
+    """A sentence about the first table among the files in a directory of images; "" without
+    tables."""
     table = next((name for name in files if name.endswith(TEXT_TABLE_SUFFIXES)), None)
     if not table:
         return ""
     return (
-        f"If the rows of {join(directory, table)} name the images, use python -m converters.table_to_gcs with "
-        "--image-column and --label-column."
+        f"If the rows of {join(directory, table)} name the images, use python -m "
+        "converters.table_to_gcs with --image-column and --label-column."
     )

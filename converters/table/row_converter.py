@@ -1,7 +1,7 @@
 """Tables of any columns: each row becomes a record, each column a feature of the same name.
 
-The rows are encoded once, to packed files, because a record's bytes cannot be found in tables of every format. Pure:
-reads raw data through a Storage, returns values."""
+The rows are encoded once, to packed files, because a record's bytes cannot be found in tables of
+every format. Pure: reads raw data through a Storage, returns values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -59,7 +59,9 @@ class RowConverter:
     @cached_property
     def class_names(self) -> Mapping[str, Sequence[str]]:
         """Of each category."""
-        return {column.feature_key: column.names for column in self.columns if column.kind == "category"}
+        return {
+            column.feature_key: column.names for column in self.columns if column.kind == "category"
+        }
 
     def digest_fields(self) -> Mapping[str, Any]:
         return {"converter": "rows/2", **asdict(self)}
@@ -68,7 +70,9 @@ class RowConverter:
         return {}
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
-        rows = table_rows(storage, source.uri, self.delimiter, names_of(self.columns, self.key_column))
+        rows = table_rows(
+            storage, source.uri, self.delimiter, names_of(self.columns, self.key_column)
+        )
         keyed = (self._keyed(source, row) for row in rows)
         mine = (each for each in keyed if is_of(source.split, each[0], self.held_out))
         return batches(mine, lambda each: each[1].size, _WINDOW_BYTES)
@@ -90,11 +94,15 @@ class RowConverter:
             key, error = f"{source.split}/{place}", row.error
             try:
                 if not error:
-                    good.append((key, encode_example(self.schema, values_of(self.columns, row.cells, jpeg))))
+                    good.append(
+                        (key, encode_example(self.schema, values_of(self.columns, row.cells, jpeg)))
+                    )
             except (ValueError, Reject, SchemaError) as found:
                 error = str(found)
             if error:
-                unusable.append(Unusable(key, source.file, row.offset, f"{place_of(source.uri, row)}: {error}"))
+                unusable.append(
+                    Unusable(key, source.file, row.offset, f"{place_of(source.uri, row)}: {error}")
+                )
         return Pack([key for key, _ in good], [payload for _, payload in good], {}, unusable)
 
     def _jpeg(self, table: str, cell: Any) -> bytes:
@@ -107,7 +115,9 @@ class RowConverter:
                 raise ValueError(file)
             data = storage.read(file.uri)
         if not isinstance(data, bytes):
-            raise ValueError(f"an image is {data!r:.60}; it must be the path of a file, or its bytes")
+            raise ValueError(
+                f"an image is {data!r:.60}; it must be the path of a file, or its bytes"
+            )
         return self.to_jpeg(data).data
 
     def record_bytes(self, refs: References) -> np.ndarray:

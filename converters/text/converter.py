@@ -1,4 +1,5 @@
-"""Packs documents into records of tokens: rows of one length, with the segments of several documents each.
+"""Packs documents into records of tokens: rows of one length, with the segments of several
+documents each.
 
 Pure: reads raw data through a Storage, returns values."""
 
@@ -38,8 +39,8 @@ class _KeyedDocument(NamedTuple):
 class TextConverter:
     """The converter of documents. See Packer.
 
-    Keys of records count the rows of a source, which is named by its first file: so adding a document changes the keys
-    of the rows after it, up to 16 MB of text."""
+    Keys of records count the rows of a source, which is named by its first file: so adding a
+    document changes the keys of the rows after it, up to 16 MB of text."""
 
     info: TextInfo
     reading: DocumentFormat = field(default_factory=DocumentFormat)
@@ -51,11 +52,17 @@ class TextConverter:
     @property
     def schema(self) -> Schema:
         settings = self.info.tokenizer.settings()
-        identity = hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=8).hexdigest()
+        identity = hashlib.blake2b(
+            repr(sorted(settings.items())).encode(), digest_size=8
+        ).hexdigest()
         row = (self.info.sequence_length,)
         features = {
-            "tokens": Feature("int64", row, doc=f"tokens of text.json: {settings['name']}, {identity}"),
-            "segment_ids": Feature("int64", row, doc="number of the segment in its row, from 1; 0 is padding"),
+            "tokens": Feature(
+                "int64", row, doc=f"tokens of text.json: {settings['name']}, {identity}"
+            ),
+            "segment_ids": Feature(
+                "int64", row, doc="number of the segment in its row, from 1; 0 is padding"
+            ),
             "positions": Feature("int64", row, doc="place in the segment, from 0"),
             "num_bytes": Feature("int64", doc="bytes of UTF-8 text in the row"),
         }
@@ -80,7 +87,9 @@ class TextConverter:
         return self.info.files()
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_KeyedDocument]]:
-        return batches(self._documents(storage, source), lambda found: len(found.document.raw), _WINDOW_BYTES)
+        return batches(
+            self._documents(storage, source), lambda found: len(found.document.raw), _WINDOW_BYTES
+        )
 
     def _documents(self, storage: Storage, source: Source) -> Iterator[_KeyedDocument]:
         """Those of the source's split."""
@@ -97,7 +106,9 @@ class TextConverter:
         """By the text, so that copies of a document are in one split."""
         if self.info.held_out is None:
             return True
-        return is_of(split, hashlib.blake2b(raw, digest_size=16).hexdigest(), HeldOut(*self.info.held_out))
+        return is_of(
+            split, hashlib.blake2b(raw, digest_size=16).hexdigest(), HeldOut(*self.info.held_out)
+        )
 
     def pack(self, source: Source, number: int, window: Sequence[_KeyedDocument]) -> Pack:
         texts = [found.document.raw for found in window if not found.document.error]
@@ -118,7 +129,9 @@ class TextConverter:
             payloads += encode_integer_examples(self.schema, arrays)
         place = f"{source.split}/{source.tag}:{source.offset}"
         keys = [f"{place}:{number}:{row:06d}" for row in range(len(rows))]
-        bad = (Unusable(*found[:2], found.document.offset, found.document.error) for found in window)
+        bad = (
+            Unusable(*found[:2], found.document.offset, found.document.error) for found in window
+        )
         return Pack(keys, payloads, columns, [each for each in bad if each.error])
 
     def record_bytes(self, refs: References) -> np.ndarray:

@@ -1,10 +1,12 @@
-"""Documents in raw files: complete text files, blocks of lines between blank lines, or a column of a table.
+"""Documents in raw files: complete text files, blocks of lines between blank lines, or a column of
+a table.
 
 files by split   train/**, validation/** (or val), test/**; or train*.txt, validation-1.jsonl, ...
 one set          all files, also in subdirectories; a fraction of the documents is for validation
 
-A source is a group of small files, a range of a large file that can be cut, or a large file that cannot. Reading a
-source holds one document at a time in memory. Texts of errors are part of plan digests."""
+A source is a group of small files, a range of a large file that can be cut, or a large file that
+cannot. Reading a source holds one document at a time in memory. Texts of errors are part of plan
+digests."""
 
 import itertools
 import re
@@ -34,8 +36,8 @@ _SPLIT = re.compile(r"(train|validation|val|test)[-_./].*", re.DOTALL)
 class Document(NamedTuple):
     """A document: its UTF-8 text, or why it cannot be used.
 
-    offset: of its first byte in the uncompressed file. raw: what decides its split: the text or, if it is unusable, the
-    bytes in its place."""
+    offset: of its first byte in the uncompressed file. raw: what decides its split: the text or, if
+    it is unusable, the bytes in its place."""
 
     offset: int
     raw: bytes
@@ -44,7 +46,8 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """What a document is. unit: of text files. column: of tables. max_bytes: longer documents are unusable."""
+    """What a document is. unit: of text files. column: of tables. max_bytes: longer documents are
+    unusable."""
 
     unit: Literal["file", "block"] = "file"
     column: str = "text"
@@ -58,14 +61,16 @@ def bare_name(uri: str) -> str:
 
 
 def can_be_cut(uri: str, reading: DocumentFormat) -> bool:
-    """Whether ranges of the file can be read on their own. A line of csv may be inside a quoted cell."""
+    """Whether ranges of the file can be read on their own. A line of csv may be inside a quoted
+    cell."""
     return is_json(uri) or (uri.endswith(TEXT_SUFFIX) and reading.unit == "block")
 
 
 def documents(
     storage: Storage, uri: str, reading: DocumentFormat, begin: int = 0, end: int | None = None
 ) -> Iterator[Document]:
-    """The documents that begin in bytes begin..end of a file; end: None for all. Raises RawDataError, StorageError."""
+    """The documents that begin in bytes begin..end of a file; end: None for all. Raises
+    RawDataError, StorageError."""
     with uncompressed(storage, uri) as file:
         name = bare_name(uri)
         if name.endswith(TEXT_TABLE_SUFFIXES):
@@ -85,11 +90,15 @@ def _document(offset: int, text: bytes, max_bytes: int) -> Document:
     try:
         text.decode()
     except UnicodeDecodeError as e:
-        return Document(offset, text, f"not UTF-8: byte {text[e.start]:#04x} at byte {e.start} of the document")
+        return Document(
+            offset, text, f"not UTF-8: byte {text[e.start]:#04x} at byte {e.start} of the document"
+        )
     return Document(offset, text)
 
 
-def _of_table(file: BinaryIO, name: str, reading: DocumentFormat, begin: int, end: int | None) -> Iterator[Document]:
+def _of_table(
+    file: BinaryIO, name: str, reading: DocumentFormat, begin: int, end: int | None
+) -> Iterator[Document]:
     if begin:
         begin = _next_line(file, begin)
     for row in rows_of(file, name, reading.delimiter, begin):
@@ -118,7 +127,8 @@ def _next_line(file: BinaryIO, offset: int) -> int:
 def _blocks(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iterator[Document]:
     """The blocks after the first blank line from `begin` on, to the first blank line from `end` on.
 
-    So every block is in exactly one of several ranges that cover the file, whatever their borders."""
+    So every block is in exactly one of several ranges that cover the file, whatever their
+    borders."""
     skipping, lines, size = bool(begin), list[_TextLine](), 0
     for line in _lines(file, begin):
         is_after = end is not None and line.offset >= end
@@ -169,15 +179,19 @@ def _lines(file: BinaryIO, begin: int) -> Iterator[_TextLine]:
 
 @dataclass(frozen=True)
 class RawTexts:
-    """The sources to scan; paths of all tables, including those of splits not chosen; files that are not read."""
+    """The sources to scan; paths of all tables, including those of splits not chosen; files that
+    are not read."""
 
     sources: tuple[Source, ...]
     tables: tuple[str, ...]
     others: tuple[str, ...]
 
 
-def find_texts(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None, reading: DocumentFormat) -> RawTexts:
-    """The sources of the chosen splits, or of all splits that exist. held_out: None for files by split.
+def find_texts(
+    raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None, reading: DocumentFormat
+) -> RawTexts:
+    """The sources of the chosen splits, or of all splits that exist. held_out: None for files by
+    split.
 
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
@@ -187,8 +201,8 @@ def find_texts(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | Non
     texts = {name: stat for name, stat in texts.items() if stat.bytes or name.endswith(TEXT_SUFFIX)}
     if not texts:
         raise RawDataError(
-            f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without {GZIP}. It has: "
-            f"{first_few(files)}."
+            f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without "
+            f"{GZIP}. It has: {first_few(files)}."
         )
     wanted = "files of a split, such as train/a.txt or validation-1.jsonl"
     names = by_split(raw_data_dir, list(texts), held_out, name=_SPLIT, wanted=wanted)
@@ -196,37 +210,55 @@ def find_texts(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | Non
     sources = (
         source
         for split in chosen(raw_data_dir, splits, names)
-        for source in _sources(split, raw_data_dir, {name: texts[name] for name in names[split]}, reading)
+        for source in _sources(
+            split, raw_data_dir, {name: texts[name] for name in names[split]}, reading
+        )
     )
-    tables = (join(raw_data_dir, name) for name in sorted(read) if bare_name(name).endswith(TEXT_TABLE_SUFFIXES))
-    return RawTexts(tuple(sources), tuple(tables), tuple(name for name in files if name not in read))
+    tables = (
+        join(raw_data_dir, name)
+        for name in sorted(read)
+        if bare_name(name).endswith(TEXT_TABLE_SUFFIXES)
+    )
+    return RawTexts(
+        tuple(sources), tuple(tables), tuple(name for name in files if name not in read)
+    )
 
 
 def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
     """All files below the directory by relative path, sorted by folder; without hidden ones.
 
-    Raises RawDataError for a directory with too many paths: two links in each of 27 directories make 134 million."""
+    Raises RawDataError for a directory with too many paths: two links in each of 27 directories
+    make 134 million."""
     pending, found = [""], Counter[Path]()
     while pending:
         place = pending.pop()
         path = join(directory, place) if place else directory
         if not is_remote(path):
             real = Path(path).resolve()
-            if real in {parent.resolve() for parent in Path(path).absolute().parents}:  # a link to a directory above
+            if real in {
+                parent.resolve() for parent in Path(path).absolute().parents
+            }:  # a link to a directory above
                 continue
             found[real] += 1
             if found[real] > _MOST_PATHS:
-                links = (str(each) for each in reversed((Path(path), *Path(path).parents)) if each.is_symlink())
+                links = (
+                    str(each)
+                    for each in reversed((Path(path), *Path(path).parents))
+                    if each.is_symlink()
+                )
                 raise RawDataError(
-                    f"{real} is found by more than {_MOST_PATHS} paths, through symbolic links such as "
-                    f"{first_few(links)}. Remove the links, or give a directory without them."
+                    f"{real} is found by more than {_MOST_PATHS} paths, through symbolic links "
+                    f"such as {first_few(links)}. Remove the links, or give a directory without "
+                    "them."
                 )
         files, folders = storage.entries(path)
         yield from ((f"{place}{name}", stat) for name, stat in files.items() if not is_hidden(name))
         pending += [f"{place}{name}/" for name in reversed(folders) if not is_hidden(name)]
 
 
-def _sources(split: str, raw_data_dir: str, files: Mapping[str, Stat], reading: DocumentFormat) -> Iterator[Source]:
+def _sources(
+    split: str, raw_data_dir: str, files: Mapping[str, Stat], reading: DocumentFormat
+) -> Iterator[Source]:
     """tag: the path of the first file in the raw data."""
     group: list[tuple[str, File]] = []
     size = 0

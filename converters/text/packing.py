@@ -1,7 +1,8 @@
 """Packs documents into rows of tokens of equal length. Pure.
 
-A segment is a document or a piece of one: the start token, then text tokens, then the end token if the document ends
-there. A document is cut only if it is longer than a row or, with "concat", where the row is full."""
+A segment is a document or a piece of one: the start token, then text tokens, then the end token if
+the document ends there. A document is cut only if it is longer than a row or, with "concat", where
+the row is full."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,8 @@ _BATCH_BYTES = 1 << 20  # of text encoded together: enough to use all cores
 
 
 class Piece(NamedTuple):
-    """Tokens begin..end of a document, counted with its end token, which follow a start token in the row."""
+    """Tokens begin..end of a document, counted with its end token, which follow a start token in
+    the row."""
 
     document: int
     begin: int
@@ -31,7 +33,8 @@ class Piece(NamedTuple):
 def packed_rows(num_tokens: Sequence[int], row_length: int, packing: Packing) -> list[list[Piece]]:
     """The pieces of each row, in the order of the documents.
 
-    num_tokens: of each document, with its end token. row_length: at least 2, for a start token and one other."""
+    num_tokens: of each document, with its end token. row_length: at least 2, for a start token and
+    one other."""
     if packing == "concat":
         return _concatenated(num_tokens, row_length)
     rows = _best_fit(_pieces(num_tokens, row_length - 1), row_length)
@@ -64,9 +67,11 @@ def _pieces(num_tokens: Sequence[int], most: int) -> Iterator[Piece]:
 
 
 def _best_fit(pieces: Iterator[Piece], row_length: int) -> list[list[Piece]]:
-    """Best-fit decreasing: the longest piece first, each into the fullest row that has space for it.
+    """Best-fit decreasing: the longest piece first, each into the fullest row that has space for
+    it.
 
-    The bits of a number say which amounts of free space some row has, so a search takes a microsecond."""
+    The bits of a number say which amounts of free space some row has, so a search takes a
+    microsecond."""
     rows: list[list[Piece]] = []
     by_space: list[list[int]] = [[] for _ in range(row_length + 1)]
     spaces = 0
@@ -94,7 +99,9 @@ class EncodedDocuments:
 
     def __init__(self, info: TextInfo, texts: Sequence[bytes]) -> None:
         self._info, self._texts = info, texts
-        self._ends = dict[int, np.ndarray]()  # of documents that are longer than a row: bytes up to each token
+        self._ends = dict[
+            int, np.ndarray
+        ]()  # of documents that are longer than a row: bytes up to each token
         end = np.array([info.tokenizer.end], np.int32)
         documents = self._encoded()
         self.starts = np.cumsum([0, *(len(tokens) + 1 for tokens in documents)])
@@ -102,16 +109,23 @@ class EncodedDocuments:
         self.tokens = np.concatenate([np.zeros(0, np.int32), *parts])
 
     def _encoded(self) -> list[np.ndarray]:
-        """The tokens of each document. Only where bytes can be cut are they asked which bytes they represent."""
+        """The tokens of each document. Only where bytes can be cut are they asked which bytes they
+        represent."""
         tokenizer, row = self._info.tokenizer, self._info.sequence_length
         encoded = [np.zeros(0, np.int32)] * len(self._texts)
         is_long = [len(text) > row for text in self._texts]  # no token represents less than a byte
         short = (number for number, long in enumerate(is_long) if not long)
         for group in batches(short, self._size, _BATCH_BYTES):
-            for number, tokens in zip(group, tokenizer.encode_batch(self._decoded(group)), strict=True):
+            for number, tokens in zip(
+                group, tokenizer.encode_batch(self._decoded(group)), strict=True
+            ):
                 encoded[number] = tokens
-        for group in batches(itertools.compress(itertools.count(), is_long), self._size, _BATCH_BYTES):
-            for number, found in zip(group, tokenizer.encode_with_ends(self._decoded(group)), strict=True):
+        for group in batches(
+            itertools.compress(itertools.count(), is_long), self._size, _BATCH_BYTES
+        ):
+            for number, found in zip(
+                group, tokenizer.encode_with_ends(self._decoded(group)), strict=True
+            ):
                 encoded[number], ends = found
                 if len(ends) >= row:
                     self._ends[number] = ends
@@ -133,7 +147,9 @@ class EncodedDocuments:
                 sizes[first] = len(self._texts[document])
                 continue
             if document not in self._ends:  # short, but at the end of a row
-                ((_, self._ends[document]),) = self._info.tokenizer.encode_with_ends(self._decoded([document]))
+                ((_, self._ends[document]),) = self._info.tokenizer.encode_with_ends(
+                    self._decoded([document])
+                )
             ends = np.concatenate([[0], self._ends[document], [len(self._texts[document])]])
             sizes |= {piece: int(ends[piece.end] - ends[piece.begin]) for piece in (first, *more)}
         return sizes

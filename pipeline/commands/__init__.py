@@ -1,1 +1,2 @@
-"""The commands of infeed that look at shards, the command `infeed` itself, and what all commands share."""
+"""The commands of infeed that look at shards, the command `infeed` itself, and what all commands
+share."""

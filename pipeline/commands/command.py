@@ -1,7 +1,8 @@
-"""Shared by all command lines: an InfeedError becomes one line on stderr and exit code 2, never a traceback.
+"""Shared by all command lines: an InfeedError becomes one line on stderr and exit code 2, never a
+traceback.
 
-They print only through this Console, so that control characters in raw data never reach a terminal. Also the
-options about the schema of TFRecord files."""
+They print only through this Console, so that control characters in raw data never reach a terminal.
+Also the options about the schema of TFRecord files."""
 
 import argparse
 import os
@@ -13,7 +14,14 @@ from typing import Any, NoReturn
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
@@ -36,33 +44,43 @@ class Console(rich.console.Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether lines can be redrawn. A notebook's ! and %% repeat them, although they set FORCE_COLOR, and ! has a
-        pseudo-terminal. Its kernel, and what the kernel starts, have JPY_PARENT_PID."""
+        """Whether lines can be redrawn. A notebook's ! and %% repeat them, although they set
+        FORCE_COLOR, and ! has a pseudo-terminal. Its kernel, and what the kernel starts, have
+        JPY_PARENT_PID."""
         return super().is_terminal and self.file.isatty() and "JPY_PARENT_PID" not in os.environ
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """Like rich's."""
         for segment in super().render(renderable, options):
             lines = segment.text.split("\n")
-            yield segment if segment.control else segment._replace(text="\n".join(map(printable, lines)))
+            yield (
+                segment
+                if segment.control
+                else segment._replace(text="\n".join(map(printable, lines)))
+            )
 
     def on_broken_pipe(self) -> None:
-        """Raises BrokenPipeError, for `ends_when_not_read`. rich exits with 1, which has other meanings here."""
+        """Raises BrokenPipeError, for `ends_when_not_read`. rich exits with 1, which has other
+        meanings here."""
         raise BrokenPipeError
 
 
 def spelled(argument: str, old: str, new: str) -> str:
-    """An argument of a command line with other characters in the name of its option, if it is one."""
+    """An argument of a command line with other characters in the name of its option, if it is
+    one."""
     name, equals, value = argument.partition("=")
     return f"--{name[2:].replace(old, new)}{equals}{value}" if name.startswith("--") else argument
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's for the options of a module. Its help starts with the purpose of the command and ends with examples.
+    """argparse's for the options of a module. Its help starts with the purpose of the command and
+    ends with examples.
 
-    doc: the module's docstring, of which the help leaves out the first paragraph. examples: the options of two commands
-    that work. see_also: modules of related commands. Escapes control characters in its messages: a shell's `*` may pass
-    file names that have some."""
+    doc: the module's docstring, of which the help leaves out the first paragraph. examples: the
+    options of two commands that work. see_also: modules of related commands. Escapes control
+    characters in its messages: a shell's `*` may pass file names that have some."""
 
     def __init__(
         self,
@@ -85,19 +103,23 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As argparse's, but underscores in the names of options are as good as hyphens. After "--" are no options."""
+        """As argparse's, but underscores in the names of options are as good as hyphens. After "--"
+        are no options."""
         given = list(sys.argv[1:] if args is None else args)
         end = [*given, "--"].index("--")
-        return super().parse_known_args([*(spelled(each, "_", "-") for each in given[:end]), *given[end:]], namespace)
+        return super().parse_known_args(
+            [*(spelled(each, "_", "-") for each in given[:end]), *given[end:]], namespace
+        )
 
     def error(self, message: str) -> NoReturn:
-        """Exits with 2 and one line. argparse would print the usage first, which may be longer than a screen."""
+        """Exits with 2 and one line. argparse would print the usage first, which may be longer than
+        a screen."""
         self.exit(2, f"error: {printable(message)}. See {self.prog} --help.\n")
 
 
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
-    """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C, 141 if nobody reads
-    what it prints, as after `| head`."""
+    """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C,
+    141 if nobody reads what it prints, as after `| head`."""
     status, command = None, False
     try:
         command = as_usual()
@@ -118,8 +140,19 @@ def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.")
 
 def byte_bar(console: rich.console.Console) -> Progress:
     """A progress bar of bytes below the output; only on a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    return Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def say(console: rich.console.Console, line: str) -> None:
@@ -127,24 +160,33 @@ def say(console: rich.console.Console, line: str) -> None:
     console.print(printable(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]], title: str = "", **style: Any) -> Table:
-    """A table of plain text, as data must not act as markup or as terminal control codes. Texts that are too long fold.
+def table(
+    columns: Iterable[str], rows: Iterable[Iterable[object]], title: str = "", **style: Any
+) -> Table:
+    """A table of plain text, as data must not act as markup or as terminal control codes. Texts
+    that are too long fold.
 
     style: of rich's Table."""
     headers = (Column(Text(name), overflow="fold") for name in columns)
     made = Table(*headers, title=Text(title) if title else None, title_justify="left", **style)
     for row in rows:
-        made.add_row(*(Text(printable(f"{cell:,}" if type(cell) is int else str(cell))) for cell in row))
+        made.add_row(
+            *(Text(printable(f"{cell:,}" if type(cell) is int else str(cell))) for cell in row)
+        )
     return made
 
 
 def add_schema_options(parser: argparse.ArgumentParser) -> None:
     """Adds --schema-file, --labels-file, --label-key and --label-base."""
     options = parser.add_argument_group("records")
-    options.add_argument("--schema-file", help="JSON of the schema of all records, or a manifest (default: inferred)")
+    options.add_argument(
+        "--schema-file", help="JSON of the schema of all records, or a manifest (default: inferred)"
+    )
     options.add_argument("--labels-file", help="names of the labels, one per line")
     options.add_argument("--label-key", help="the feature that holds the labels")
-    options.add_argument("--label-base", type=int, default=0, help="the label of the first name (default: 0)")
+    options.add_argument(
+        "--label-base", type=int, default=0, help="the label of the first name (default: 0)"
+    )
 
 
 def check_label_options(args: argparse.Namespace) -> None:

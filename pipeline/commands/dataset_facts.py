@@ -1,4 +1,5 @@
-"""Facts about the records of a split, gathered in one pass: labels, numbers, lengths, and sizes of images.
+"""Facts about the records of a split, gathered in one pass: labels, numbers, lengths, and sizes of
+images.
 
 Memory does not grow with the records: of each feature a bounded number of values is kept."""
 
@@ -26,9 +27,16 @@ from pipeline.tokenizers import PACKED_TEXT
 
 RECORDS_PER_READ = 256
 SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
-ALL_RECORDS, ALL_BYTES = 100_000, 250 * MB  # up to here all labels are counted, which takes at most about 10 seconds
+ALL_RECORDS, ALL_BYTES = (
+    100_000,
+    250 * MB,
+)  # up to here all labels are counted, which takes at most about 10 seconds
 SEGMENTS = "segments"
-KINDS = {bytes: "bytes", int: "int64", float: "float32"}  # of decoded values, by dtype of the schema
+KINDS = {
+    bytes: "bytes",
+    int: "int64",
+    float: "float32",
+}  # of decoded values, by dtype of the schema
 FEATURES = ("feature", "dtype", "shape", "holds", "meaning")
 SPLITS = ("split", "records", "size", "shards", "rejected", "changed")
 FIXUPS = {"alpha_on_white": "transparency made white", "cmyk_to_rgb": "CMYK to RGB"}
@@ -41,11 +49,12 @@ def _by_feature() -> dict[str, Values]:
 
 @dataclass
 class Facts:
-    """What is known of these records. records: how many were read; damaged: how many others could not be. labels:
-    label -> count. formats: of images, such as "JPEG RGB" -> count. The others are by feature. numbers: its values.
-    lengths: how many values a record has, if that varies; of packed text, how many tokens its SEGMENTS have. sizes:
-    bytes of each image, text or other value. widths, heights: of images, in pixels. misfits: in how many records it has
-    another dtype than in the schema."""
+    """What is known of these records. records: how many were read; damaged: how many others could
+    not be. labels: label -> count. formats: of images, such as "JPEG RGB" -> count. The others are
+    by feature. numbers: its values. lengths: how many values a record has, if that varies; of
+    packed text, how many tokens its SEGMENTS have. sizes: bytes of each image, text or other value.
+    widths, heights: of images, in pixels. misfits: in how many records it has another dtype than in
+    the schema."""
 
     records: int = 0
     damaged: int = 0
@@ -65,13 +74,19 @@ def spread(total: int, wanted: int) -> np.ndarray:
 
 
 def sample(total: int, wanted: int) -> np.ndarray:
-    """Like spread, but random within each step, in case labels are periodic. The same numbers in every run."""
+    """Like spread, but random within each step, in case labels are periodic. The same numbers in
+    every run."""
     starts = spread(total, wanted)
-    return starts + (splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)).astype(int)
+    return starts + (
+        splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)
+    ).astype(int)
 
 
-def gathered(reader: IndexedRecords, ids: np.ndarray, progress: Any = None, *, only_labels: bool = False) -> Facts:
-    """The facts of these records. progress: wraps the groups of records, as rich's track does, with their number.
+def gathered(
+    reader: IndexedRecords, ids: np.ndarray, progress: Any = None, *, only_labels: bool = False
+) -> Facts:
+    """The facts of these records. progress: wraps the groups of records, as rich's track does, with
+    their number.
 
     only_labels: leaves out everything else, which takes longer. Raises StorageError."""
     manifest, facts = reader.manifest, Facts()
@@ -95,15 +110,25 @@ def damage(facts: Facts, reader: IndexedRecords) -> str:
     """What to know of damaged records, in two sentences; "" if there are none."""
     if not facts.damaged:
         return ""
-    left_out = f"{facts.damaged:,} record{'s are' if facts.damaged != 1 else ' is'} damaged and left out here."
+    left_out = (
+        f"{facts.damaged:,} record{'s are' if facts.damaged != 1 else ' is'} damaged and left out "
+        "here."
+    )
     return f"{left_out} To find every damaged record, run: {reader.info.verify_command}"
 
 
 def looked_at(reader: IndexedRecords, every: bool) -> tuple[np.ndarray, str]:
-    """The numbers of the records to look at, and which they are, in words: all if `every`, or if they have labels and
-    are few and small."""
-    total, few = reader.info.num_records, reader.info.num_records <= ALL_RECORDS and reader.info.num_bytes <= ALL_BYTES
-    ids = np.arange(total) if every or (few and reader.manifest.labels) else sample(total, SAMPLED_RECORDS)
+    """The numbers of the records to look at, and which they are, in words: all if `every`, or if
+    they have labels and are few and small."""
+    total, few = (
+        reader.info.num_records,
+        reader.info.num_records <= ALL_RECORDS and reader.info.num_bytes <= ALL_BYTES,
+    )
+    ids = (
+        np.arange(total)
+        if every or (few and reader.manifest.labels)
+        else sample(total, SAMPLED_RECORDS)
+    )
     if len(ids) == total:
         return ids, f"all {total:,} records" if total != 1 else "the only record"
     return ids, f"a sample of {len(ids):,} of the {total:,} records"
@@ -112,7 +137,11 @@ def looked_at(reader: IndexedRecords, every: bool) -> tuple[np.ndarray, str]:
 def feature_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
     """A row of FEATURES for each feature of a record."""
     for key, feature in sorted(manifest.schema.features.items()):
-        shape = "any length" if None in feature.shape else "x".join(map(str, feature.shape)) or "1 value"
+        shape = (
+            "any length"
+            if None in feature.shape
+            else "x".join(map(str, feature.shape)) or "1 value"
+        )
         holds = feature.content if feature.dtype == "bytes" else ""
         yield key, feature.dtype, f"{shape}{', optional' * feature.optional}", holds, feature.doc
 
@@ -120,8 +149,17 @@ def feature_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
 def split_rows(manifest: Manifest) -> Iterator[tuple[str | int, ...]]:
     """A row of SPLITS for each split."""
     for name, entry in sorted(manifest.splits.items()):
-        fixups = ", ".join(f"{_fixup(kind)} {count:,}" for kind, count in sorted(entry.fixups.items()))
-        yield name, entry.num_records, format_bytes(entry.num_bytes), len(entry.shards), entry.rejected, fixups
+        fixups = ", ".join(
+            f"{_fixup(kind)} {count:,}" for kind, count in sorted(entry.fixups.items())
+        )
+        yield (
+            name,
+            entry.num_records,
+            format_bytes(entry.num_bytes),
+            len(entry.shards),
+            entry.rejected,
+            fixups,
+        )
 
 
 def _fixup(kind: str) -> str:
@@ -154,10 +192,14 @@ def _add(facts: Facts, manifest: Manifest, values: Mapping[str, Sequence[Any]]) 
             _add_images(facts, key, items)
         elif feature.dtype == "bytes":
             facts.sizes[key].add([len(item) for item in items])
-        elif not (packed and feature.shape) and not (manifest.labels and key == manifest.labels.key):
+        elif not (packed and feature.shape) and not (
+            manifest.labels and key == manifest.labels.key
+        ):
             facts.numbers[key].add(items)
     if packed:
-        numbers, tokens = np.unique(np.asarray(values.get("segment_ids", ()), np.int64), return_counts=True)
+        numbers, tokens = np.unique(
+            np.asarray(values.get("segment_ids", ()), np.int64), return_counts=True
+        )
         facts.lengths[SEGMENTS].add(tokens[numbers > 0].tolist())  # 0 is padding
 
 

@@ -1,4 +1,5 @@
-"""The page of a dataset: what it is, its splits, labels, samples and distributions, and how to read it."""
+"""The page of a dataset: what it is, its splits, labels, samples and distributions, and how to read
+it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -7,9 +8,24 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from pipeline.commands import dataset_texts as reading
-from pipeline.commands.dataset_facts import FEATURES, SEGMENTS, SPLITS, Facts, feature_rows, shard_sizes, split_rows
+from pipeline.commands.dataset_facts import (
+    FEATURES,
+    SEGMENTS,
+    SPLITS,
+    Facts,
+    feature_rows,
+    shard_sizes,
+    split_rows,
+)
 from pipeline.commands.dataset_splits import Conversion, SplitFacts, fitting
-from pipeline.commands.dataset_texts import TOTALS, Values, label_rows, occurring, outside, text_totals
+from pipeline.commands.dataset_texts import (
+    TOTALS,
+    Values,
+    label_rows,
+    occurring,
+    outside,
+    text_totals,
+)
 from pipeline.commands.shown_records import OF_FILES, ShownRecord
 from pipeline.pages.figures import histogram
 from pipeline.pages.page import Bars, Block, Code, Figures, Note, Page, Pictures, Section, Table
@@ -25,16 +41,30 @@ MOST_COLUMNS = 60  # of a table of samples
 MOST_REASONS = 30
 PER_CLASS = "Records of each class"
 MOST_LINES = 3  # texts, and values, below a picture
-ALIKE = "Reasons that differ only in their numbers are counted together; the text is that of the example."
-NO_RECIPE = "None of infeed's recipes trains on these records unchanged. docs/recipes.md shows how to write one."
+ALIKE = (
+    "Reasons that differ only in their numbers are counted together; the text is that of the "
+    "example."
+)
+NO_RECIPE = (
+    "None of infeed's recipes trains on these records unchanged. docs/recipes.md shows how to "
+    "write one."
+)
 
 
-def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInfo | None, made_by: str) -> Page:
-    """The page: what people look for first is open, the rest is folded. text: how its text became tokens, if it is
-    packed text."""
+def dataset_page(
+    manifest: Manifest, splits: Sequence[SplitFacts], text: TextInfo | None, made_by: str
+) -> Page:
+    """The page: what people look for first is open, the rest is folded. text: how its text became
+    tokens, if it is packed text."""
     shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
-    main = max(shown, key=lambda split: (split.name == "train", manifest.splits[split.name].num_records), default=None)
-    warnings = [Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage]
+    main = max(
+        shown,
+        key=lambda split: (split.name == "train", manifest.splits[split.name].num_records),
+        default=None,
+    )
+    warnings = [
+        Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage
+    ]
     splits_table = Table(SPLITS, list(split_rows(manifest))).without_empty_columns()
     sections = [Section("", [_figures(manifest, main), *warnings])]
     if main:
@@ -44,7 +74,10 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
         ]
     folded = [
         *(
-            (f"Samples and labels of {split.name}", [*_samples(split, "Samples"), *_labels(manifest, split, PER_CLASS)])
+            (
+                f"Samples and labels of {split.name}",
+                [*_samples(split, "Samples"), *_labels(manifest, split, PER_CLASS)],
+            )
             for split in shown
             if split is not main
         ),
@@ -64,15 +97,22 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
 def _figures(manifest: Manifest, main: SplitFacts | None) -> Figures:
     """How many records, how large, and how many classes, or how many features."""
     entries = manifest.splits
-    counts = ((each.num_records, each.num_bytes, len(each.shards), each.rejected) for each in entries.values())
+    counts = (
+        (each.num_records, each.num_bytes, len(each.shards), each.rejected)
+        for each in entries.values()
+    )
     records, num_bytes, shards, rejected = map(sum, zip(*counts, strict=True))
-    of_splits = ", ".join(f"{name} {entry.num_records:,}" for name, entry in sorted(entries.items()))
+    of_splits = ", ".join(
+        f"{name} {entry.num_records:,}" for name, entry in sorted(entries.items())
+    )
     left_out = f"{counted(rejected, 'input')} rejected" if rejected else ""
     third = (f"{len(manifest.schema.features):,}", "features of a record", "")
     if labels := manifest.labels:
         remark = ""
         if main and main.facts.records == entries[main.name].num_records:
-            of_classes = [main.facts.labels[label] for label in range(labels.base, labels.base + labels.count)]
+            of_classes = [
+                main.facts.labels[label] for label in range(labels.base, labels.base + labels.count)
+            ]
             low, high = min(of_classes), max(of_classes)
             remark = f"{low:,}{f' to {high:,}' if high > low else ''} records each in {main.name}"
         third = (f"{labels.count:,}", "classes", remark)
@@ -88,7 +128,10 @@ def _shards(manifest: Manifest) -> Iterator[Block]:
         elif entry.num_records:
             ((_, count),) = ranges
             about = "about " * (count > 1)
-            yield Note(f"{name}: {counted(count, 'shard')} of {about}{format_bytes(entry.num_bytes / count)}.")
+            yield Note(
+                f"{name}: {counted(count, 'shard')} of "
+                f"{about}{format_bytes(entry.num_bytes / count)}."
+            )
 
 
 def _features(manifest: Manifest) -> Block:
@@ -100,22 +143,33 @@ def _features(manifest: Manifest) -> Block:
 def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
     if text is None:
         return []
-    told = f"Tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing {text.packing}."
+    told = (
+        f"Tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing "
+        f"{text.packing}."
+    )
     return [Note(told), Table(TOTALS, list(text_totals(manifest, text)))]
 
 
 def _fewer(splits: Sequence[SplitFacts], shown: Sequence[SplitFacts]) -> Iterator[Note]:
     asked, kept = (sum(len(split.samples) for split in of) for of in (splits, shown))
     if kept < asked:
-        yield Note(f"{kept:,} of {asked:,} samples are shown, which is about as many as fit on a page.")
+        yield Note(
+            f"{kept:,} of {asked:,} samples are shown, which is about as many as fit on a page."
+        )
 
 
 def _samples(split: SplitFacts, title: str) -> Iterator[Block]:
     pictured = [record for record in split.samples if record.pictures]
     if pictured:
         features = list(dict.fromkeys(key for record in pictured for key in record.pictured))
-        note = f"Pictures of each record, from top to bottom: {', '.join(features)}." if len(features) > 1 else ""
-        yield Pictures([(record.pictures, _lines(record)) for record in pictured], title=title, note=note)
+        note = (
+            f"Pictures of each record, from top to bottom: {', '.join(features)}."
+            if len(features) > 1
+            else ""
+        )
+        yield Pictures(
+            [(record.pictures, _lines(record)) for record in pictured], title=title, note=note
+        )
     others = [record for record in split.samples if not record.pictures]
     if others:
         yield _records(others, title)
@@ -127,10 +181,15 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
     shown, more = features[:MOST_COLUMNS], len(features) - MOST_COLUMNS
     rows = []
     for record in records:
-        text, values = record.problem or " · ".join(record.texts), (record.values.get(key, "") for key in shown)
+        text, values = (
+            record.problem or " · ".join(record.texts),
+            (record.values.get(key, "") for key in shown),
+        )
         rows.append((record.number, record.label, record.name, text, *values))
     note = f"{_more(more, 'feature')} not shown." if more > 0 else ""
-    return Table(("record", "label", "file", "text", *shown), rows, title=title, note=note).without_empty_columns()
+    return Table(
+        ("record", "label", "file", "text", *shown), rows, title=title, note=note
+    ).without_empty_columns()
 
 
 def _lines(record: ShownRecord) -> list[str]:
@@ -152,7 +211,8 @@ def _more(count: int, what: str) -> str:
 def _labels(manifest: Manifest, split: SplitFacts, title: str) -> Iterator[Block]:
     if manifest.labels and split.facts.labels:
         rows, told = label_rows(manifest.labels, split.facts.labels, MOST_LABELS)
-        note = f"Counted in {split.whose}. {occurring(manifest.labels, split.facts.labels)}. {told}".strip()
+        occurs = occurring(manifest.labels, split.facts.labels)
+        note = f"Counted in {split.whose}. {occurs}. {told}".strip()
         yield Bars(rows, title=title, note=note)
         if warning := outside(manifest.labels, split.facts.labels):
             yield Note(f"{split.name}: {warning}", warning=True)
@@ -161,7 +221,11 @@ def _labels(manifest: Manifest, split: SplitFacts, title: str) -> Iterator[Block
 def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
     facts = split.facts
     measured = [each for each in _measured(facts) if each[2].count]
-    same = [(title, values.low) for title, _, values in measured if values.low == values.high and not values.bad]
+    same = [
+        (title, values.low)
+        for title, _, values in measured
+        if values.low == values.high and not values.bad
+    ]
     charts = [each for each in measured if each[2].low != each[2].high or each[2].bad]
     if measured or facts.formats:
         yield Note(f"Counted in {split.whose}.", title=split.name)
@@ -182,10 +246,14 @@ def _histogram(title: str, unit: str, values: Values) -> Block:
     if values.low is None:
         return Note(f"{title}: none of {values.count:,} values is finite.")
     told = (
-        [] if values.complete else [f"A random sample of {values.count:,} values, plus the smallest and the largest."]
+        []
+        if values.complete
+        else [f"A random sample of {values.count:,} values, plus the smallest and the largest."]
     )
     if values.bad:
-        told.append(f"{values.bad:,} value{'s are' if values.bad != 1 else ' is'} not finite and not shown.")
+        told.append(
+            f"{values.bad:,} value{'s are' if values.bad != 1 else ' is'} not finite and not shown."
+        )
     return histogram(title, values.kept, unit, note=" ".join(told))
 
 
@@ -211,7 +279,9 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     if not split.rejects:
         path = rejects_file(split.name)
         inputs = f"{rejected:,} input{'s were' if rejected != 1 else ' was'}"
-        yield Note(f"{split.name}: {inputs} rejected; the reasons are unknown because {path} is missing.")
+        yield Note(
+            f"{split.name}: {inputs} rejected; the reasons are unknown because {path} is missing."
+        )
         return
     shown, more = split.rejects[:MOST_REASONS], len(split.rejects) - MOST_REASONS
     notes = [ALIKE] if any(reason.several for reason, _ in shown) else []
@@ -255,12 +325,16 @@ def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[t
 def _raw(sources: Mapping[str, int]) -> str:
     inputs = sources.get("inputs", 0)
     told = [counted(inputs, "input")] if inputs else []
-    return ", ".join([*told, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])])  # 0: of folders
+    return ", ".join(
+        [*told, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])]
+    )  # 0: of folders
 
 
 def _reading(manifest: Manifest, splits: Sequence[SplitFacts]) -> Iterator[Block]:
     sides = [
-        values.kept for split in splits for values in (*split.facts.widths.values(), *split.facts.heights.values())
+        values.kept
+        for split in splits
+        for values in (*split.facts.widths.values(), *split.facts.heights.values())
     ]
     side = int(np.median(np.concatenate(sides))) if sides else None
     yield Code(reading.commands(manifest, side), title="In a shell")

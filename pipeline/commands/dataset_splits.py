@@ -1,5 +1,5 @@
-"""What a page shows of a split: facts, samples, the inputs that its conversion rejected, counted by reason, and the
-conversion itself, with as many samples as fit on the page."""
+"""What a page shows of a split: facts, samples, the inputs that its conversion rejected, counted by
+reason, and the conversion itself, with as many samples as fit on the page."""
 
 import json
 import re
@@ -29,7 +29,8 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Reason:
-    """Why inputs were rejected. text, key: of the first of them. several: whether others differ, in their numbers."""
+    """Why inputs were rejected. text, key: of the first of them. several: whether others differ, in
+    their numbers."""
 
     text: str
     key: str
@@ -38,7 +39,8 @@ class Reason:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What the summary of a split's conversion tells. started: Unix seconds. problem: why it tells nothing, or ""."""
+    """What the summary of a split's conversion tells. started: Unix seconds. problem: why it tells
+    nothing, or ""."""
 
     started: float | None = None
     seconds: float | None = None
@@ -48,8 +50,9 @@ class Conversion:
 
 @dataclass(frozen=True)
 class SplitFacts:
-    """What the page shows of a split. whose: which records the facts are of, in words. rejects: (reason, how many
-    inputs), the most frequent first. damage: what to know of damaged records, in words, or ""."""
+    """What the page shows of a split. whose: which records the facts are of, in words. rejects:
+    (reason, how many inputs), the most frequent first. damage: what to know of damaged records, in
+    words, or ""."""
 
     name: str
     facts: Facts = field(default_factory=Facts)
@@ -61,14 +64,23 @@ class SplitFacts:
 
 
 def split_facts(
-    manifest: Manifest, split: str, text: TextInfo | None, *, samples: int, every: bool, progress: Any = None
+    manifest: Manifest,
+    split: str,
+    text: TextInfo | None,
+    *,
+    samples: int,
+    every: bool,
+    progress: Any = None,
 ) -> SplitFacts:
-    """Reads the facts and samples of a split. every: of all records, not of a sample. progress: see gathered.
+    """Reads the facts and samples of a split. every: of all records, not of a sample. progress: see
+    gathered.
 
     Raises StorageError."""
     storage, directory = open_storage(manifest.directory), manifest.directory
     rejects = read_rejects(storage, directory, split)
-    found = SplitFacts(split, rejects=rejects, conversion=read_conversion(storage, directory, split))
+    found = SplitFacts(
+        split, rejects=rejects, conversion=read_conversion(storage, directory, split)
+    )
     if not manifest.splits[split].num_records:
         return found
     reader = IndexedRecords(manifest, split, storage)
@@ -80,7 +92,8 @@ def split_facts(
 
 
 def read_conversion(storage: Storage, directory: str, split: str) -> Conversion:
-    """From the split's summary; an empty one if the dataset has none, as an index of foreign files. StorageError."""
+    """From the split's summary; an empty one if the dataset has none, as an index of foreign files.
+    StorageError."""
     path = join(directory, summary_file(split))
     if not storage.exists(path):
         return Conversion()
@@ -94,7 +107,8 @@ def read_conversion(storage: Storage, directory: str, split: str) -> Conversion:
 
 
 def read_rejects(storage: Storage, directory: str, split: str) -> list[tuple[Reason, int]]:
-    """Why inputs of a split were rejected, and how many; reasons that differ only in their numbers are one.
+    """Why inputs of a split were rejected, and how many; reasons that differ only in their numbers
+    are one.
 
     Empty if the dataset has no list of them. Lines that are damaged count as such."""
     path = join(directory, rejects_file(split))
@@ -116,7 +130,8 @@ def read_rejects(storage: Storage, directory: str, split: str) -> list[tuple[Rea
 
 
 def fitting(splits: Sequence[SplitFacts]) -> list[SplitFacts]:
-    """The same with fewer samples of each, spread over the split, if all would make the page too large."""
+    """The same with fewer samples of each, spread over the split, if all would make the page too
+    large."""
     total = sum(_size(record) for split in splits for record in split.samples)
     if total <= MOST_SAMPLE_BYTES:
         return list(splits)

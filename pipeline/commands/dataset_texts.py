@@ -1,4 +1,5 @@
-"""Texts about a dataset: the names of its labels, values of features, packed text, and the commands that read it."""
+"""Texts about a dataset: the names of its labels, values of features, packed text, and the commands
+that read it."""
 
 import math
 import shlex
@@ -18,11 +19,22 @@ from pipeline.tokenizers import PACKED_TEXT, TextInfo, read_text_info
 MOST_NAME = 60  # characters
 MOST_VALUES = 50_000  # of a feature: 0.4 MB
 FEW = 32  # values, of which a loop is faster than NumPy
-TOTALS = ("split", "documents", "text bytes", "tokens", "bytes per token", "tokens per row", "rows filled")
+TOTALS = (
+    "split",
+    "documents",
+    "text bytes",
+    "tokens",
+    "bytes per token",
+    "tokens per row",
+    "rows filled",
+)
 _BETWEEN = " ┊ "  # segments
 CROP, BATCH = 224, 32
 LEAST_IMAGENET = 100_000  # records: its recipe has a batch of 1,024 and a schedule for a million
-LEAST_SIDE, RECIPE_SIDE = 16, 64  # of the recipe images: the smallest --size for its model, and its default
+LEAST_SIDE, RECIPE_SIDE = (
+    16,
+    64,
+)  # of the recipe images: the smallest --size for its model, and its default
 
 
 def shortened(text: str, most: int) -> str:
@@ -36,9 +48,11 @@ def label_text(labels: Labels, label: int) -> str:
     return f"{label} {'(outside the range)' if name is None else shortened(name, MOST_NAME)}"
 
 
-def label_rows(labels: Labels, counts: Mapping[int, int], most: int) -> tuple[list[tuple[str, int]], str]:
-    """(name, count) of the labels, also of classes that do not occur: all in order, or the most and the least frequent,
-    which the text says."""
+def label_rows(
+    labels: Labels, counts: Mapping[int, int], most: int
+) -> tuple[list[tuple[str, int]], str]:
+    """(name, count) of the labels, also of classes that do not occur: all in order, or the most and
+    the least frequent, which the text says."""
     every = dict.fromkeys(range(labels.base, labels.base + labels.count), 0) | dict(counts)
     ranked, told = sorted(every.items(), key=lambda pair: -pair[1]), ""
     if len(ranked) > most:
@@ -64,10 +78,11 @@ def outside(labels: Labels, counts: Mapping[int, int]) -> str:
 
 
 class Values:
-    """Keeps the finite numbers, or a random sample if there are more than MOST_VALUES; the same in every run.
+    """Keeps the finite numbers, or a random sample if there are more than MOST_VALUES; the same in
+    every run.
 
-    count: of all numbers; bad: of those that are not finite. low, high: exact, so integers stay integers; None if no
-    number is finite."""
+    count: of all numbers; bad: of those that are not finite. low, high: exact, so integers stay
+    integers; None if no number is finite."""
 
     def __init__(self) -> None:
         self.count = self.bad = 0
@@ -86,7 +101,9 @@ class Values:
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
         if self._part > 1:
-            finite = np.asarray(finite, np.float64)[self._rng.random(len(finite)) < 1 / self._part].tolist()
+            finite = np.asarray(finite, np.float64)[
+                self._rng.random(len(finite)) < 1 / self._part
+            ].tolist()
         self._kept.extend(finite)
         while len(self._kept) > MOST_VALUES:
             half = self._rng.random(len(self._kept)) < 0.5
@@ -101,7 +118,9 @@ class Values:
     @property
     def kept(self) -> np.ndarray:
         """float64 [n]: those that were kept; always with the smallest and the largest."""
-        return np.array(self._kept if self.complete else [*self._kept, self.low, self.high], np.float64)
+        return np.array(
+            self._kept if self.complete else [*self._kept, self.low, self.high], np.float64
+        )
 
 
 def _finite(values: Sequence[float]) -> Sequence[float]:
@@ -114,12 +133,14 @@ def _finite(values: Sequence[float]) -> Sequence[float]:
 
 
 def find_text_info(manifest: Manifest) -> TextInfo | None:
-    """How the text of the dataset became tokens; None if it contains no packed text. Raises OptionError."""
+    """How the text of the dataset became tokens; None if it contains no packed text. Raises
+    OptionError."""
     return read_text_info(manifest.directory) if manifest.schema.name == PACKED_TEXT else None
 
 
 def text_problem(manifest: Manifest) -> str:
-    """What is wrong with text.json or tokenizer.json; "" if both are intact, or if there is no packed text."""
+    """What is wrong with text.json or tokenizer.json; "" if both are intact, or if there is no
+    packed text."""
     try:
         info = find_text_info(manifest)
         if info:
@@ -130,10 +151,12 @@ def text_problem(manifest: Manifest) -> str:
 
 
 def text_totals(manifest: Manifest, info: TextInfo) -> Iterator[Sequence[str]]:
-    """For each split the values of TOTALS. Rows filled: the share of places that are not padding."""
+    """For each split the values of TOTALS. Rows filled: the share of places that are not
+    padding."""
     for name, entry in sorted(manifest.splits.items()):
         documents, size, tokens, segments = (
-            entry.totals.get(f"num_{what}", 0) for what in ("documents", "bytes", "tokens", "segments")
+            entry.totals.get(f"num_{what}", 0)
+            for what in ("documents", "bytes", "tokens", "segments")
         )
         places = entry.num_records * info.sequence_length
         yield (
@@ -162,10 +185,17 @@ def row_text(info: TextInfo, values: Mapping[str, Sequence[Any]]) -> str:
 
 
 def commands(manifest: Manifest, side: int | None = None) -> str:
-    """Commands that verify it and train on it, one per line. side: of its images, in pixels, if it is known."""
+    """Commands that verify it and train on it, one per line. side: of its images, in pixels, if it
+    is known."""
     lines = [f"{program('pipeline.commands.verify')} {shlex.quote(manifest.directory)}"]
     if (recipe := recipe_of(manifest)) and (split := _train_split(manifest)):
-        options = ["--data-dir", manifest.directory, "--workdir", f"runs/{recipe}", *_splits(manifest, split)]
+        options = [
+            "--data-dir",
+            manifest.directory,
+            "--workdir",
+            f"runs/{recipe}",
+            *_splits(manifest, split),
+        ]
         if recipe == "images" and side and side < RECIPE_SIDE:
             options += ["--size", str(max(side, LEAST_SIDE))]
         lines.append(f"{program('trainer')} {recipe} {shlex.join(options)}")
@@ -180,15 +210,26 @@ def python(manifest: Manifest, side: int | None = None) -> str:
     size = min(side or CROP, CROP)
     opened = f"records = open_dataset({manifest.directory!r}, {split!r})"
     if manifest.schema.opaque:
-        return "\n".join(["from pipeline.datasets import open_dataset", "", opened, "print(len(records), records[0])"])
+        return "\n".join(
+            [
+                "from pipeline.datasets import open_dataset",
+                "",
+                opened,
+                "print(len(records), records[0])",
+            ]
+        )
     lines = ["from pipeline.datasets import open_dataset, train_dataset", "", opened]
     lines += ["print(len(records), list(records.examples()[0]))"]
     ops = ""
     if image:
         lines.insert(1, "from pipeline.ops import DecodeRandomResizedCrop")
-        lines.append(f'crop = DecodeRandomResizedCrop({image!r}, into="image", size=({size}, {size}))')
+        lines.append(
+            f'crop = DecodeRandomResizedCrop({image!r}, into="image", size=({size}, {size}))'
+        )
         ops = ", ops=[crop]"
-    return "\n".join([*lines, f"for batch in train_dataset(records, global_batch={batch}{ops}):", "    ..."])
+    return "\n".join(
+        [*lines, f"for batch in train_dataset(records, global_batch={batch}{ops}):", "    ..."]
+    )
 
 
 def recipe_of(manifest: Manifest) -> str | None:
@@ -206,22 +247,37 @@ def recipe_of(manifest: Manifest) -> str | None:
 
 def _train_split(manifest: Manifest) -> str | None:
     """train, or the largest; None if no split has records."""
-    sizes = {name: entry.num_records for name, entry in manifest.splits.items() if entry.num_records}
+    sizes = {
+        name: entry.num_records for name, entry in manifest.splits.items() if entry.num_records
+    }
     return "train" if "train" in sizes else max(sizes, key=lambda name: sizes[name], default=None)
 
 
 def _splits(manifest: Manifest, train: str) -> list[str]:
-    """The flags that choose what to train on and what to evaluate, where recipes' defaults do not fit."""
-    others = [name for name, entry in sorted(manifest.splits.items()) if name != train and entry.num_records]
+    """The flags that choose what to train on and what to evaluate, where recipes' defaults do not
+    fit."""
+    others = [
+        name
+        for name, entry in sorted(manifest.splits.items())
+        if name != train and entry.num_records
+    ]
     if not others:
         return ["--train-split", f"{train}[:90%]", "--eval-split", f"{train}[90%:]"]
     options = [] if train == "train" else ["--train-split", train]
     if "validation" in others:
         return options
-    return [*options, "--eval-split", next((name for name in others if name.startswith("val")), others[0])]
+    return [
+        *options,
+        "--eval-split",
+        next((name for name in others if name.startswith("val")), others[0]),
+    ]
 
 
 def _image(manifest: Manifest) -> str | None:
     """Its only feature with an image; None if there are several or none."""
-    images = [(key, feature) for key, feature in manifest.schema.features.items() if feature.content == "image"]
+    images = [
+        (key, feature)
+        for key, feature in manifest.schema.features.items()
+        if feature.content == "image"
+    ]
     return images[0][0] if len(images) == 1 and images[0][1].shape == () else None

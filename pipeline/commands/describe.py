@@ -1,7 +1,8 @@
-"""infeed describe DIR: shows a converted dataset: schema, splits, shard sizes, labels, a few records.
+"""infeed describe DIR: shows a converted dataset: schema, splits, shard sizes, labels, a few
+records.
 
-Reads the manifest and the records: a sample of them if a split is large or has no labels, or all with --all. Works on
-a disk or gs://; needs neither TensorFlow nor Beam."""
+Reads the manifest and the records: a sample of them if a split is large or has no labels, or all
+with --all. Works on a disk or gs://; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -63,18 +64,28 @@ BATCH, MOST_BATCHES = 1024, 200  # whose requests are planned
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints the description, or writes it as a page. Raises InfeedError."""
     parser = Parser(
-        "pipeline.commands.describe", __doc__, EXAMPLES, ("pipeline.commands.verify", "pipeline.commands.index")
+        "pipeline.commands.describe",
+        __doc__,
+        EXAMPLES,
+        ("pipeline.commands.verify", "pipeline.commands.index"),
     )
-    parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
+    parser.add_argument(
+        "directory", metavar="DIR", help="a converted dataset: the directory of manifest.json"
+    )
     parser.add_argument(
         "--all",
         action="store_true",
-        help=f"look at all records, not at {facts.SAMPLED_RECORDS} of a split that is large or has no labels",
+        help=(
+            f"look at all records, not at {facts.SAMPLED_RECORDS} of a split that is large or has "
+            "no labels"
+        ),
     )
     told = f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
     parser.add_argument("--samples", type=int, help=told)
     parser.add_argument("--split", help="which split (default: all)")
-    parser.add_argument("--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing"
+    )
     args = parser.parse_args(argv)
     on_page = args.html is not None
     samples = _checked_samples(args.samples, on_page)
@@ -91,7 +102,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         split_facts(manifest, split, text, samples=samples, every=args.all, progress=_tracked)
         for split in sorted(manifest.splits)
     ]
-    command = f"{program('pipeline.commands.describe')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
+    command = (
+        f"{program('pipeline.commands.describe')} "
+        f"{shlex.join(sys.argv[1:] if argv is None else argv)}"
+    )
     size = write_page(args.html, dataset_page(manifest, splits, text, command))
     say(Console(), f"{args.html}: {format_bytes(size)}")
 
@@ -108,43 +122,69 @@ def _checked_samples(asked: int | None, on_page: bool) -> int:
 def _text_info(manifest: Manifest) -> TextInfo | None:
     try:
         return find_text_info(manifest)
-    except (OptionError, StorageError) as e:  # the rest can be described all the same; verify reports it as damage
+    except (
+        OptionError,
+        StorageError,
+    ) as e:  # the rest can be described all the same; verify reports it as damage
         say(Console(stderr=True), f"warning: {e}")
         return None
 
 
 def _tracked(found: Iterable[Any], count: int) -> Iterable[Any]:
     console = Console(stderr=True)
-    return track(found, "reading", count, console=console, disable=not console.is_terminal, transient=True)
+    return track(
+        found, "reading", count, console=console, disable=not console.is_terminal, transient=True
+    )
 
 
 _BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 32, 20, 60, 600
 
 
-def print_description(manifest: Manifest, text: TextInfo | None, samples: int, every: bool, progress: Any) -> None:
+def print_description(
+    manifest: Manifest, text: TextInfo | None, samples: int, every: bool, progress: Any
+) -> None:
     """Prints schema, splits, shard sizes, labels and, of each split, this number of records.
 
-    text: how its text became tokens, if it is packed text. every: counts the labels of all records. progress: see
-    facts.gathered. Raises InfeedError."""
+    text: how its text became tokens, if it is packed text. every: counts the labels of all records.
+    progress: see facts.gathered. Raises InfeedError."""
     console = Console()
-    title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
+    title = (
+        f"{manifest.name}, schema {manifest.schema.name!r}, written by "
+        f"{manifest.writer or 'an unknown program'}"
+    )
     console.print(table(facts.FEATURES, facts.feature_rows(manifest), title))
     console.print(table(facts.SPLITS, facts.split_rows(manifest), "Splits"))
     if text:
-        title = f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing"
+        title = (
+            f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, "
+            "packing"
+        )
         console.print(table(TOTALS, text_totals(manifest, text), f"{title} {text.packing}"))
-    for split, columns in read_statistics(open_storage(manifest.directory), manifest.directory).items():
+    for split, columns in read_statistics(
+        open_storage(manifest.directory), manifest.directory
+    ).items():
         if split not in manifest.splits:
             continue
         rows = ([name, *map(_statistic, asdict(each).values())] for name, each in columns.items())
         console.print(table(COLUMNS, rows, f"{split}: columns"))
     for split, entry in sorted(manifest.splits.items()):
-        say(console, f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}")
+        say(
+            console,
+            (
+                f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed "
+                f"{entry.seed}"
+            ),
+        )
         console.print(_bars(f"{split}: shards by size", facts.shard_sizes(entry), "shards"))
         if entry.num_records:
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
             if entry.num_records <= MAX_RECORDS:
-                console.print(_requests(planned_requests(reader)), markup=False, highlight=False, soft_wrap=True)
+                console.print(
+                    _requests(planned_requests(reader)),
+                    markup=False,
+                    highlight=False,
+                    soft_wrap=True,
+                )
             if manifest.labels:
                 console.print(_label_bars(reader, manifest.labels, every, progress))
             for number in facts.spread(reader.info.num_records, samples).tolist():
@@ -168,17 +208,28 @@ class Requests(NamedTuple):
 def planned_requests(records: IndexedRecords) -> Requests:
     """The requests that training takes from a bucket, planned without reading anything.
 
-    Of the first epoch. One longer than 200 batches is not planned but estimated: every block is a request, or two if
-    it crosses a boundary at which reads end."""
-    batch, mean_bytes = min(BATCH, records.info.num_records), records.info.num_bytes / records.info.num_records
-    order, window_bytes = plan_records(records, batch, Sizes(None, None, None), seed=0, epochs="drop")
+    Of the first epoch. One longer than 200 batches is not planned but estimated: every block is a
+    request, or two if it crosses a boundary at which reads end."""
+    batch, mean_bytes = (
+        min(BATCH, records.info.num_records),
+        records.info.num_bytes / records.info.num_records,
+    )
+    order, window_bytes = plan_records(
+        records, batch, Sizes(None, None, None), seed=0, epochs="drop"
+    )
     steps = order.steps_per_epoch
     ahead = training_bytes(replace(records.info, remote=True), window_bytes)
     if steps > MOST_BATCHES:
-        if records.weigh(np.arange(records.info.num_records)) <= ahead:  # read once, in reads as large as they may be
-            return Requests(batch, records.info.num_bytes / MAX_READ_BYTES / steps, batch * mean_bytes)
+        if (
+            records.weigh(np.arange(records.info.num_records)) <= ahead
+        ):  # read once, in reads as large as they may be
+            return Requests(
+                batch, records.info.num_bytes / MAX_READ_BYTES / steps, batch * mean_bytes
+            )
         block = order.block_records
-        return Requests(batch, batch / block * (1 + block * mean_bytes / MAX_READ_BYTES), batch * mean_bytes)
+        return Requests(
+            batch, batch / block * (1 + block * mean_bytes / MAX_READ_BYTES), batch * mean_bytes
+        )
 
     def groups() -> Iterator[tuple[np.ndarray, int]]:
         for step in range(steps):
@@ -189,7 +240,10 @@ def planned_requests(records: IndexedRecords) -> Requests:
     requests = num_bytes = 0
     for group in lookahead:
         ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))
-        requests, num_bytes = requests + len(starts), num_bytes + int(records.index.lengths[ids].sum())
+        requests, num_bytes = (
+            requests + len(starts),
+            num_bytes + int(records.index.lengths[ids].sum()),
+        )
         lookahead.used(group)
     return Requests(batch, requests / steps, num_bytes / steps)
 
@@ -215,7 +269,9 @@ def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
     most = max((count for _, count in rows), default=0)
     bars = ("█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "") for _, count in rows)
     cells = ((*row, bar) for row, bar in zip(rows, bars, strict=True))
-    return Group(Text(f"\n{title}"), table(("", unit, ""), cells))  # a table would wrap its own title to its width
+    return Group(
+        Text(f"\n{title}"), table(("", unit, ""), cells)
+    )  # a table would wrap its own title to its width
 
 
 def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
@@ -227,11 +283,17 @@ def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) ->
         text = ", ".join(_item(feature, item) for item in items[:4])
         text += f", ... ({len(items)} values)" if len(items) > 4 else ""
         if manifest.labels and key == manifest.labels.key:
-            text = ", ".join(label_text(manifest.labels, label) for label in labels_of(manifest.labels, values))
+            text = ", ".join(
+                label_text(manifest.labels, label) for label in labels_of(manifest.labels, values)
+            )
         rows.append((key, text))
     if info:
         rows.append(("(text)", shortened(row_text(info, values), _MAX_ROW_TEXT)))
-    return table(("feature", "value"), rows, f"{reader.split}: record {number:,}, {format_bytes(len(payload))}")
+    return table(
+        ("feature", "value"),
+        rows,
+        f"{reader.split}: record {number:,}, {format_bytes(len(payload))}",
+    )
 
 
 def _item(feature: Feature | None, item: Any) -> str:

@@ -1,8 +1,9 @@
 """infeed index PATTERN: makes existing TFRecord files readable as a converted dataset.
 
-Reads every byte, then writes _index/<split>.npy and manifest.json to the files' directory; the files stay as they are.
-Run it again for other splits, or after files have changed. If any file is damaged, it writes nothing and exits with 1.
-Works on a disk or gs://; needs neither TensorFlow nor Beam."""
+Reads every byte, then writes _index/<split>.npy and manifest.json to the files' directory; the
+files stay as they are. Run it again for other splits, or after files have changed. If any file is
+damaged, it writes nothing and exits with 1. Works on a disk or gs://; needs neither TensorFlow nor
+Beam."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -13,7 +14,15 @@ import argparse
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from pipeline.commands.command import Console, Parser, add_schema_options, byte_bar, check_label_options, exit_with, say
+from pipeline.commands.command import (
+    Console,
+    Parser,
+    add_schema_options,
+    byte_bar,
+    check_label_options,
+    exit_with,
+    say,
+)
 from pipeline.commands.index_builder import IndexBuilder, IndexedSplit
 from pipeline.commands.program import version_of
 from pipeline.errors import ConversionError, EmptySplitError, OptionError
@@ -42,77 +51,116 @@ def main(argv: Sequence[str] | None = None) -> int:
     _refuse_other_files(storage, directory, files)
     schema = read_schema(args.schema_file) if args.schema_file else None
     splits = _read(console, storage, directory, files, schema)
-    damaged = [problem for indexed in splits.values() for file in indexed.files for problem in file.problems]
+    damaged = [
+        problem
+        for indexed in splits.values()
+        for file in indexed.files
+        for problem in file.problems
+    ]
     if damaged:
-        say(console, f"Nothing was written: {len(damaged):,} problems were found. Copy these files again; or leave the "
-            f"records out: python -m converters.tfrecord_to_gcs --raw-data-dir={directory} "
-            f"--max-bad-records={len(damaged)} --output=...")  # fmt: skip
+        say(
+            console,
+            f"Nothing was written: {len(damaged):,} problems were found. Copy these files again; "
+            "or leave the records out: python -m converters.tfrecord_to_gcs "
+            f"--raw-data-dir={directory} --max-bad-records={len(damaged)} --output=...",
+        )
         return 1
     _publish(storage, directory, splits, args, schema)
     for split, indexed in splits.items():
         size = format_bytes(sum(file.bytes for file in indexed.files))
-        say(console, f"{split}: {indexed.num_records:,} records, {size} in {len(indexed.files)} files -> {directory}")
+        say(
+            console,
+            (
+                f"{split}: {indexed.num_records:,} records, {size} in {len(indexed.files)} files "
+                f"-> {directory}"
+            ),
+        )
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        "pipeline.commands.index", __doc__, EXAMPLES, ("converters.tfrecord_to_gcs", "pipeline.commands.verify")
+        "pipeline.commands.index",
+        __doc__,
+        EXAMPLES,
+        ("converters.tfrecord_to_gcs", "pipeline.commands.verify"),
     )
-    parser.add_argument("pattern", metavar="PATTERN", help="files of one directory ('data/train-*'), or a directory")
-    parser.add_argument("--split", help="the split of all files (default: the split in each file's name)")
-    parser.add_argument("--name", help="name of the dataset (default: tfrecord, or its name in an earlier index)")
+    parser.add_argument(
+        "pattern", metavar="PATTERN", help="files of one directory ('data/train-*'), or a directory"
+    )
+    parser.add_argument(
+        "--split", help="the split of all files (default: the split in each file's name)"
+    )
+    parser.add_argument(
+        "--name", help="name of the dataset (default: tfrecord, or its name in an earlier index)"
+    )
     add_schema_options(parser)
     return parser
 
 
 def _find(pattern: str, split: str | None) -> tuple[str, Files]:
-    """The directory, and its files by split. RawDataError if file names do not contain their split."""
+    """The directory, and its files by split. RawDataError if file names do not contain their
+    split."""
     pattern = pattern.rstrip("/") or "/"
     is_bucket = pattern.rpartition("/")[0].endswith(":/")
     files = matching_files(f"{pattern}/*" if is_bucket else pattern, open_storage(pattern))
     folder, slash, _ = next(iter(files)).rpartition("/")
-    return folder or slash or ".", _by_split(pattern, {path.rpartition("/")[2]: s for path, s in files.items()}, split)
+    return folder or slash or ".", _by_split(
+        pattern, {path.rpartition("/")[2]: s for path, s in files.items()}, split
+    )
 
 
 def _by_split(pattern: str, listed: Mapping[str, Stat], split: str | None) -> Files:
     if split:
-        return {validate_split(split): {name: listed[name] for name in sorted(listed) if name != MANIFEST_FILE}}
+        return {
+            validate_split(split): {
+                name: listed[name] for name in sorted(listed) if name != MANIFEST_FILE
+            }
+        }
     files = files_by_name(pattern, listed)
     if not files:
         raise OptionError(
-            f"{pattern}: none of {len(listed)} files ({', '.join(sorted(listed)[:3])}, ...) has a name like a TFRecord "
-            "of a split. Give a pattern of the files of one split, and its name with --split."
+            f"{pattern}: none of {len(listed)} files ({', '.join(sorted(listed)[:3])}, ...) has a "
+            "name like a TFRecord of a split. Give a pattern of the files of one split, and its "
+            "name with --split."
         )
     return files
 
 
 def _refuse_conversions(storage: Storage, directory: str) -> None:
-    """Raises ConversionError for the output of a conversion, whose manifest contains more than an indexed one."""
+    """Raises ConversionError for the output of a conversion, whose manifest contains more than an
+    indexed one."""
     manifest = find_manifest(directory, storage)
     converted = manifest is not None and not manifest.writer.startswith(INDEX_WRITER)
     if converted or storage.list(join(directory, "_shards")):
         raise ConversionError(
-            f"{directory} is the output of a conversion, which writes its own index. If it has not finished, run its "
-            "command again; infeed verify checks that it is complete."
+            f"{directory} is the output of a conversion, which writes its own index. If it has not "
+            "finished, run its command again; infeed verify checks that it is complete."
         )
 
 
 def _refuse_other_files(storage: Storage, directory: str, splits: Iterable[str]) -> None:
     """Raises ConversionError for a file in the place of an index that is none."""
-    for path in (path for split in splits if storage.exists(path := join(directory, index_file(split)))):
+    for path in (
+        path for split in splits if storage.exists(path := join(directory, index_file(split)))
+    ):
         try:
             decode_rows(storage.read(path))
         except ValueError as e:
-            raise ConversionError(f"{path} is not an index, so it is not replaced: {e}. Move it.") from e
+            raise ConversionError(
+                f"{path} is not an index, so it is not replaced: {e}. Move it."
+            ) from e
 
 
 def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
-    listed = {join(directory, name): stat for named in files.values() for name, stat in named.items()}
+    listed = {
+        join(directory, name): stat for named in files.values() for name, stat in named.items()
+    }
     for path, compression in compressions(storage, listed).items():
         raise OptionError(
-            f"{path} is compressed ({compression}): finding a record in it means reading everything before it. "
-            f"Re-shard: python -m converters.tfrecord_to_gcs --raw-data-dir={directory} --output=..."
+            f"{path} is compressed ({compression}): finding a record in it means reading "
+            "everything before it. Re-shard: python -m converters.tfrecord_to_gcs "
+            f"--raw-data-dir={directory} --output=..."
         )
 
 
@@ -125,14 +173,18 @@ def _read(
         bar = progress.add_task("indexing", total=total)
         for split, named in sorted(files.items()):
             found = []
-            builder = IndexBuilder(storage, directory, split, schema, functools.partial(progress.advance, bar))
+            builder = IndexBuilder(
+                storage, directory, split, schema, functools.partial(progress.advance, bar)
+            )
             for file in builder.files(named):
                 found.append(file)
                 for problem in file.problems:
                     say(console, f"damaged: {problem}")
             splits[split] = IndexedSplit(tuple(found))
             if not splits[split].num_records and not any(file.problems for file in found):
-                raise EmptySplitError(f"split {split!r} of {directory} has no records: its files are empty.")
+                raise EmptySplitError(
+                    f"split {split!r} of {directory} has no records: its files are empty."
+                )
     return splits
 
 
@@ -147,14 +199,20 @@ def _publish(
     seen = schema or merged_schema(indexed.schema() for indexed in splits.values())
 
     def merged(there: Manifest | None) -> Manifest:
-        others = {name: entry for name, entry in there.splits.items() if name not in splits} if there else {}
+        others = (
+            {name: entry for name, entry in there.splits.items() if name not in splits}
+            if there
+            else {}
+        )
         whole = _with_others(seen, there, schema is not None) if there and others else seen
         labels = there.labels if there else None
         if args.labels_file:
             labels = read_labels(args.labels_file, args.label_key, args.label_base, whole)
         name = args.name or (there.name if there else PASSED_ON)
         entries = others | {split: indexed.entry() for split, indexed in splits.items()}
-        return Manifest(name, whole, entries, labels, f"{INDEX_WRITER} {version_of('infeed')}".rstrip())
+        return Manifest(
+            name, whole, entries, labels, f"{INDEX_WRITER} {version_of('infeed')}".rstrip()
+        )
 
     for split, indexed in splits.items():
         storage.sweep(join(directory, "_index"), [f"{split}.npy"])
@@ -164,11 +222,12 @@ def _publish(
 
 
 def _with_others(seen: Schema, there: Manifest, given: bool) -> Schema:
-    """The schema of all splits: the inferred one is merged with the manifest's, a given one must equal it."""
+    """The schema of all splits: the inferred one is merged with the manifest's, a given one must
+    equal it."""
     if given and there.schema.features != seen.features:
         raise OptionError(
-            f"{there.directory} has other splits ({', '.join(there.splits)}) whose schema differs from --schema-file. "
-            "Index all splits again with it, in one command."
+            f"{there.directory} has other splits ({', '.join(there.splits)}) whose schema differs "
+            "from --schema-file. Index all splits again with it, in one command."
         )
     return seen if given else merged_schema([there.schema, seen])
 

@@ -1,9 +1,10 @@
-"""Builds the index of foreign TFRecord files by reading every byte of them once; pipeline.commands.index publishes it.
+"""Builds the index of foreign TFRecord files by reading every byte of them once;
+pipeline.commands.index publishes it.
 
 Memory: a few MB and a record per thread, and 8 bytes per record, 32 while the index is encoded.
 
-Checks of a record's contents, which verify, index, describe and converters share: does it match the schema, what are
-its labels, does its image decode? Needs no TensorFlow."""
+Checks of a record's contents, which verify, index, describe and converters share: does it match the
+schema, what are its labels, does its image decode? Needs no TensorFlow."""
 
 import io
 from array import array
@@ -35,7 +36,8 @@ PIECE_BYTES = 4 * 1024**2
 
 
 def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
-    """Features that are missing or unknown, or whose dtype or number of values differs from the schema."""
+    """Features that are missing or unknown, or whose dtype or number of values differs from the
+    schema."""
     for key in sorted(layout.keys() - schema.features.keys()):
         yield f"{key!r} is not in schema {schema.name!r}"
     for key, feature in schema.features.items():
@@ -46,11 +48,15 @@ def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
         elif found.dtype != feature.dtype:
             yield f"{key!r} is of {found.dtype}; its dtype is {feature.dtype}"
         elif wanted is not None and found.num_values != wanted:
-            yield f"{key!r} has {found.num_values} values; its shape {list(feature.shape)} holds {wanted}"
+            yield (
+                f"{key!r} has {found.num_values} values; its shape {list(feature.shape)} holds "
+                f"{wanted}"
+            )
 
 
 def payload_problem(schema: Schema, payload: bytes) -> str:
-    """Why a payload is not a record of the schema; "" if it is, as every payload is of an opaque one."""
+    """Why a payload is not a record of the schema; "" if it is, as every payload is of an opaque
+    one."""
     try:
         return "" if schema.opaque else "; ".join(schema_problems(schema, example_layout(payload)))
     except SchemaError as e:
@@ -68,11 +74,15 @@ def label_problems(labels: Labels | None, values: Values) -> Iterator[str]:
     for label in labels_of(labels, values):
         assert labels
         if labels.name_of(label) is None:
-            yield f"label {label} in {labels.key!r} is outside {labels.base}..{labels.base + len(labels.names) - 1}"
+            yield (
+                f"label {label} in {labels.key!r} is outside "
+                f"{labels.base}..{labels.base + len(labels.names) - 1}"
+            )
 
 
 def image_problem(data: bytes) -> str:
-    """Decodes every pixel of an image file (~1 ms for a 500x375 JPEG). Returns the problem, or ""."""
+    """Decodes every pixel of an image file (~1 ms for a 500x375 JPEG). Returns the problem, or
+    ""."""
     try:
         if data.startswith(_JPEG_MAGIC):
             decode_jpeg(data)
@@ -85,8 +95,17 @@ def image_problem(data: bytes) -> str:
     except Reject as e:
         return str(e)
     except UnidentifiedImageError:
-        return f"not an image that Pillow recognizes: it starts with {data[:4].hex(' ') or 'nothing'}"
-    except (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError) as e:
+        return (
+            f"not an image that Pillow recognizes: it starts with {data[:4].hex(' ') or 'nothing'}"
+        )
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        RuntimeError,
+        Image.DecompressionBombError,
+    ) as e:
         return f"truncated or damaged image: {str(e)[:200]}"
     return ""
 
@@ -121,7 +140,8 @@ class IndexedSplit:
         return sum(file.num_records for file in self.files)
 
     def schema(self) -> Schema:
-        """The merged schema of all records, of which there must be one. Raises SchemaError on conflicting features."""
+        """The merged schema of all records, of which there must be one. Raises SchemaError on
+        conflicting features."""
         return merged_schema(file.schema for file in self.files if file.schema)
 
     @cached_property
@@ -132,11 +152,15 @@ class IndexedSplit:
 
     def entry(self) -> SplitEntry:
         """The split's entry in the manifest. docs/format.md defines the digests."""
-        shards = tuple(ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in self.files)
+        shards = tuple(
+            ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in self.files
+        )
         keys = add_digests(file.key_digest for file in self.files)
         sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}
         entry = SplitEntry(shards, crc32c(self.index), "", f"{keys:032x}", seed=0, sources=sources)
-        plan = blake2b(f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}".encode(), digest_size=16)
+        plan = blake2b(
+            f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}".encode(), digest_size=16
+        )
         return replace(entry, plan_digest=plan.hexdigest())
 
 
@@ -144,7 +168,8 @@ class IndexedSplit:
 class IndexBuilder:
     """Reads the files of a split.
 
-    schema: what every record must match; None infers what they have in common. read: called with the bytes read."""
+    schema: what every record must match; None infers what they have in common. read: called with
+    the bytes read."""
 
     storage: Storage
     directory: str
@@ -154,20 +179,30 @@ class IndexBuilder:
 
     def files(self, files: Mapping[str, Stat]) -> Iterator[IndexedFile]:
         """Yields these files in order; reads several at a time."""
-        with ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-index") as pool:
-            yield from pool.map(self._read_file, files.keys(), files.values())  # left early, map cancels the others
+        with ThreadPoolExecutor(
+            files_at_once(self.storage), thread_name_prefix="infeed-index"
+        ) as pool:
+            yield from pool.map(
+                self._read_file, files.keys(), files.values()
+            )  # left early, map cancels the others
 
     def _read_file(self, name: str, stat: Stat) -> IndexedFile:
         path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
         found = IndexedFile(name, stat.bytes)
         try:
-            if not stat.bytes:  # dangling links and pipes are listed as empty, too; stat raises for them
+            if (
+                not stat.bytes
+            ):  # dangling links and pipes are listed as empty, too; stat raises for them
                 self.storage.stat(path)
-            pieces = pieces_of(self.storage, path, stat.bytes, PIECE_BYTES, checksum, read=self.read)
+            pieces = pieces_of(
+                self.storage, path, stat.bytes, PIECE_BYTES, checksum, read=self.read
+            )
             for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
                 problem = frame.problem or self._problem_inside(frame.payload, guess)
                 if problem:
-                    found.problems.append(f"{path}, record {frame.record} at byte {frame.offset}: {problem}")
+                    found.problems.append(
+                        f"{path}, record {frame.record} at byte {frame.offset}: {problem}"
+                    )
                 else:
                     self._add(found, frame)
         except StorageError as e:
@@ -175,7 +210,9 @@ class IndexBuilder:
         found.schema = self.schema if found.rows and self.schema else guess.schema
         found.crc32c = int.from_bytes(checksum.digest(), "big")
         if not found.problems and not stat.agrees_with(Stat(stat.bytes, found.crc32c)):
-            found.problems.append(f"{path} has crc32c {found.crc32c:08x}, but it was listed with {stat}")
+            found.problems.append(
+                f"{path} has crc32c {found.crc32c:08x}, but it was listed with {stat}"
+            )
         return found
 
     def _problem_inside(self, payload: bytes, guess: SchemaGuess) -> str:

@@ -1,7 +1,7 @@
 """The command `infeed`: runs the other commands by their names. Imports none of them.
 
-The current directory is not on the path, so that nothing in it is imported. `infeed train` adds it, last, for a recipe
-of the user's own."""
+The current directory is not on the path, so that nothing in it is imported. `infeed train` adds it,
+last, for a recipe of the user's own."""
 
 import os
 import runpy
@@ -33,7 +33,8 @@ see also: infeed index --help, infeed describe --help"""
 
 
 def main() -> int:
-    """Runs the command that sys.argv names; for one of our modules, ends as that does. Returns the exit code."""
+    """Runs the command that sys.argv names; for one of our modules, ends as that does. Returns the
+    exit code."""
     leave_at_once()
     with ends_when_not_read():
         try:
@@ -65,7 +66,9 @@ def _find(words: str) -> Command:
     if words not in known:
         kind = words.removeprefix(f"{_CONVERT} ")
         kinds = [name.removeprefix(f"{_CONVERT} ") for name in known if name.startswith(_CONVERT)]
-        hint = did_you_mean(words, [*known, _CONVERT]) if kind == words else did_you_mean(kind, kinds)
+        hint = (
+            did_you_mean(words, [*known, _CONVERT]) if kind == words else did_you_mean(kind, kinds)
+        )
         if words in ("evaluate", "export", "sample"):
             hint = f" It is a mode of training: infeed train RECIPE --mode {words}."
         raise OptionError(f"there is no command 'infeed {words}'.{hint}")
@@ -82,16 +85,27 @@ def _run_module(module: str, options: Sequence[str]) -> None:
 
 
 def _help() -> str:
-    lines = ["usage: infeed COMMAND [options]", "", "Raw data to TFRecord shards to an exactly evaluated JAX model."]
+    lines = [
+        "usage: infeed COMMAND [options]",
+        "",
+        "Raw data to TFRecord shards to an exactly evaluated JAX model.",
+    ]
     for title, commands in COMMANDS.items():
         lines += ["", f"{title}:", *map(_line, commands)]
-    return "\n".join([*lines, "", "`infeed COMMAND --help` lists the options of a command.", "", _END])
+    return "\n".join(
+        [*lines, "", "`infeed COMMAND --help` lists the options of a command.", "", _END]
+    )
 
 
 def _help_of_convert() -> str:
     (commands,) = (group for group in COMMANDS.values() if group[0].words.startswith(_CONVERT))
     lines = map(_line, (command for command in commands if command.words.startswith(_CONVERT)))
-    head = ["usage: infeed convert KIND [options]", "", "Converts raw data to TFRecord shards of about 100 MB.", ""]
+    head = [
+        "usage: infeed convert KIND [options]",
+        "",
+        "Converts raw data to TFRecord shards of about 100 MB.",
+        "",
+    ]
     return "\n".join([*head, *lines, "", _END_OF_CONVERT])
 
 

@@ -1,8 +1,8 @@
 """The commands of infeed, and how the user started this one: `infeed train` or `python -m trainer`.
 
-Usage lines, errors and help name commands in the same way. Depends only on the standard library.
-It is imported before everything else, so that Ctrl-C while a command imports ends it with exit code 130, without a
-traceback."""
+Usage lines, errors and help name commands in the same way. Depends only on the standard library. It
+is imported before everything else, so that Ctrl-C while a command imports ends it with exit code
+130, without a traceback."""
 
 import contextlib
 import os
@@ -20,7 +20,8 @@ _by_infeed = False
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """The signal handler. It raises nothing: a library could mistake an exception for a failed import."""
+    """The signal handler. It raises nothing: a library could mistake an exception for a failed
+    import."""
     del number, frame
     os.write(2, b"interrupted; run the same command again\n")
     os._exit(EXIT_INTERRUPTED)
@@ -61,27 +62,71 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
             "converters.image_folder_to_gcs",
             "Converts folders of images, one per class; also zip and tar.",
         ),
-        Command("convert table", "converters.table_to_gcs", "Converts csv, tsv or jsonl tables of images or texts."),
-        Command("convert text", "converters.text_to_gcs", "Packs documents into rows of tokens for language models."),
-        Command("convert idx", "converters.idx_to_gcs", "Converts MNIST and its family, as downloaded."),
-        Command("convert cifar", "converters.cifar_to_gcs", "Converts CIFAR-10 or CIFAR-100, the binary version."),
-        Command("convert tfds", "converters.tfds_to_gcs", "Re-shards a dataset of TensorFlow Datasets."),
-        Command("convert tfrecord", "converters.tfrecord_to_gcs", "Re-shards TFRecord files, compressed or not."),
-        Command("index", "pipeline.commands.index", "Makes TFRecord files readable as a dataset where they are."),
+        Command(
+            "convert table",
+            "converters.table_to_gcs",
+            "Converts csv, tsv or jsonl tables of images or texts.",
+        ),
+        Command(
+            "convert text",
+            "converters.text_to_gcs",
+            "Packs documents into rows of tokens for language models.",
+        ),
+        Command(
+            "convert idx", "converters.idx_to_gcs", "Converts MNIST and its family, as downloaded."
+        ),
+        Command(
+            "convert cifar",
+            "converters.cifar_to_gcs",
+            "Converts CIFAR-10 or CIFAR-100, the binary version.",
+        ),
+        Command(
+            "convert tfds", "converters.tfds_to_gcs", "Re-shards a dataset of TensorFlow Datasets."
+        ),
+        Command(
+            "convert tfrecord",
+            "converters.tfrecord_to_gcs",
+            "Re-shards TFRecord files, compressed or not.",
+        ),
+        Command(
+            "index",
+            "pipeline.commands.index",
+            "Makes TFRecord files readable as a dataset where they are.",
+        ),
     ),
     "Look at shards": (
-        Command("describe", "pipeline.commands.describe", "Shows a dataset: schema, splits, shards, labels, records."),
-        Command("verify", "pipeline.commands.verify", "Reads every byte of a dataset and lists all that is damaged."),
+        Command(
+            "describe",
+            "pipeline.commands.describe",
+            "Shows a dataset: schema, splits, shards, labels, records.",
+        ),
+        Command(
+            "verify",
+            "pipeline.commands.verify",
+            "Reads every byte of a dataset and lists all that is damaged.",
+        ),
     ),
     "Train": (
         Command("train", "trainer", "Runs a recipe: trains, evaluates or predicts."),
-        Command("predict", "trainer.commands.predict", "Predicts images or rows that were never converted."),
+        Command(
+            "predict",
+            "trainer.commands.predict",
+            "Predicts images or rows that were never converted.",
+        ),
         Command("checkpoints", "trainer.checkpoints", "Lists the checkpoints of a work directory."),
-        Command("report", "trainer.commands.report", "Prints the state, metrics, proof and speed of a run."),
+        Command(
+            "report",
+            "trainer.commands.report",
+            "Prints the state, metrics, proof and speed of a run.",
+        ),
         Command("seen", "trainer.commands.seen", "Lists the records that a training step saw."),
     ),
     "Try infeed": (
-        Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet."),
+        Command(
+            "digits",
+            "converters.digits_raw",
+            "Writes real handwritten digits as raw data of ImageNet.",
+        ),
     ),
 }
 _MODULES = {command.module for group in COMMANDS.values() for command in group}
@@ -100,24 +145,32 @@ def started_by_infeed() -> None:
 
 
 def program(module: str) -> str:
-    """How the user of this process starts a module: `infeed train` or `python -m trainer`. Most are only commands."""
+    """How the user of this process starts a module: `infeed train` or `python -m trainer`. Most are
+    only commands."""
     by_module = module == "trainer" or module.startswith("converters.")
-    return f"python -m {module}" if by_module and not _by_infeed else f"infeed {command_of(module).words}"
+    return (
+        f"python -m {module}"
+        if by_module and not _by_infeed
+        else f"infeed {command_of(module).words}"
+    )
 
 
 def as_started(text: str) -> str:
-    """A text that names commands as `python -m MODULE`: it names them as the user of this process starts them."""
+    """A text that names commands as `python -m MODULE`: it names them as the user of this process
+    starts them."""
     return _MODULE.sub(lambda named: program(named[1]) if named[1] in _MODULES else named[0], text)
 
 
 def help_end(command: str, examples: Sequence[str], see_also: Sequence[str]) -> str:
-    """The last lines of help. command: how it is started. examples: options that work. see_also: modules."""
+    """The last lines of help. command: how it is started. examples: options that work. see_also:
+    modules."""
     lines = [f"  {command} {options}".rstrip() for options in examples]
     return "\n".join(["examples:", *lines, "", f"see also: {', '.join(map(program, see_also))}"])
 
 
 def version_of(package: str) -> str:
-    """The version of an installed package; "" if it is not installed, as where we run from a checkout."""
+    """The version of an installed package; "" if it is not installed, as where we run from a
+    checkout."""
     from importlib.metadata import PackageNotFoundError, version  # takes 30 ms
 
     try:
@@ -128,10 +181,13 @@ def version_of(package: str) -> str:
 
 @contextlib.contextmanager
 def ends_when_not_read() -> Iterator[None]:
-    """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as after `| head`.
+    """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as
+    after `| head`.
 
     What stdout cannot encode is printed as "?": under LC_ALL=C, that is all but ASCII."""
-    with contextlib.suppress(AttributeError, OSError):  # not a text file, or its descriptor was replaced
+    with contextlib.suppress(
+        AttributeError, OSError
+    ):  # not a text file, or its descriptor was replaced
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         try:

@@ -1,4 +1,5 @@
-"""Records on a page: the pictures, texts, names and labels of those with some numbers. NumPy and Pillow only.
+"""Records on a page: the pictures, texts, names and labels of those with some numbers. NumPy and
+Pillow only.
 
 The pages of datasets, evaluations and training steps use it."""
 
@@ -22,7 +23,10 @@ MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
 OF_FILES = ("image/format", "image/colorspace", "image/channels", "image/height", "image/width")
 """Features that repeat what the page measures of the images."""
-MOST_VALUES, FIRST_VALUES = 16, 4  # of a feature: all if they are at most 16 numbers, or else the first four
+MOST_VALUES, FIRST_VALUES = (
+    16,
+    4,
+)  # of a feature: all if they are at most 16 numbers, or else the first four
 MOST_PICTURES = 12  # of a record
 
 TextOf = Callable[[Mapping[str, Any]], str | None]
@@ -33,9 +37,10 @@ TextOf = Callable[[Mapping[str, Any]], str | None]
 class ShownRecord:
     """What a page shows of a record.
 
-    number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label: its name, or number,
-    or "". pictures, texts: of its features, at most 12 pictures. pictured: the feature of each picture. values: feature
-    -> its numbers or bytes, in words. problem: why it cannot be shown, or ""."""
+    number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label:
+    its name, or number, or "". pictures, texts: of its features, at most 12 pictures. pictured: the
+    feature of each picture. values: feature -> its numbers or bytes, in words. problem: why it
+    cannot be shown, or ""."""
 
     number: int
     where: str
@@ -77,7 +82,9 @@ def _shown(
     features = source.layout.features if isinstance(source.layout, Schema) else {}
     label = _label(source.labels, values)
     alt = f"record {number:,}{f', label {label}' if label else ''}"
-    name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
+    name = next(
+        (_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), ""
+    )
     pictures, texts = _pictures(features, values, alt)
     texts += _texts(features, values, label)
     text = text_of(values) if text_of else None
@@ -85,9 +92,15 @@ def _shown(
         texts.append(_on_one_line(text))
     pictured = [key for key, _ in pictures]
     told = {*pictured} | ({source.labels.key} if source.labels else set())
-    rest = {key: value for key, value in values.items() if key not in told and not (text and _is_long(value))}
+    rest = {
+        key: value
+        for key, value in values.items()
+        if key not in told and not (text and _is_long(value))
+    }
     shown = [picture for _, picture in pictures]
-    return ShownRecord(number, where, name, label, shown, texts, dict(_values(features, rest)), pictured=pictured)
+    return ShownRecord(
+        number, where, name, label, shown, texts, dict(_values(features, rest)), pictured=pictured
+    )
 
 
 def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
@@ -106,7 +119,8 @@ def _name(labels: Labels, label: int) -> str:
 def _pictures(
     features: Mapping[str, Feature], values: Mapping[str, Any], alt: str
 ) -> tuple[list[tuple[str, Picture]], list[str]]:
-    """Pictures by feature, which their alternative text names if there are several; and what cannot be shown."""
+    """Pictures by feature, which their alternative text names if there are several; and what cannot
+    be shown."""
     images, problems = list(_images(features, values)), list[str]()
     pictures = list[tuple[str, Picture]]()
     for key, item in images[:MOST_PICTURES]:
@@ -119,14 +133,19 @@ def _pictures(
     return pictures, problems
 
 
-def _images(features: Mapping[str, Feature], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(feature, value) of all that are images by the schema, by the beginning of their bytes, or by their shape."""
+def _images(
+    features: Mapping[str, Feature], values: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """(feature, value) of all that are images by the schema, by the beginning of their bytes, or by
+    their shape."""
     for key, value in values.items():
         holds = _holds(features, key)
         for item in _items(value):
             if isinstance(item, bytes):
                 absent = not item and key in features and features[key].optional
-                if (holds == "image" and not absent) or (holds == "raw" and item.startswith(_IMAGE_FILES)):
+                if (holds == "image" and not absent) or (
+                    holds == "raw" and item.startswith(_IMAGE_FILES)
+                ):
                     yield key, item
             elif isinstance(item, np.ndarray) and item.dtype.kind in "uif" and is_picture(item):
                 yield key, item
@@ -137,7 +156,11 @@ def _holds(features: Mapping[str, Feature], key: str) -> Content:
 
 
 def _items(value: Any) -> list[Any]:
-    return value.ravel().tolist() if isinstance(value, np.ndarray) and value.dtype == object else [value]
+    return (
+        value.ravel().tolist()
+        if isinstance(value, np.ndarray) and value.dtype == object
+        else [value]
+    )
 
 
 def _picture(value: Any, alt: str) -> Picture | None:
@@ -145,16 +168,22 @@ def _picture(value: Any, alt: str) -> Picture | None:
 
 
 def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: str) -> Iterator[str]:
-    """The texts of a record, without those that its label and its file already state, each with its feature if the
-    data has several."""
-    keys = [key for key in features if _holds(features, key) == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES)]
+    """The texts of a record, without those that its label and its file already state, each with its
+    feature if the data has several."""
+    keys = [
+        key
+        for key in features
+        if _holds(features, key) == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES)
+    ]
     for key in filter(values.__contains__, keys):
         for text in map(_text, np.asarray(values[key], object).ravel()):
             if text and text != label:
                 yield _on_one_line(f"{key}: {text}" if len(keys) > 1 else text)
 
 
-def _values(features: Mapping[str, Feature], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _values(
+    features: Mapping[str, Feature], values: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     """(feature, its first values) of numbers, and of bytes that are neither image nor text."""
     for key, value in values.items():
         if key in OF_FILES:

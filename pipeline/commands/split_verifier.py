@@ -1,4 +1,5 @@
-"""Verifies a split: reads every byte and reports whatever disagrees with the manifest, index or schema.
+"""Verifies a split: reads every byte and reports whatever disagrees with the manifest, index or
+schema.
 
 verify prints the problems. Memory is a few MB per thread, however large the split."""
 
@@ -12,13 +13,25 @@ import google_crc32c
 import numpy as np
 
 from pipeline.commands.dataset_texts import text_problem
-from pipeline.commands.index_builder import image_problem, label_problems, labels_of, schema_problems
+from pipeline.commands.index_builder import (
+    image_problem,
+    label_problems,
+    labels_of,
+    schema_problems,
+)
 from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.shards import sidecars
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.naming import MANIFEST_FILE, add_digests, index_file, key_digest, rejects_file, shard_pattern
+from pipeline.shards.naming import (
+    MANIFEST_FILE,
+    add_digests,
+    index_file,
+    key_digest,
+    rejects_file,
+    shard_pattern,
+)
 from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.indexed_records import key_of
@@ -29,8 +42,9 @@ from pipeline.tokenizers import TEXT_FILE
 PIECE_BYTES = 4 * 1024**2
 
 
-# changed: other bytes than those converted or indexed. as converted: the same bytes, but wrong, so a new copy does not
-# help. stray: an extra file. sidecar: a file for TFDS that disagrees with the manifest.
+# changed: other bytes than those converted or indexed. as converted: the same bytes, but wrong, so
+# a new copy does not help. stray: an extra file. sidecar: a file for TFDS that disagrees with the
+# manifest.
 Cause = Literal["changed", "as converted", "stray", "sidecar"]
 
 
@@ -51,12 +65,15 @@ class _Found:
 
     records: int = 0  # with intact bytes
     labels: Counter[int] = field(default_factory=Counter)
-    totals: Counter[str] = field(default_factory=Counter)  # of features whose totals the manifest states
+    totals: Counter[str] = field(
+        default_factory=Counter
+    )  # of features whose totals the manifest states
     key_digest: int | None = 0  # of these records; None: some record does not contain its key
 
 
 def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
-    """Problems of the files beside the shards, and files that no conversion wrote but that TFDS would read."""
+    """Problems of the files beside the shards, and files that no conversion wrote but that TFDS
+    would read."""
     if what := text_problem(manifest):
         yield Problem(join(manifest.directory, TEXT_FILE), what)
     if not sidecars.has_sidecars(manifest):
@@ -85,10 +102,22 @@ class SplitVerifier(_Found):
     decode: also decode every image. read: called with the number of bytes read."""
 
     def __init__(
-        self, storage: Storage, manifest: Manifest, split: str, *, decode: bool, read: Callable[[int], object]
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        split: str,
+        *,
+        decode: bool,
+        read: Callable[[int], object],
     ) -> None:
         super().__init__()
-        self.storage, self.manifest, self.split, self.decode, self.read = storage, manifest, split, decode, read
+        self.storage, self.manifest, self.split, self.decode, self.read = (
+            storage,
+            manifest,
+            split,
+            decode,
+            read,
+        )
         self.entry = manifest.splits[split]
         self.index: SplitIndex | None = None
         self._there: Mapping[str, Stat] = {}
@@ -98,7 +127,9 @@ class SplitVerifier(_Found):
         yield from self._open_index()
         self._there = self.storage.list(self.manifest.directory)
         yield from self._strays()
-        if what := sidecars.ledger_problem(self.storage, self.manifest.directory, self.split, self.entry.rejected):
+        if what := sidecars.ledger_problem(
+            self.storage, self.manifest.directory, self.split, self.entry.rejected
+        ):
             yield Problem(join(self.manifest.directory, rejects_file(self.split)), what)
         pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
         try:
@@ -112,14 +143,18 @@ class SplitVerifier(_Found):
         elif what := self._wrong_total():
             yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
         if self.key_verdict == "wrong":
-            what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records have {self.key_digest:032x}"
+            what = (
+                f"key_digest of {self.split!r} is {self.entry.key_digest}, its records have "
+                f"{self.key_digest:032x}"
+            )
             yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
 
     def _wrong_total(self) -> str:
         for name in sorted(self.entry.totals.keys() & self.manifest.schema.features.keys()):
             if self.totals[name] != self.entry.totals[name]:
                 return (
-                    f"total {name} of {self.split!r} is {self.entry.totals[name]}, its records have {self.totals[name]}"
+                    f"total {name} of {self.split!r} is {self.entry.totals[name]}, its records "
+                    f"have {self.totals[name]}"
                 )
         return ""
 
@@ -131,7 +166,10 @@ class SplitVerifier(_Found):
         return "proven" if f"{self.key_digest:032x}" == self.entry.key_digest else "wrong"
 
     def _open_index(self) -> Iterator[Problem]:
-        directory, path = self.manifest.directory, join(self.manifest.directory, index_file(self.split))
+        directory, path = (
+            self.manifest.directory,
+            join(self.manifest.directory, index_file(self.split)),
+        )
         try:
             self.index = load_index(self.storage, directory, self.split, self.entry)
         except (ShardError, StorageError) as e:
@@ -150,11 +188,15 @@ class SplitVerifier(_Found):
         shard, verifier = self.entry.shards[number], _FoundInShard()
         path, there = join(self.manifest.directory, shard.file), self._there.get(shard.file)
         if there is None:
-            verifier.problems.append(Problem(path, f"is missing, with its {shard.records:,} records"))
+            verifier.problems.append(
+                Problem(path, f"is missing, with its {shard.records:,} records")
+            )
             return verifier
         checksum = google_crc32c.Checksum()
         try:
-            pieces = pieces_of(self.storage, path, there.bytes, PIECE_BYTES, checksum, read=self.read)
+            pieces = pieces_of(
+                self.storage, path, there.bytes, PIECE_BYTES, checksum, read=self.read
+            )
             for frame in read_frames(pieces, self._rows(number)):
                 self._look_into(verifier, path, frame)
             for _ in pieces:  # the bytes after the last record
@@ -162,7 +204,10 @@ class SplitVerifier(_Found):
         except StorageError as e:
             verifier.problems.append(Problem(path, str(e)))
             return verifier
-        found, ours = Stat(there.bytes, int.from_bytes(checksum.digest(), "big")), Stat(shard.bytes, shard.crc32c)
+        found, ours = (
+            Stat(there.bytes, int.from_bytes(checksum.digest(), "big")),
+            Stat(shard.bytes, shard.crc32c),
+        )
         if found != ours:
             verifier.problems.append(Problem(path, f"has {found}, the manifest says {ours}"))
         elif self.index is None and verifier.records != shard.records and not verifier.problems:
@@ -201,7 +246,9 @@ class SplitVerifier(_Found):
         yield from label_problems(labels, values)
         verifier.labels.update(labels_of(labels, values))
         for name in self.entry.totals:
-            verifier.totals[name] += sum(number for number in values.get(name, ()) if isinstance(number, int))
+            verifier.totals[name] += sum(
+                number for number in values.get(name, ()) if isinstance(number, int)
+            )
         key = None if schema.name == PASSED_ON else key_of(self.manifest.name, self.split, values)
         if key is None or verifier.key_digest is None:
             verifier.key_digest = None

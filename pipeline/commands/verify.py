@@ -1,7 +1,7 @@
 """infeed verify DIR: reads every byte of a converted dataset and lists everything that is damaged.
 
-Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is nothing to verify. Works on a disk or gs://;
-needs neither TensorFlow nor Beam."""
+Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is nothing to verify.
+Works on a disk or gs://; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -38,7 +38,8 @@ ProblemsBySplit = Mapping[str, Sequence[Problem]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Verifies, prints, and returns the exit code. Raises InfeedError if there is nothing to verify."""
+    """Verifies, prints, and returns the exit code. Raises InfeedError if there is nothing to
+    verify."""
     args = _parser().parse_args(argv)
     console = Console()
     storage, manifest = open_storage(args.directory), read_manifest(args.directory)
@@ -50,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(console, f"damaged: {problem}")
     table, notes, found = _table(), [], {}
     with byte_bar(console) as progress:
-        bar = progress.add_task("verifying", total=sum(manifest.splits[split].num_bytes for split in splits))
+        bar = progress.add_task(
+            "verifying", total=sum(manifest.splits[split].num_bytes for split in splits)
+        )
         for split in splits:
             advance = functools.partial(progress.advance, bar)
             verifier = SplitVerifier(storage, manifest, split, decode=args.decode, read=advance)
@@ -61,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             table.add_row(*map(Text, _row(verifier, problems, args.decode)))
             notes += _notes(verifier)
             if args.dali_index is not None:
-                notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), verifier, problems))
+                notes.append(
+                    _write_dali(
+                        args.dali_index or join(args.directory, DALI_DIRECTORY), verifier, problems
+                    )
+                )
     console.print(table)
     for line in (*dict.fromkeys(notes), *repairs(manifest, found, sidecars)):
         say(console, line)
@@ -70,24 +77,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        "pipeline.commands.verify", __doc__, EXAMPLES, ("pipeline.commands.describe", "pipeline.commands.index")
+        "pipeline.commands.verify",
+        __doc__,
+        EXAMPLES,
+        ("pipeline.commands.describe", "pipeline.commands.index"),
     )
-    parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
-    parser.add_argument("--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)")
-    parser.add_argument("--decode", action="store_true", help="also decode every image (~1 ms for 500x375)")
+    parser.add_argument(
+        "directory", metavar="DIR", help="a converted dataset: the directory of manifest.json"
+    )
+    parser.add_argument(
+        "--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)"
+    )
+    parser.add_argument(
+        "--decode", action="store_true", help="also decode every image (~1 ms for 500x375)"
+    )
     parser.add_argument(
         "--write-sidecars",
         action="store_true",
-        help="first rewrite, from the manifest, the files that TFDS needs to read DIR (dataset_info.json, "
-        "features.json, label names)",
+        help=(
+            "first rewrite, from the manifest, the files that TFDS needs to read DIR "
+            "(dataset_info.json, features.json, label names)"
+        ),
     )
     parser.add_argument(
         "--dali-index",
         nargs="?",
         const="",
         metavar="INDEX_DIR",
-        help="write NVIDIA DALI's index of each intact split: a file <shard>.idx with a line `offset size` per record "
-        f"(default: to DIR/{DALI_DIRECTORY}). Write it again after a conversion that replaces shards",
+        help=(
+            "write NVIDIA DALI's index of each intact split: a file <shard>.idx with a line "
+            f"`offset size` per record (default: to DIR/{DALI_DIRECTORY}). Write it again after a "
+            "conversion that replaces shards"
+        ),
     )
     return parser
 
@@ -95,8 +116,8 @@ def _parser() -> argparse.ArgumentParser:
 def _write_sidecars(console: Console, storage: Storage, manifest: Manifest) -> None:
     if manifest.writer.startswith(INDEX_WRITER):
         raise OptionError(
-            f"--write-sidecars: {manifest.directory} was indexed, not converted, so any files for TFDS in it are not "
-            "infeed's. Leave the option out."
+            f"--write-sidecars: {manifest.directory} was indexed, not converted, so any files for "
+            "TFDS in it are not infeed's. Leave the option out."
         )
     write_sidecars(storage, manifest.directory, manifest)
     say(console, f"wrote {', '.join(sorted(sidecar_texts(manifest)))} -> {manifest.directory}")
@@ -105,21 +126,29 @@ def _write_sidecars(console: Console, storage: Storage, manifest: Manifest) -> N
 def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
     for name in names or ():
         if name not in manifest.splits:
-            raise OptionError(f"{manifest.directory} has no split {name!r}.{did_you_mean(name, manifest.splits)}")
+            raise OptionError(
+                f"{manifest.directory} has no split {name!r}.{did_you_mean(name, manifest.splits)}"
+            )
     if not manifest.splits:
-        raise ManifestError(f"{manifest.directory}: the manifest has no splits, so there is nothing to verify.")
+        raise ManifestError(
+            f"{manifest.directory}: the manifest has no splits, so there is nothing to verify."
+        )
     return sorted(set(names or manifest.splits))
 
 
 def _table() -> Table:
     names = ("split", "records", "bytes", "shards", "images", "keys", "result")
     headers = (Column(name, no_wrap=True) for name in names)  # fits 80 columns
-    return Table(*headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    return Table(
+        *headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
 
 
 def _row(verifier: SplitVerifier, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:
     entry = verifier.entry
-    images = any(feature.content == "image" for feature in verifier.manifest.schema.features.values())
+    images = any(
+        feature.content == "image" for feature in verifier.manifest.schema.features.values()
+    )
     return (
         verifier.split,
         f"{verifier.records:,} of {entry.num_records:,}",
@@ -136,12 +165,15 @@ def _notes(verifier: SplitVerifier) -> Iterator[str]:
     if labels and verifier.labels:
         counts = verifier.labels
         inside = [count for label, count in counts.items() if labels.name_of(label) is not None]
-        each = f", each in {min(inside):,} to {max(inside):,} records" if len(set(inside)) > 1 else ""
-        yield f"{verifier.split}: {occurring(labels, counts)}{each}. {outside(labels, counts)}".rstrip()
+        each = (
+            f", each in {min(inside):,} to {max(inside):,} records" if len(set(inside)) > 1 else ""
+        )
+        occurs = f"{occurring(labels, counts)}{each}. {outside(labels, counts)}"
+        yield f"{verifier.split}: {occurs}".rstrip()
     if verifier.key_digest is None and verifier.records == verifier.entry.num_records:
         yield (
-            f"records of {verifier.manifest.name!r} do not contain their keys, so no key digest can be compared. This "
-            "is normal: lengths and checksums cover every byte."
+            f"records of {verifier.manifest.name!r} do not contain their keys, so no key digest "
+            "can be compared. This is normal: lengths and checksums cover every byte."
         )
 
 
@@ -153,10 +185,12 @@ def _write_dali(directory: str, verifier: SplitVerifier, problems: Sequence[Prob
 
 
 def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> list[str]:
-    """Publishes <directory>/<shard>.idx for each shard, as DALI's tfrecord2idx does. Returns the paths in shard order.
+    """Publishes <directory>/<shard>.idx for each shard, as DALI's tfrecord2idx does. Returns the
+    paths in shard order.
 
-    Pass them to fn.readers.tfrecord(path=..., index_path=...). They are made from the split index, without reading
-    shards, and get a directory of their own, because readers that match names would mistake them for shards."""
+    Pass them to fn.readers.tfrecord(path=..., index_path=...). They are made from the split index,
+    without reading shards, and get a directory of their own, because readers that match names would
+    mistake them for shards."""
     storage = open_storage(directory)
 
     def write(number: int) -> str:
@@ -166,15 +200,21 @@ def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> li
         lines = (f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=True))
         path = join(directory, f"{entry.shards[number].file}.idx")
         if storage.exists(path) and not storage.read(path).startswith(b"0 "):
-            raise OptionError(f"{path} exists and is not an index for DALI. Give another directory, or move the file.")
+            raise OptionError(
+                f"{path} exists and is not an index for DALI. Give another directory, or move the "
+                "file."
+            )
         write_file(storage, path, "".join(lines).encode())
         return path
 
     return in_parallel(write, range(len(entry.shards)))
 
 
-def repairs(manifest: Manifest, found: ProblemsBySplit, sidecars: Sequence[Problem]) -> Iterator[str]:
-    """One line per repair. found: the problems of each split. sidecars: those of the files for TFDS."""
+def repairs(
+    manifest: Manifest, found: ProblemsBySplit, sidecars: Sequence[Problem]
+) -> Iterator[str]:
+    """One line per repair. found: the problems of each split. sidecars: those of the files for
+    TFDS."""
     changed, wrong = _names(found, "changed"), _names(found, "as converted")
     if manifest.writer.startswith(INDEX_WRITER):
         yield from _of_indexed(changed, wrong)
@@ -187,35 +227,44 @@ def repairs(manifest: Manifest, found: ProblemsBySplit, sidecars: Sequence[Probl
         yield f"To remove files that are not in the manifest: {remove} {shlex.join(strays)}"
     if any(problem.cause == "sidecar" for problem in sidecars):
         command = f"infeed verify {shlex.quote(manifest.directory)} --write-sidecars"
-        yield f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then verifies everything)."
+        yield (
+            f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then "
+            "verifies everything)."
+        )
 
 
 def _names(found: ProblemsBySplit, cause: Cause) -> str:
-    return ",".join(split for split, problems in found.items() if any(p.cause == cause for p in problems))
+    return ",".join(
+        split for split, problems in found.items() if any(p.cause == cause for p in problems)
+    )
 
 
 def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]:
     again = f"run the conversion into {manifest.directory} again, its command with --splits="
     if changed:
         yield (
-            f"To repair {changed}: {again}{changed} --verify-existing (it rewrites only what is damaged); or copy the "
-            "files named above again."
+            f"To repair {changed}: {again}{changed} --verify-existing (it rewrites only what is "
+            "damaged); or copy the files named above again."
         )
     if wrong:
         yield (
-            f"Records of {wrong} are wrong, although their bytes are as converted: repair the raw data or the label "
-            f"file, and {again}{wrong} --overwrite."
+            f"Records of {wrong} are wrong, although their bytes are as converted: repair the raw "
+            f"data or the label file, and {again}{wrong} --overwrite."
         )
 
 
 def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
     again = "run the indexing command again (infeed index)"
     if changed:
-        yield f"To repair {changed}: copy the files named above again; or, if they were replaced on purpose, {again}."
+        yield (
+            f"To repair {changed}: copy the files named above again; or, if they were replaced on "
+            f"purpose, {again}."
+        )
     if wrong:
         yield (
-            f"Records of {wrong} are wrong, although their bytes are as indexed: replace the files, or correct the "
-            f"label file, and {again} with the right --labels-file, --label-key and --label-base."
+            f"Records of {wrong} are wrong, although their bytes are as indexed: replace the "
+            f"files, or correct the label file, and {again} with the right --labels-file, "
+            "--label-key and --label-base."
         )
 
 

@@ -1,5 +1,5 @@
-"""The values of one feature of many records, and the numbers in many packed lists: varints and float32 as protobuf
-writes them.
+"""The values of one feature of many records, and the numbers in many packed lists: varints and
+float32 as protobuf writes them.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/"""
 
@@ -30,9 +30,11 @@ Column = np.ndarray | Ragged
 Columns = dict[str, Column]
 
 
-def renumbered(columns: Mapping[str, Column], by: Mapping[str, Renumbering]) -> tuple[Columns, np.ndarray | None]:
-    """The columns in `by` with other numbers; and how many values of each record became missing by that, int32 [n], or
-    None if none can. Raises SchemaError for a number that is no class."""
+def renumbered(
+    columns: Mapping[str, Column], by: Mapping[str, Renumbering]
+) -> tuple[Columns, np.ndarray | None]:
+    """The columns in `by` with other numbers; and how many values of each record became missing by
+    that, int32 [n], or None if none can. Raises SchemaError for a number that is no class."""
     numbers, hidden = Columns(), None
     for key, renumber in by.items():
         column = columns[key]
@@ -50,7 +52,9 @@ def _per_record(column: Column, flags: np.ndarray) -> np.ndarray:
     if not isinstance(column, Ragged):
         return flags.sum(axis=tuple(range(1, flags.ndim)), dtype=np.int32)
     records = len(column.lengths)
-    return np.bincount(np.repeat(np.arange(records), column.lengths), flags, records).astype(np.int32)
+    return np.bincount(np.repeat(np.arange(records), column.lengths), flags, records).astype(
+        np.int32
+    )
 
 
 def merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
@@ -67,13 +71,17 @@ def merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
     return merged
 
 
-def floats(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+def floats(
+    data: np.ndarray, begins: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The values in these ranges, float32, and how many are in each: None if they are not whole."""
     whole = not (sizes % 4).any()
     return (_joined(data, begins, sizes).view("<f4"), sizes // 4) if whole else (data, None)
 
 
-def integers(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+def integers(
+    data: np.ndarray, begins: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The varints in these ranges, and how many are in each: None if they are not whole."""
     packed = _joined(data, begins, sizes)
     last, stops = packed < ONE_BYTE, np.cumsum(sizes)
@@ -92,9 +100,12 @@ def integers(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[n
 
 
 def _varints(data: np.ndarray, firsts: np.ndarray, word: type[np.unsignedinteger]) -> np.ndarray:
-    """The varints that begin at these places, as signed integers: up to four bytes in uint32, ten in uint64."""
+    """The varints that begin at these places, as signed integers: up to four bytes in uint32, ten
+    in uint64."""
     size = np.dtype(word).itemsize
-    found = np.ndarray((len(data) - size,), np.dtype(word).newbyteorder("<"), data, strides=(1,))[firsts]
+    found = np.ndarray((len(data) - size,), np.dtype(word).newbyteorder("<"), data, strides=(1,))[
+        firsts
+    ]
     ends = ~found & word(0x8080808080808080 >> 8 * (8 - size))  # set in bytes that end a number
     longer = np.flatnonzero(ends == 0)
     found &= ends ^ (ends - word(1))  # up to the first of them
@@ -114,5 +125,7 @@ def _joined(data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> np.ndarr
     """The bytes of all ranges, one after the other."""
     total = int(sizes.sum())
     if total > _FEW_BYTES * len(sizes):
-        return np.concatenate([data[at:to] for at, to in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)])
+        return np.concatenate(
+            [data[at:to] for at, to in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)]
+        )
     return data.take(np.repeat(begins - np.cumsum(sizes) + sizes, sizes) + np.arange(total))

@@ -15,15 +15,27 @@ from pipeline.decoding.rows import RowDecoder
 from pipeline.description import Renumbering
 from pipeline.errors import OptionError, SchemaError
 from pipeline.logs import log
-from pipeline.spec import BYTES, RESERVED, SEED, UNSEEN, ArraySpec, Layout, delivered, feature_specs, holds, tree_of
+from pipeline.spec import (
+    BYTES,
+    RESERVED,
+    SEED,
+    UNSEEN,
+    ArraySpec,
+    Layout,
+    delivered,
+    feature_specs,
+    holds,
+    tree_of,
+)
 
 
 class Decoder:
     """Decodes batches; their spec is known before any record is read.
 
-    spec: key -> ArraySpec with the host batch first, including the reserved keys. keys=None takes all features, parsed
-    or set by ops, that fit a batch: with a fixed shape, and not bytes. nested: batches and spec are nested dicts, with
-    keys split at slashes; arguments still use flat keys. seeded: `_seed` is one of the reserved keys."""
+    spec: key -> ArraySpec with the host batch first, including the reserved keys. keys=None takes
+    all features, parsed or set by ops, that fit a batch: with a fixed shape, and not bytes. nested:
+    batches and spec are nested dicts, with keys split at slashes; arguments still use flat keys.
+    seeded: `_seed` is one of the reserved keys."""
 
     def __init__(
         self,
@@ -39,19 +51,30 @@ class Decoder:
     ) -> None:
         self._ops = listed(ops)
         self.num_ops = len(self._ops)  # and of seeds per record
-        pads = {key: pad if isinstance(pad, PadTo) else PadTo(pad) for key, pad in (pad_to or {}).items()}
+        pads = {
+            key: pad if isinstance(pad, PadTo) else PadTo(pad)
+            for key, pad in (pad_to or {}).items()
+        }
         plan = planned(padded_specs(feature_specs(layout), pads), self._ops)
         if isinstance(keys, str):
-            raise OptionError(f"keys={keys!r} is a string; it must be a list of keys. Give [{keys!r}].")
-        fitting = [key for key, spec in plan.specs.items() if spec.fits_a_batch and not key.startswith("_")]
+            raise OptionError(
+                f"keys={keys!r} is a string; it must be a list of keys. Give [{keys!r}]."
+            )
+        fitting = [
+            key for key, spec in plan.specs.items() if spec.fits_a_batch and not key.startswith("_")
+        ]
         taken = sorted(fitting) if keys is None else _checked(tuple(keys), plan)
         if keys is None and not fitting:
             log.warning(
-                "no feature fits a batch, so it contains only %s. Features that are bytes, have no fixed length or "
-                "start with _: %s. Add an op that makes arrays of a fixed shape, or give their length in pad_to.",
+                "no feature fits a batch, so it contains only %s. Features that are bytes, have no "
+                "fixed length or start with _: %s. Add an op that makes arrays of a fixed shape, "
+                "or give their length in pad_to.",
                 ", ".join(RESERVED), ", ".join(sorted(plan.specs)),
             )  # fmt: skip
-        self._planned, self._decoder = (layout, plan, pads), RowDecoder(layout, plan, pads, taken, {})
+        self._planned, self._decoder = (
+            (layout, plan, pads),
+            RowDecoder(layout, plan, pads, taken, {}),
+        )
         self._rows = _row_specs(plan.specs, taken, pad_values or {})
         self._nest, self._host_batch = nested_tree if nested else dict[str, Any], host_batch
         self.spec = self._batches_of(self._rows | RESERVED | (SEED if seeded else {}))
@@ -62,7 +85,8 @@ class Decoder:
         return self._decoder.stored
 
     def renumbered(self, by: Mapping[str, Renumbering]) -> "Decoder":
-        """The same, with other numbers in these stored features. Where that hides categories, rows have `_unseen`."""
+        """The same, with other numbers in these stored features. Where that hides categories, rows
+        have `_unseen`."""
         other = copy(self)
         other._decoder = RowDecoder(*self._planned, self._decoder.keys, by)
         if any(each.hides for each in by.values()):
@@ -70,16 +94,23 @@ class Decoder:
         return other
 
     def _batches_of(self, rows: Mapping[str, ArraySpec]) -> dict[str, Any]:
-        return self._nest({key: replace(row, shape=(self._host_batch, *row.shape)) for key, row in rows.items()})
+        return self._nest(
+            {key: replace(row, shape=(self._host_batch, *row.shape)) for key, row in rows.items()}
+        )
 
     def __call__(
-        self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray, until: float = math.inf
+        self,
+        payloads: Sequence[bytes],
+        seeds: np.ndarray,
+        index: np.ndarray,
+        until: float = math.inf,
     ) -> dict[str, Any]:
-        """The features of rows: per key, an array [rows, ...], otherwise with the spec's shape and dtype.
+        """The features of rows: per key, an array [rows, ...], otherwise with the spec's shape and
+        dtype.
 
-        payloads: of the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [rows], -1 for padding rows, which
-        contain only pad values and do not pass through ops. until: see RowDecoder.decode, which also says what this
-        raises."""
+        payloads: of the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [rows], -1 for
+        padding rows, which contain only pad values and do not pass through ops. until: see
+        RowDecoder.decode, which also says what this raises."""
         rows = self._decoder.decode(payloads, seeds, until)
         return self._nest(rows if len(payloads) == len(index) else self._padded(rows, index >= 0))
 
@@ -101,24 +132,29 @@ def _checked(keys: tuple[str, ...], plan: Plan) -> list[str]:
     for key in keys:
         if key in plan.dropped:
             raise OptionError(
-                f"keys has {key!r}, which {plan.dropped[key]!r} dropped. Leave it out of keys, or keep it in the ops."
+                f"keys has {key!r}, which {plan.dropped[key]!r} dropped. Leave it out of keys, or "
+                "keep it in the ops."
             )
         if key not in specs:
             raise OptionError(f"keys has {key!r}, which is neither in the records nor set by an op."
                               f"{did_you_mean(key, specs)}")  # fmt: skip
         if key.startswith("_"):
-            raise OptionError(f"keys has {key!r}: names that start with _ are reserved. Rename it in an op.")
+            raise OptionError(
+                f"keys has {key!r}: names that start with _ are reserved. Rename it in an op."
+            )
         if not specs[key].fits_a_batch:
             number = specs[key].dtype != BYTES
             raise SchemaError(
-                f"{key!r} {'has no fixed length' if number else 'is bytes'}, which devices do not support. "
-                f"{'Give its length in pad_to, add' if number else 'Add'} an op that gives it a fixed shape "
-                "(such as DecodeJpeg for an image), or leave it out of keys."
+                f"{key!r} {'has no fixed length' if number else 'is bytes'}, which devices do not "
+                f"support. {'Give its length in pad_to, add' if number else 'Add'} an op that "
+                "gives it a fixed shape (such as DecodeJpeg for an image), or leave it out of keys."
             )
     return sorted(set(keys))
 
 
-def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float]) -> dict[str, ArraySpec]:
+def _row_specs(
+    specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float]
+) -> dict[str, ArraySpec]:
     """One row of each key as delivered: 64 bits become 32, with its pad value."""
     rows = {}
     for key in keys:
@@ -126,9 +162,13 @@ def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float
         rows[key] = ArraySpec(specs[key].shape, dtype, pad_values.get(key, specs[key].pad))
     for key, pad in pad_values.items():
         if key not in rows:
-            raise OptionError(f"pad_values has {key!r}, which is not in the batch.{did_you_mean(key, rows)}")
+            raise OptionError(
+                f"pad_values has {key!r}, which is not in the batch.{did_you_mean(key, rows)}"
+            )
         if not holds(rows[key].dtype, pad):
-            raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold.")
+            raise OptionError(
+                f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold."
+            )
     return rows
 
 
@@ -141,7 +181,8 @@ def nested_tree(flat: Mapping[str, Any]) -> dict[str, Any]:
         for depth in range(1, len(folders)):
             if (folder := "/".join(folders[:depth])) in flat:
                 raise OptionError(
-                    f"a nested batch cannot have both {folder!r}, a value, and {key!r} inside it. Leave one out of "
-                    f"keys, or set the value under another name in an op (into='{folder}/value')."
+                    f"a nested batch cannot have both {folder!r}, a value, and {key!r} inside it. "
+                    "Leave one out of keys, or set the value under another name in an op "
+                    f"(into='{folder}/value')."
                 )
     return tree_of((key.split("/"), value) for key, value in flat.items())

@@ -1,8 +1,9 @@
 """Parses a batch of tf.train.Examples into columns, one per feature, without TensorFlow.
 
-Records of one writer have the same keys in the same order, so a batch is parsed field by field: each step of NumPy
-handles one field of all records. The order of keys comes from a record and is checked in every one. Records that
-differ, and all that are damaged, are decoded one by one, which finds the reason. Nothing is taken on trust.
+Records of one writer have the same keys in the same order, so a batch is parsed field by field:
+each step of NumPy handles one field of all records. The order of keys comes from a record and is
+checked in every one. Records that differ, and all that are damaged, are decoded one by one, which
+finds the reason. Nothing is taken on trust.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/"""
 
@@ -19,7 +20,9 @@ from pipeline.spec import DTYPES, feature_values, objects
 
 _PADDING = bytes(512)  # behind the last record: a step may look beyond its end
 _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
-_MOST_STEPS = 1 << 20  # entries of a record times records: a record of a million keys would cost the batch gigabytes
+_MOST_STEPS = (
+    1 << 20
+)  # entries of a record times records: a record of a million keys would cost the batch gigabytes
 _LONGEST_KEY = 256  # bytes
 _TOO_LONG = 1 << 40  # in place of a length of over five bytes
 
@@ -32,11 +35,13 @@ class _Ranges(NamedTuple):
 
 
 class _Order:
-    """The entries of the feature map in their order, and how they begin up to the values, in words of eight bytes.
+    """The entries of the feature map in their order, and how they begin up to the values, in words
+    of eight bytes.
 
-    heads: what follows the length of an entry. tags: of the list, 0 for a feature that is not wanted. An entry whose
-    lengths take one byte each begins with `known + length * moving`, where length is that of the entry: each of the
-    others is smaller by what lies between. sizes: int64 [entries], of these beginnings."""
+    heads: what follows the length of an entry. tags: of the list, 0 for a feature that is not
+    wanted. An entry whose lengths take one byte each begins with `known + length * moving`, where
+    length is that of the entry: each of the others is smaller by what lies between. sizes: int64
+    [entries], of these beginnings."""
 
     def __init__(self, keys: Sequence[bytes], features: Mapping[bytes, Feature]) -> None:
         self.keys = keys
@@ -46,14 +51,18 @@ class _Order:
         beginnings = [b"\x0a\0" + head + tail for head, tail in zip(self.heads, tails, strict=True)]
         self.sizes = np.array([len(begins) for begins in beginnings], np.int64)
         self.width = -(-int(self.sizes.max(initial=0)) // 8)
-        known, less, moving, mask = (np.zeros((len(keys), 8 * self.width), np.uint8) for _ in range(4))
+        known, less, moving, mask = (
+            np.zeros((len(keys), 8 * self.width), np.uint8) for _ in range(4)
+        )
         for row, (begins, tail) in enumerate(zip(beginnings, tails, strict=True)):
             known[row, : len(begins)] = [*begins]
             mask[row, : len(begins)] = 0xFF
             lengths = np.array([1, *(len(begins) - at for at in (5, 3, 1) if at <= len(tail))])
             moving[row, lengths], less[row, lengths] = 1, lengths - 1
         self.moving, self.mask = moving.view("<u8"), mask.view("<u8")
-        self.known = known.view("<u8") - less.view("<u8")  # no byte is borrowed from unless a length is too small
+        self.known = known.view("<u8") - less.view(
+            "<u8"
+        )  # no byte is borrowed from unless a length is too small
 
 
 class ExampleParser:
@@ -62,14 +71,18 @@ class ExampleParser:
     def __init__(self, features: Mapping[str, Feature]) -> None:
         self._features = {key.encode(): feature for key, feature in features.items()}
         # Lists of bytes have no packed form.
-        self._orders = _MOST_ORDERS * all(each.dtype != "bytes" or each.shape == () for each in features.values())
+        self._orders = _MOST_ORDERS * all(
+            each.dtype != "bytes" or each.shape == () for each in features.values()
+        )
         self._order = _Order((), {})  # of the last batch
 
     def __call__(self, payloads: Sequence[bytes]) -> Columns:
-        """key -> [n, *shape] of integers, float32 or object (bytes), or Ragged; 0, b"" or no values if absent.
+        """key -> [n, *shape] of integers, float32 or object (bytes), or Ragged; 0, b"" or no values
+        if absent.
 
-        Integers are int32 where those of a batch need no more than 28 bits, else int64.
-        Raises SchemaError for a record that is not an Example or does not have the features, without naming it."""
+        Integers are int32 where those of a batch need no more than 28 bits, else int64. Raises
+        SchemaError for a record that is not an Example or does not have the features, without
+        naming it."""
         parts, rest = list[tuple[np.ndarray, Columns]](), np.arange(len(payloads))
         for _ in range(self._orders):
             alike, columns = self._in_step([payloads[row] for row in rest.tolist()])
@@ -78,11 +91,14 @@ class ExampleParser:
             parts.append((rest[alike], columns))
             rest = rest[~alike]
         if len(rest) or not parts:
-            parts.append((rest, self._one_by_one([payloads[row] for row in rest.tolist()], self._features)))
+            parts.append(
+                (rest, self._one_by_one([payloads[row] for row in rest.tolist()], self._features))
+            )
         return parts[0][1] if len(parts) == 1 else merged(parts)
 
     def _in_step(self, payloads: Sequence[bytes]) -> tuple[np.ndarray, Columns]:
-        """Which records have the order of keys of the batch before, or that of the first record, and their columns.
+        """Which records have the order of keys of the batch before, or that of the first record,
+        and their columns.
 
         No columns if there is none, or any value among them is not as it should be."""
         if not payloads:
@@ -96,7 +112,9 @@ class ExampleParser:
             self._order = order = self._order_of(payloads[0], len(payloads))
             alike, ranges = _walk(data, ends - sizes, ends, order)
         if not alike.all():
-            ranges = {key: _Ranges(begins[alike], sizes[alike]) for key, (begins, sizes) in ranges.items()}
+            ranges = {
+                key: _Ranges(begins[alike], sizes[alike]) for key, (begins, sizes) in ranges.items()
+            }
         if not alike.any():
             return alike, {}
         there = {key: feature for key, feature in self._features.items() if key in ranges}
@@ -106,10 +124,12 @@ class ExampleParser:
         return alike, columns
 
     def _order_of(self, payload: bytes, count: int) -> _Order:
-        """In the order of this record; empty if it is not an Example, or cannot be parsed in step with `count` records
-        at a bearable cost."""
+        """In the order of this record; empty if it is not an Example, or cannot be parsed in step
+        with `count` records at a bearable cost."""
         keys = example_keys(payload) or ()
-        bearable = len(keys) * count <= _MOST_STEPS and max(map(len, keys), default=0) <= _LONGEST_KEY
+        bearable = (
+            len(keys) * count <= _MOST_STEPS and max(map(len, keys), default=0) <= _LONGEST_KEY
+        )
         return _Order(keys if bearable else (), self._features)
 
     def _one_by_one(self, payloads: Sequence[bytes], keys: Collection[bytes]) -> Columns:
@@ -117,14 +137,17 @@ class ExampleParser:
         columns = Columns()
         for key in keys:
             feature, name = self._features[key], key.decode()
-            columns[name] = _stacked([feature_values(name, feature, record.get(name)) for record in found], feature)
+            columns[name] = _stacked(
+                [feature_values(name, feature, record.get(name)) for record in found], feature
+            )
         return columns
 
 
 def _walk(
     data: np.ndarray, begins: np.ndarray, ends: np.ndarray, order: _Order
 ) -> tuple[np.ndarray, dict[bytes, _Ranges]]:
-    """Which of the records in data[begin:end] have this order, and where the values of the wanted features are."""
+    """Which of the records in data[begin:end] have this order, and where the values of the wanted
+    features are."""
     size, at = _lengths(data, begins + 1)
     alike: Any = (at + size == ends) & (data[begins] == 0x0A) & (len(order.keys) > 0)
     if not alike.any():
@@ -154,18 +177,27 @@ def _walk(
     return alike, ranges
 
 
-def _begin_as(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, order: _Order) -> np.ndarray:
-    """bool [entries, n]: whether the entries at `starts`, of these lengths, begin as in the order."""
+def _begin_as(
+    data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, order: _Order
+) -> np.ndarray:
+    """bool [entries, n]: whether the entries at `starts`, of these lengths, begin as in the
+    order."""
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     fits: Any = lengths >= order.sizes[:, None] - 2
     for word in range(order.width):
         found = words[np.minimum(starts + 8 * word, len(words) - 1)] & order.mask[:, word, None]
-        fits &= found == order.known[:, word, None] + lengths.view(np.uint64) * order.moving[:, word, None]
+        fits &= (
+            found
+            == order.known[:, word, None] + lengths.view(np.uint64) * order.moving[:, word, None]
+        )
     return fits
 
 
-def _long_entry(data: np.ndarray, at: np.ndarray, head: bytes, tag: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whether entries at `at` have this head and tag, where their values begin, and their size. Of any lengths."""
+def _long_entry(
+    data: np.ndarray, at: np.ndarray, head: bytes, tag: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Whether entries at `at` have this head and tag, where their values begin, and their size. Of
+    any lengths."""
     fits = data.take(at, mode="clip") == 0x0A
     size, at = _lengths(data, at + 1)
     stop = at + size
@@ -197,18 +229,27 @@ def _lengths(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return number, at + 1
 
 
-def _columns(data: np.ndarray, features: Mapping[bytes, Feature], ranges: Mapping[bytes, _Ranges]) -> Columns:
-    """None at all if a list does not have the number of values that it should have, or is not whole."""
+def _columns(
+    data: np.ndarray, features: Mapping[bytes, Feature], ranges: Mapping[bytes, _Ranges]
+) -> Columns:
+    """None at all if a list does not have the number of values that it should have, or is not
+    whole."""
     columns, whole = Columns(), data.data
     for keys in _together(features):
         feature = features[keys[0]]
-        begins, sizes = (np.concatenate(each) for each in zip(*(ranges[key] for key in keys), strict=True))
+        begins, sizes = (
+            np.concatenate(each) for each in zip(*(ranges[key] for key in keys), strict=True)
+        )
         if feature.dtype == "bytes":
             spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
             values, counts = objects([bytes(whole[begin:end]) for begin, end in spans]), np.ones(1)
         else:
-            values, counts = (floats if feature.dtype == "float32" else integers)(data, begins, sizes)
-        if counts is None or (feature.num_values is not None and (counts != feature.num_values).any()):
+            values, counts = (floats if feature.dtype == "float32" else integers)(
+                data, begins, sizes
+            )
+        if counts is None or (
+            feature.num_values is not None and (counts != feature.num_values).any()
+        ):
             return {}
         if feature.num_values is None:
             columns[keys[0].decode()] = Ragged(values, counts)
@@ -220,7 +261,8 @@ def _columns(data: np.ndarray, features: Mapping[bytes, Feature], ranges: Mappin
 
 
 def _together(features: Mapping[bytes, Feature]) -> Sequence[Sequence[bytes]]:
-    """The keys of features whose values are found in one step: all single ones of a kind, and each list."""
+    """The keys of features whose values are found in one step: all single ones of a kind, and each
+    list."""
     groups = dict[Any, list[bytes]]()
     for key, feature in features.items():
         groups.setdefault(feature.dtype if feature.shape == () else key, []).append(key)
@@ -231,5 +273,7 @@ def _stacked(rows: Sequence[np.ndarray], feature: Feature) -> Column:
     shape: Any = feature.shape
     empty = np.empty(0, DTYPES[feature.dtype])
     if feature.num_values is None:
-        return Ragged(np.concatenate([empty, *rows]), np.fromiter(map(len, rows), np.int64, len(rows)))
+        return Ragged(
+            np.concatenate([empty, *rows]), np.fromiter(map(len, rows), np.int64, len(rows))
+        )
     return np.stack(rows) if rows else empty.reshape(0, *shape)

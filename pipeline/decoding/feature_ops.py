@@ -19,7 +19,9 @@ class _Choice:
 
     def __post_init__(self) -> None:
         if isinstance(self.keys, str):
-            raise OptionError(f"{type(self).__name__}({self.keys!r}): keys must be a list. Give [{self.keys!r}].")
+            raise OptionError(
+                f"{type(self).__name__}({self.keys!r}): keys must be a list. Give [{self.keys!r}]."
+            )
         object.__setattr__(self, "keys", tuple(self.keys))
 
     @property
@@ -69,7 +71,9 @@ class Rename:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(dict(self.names).items()))  # hashable, as ops are
         if len(set(dict(self.names).values())) < len(dict(self.names)):
-            raise OptionError(f"{self!r}: two features get the same name. Choose another for one of them.")
+            raise OptionError(
+                f"{self!r}: two features get the same name. Choose another for one of them."
+            )
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -80,8 +84,10 @@ class Rename:
         """See Op."""
         renamed = {new: spec_of(self, old, specs) for old, new in dict(self.names).items()}
         if taken := sorted(renamed.keys() & (specs.keys() - set(self.reads))):
-            raise OptionError(f"{self!r}: a feature {taken[0]!r} already exists. Drop([{taken[0]!r}]) before it, or "
-                              "choose another name.")  # fmt: skip
+            raise OptionError(
+                f"{self!r}: a feature {taken[0]!r} already exists. Drop([{taken[0]!r}]) before "
+                "it, or choose another name."
+            )
         return renamed
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
@@ -94,10 +100,11 @@ class Rename:
 
 @dataclass(frozen=True)
 class Cast(OneFeatureOp):
-    """Changes the dtype of the numeric feature `key`: "float32", "int32", "uint8", "bool" and so on, or a NumPy dtype.
+    """Changes the dtype of the numeric feature `key`: "float32", "int32", "uint8", "bool" and so
+    on, or a NumPy dtype.
 
-    Floats are rounded to the nearest integer, ties to even. A value out of range is an error that names the record:
-    nothing wraps around. In a batch, 64 bits become 32."""
+    Floats are rounded to the nearest integer, ties to even. A value out of range is an error that
+    names the record: nothing wraps around. In a batch, 64 bits become 32."""
 
     key: str
     dtype: Any
@@ -108,18 +115,24 @@ class Cast(OneFeatureOp):
         except TypeError:
             dtype = BYTES
         if dtype not in NUMBERS:
-            raise OptionError(f"{self!r}: dtype must be one of {', '.join(each.name for each in NUMBERS)}.")
+            raise OptionError(
+                f"{self!r}: dtype must be one of {', '.join(each.name for each in NUMBERS)}."
+            )
         object.__setattr__(self, "dtype", dtype.name)
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
         spec, dtype = spec_of(self, self.key, specs), np.dtype(self.dtype)
         if spec.dtype == BYTES:
-            raise SchemaError(f"{self!r}: {self.key!r} is bytes; it must be numeric. Decode it in an earlier op.")
+            raise SchemaError(
+                f"{self!r}: {self.key!r} is bytes; it must be numeric. Decode it in an earlier op."
+            )
         for value in (spec.pad, spec.missing):
             if value is not None and not holds(dtype, value):
-                raise SchemaError(f"{self!r}: {self.key!r} has {value} for absent values, which {self.dtype} cannot "
-                                  "hold. Choose another value in pad_to, or a wider dtype.")  # fmt: skip
+                raise SchemaError(
+                    f"{self!r}: {self.key!r} has {value} for absent values, which {self.dtype} "
+                    "cannot hold. Choose another value in pad_to, or a wider dtype."
+                )
         return {self.key: replace(spec, dtype=dtype)}
 
     def __call__(self, features: Features, rng: Rng) -> Features:
@@ -137,7 +150,7 @@ class Cast(OneFeatureOp):
                 fits = (cast.astype(value.dtype) == value) & ((cast < 0) == (value < 0))
         if not np.all(fits):
             raise SchemaError(
-                f"{self.key!r} has a value that {self.dtype} cannot hold, in {self!r}. Its minimum and maximum are "
-                f"{value.min()} and {value.max()}."
+                f"{self.key!r} has a value that {self.dtype} cannot hold, in {self!r}. Its minimum "
+                f"and maximum are {value.min()} and {value.max()}."
             )
         return {self.key: cast}

@@ -1,8 +1,8 @@
-"""Ops that decode images of one known size, and the decoding of encoded images: format and size from the content, the
-pixels of a window.
+"""Ops that decode images of one known size, and the decoding of encoded images: format and size
+from the content, the pixels of a window.
 
-JPEGs are decoded by libjpeg-turbo, everything else by Pillow. EXIF is ignored, including its rotation, as in other
-readers. Transparent pixels keep their colour."""
+JPEGs are decoded by libjpeg-turbo, everything else by Pillow. EXIF is ignored, including its
+rotation, as in other readers. Transparent pixels keep their colour."""
 
 import contextlib
 import io
@@ -27,14 +27,21 @@ Kind = Literal["JPEG", "PNG", "WebP"]
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _SHOWN = 12
-_READERS: Mapping[Kind, type[ImageFile]] = {"JPEG": JpegImageFile, "PNG": PngImageFile, "WebP": WebPImageFile}
+_READERS: Mapping[Kind, type[ImageFile]] = {
+    "JPEG": JpegImageFile,
+    "PNG": PngImageFile,
+    "WebP": WebPImageFile,
+}
 
 
 def pixels_spec(op: Op, key: str, specs: Specs, shape: tuple[int, int, int]) -> ArraySpec:
-    """uint8 with this shape, which `op` decodes from `key`. SchemaError unless `key` is one bytes value."""
+    """uint8 with this shape, which `op` decodes from `key`. SchemaError unless `key` is one bytes
+    value."""
     spec = spec_of(op, key, specs)
     if spec.dtype != BYTES or spec.shape != ():
-        raise SchemaError(f"{op!r}: {key!r} is {spec.dtype} {spec.shape}; it must be one bytes value.")
+        raise SchemaError(
+            f"{op!r}: {key!r} is {spec.dtype} {spec.shape}; it must be one bytes value."
+        )
     return ArraySpec(shape, np.dtype(np.uint8))
 
 
@@ -46,17 +53,20 @@ def decoded_window(
     key: str,
     min_size: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and width of the image.
+    """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and
+    width of the image.
 
-    min_size: a JPEG is decoded at a half, a quarter or an eighth of its size if the window then still has this size, so
-    rounding the window to whole pixels moves it by half of one.
-    SchemaError, with `key` and the remedy, for other data, for more than max_pixels pixels, and for a damaged image."""
+    min_size: a JPEG is decoded at a half, a quarter or an eighth of its size if the window then
+    still has this size, so rounding the window to whole pixels moves it by half of one.
+    SchemaError, with `key` and the remedy, for other data, for more than max_pixels pixels, and for
+    a damaged image."""
     header = jpeg_header(encoded) if encoded.startswith(_JPEG) else None
     height, width = size = header.size if header else _png_or_webp_size(encoded, key)
     if height * width > max_pixels:  # before anything is decoded
         raise SchemaError(
-            f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger max_pixels, or convert the "
-            f"data again with --max-side. Its height and width are {height} and {width}."
+            f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger "
+            "max_pixels, or convert the data again with --max-side. Its height and width are "
+            f"{height} and {width}."
         )
     y, x, h, w = window(height, width)
     if header:
@@ -66,12 +76,15 @@ def decoded_window(
         if pixels.shape[0] != height:
             y, x, h, w = (round(place / scale_denom) for place in (y, x, h, w))
     else:
-        pixels = pillow_pixels(encoded, "PNG" if encoded.startswith(_PNG) else "WebP", size, channels)
+        pixels = pillow_pixels(
+            encoded, "PNG" if encoded.startswith(_PNG) else "WebP", size, channels
+        )
     return pixels[y : y + h, x : x + w]
 
 
 class JpegHeader(NamedTuple):
-    """size: height and width. plain: whether libjpeg-turbo decodes it to RGB and grey; Pillow decodes the others."""
+    """size: height and width. plain: whether libjpeg-turbo decodes it to RGB and grey; Pillow
+    decodes the others."""
 
     size: tuple[int, int]
     plain: bool
@@ -88,14 +101,18 @@ def jpeg_header(encoded: bytes) -> JpegHeader:
     return JpegHeader((height, width), plain=colours not in ("CMYK", "YCCK"))
 
 
-def jpeg_pixels(encoded: bytes, header: JpegHeader, channels: int, scale_denom: int = 1) -> np.ndarray:
+def jpeg_pixels(
+    encoded: bytes, header: JpegHeader, channels: int, scale_denom: int = 1
+) -> np.ndarray:
     """uint8 [*size, channels], with the exact DCT. SchemaError for a damaged image.
 
     scale_denom: 2, 4 or 8 divide the size, rounded up, except where Pillow decodes."""
     if header.plain:
         height, width = (-(-side // scale_denom) for side in header.size)
         colours = "GRAY" if channels == 1 else "RGB"
-        with contextlib.suppress(ValueError):  # of damage, and of what libjpeg only warns of: Pillow tells them apart
+        with contextlib.suppress(
+            ValueError
+        ):  # of damage, and of what libjpeg only warns of: Pillow tells them apart
             return simplejpeg.decode_jpeg(encoded, colours, min_height=height, min_width=width)
     return pillow_pixels(encoded, "JPEG", header.size, channels)
 
@@ -109,7 +126,8 @@ def png_size(encoded: bytes) -> tuple[int, int] | None:
 
 
 def pillow_pixels(encoded: bytes, kind: Kind, size: tuple[int, int], channels: int) -> np.ndarray:
-    """uint8 [*size, channels]. SchemaError for a damaged image, which includes one of another size."""
+    """uint8 [*size, channels]. SchemaError for a damaged image, which includes one of another
+    size."""
     image = _opened(encoded, kind, size)
     image.info.pop("transparency", None)  # Pillow would warn that RGB has none
     if image.mode.startswith("I"):  # 16 bits of grey
@@ -121,22 +139,28 @@ def pillow_pixels(encoded: bytes, kind: Kind, size: tuple[int, int], channels: i
 def _opened(encoded: bytes, kind: Kind, size: tuple[int, int] | None = None) -> ImageFile:
     """The image, with its pixels if its size is stated. SchemaError if it is damaged."""
     try:
-        image = _READERS[kind](io.BytesIO(encoded))  # Image.open would warn of many pixels, which max_pixels allows
+        image = _READERS[kind](
+            io.BytesIO(encoded)
+        )  # Image.open would warn of many pixels, which max_pixels allows
         if size:
             if image.size[::-1] != size:
                 raise ValueError(f"it has two sizes, {size} and {image.size[::-1]}")
             image.load()
-            _READERS[kind](io.BytesIO(encoded)).verify()  # loading a PNG does not check the checksums of its pixels
+            _READERS[kind](
+                io.BytesIO(encoded)
+            ).verify()  # loading a PNG does not check the checksums of its pixels
     except (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error) as e:
         raise _damaged(kind, e) from e
     return image
 
 
 def _damaged(kind: Kind, error: Exception) -> SchemaError:
-    other = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP." * (kind == "JPEG")
+    other = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP." * (
+        kind == "JPEG"
+    )
     return SchemaError(
-        f"the {kind} image is damaged or truncated. Replace it and convert the data again, or leave such records out "
-        f"with on_error.{other} The decoder reports: {str(error)[:200]}"
+        f"the {kind} image is damaged or truncated. Replace it and convert the data again, or "
+        f"leave such records out with on_error.{other} The decoder reports: {str(error)[:200]}"
     )
 
 
@@ -151,9 +175,9 @@ def _png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
         return size
     begins = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in encoded[:_SHOWN])
     raise SchemaError(
-        f"{key!r} is {'an animated WebP' if animated else 'no intact image'}; it must be a JPEG, a PNG or a still "
-        "WebP. Save it as one of these and convert the data again, or leave such records out with on_error. It has "
-        f"{len(encoded)} bytes and starts with '{begins}'."
+        f"{key!r} is {'an animated WebP' if animated else 'no intact image'}; it must be a JPEG, a "
+        "PNG or a still WebP. Save it as one of these and convert the data again, or leave such "
+        f"records out with on_error. It has {len(encoded)} bytes and starts with '{begins}'."
     )
 
 
@@ -165,7 +189,10 @@ class _Decode(ImageOp):
 
     def __post_init__(self) -> None:
         if len(self.shape) != 3 or self.shape[2] not in (1, 3) or min(self.shape) < 1:
-            raise OptionError(f"{self!r}: shape must be (height, width, 1) for grey or (height, width, 3) for RGB.")
+            raise OptionError(
+                f"{self!r}: shape must be (height, width, 1) for grey or (height, width, 3) for "
+                "RGB."
+            )
 
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, self.key, specs, self.shape)
@@ -176,16 +203,18 @@ class _Decode(ImageOp):
         if size != (height, width):
             found = f" Its height and width are {size[0]} and {size[1]}." if size else ""
             raise SchemaError(
-                f"{self.key!r} is {what} of a size other than the {height} x {width} of {self!r}. DecodeResize, "
-                f"DecodeCentralCrop and DecodeRandomResizedCrop take images of any size.{found}"
+                f"{self.key!r} is {what} of a size other than the {height} x {width} of {self!r}. "
+                "DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take images of any "
+                f"size.{found}"
             )
 
 
 class DecodeJpeg(_Decode):
-    """Decodes a JPEG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey) or 3 (RGB).
+    """Decodes a JPEG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey)
+    or 3 (RGB).
 
-    An image of another size is an error that names both sizes and is not decoded, so a small file that claims to be
-    huge costs nothing. Uses the exact DCT."""
+    An image of another size is an error that names both sizes and is not decoded, so a small file
+    that claims to be huge costs nothing. Uses the exact DCT."""
 
     def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
         header = jpeg_header(value)
@@ -194,10 +223,11 @@ class DecodeJpeg(_Decode):
 
 
 class DecodePng(_Decode):
-    """Decodes a PNG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey) or 3 (RGB). Exact.
+    """Decodes a PNG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey) or
+    3 (RGB). Exact.
 
-    An image of another size, or that is not a PNG, is an error that names both sizes and is not decoded, so a small
-    file that claims to be huge costs nothing."""
+    An image of another size, or that is not a PNG, is an error that names both sizes and is not
+    decoded, so a small file that claims to be huge costs nothing."""
 
     def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
         self._check_size(png_size(value), "not a PNG, or a PNG")

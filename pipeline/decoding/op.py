@@ -1,13 +1,16 @@
 """The protocol of preprocessing ops, ours and users': features of one example in, features out.
 
-Ops are NumPy, one record at a time. An op has no random state: what it draws depends on a hash of (dataset seed,
-epoch, record id, position in the list), so a record is preprocessed identically on any number of hosts and after any
-resume. ImageOp is the base of ops that turn one feature into one image.
+Ops are NumPy, one record at a time. An op has no random state: what it draws depends on a hash of
+(dataset seed, epoch, record id, position in the list), so a record is preprocessed identically on
+any number of hosts and after any resume. ImageOp is the base of ops that turn one feature into one
+image.
 
-Random numbers for ops: a stream per record and op, the same on every machine and for every version of NumPy.
+Random numbers for ops: a stream per record and op, the same on every machine and for every version
+of NumPy.
 
-The generator is Philox4x32-10 (Salmon et al. 2011) with the seed of a record and op as its key and a counter from 0.
-One round of NumPy costs as much for a batch as for a record, so the records of a batch share what is computed."""
+The generator is Philox4x32-10 (Salmon et al. 2011) with the seed of a record and op as its key and
+a counter from 0. One round of NumPy costs as much for a batch as for a record, so the records of a
+batch share what is computed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -29,7 +32,8 @@ Specs = Mapping[str, ArraySpec]
 class Rng:
     """The random numbers of one record for one op. Each call continues the stream.
 
-    key: two int32, uniform over all bits, the seed of the stream; for an op that needs no more than these."""
+    key: two int32, uniform over all bits, the seed of the stream; for an op that needs no more than
+    these."""
 
     def __init__(self, batch: "_Batch", row: int) -> None:
         self._batch, self._row, self._next = batch, row, 0
@@ -47,13 +51,17 @@ class Rng:
     def uniform(self, low: float = 0.0, high: float = 1.0, size: int | None = None) -> Any:
         """A float from [low, high), or float64 [size]: 53 random bits each."""
         words = self.bits(2 * (1 if size is None else size)).astype(np.uint64)
-        unit = ((words[::2] >> np.uint64(5)) * 67108864.0 + (words[1::2] >> np.uint64(6))) * 2.0**-53
+        unit = (
+            (words[::2] >> np.uint64(5)) * 67108864.0 + (words[1::2] >> np.uint64(6))
+        ) * 2.0**-53
         found = low + unit * (high - low)
         return float(found[0]) if size is None else found
 
     def integers(self, low: int, high: int, size: int | None = None) -> Any:
         """An int from [low, high), or int64 [size]. high - low: at most 2^32."""
-        found = low + np.floor(self.uniform(0, 1, 1 if size is None else size) * (high - low)).astype(np.int64)
+        found = low + np.floor(
+            self.uniform(0, 1, 1 if size is None else size) * (high - low)
+        ).astype(np.int64)
         return int(found[0]) if size is None else found
 
 
@@ -106,13 +114,16 @@ class Op(Protocol):
         ...
 
     def output_spec(self, specs: Specs) -> Specs:
-        """The features that the op sets, of one example. Raises OptionError or SchemaError if `specs` do not fit."""
+        """The features that the op sets, of one example. Raises OptionError or SchemaError if
+        `specs` do not fit."""
         ...
 
     def __call__(self, features: Features, rng: Rng) -> Features:
-        """Returns the features that the op sets: arrays of the shapes and dtypes that output_spec states.
+        """Returns the features that the op sets: arrays of the shapes and dtypes that output_spec
+        states.
 
-        features: of one record; do not write into them. A SchemaError raised here names the record."""
+        features: of one record; do not write into them. A SchemaError raised here names the
+        record."""
         ...
 
 
@@ -126,10 +137,13 @@ class DropsFeatures(Op, Protocol):
 
 
 def spec_of(op: Op, key: str, specs: Specs) -> ArraySpec:
-    """The spec of a feature that an op reads. Raises OptionError, with the nearest name, if there is none."""
+    """The spec of a feature that an op reads. Raises OptionError, with the nearest name, if there
+    is none."""
     if key not in specs:
-        raise OptionError(f"{op!r} reads {key!r}, which is neither in the records nor set by an earlier op."
-                          f"{did_you_mean(key, specs)}")  # fmt: skip
+        raise OptionError(
+            f"{op!r} reads {key!r}, which is neither in the records nor set by an earlier op."
+            f"{did_you_mean(key, specs)}"
+        )
     return specs[key]
 
 
@@ -147,7 +161,8 @@ class OneFeatureOp:
 class ImageOp(OneFeatureOp):
     """Reads `key` and sets one image: `into`, or `key` if the op has no such field.
 
-    A subclass computes the image from the feature's value; by default, the image has the spec of the one it reads."""
+    A subclass computes the image from the feature's value; by default, the image has the spec of
+    the one it reads."""
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
@@ -168,7 +183,8 @@ class ImageOp(OneFeatureOp):
 
 
 def image_spec(op: Op, key: str, specs: Specs, *, only_uint8: bool = False) -> ArraySpec:
-    """The spec of the decoded image that `op` reads. SchemaError, with the op that would help, for anything else."""
+    """The spec of the decoded image that `op` reads. SchemaError, with the op that would help, for
+    anything else."""
     spec = spec_of(op, key, specs)
     if len(spec.shape) == 3 and spec.fits_a_batch and (spec.dtype == "u1" or not only_uint8):
         return spec
@@ -176,12 +192,16 @@ def image_spec(op: Op, key: str, specs: Specs, *, only_uint8: bool = False) -> A
     if spec.dtype == BYTES:
         found = "bytes"
         remedy = (
-            " Decode it first: DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take images of any size, "
-            "DecodeJpeg and DecodePng images of a fixed size."
+            " Decode it first: DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take "
+            "images of any size, DecodeJpeg and DecodePng images of a fixed size."
         )
     else:
         found = f"{spec.dtype} {spec.shape}"
-        remedy = f" A grey image has one channel: {(*spec.shape, 1)}." if len(spec.shape) == 2 else ""
+        remedy = (
+            f" A grey image has one channel: {(*spec.shape, 1)}." if len(spec.shape) == 2 else ""
+        )
         if len(spec.shape) == 3:
             remedy = " Put this op before the one that changes its dtype."
-    raise SchemaError(f"{op!r}: {key!r} is {found}; it must be {wanted} (height, width, channels).{remedy}")
+    raise SchemaError(
+        f"{op!r}: {key!r} is {found}; it must be {wanted} (height, width, channels).{remedy}"
+    )

@@ -1,8 +1,9 @@
-"""Ops that decode images of any size (JPEG, PNG or WebP, detected from the content) to pixels of one size.
+"""Ops that decode images of any size (JPEG, PNG or WebP, detected from the content) to pixels of
+one size.
 
-Random windows of an image depend on the record's seed and the image's size only. They are computed in integers and in
-float64 with +, -, *, / and square roots, which IEEE 754 defines to the last bit, so they are the same on any machine.
-Logarithms, which it does not define, are in a table."""
+Random windows of an image depend on the record's seed and the image's size only. They are computed
+in integers and in float64 with +, -, *, / and square roots, which IEEE 754 defines to the last bit,
+so they are the same on any machine. Logarithms, which it does not define, are in a table."""
 
 import functools
 import math
@@ -28,11 +29,12 @@ _RATIOS = 4096
 class _Photo(ImageOp):
     """Common part of the ops: sets `into` to uint8 [*size, channels], 1 channel (grey) or 3 (RGB).
 
-    Takes JPEG with any subsampling, grey, CMYK or progressive, PNG and WebP. EXIF is ignored, including its rotation.
-    Other data, a damaged image or more than max_pixels pixels is an error that names the record. method, antialias: as
-    in Resize. scaled: a JPEG is decoded at a half, a quarter or an eighth of its size, if what is cut out remains
-    twice as large as the target; a photograph of 12 megapixels takes a fifth of the time, and fine detail is averaged
-    instead of skipped."""
+    Takes JPEG with any subsampling, grey, CMYK or progressive, PNG and WebP. EXIF is ignored,
+    including its rotation. Other data, a damaged image or more than max_pixels pixels is an error
+    that names the record. method, antialias: as in Resize. scaled: a JPEG is decoded at a half, a
+    quarter or an eighth of its size, if what is cut out remains twice as large as the target; a
+    photograph of 12 megapixels takes a fifth of the time, and fine detail is averaged instead of
+    skipped."""
 
     key: str = "image/encoded"
     _: KW_ONLY
@@ -52,7 +54,10 @@ class _Photo(ImageOp):
         return pixels_spec(self, self.key, specs, (*self.size, self.channels))
 
     def _window(
-        self, encoded: bytes, window: Callable[[int, int], Window], target: tuple[int, int] | None = None
+        self,
+        encoded: bytes,
+        window: Callable[[int, int], Window],
+        target: tuple[int, int] | None = None,
     ) -> np.ndarray:
         height, width = target or self.size
         min_size = (2 * height, 2 * width) if self.scaled else None
@@ -64,12 +69,12 @@ class _Photo(ImageOp):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRandomResizedCrop(_Photo):
-    """Decodes a random window of an image and resizes it to `size`: the usual training op. flip: mirrors half of the
-    images.
+    """Decodes a random window of an image and resizes it to `size`: the usual training op. flip:
+    mirrors half of the images.
 
-    area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its logarithm. If none
-    of ten draws fits, takes the largest central window with a ratio within the bounds, like torchvision's
-    RandomResizedCrop."""
+    area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its
+    logarithm. If none of ten draws fits, takes the largest central window with a ratio within the
+    bounds, like torchvision's RandomResizedCrop."""
 
     area: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -78,22 +83,28 @@ class DecodeRandomResizedCrop(_Photo):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.area[0] <= self.area[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:
-            raise OptionError(f"{self!r}: area must be two ascending numbers in (0, 1], ratio two ascending above 0.")
+            raise OptionError(
+                f"{self!r}: area must be two ascending numbers in (0, 1], ratio two ascending "
+                "above 0."
+            )
 
     def _image(self, value: bytes, rng: Rng, /) -> np.ndarray:
         bits = rng.bits(4 * TRIES + 1)
-        pixels = self._window(value, lambda h, w: random_window(h, w, bits[:-1], self.area, self.ratio))
+        pixels = self._window(
+            value, lambda h, w: random_window(h, w, bits[:-1], self.area, self.ratio)
+        )
         image = self._resized(pixels)
         return mirrored(image) if self.flip and bits[-1] & 1 else image
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeCentralCrop(_Photo):
-    """Decodes the centre of an image to `size`, a square: the usual evaluation op, in either convention.
+    """Decodes the centre of an image to `size`, a square: the usual evaluation op, in either
+    convention.
 
-    resize_short=256: resizes the shorter side to 256 pixels, then takes the central crop of `size`, like big_vision and
-    torchvision. resize_short=None: takes the central square that is size / (size + border) of the shorter side, then
-    resizes it, like tensorflow/tpu."""
+    resize_short=256: resizes the shorter side to 256 pixels, then takes the central crop of `size`,
+    like big_vision and torchvision. resize_short=None: takes the central square that is size /
+    (size + border) of the shorter side, then resizes it, like tensorflow/tpu."""
 
     resize_short: int | None = None
     border: int = 32
@@ -103,12 +114,19 @@ class DecodeCentralCrop(_Photo):
         if self.size[0] != self.size[1]:
             raise OptionError(f"{self!r}: size must be a square.")
         check_number(f"{self!r}: border", self.border, at_least=0)
-        check_number(f"{self!r}: resize_short", self.resize_short, at_least=self.size[0], more=", that of size")
+        check_number(
+            f"{self!r}: resize_short",
+            self.resize_short,
+            at_least=self.size[0],
+            more=", that of size",
+        )
 
     def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
         side = self.size[0]
         if self.resize_short is None:
-            return self._resized(self._window(value, lambda h, w: central_square(h, w, side, self.border)))
+            return self._resized(
+                self._window(value, lambda h, w: central_square(h, w, side, self.border))
+            )
         pixels = self._window(value, whole, (self.resize_short, self.resize_short))
         height, width = resized_short(pixels.shape[0], pixels.shape[1], self.resize_short)
         y, x = (height - side) // 2, (width - side) // 2
@@ -119,7 +137,8 @@ class DecodeCentralCrop(_Photo):
 class DecodeResize(_Photo):
     """Decodes a complete image and resizes it to `size`.
 
-    fit="stretch": resizes each side separately. fit="pad": keeps the ratio and centres the image; the border is 0."""
+    fit="stretch": resizes each side separately. fit="pad": keeps the ratio and centres the image;
+    the border is 0."""
 
     fit: Literal["stretch", "pad"] = "stretch"
 
@@ -144,9 +163,10 @@ def random_window(
 ) -> Window:
     """The window of a random resized crop, like torchvision's.
 
-    area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its logarithm. The
-    first of ten draws that fits into the image is placed uniformly; if none fits, the window is the largest central one
-    with a ratio within the bounds. bits: uint32 [4 * TRIES]."""
+    area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its
+    logarithm. The first of ten draws that fits into the image is placed uniformly; if none fits,
+    the window is the largest central one with a ratio within the bounds. bits: uint32 [4 *
+    TRIES]."""
     uniform = (bits * 2.0**-32).reshape(4, TRIES).tolist()
     roots = _roots_of_ratios(ratio)
     for of_area, of_ratio, of_y, of_x in zip(*uniform, strict=True):
@@ -160,7 +180,8 @@ def random_window(
 
 @functools.cache
 def _roots_of_ratios(ratio: tuple[float, float]) -> list[float]:
-    """Square roots of ratios, uniform in their logarithm: the midpoints of equal intervals, rounded to 24 bits."""
+    """Square roots of ratios, uniform in their logarithm: the midpoints of equal intervals, rounded
+    to 24 bits."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
     middles = [low + (i + 0.5) / _RATIOS * (high - low) for i in range(_RATIOS)]
     return [round(math.exp(middle / 2) * 2**24) / 2**24 for middle in middles]
@@ -173,8 +194,10 @@ def _central_within(height: int, width: int, ratio: tuple[float, float]) -> Wind
 
 
 def central_square(height: int, width: int, crop: int, border: int) -> Window:
-    """The central square that is crop / (crop + border) of the shorter side, like tensorflow/tpu."""
-    # float32, as in https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_preprocessing.py
+    """The central square that is crop / (crop + border) of the shorter side, like
+    tensorflow/tpu."""
+    # float32, as in
+    # https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_preprocessing.py
     side = max(int(np.float32(crop / (crop + border)) * np.float32(min(height, width))), 1)
     return (height - side + 1) // 2, (width - side + 1) // 2, side, side
 

@@ -1,5 +1,5 @@
-"""Ops for decoded images [height, width, channels]: crops, flips, sizes, channels, and TrivialAugment in its wide space
-(https://arxiv.org/abs/2103.10158)."""
+"""Ops for decoded images [height, width, channels]: crops, flips, sizes, channels, and
+TrivialAugment in its wide space (https://arxiv.org/abs/2103.10158)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,7 +10,15 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from pipeline.checks import check_choice, check_number
 from pipeline.decoding.op import ImageOp, Rng, Specs, image_spec
-from pipeline.decoding.resizing import Fill, Method, bordered, check_resizing, check_size, mirrored, resized
+from pipeline.decoding.resizing import (
+    Fill,
+    Method,
+    bordered,
+    check_resizing,
+    check_size,
+    mirrored,
+    resized,
+)
 from pipeline.errors import SchemaError
 from pipeline.spec import ArraySpec
 
@@ -38,10 +46,12 @@ class RandomShift(ImageOp):
 
 @dataclass(frozen=True)
 class RandomCrop(ImageOp):
-    """Pads an image with `padding` pixels on each side and takes a random window of `size` (height, width).
+    """Pads an image with `padding` pixels on each side and takes a random window of `size` (height,
+    width).
 
-    size=None keeps the image's size: with padding=4, the usual augmentation for CIFAR. The padding is 0 (fill="zero")
-    or repeats the nearest pixel (fill="edge"). All windows are equally likely. Keeps the dtype."""
+    size=None keeps the image's size: with padding=4, the usual augmentation for CIFAR. The padding
+    is 0 (fill="zero") or repeats the nearest pixel (fill="edge"). All windows are equally likely.
+    Keeps the dtype."""
 
     key: str = "image"
     size: tuple[int, int] | None = None
@@ -56,7 +66,11 @@ class RandomCrop(ImageOp):
 
     def _spec(self, specs: Specs) -> ArraySpec:
         spec = image_spec(self, self.key, specs)
-        return spec if self.size is None else _cropped_spec(self, self.key, spec, self.size, self.padding)
+        return (
+            spec
+            if self.size is None
+            else _cropped_spec(self, self.key, spec, self.size, self.padding)
+        )
 
     def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
         height, width, _ = value.shape
@@ -65,7 +79,8 @@ class RandomCrop(ImageOp):
 
 @dataclass(frozen=True)
 class CentralCrop(ImageOp):
-    """Takes the central window of `size` (height, width). The smaller half of an odd margin is above or left."""
+    """Takes the central window of `size` (height, width). The smaller half of an odd margin is
+    above or left."""
 
     key: str = "image"
     size: tuple[int, int] = (224, 224)
@@ -94,9 +109,11 @@ class RandomFlip(ImageOp):
 
 @dataclass(frozen=True)
 class Resize(ImageOp):
-    """Resizes a uint8 image to `size` (height, width), each side separately, with half-pixel centres, and rounds.
+    """Resizes a uint8 image to `size` (height, width), each side separately, with half-pixel
+    centres, and rounds.
 
-    method: "bilinear", "bicubic" or "area". antialias: for the first two, if images become much smaller."""
+    method: "bilinear", "bicubic" or "area". antialias: for the first two, if images become much
+    smaller."""
 
     key: str = "image"
     size: tuple[int, int] = (224, 224)
@@ -123,7 +140,11 @@ class GreyToRgb(ImageOp):
     def _spec(self, specs: Specs) -> ArraySpec:
         spec = image_spec(self, self.key, specs)
         if spec.shape[2] != 1:
-            remedy = "Leave this op out: the image is already RGB." if spec.shape[2] == 3 else "It must have 1."
+            remedy = (
+                "Leave this op out: the image is already RGB."
+                if spec.shape[2] == 3
+                else "It must have 1."
+            )
             raise SchemaError(f"{self!r}: {self.key!r} has {spec.shape[2]} channels. {remedy}")
         return replace(spec, shape=(*spec.shape[:2], 3))
 
@@ -131,42 +152,55 @@ class GreyToRgb(ImageOp):
         return np.broadcast_to(value, (*value.shape[:2], 3))
 
 
-def _cropped_spec(op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int], padding: int = 0) -> ArraySpec:
+def _cropped_spec(
+    op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int], padding: int = 0
+) -> ArraySpec:
     """`spec` with this size. SchemaError if the padded image is smaller."""
     height, width, channels = (side or 0 for side in spec.shape)
     if size[0] > height + 2 * padding or size[1] > width + 2 * padding:
         padded = f" and {padding} pixels of padding on each side" if padding else ""
         raise SchemaError(
-            f"{op!r}: {key!r} is {height} x {width}{padded}, smaller than the {size[0]} x {size[1]} of size. Resize it "
-            f"first, such as with Resize({key!r}, size={size}), or take a smaller size."
+            f"{op!r}: {key!r} is {height} x {width}{padded}, smaller than the {size[0]} x "
+            f"{size[1]} of size. Resize it first, such as with Resize({key!r}, size={size}), or "
+            "take a smaller size."
         )
     return replace(spec, shape=(*size, channels))
 
 
-def _random_crop(image: np.ndarray, rng: Rng, size: tuple[int, int], padding: int, fill: Fill) -> np.ndarray:
+def _random_crop(
+    image: np.ndarray, rng: Rng, size: tuple[int, int], padding: int, fill: Fill
+) -> np.ndarray:
     """A window of the padded image, [*size, channels], at a position drawn from the key."""
     height, width, _ = image.shape
-    # The key is already a hash: its bits are the random numbers, independent of any generator's version.
-    y, x = rng.key[0] % (height + 2 * padding - size[0] + 1), rng.key[1] % (width + 2 * padding - size[1] + 1)
+    # The key is already a hash: its bits are the random numbers, independent of any generator's
+    # version.
+    y, x = (
+        rng.key[0] % (height + 2 * padding - size[0] + 1),
+        rng.key[1] % (width + 2 * padding - size[1] + 1),
+    )
     padded = bordered(image, padding, fill) if padding else image
     return padded[y : y + size[0], x : x + size[1]]
 
 
 @dataclass(frozen=True)
 class TrivialAugmentWide(ImageOp):
-    """Applies one of fourteen augmentations at one of 31 strengths to an image: TrivialAugment (Wide).
+    """Applies one of fourteen augmentations at one of 31 strengths to an image: TrivialAugment
+    (Wide).
 
-    All are equally likely: identity, autocontrast, equalize, rotate (to 135 degrees), solarize (threshold 256 to 0),
-    colour, contrast, brightness and sharpness (factor 0.01 to 1.99), posterize (8 to 2 bits), shear x and y (to 0.99)
-    and translate x and y (to 32 pixels). Rotations, shears, translations and factors go in both directions. Pillow
-    makes the pixels: the nearest ones, and 0 outside. The image is uint8, grey or RGB, and keeps its shape."""
+    All are equally likely: identity, autocontrast, equalize, rotate (to 135 degrees), solarize
+    (threshold 256 to 0), colour, contrast, brightness and sharpness (factor 0.01 to 1.99),
+    posterize (8 to 2 bits), shear x and y (to 0.99) and translate x and y (to 32 pixels).
+    Rotations, shears, translations and factors go in both directions. Pillow makes the pixels: the
+    nearest ones, and 0 outside. The image is uint8, grey or RGB, and keeps its shape."""
 
     key: str = "image"
 
     def _spec(self, specs: Specs) -> ArraySpec:
         spec = image_spec(self, self.key, specs, only_uint8=True)
         if (channels := spec.shape[2]) not in (1, 3):
-            raise SchemaError(f"{self!r}: {self.key!r} has {channels} channels; it must have 1 (grey) or 3 (RGB).")
+            raise SchemaError(
+                f"{self!r}: {self.key!r} has {channels} channels; it must have 1 (grey) or 3 (RGB)."
+            )
         return spec
 
     def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
@@ -188,7 +222,8 @@ Augmentation = Callable[[np.ndarray, float, float], np.ndarray]
 
 
 def _pillow(change: Callable[[Image.Image, float], Image.Image]) -> Augmentation:
-    """By Pillow, to which an image is copied, and back: 50 us for one of 224 pixels. change: of a signed share."""
+    """By Pillow, to which an image is copied, and back: 50 us for one of 224 pixels. change: of a
+    signed share."""
 
     def augmentation(image: np.ndarray, _: float, signed: float) -> np.ndarray:
         picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
@@ -198,7 +233,9 @@ def _pillow(change: Callable[[Image.Image, float], Image.Image]) -> Augmentation
 
 
 def _sheared(picture: Image.Image, x: float, y: float) -> Image.Image:
-    return picture.transform(picture.size, Image.Transform.AFFINE, (1, x, 0, y, 1, 0), Image.Resampling.NEAREST)
+    return picture.transform(
+        picture.size, Image.Transform.AFFINE, (1, x, 0, y, 1, 0), Image.Resampling.NEAREST
+    )
 
 
 def _moved(image: np.ndarray, axis: int, by: int) -> np.ndarray:
@@ -209,19 +246,31 @@ def _moved(image: np.ndarray, axis: int, by: int) -> np.ndarray:
     return result
 
 
-# Of an image, the strength as a share of the greatest, and that with its sign. The order determines which one a seed
-# draws: another order would change a resumed training run.
+# Of an image, the strength as a share of the greatest, and that with its sign. The order determines
+# which one a seed draws: another order would change a resumed training run.
 _AUGMENTATIONS: dict[str, Augmentation] = {
     "identity": lambda image, _, __: image,
     "autocontrast": _pillow(lambda picture, _: ImageOps.autocontrast(picture)),
     "equalize": _pillow(lambda picture, _: ImageOps.equalize(picture)),
     "rotate": _pillow(lambda picture, signed: picture.rotate(135 * signed)),
-    "solarize": lambda image, share, _: image ^ -(image >= 256 - int(256 * share)).view(np.uint8),  # -1 is 255
-    "colour": _pillow(lambda picture, signed: ImageEnhance.Color(picture).enhance(1 + 0.99 * signed)),
-    "posterize": lambda image, share, _: image & np.uint8(256 - 2 ** round(6 * share)),  # the highest 8 to 2 bits
-    "contrast": _pillow(lambda picture, signed: ImageEnhance.Contrast(picture).enhance(1 + 0.99 * signed)),
-    "brightness": _pillow(lambda picture, signed: ImageEnhance.Brightness(picture).enhance(1 + 0.99 * signed)),
-    "sharpness": _pillow(lambda picture, signed: ImageEnhance.Sharpness(picture).enhance(1 + 0.99 * signed)),
+    "solarize": lambda image, share, _: (
+        image ^ -(image >= 256 - int(256 * share)).view(np.uint8)
+    ),  # -1 is 255
+    "colour": _pillow(
+        lambda picture, signed: ImageEnhance.Color(picture).enhance(1 + 0.99 * signed)
+    ),
+    "posterize": lambda image, share, _: (
+        image & np.uint8(256 - 2 ** round(6 * share))
+    ),  # the highest 8 to 2 bits
+    "contrast": _pillow(
+        lambda picture, signed: ImageEnhance.Contrast(picture).enhance(1 + 0.99 * signed)
+    ),
+    "brightness": _pillow(
+        lambda picture, signed: ImageEnhance.Brightness(picture).enhance(1 + 0.99 * signed)
+    ),
+    "sharpness": _pillow(
+        lambda picture, signed: ImageEnhance.Sharpness(picture).enhance(1 + 0.99 * signed)
+    ),
     "shear_x": _pillow(lambda picture, signed: _sheared(picture, 0.99 * signed, 0)),
     "shear_y": _pillow(lambda picture, signed: _sheared(picture, 0, 0.99 * signed)),
     "translate_x": lambda image, _, signed: _moved(image, 1, int(32 * signed)),

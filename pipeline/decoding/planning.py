@@ -1,5 +1,5 @@
-"""Plans what a list of ops does to a record's features before any record is read, and pads features of any length to
-rows of one length, so that they stack to a batch, before ops run."""
+"""Plans what a list of ops does to a record's features before any record is read, and pads features
+of any length to rows of one length, so that they stack to a batch, before ops run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,16 +25,17 @@ class Step:
     def __call__(self, features: Features, rng: Rng) -> Features:
         """The features after the op.
 
-        Raises OptionError if one in its output_spec is missing; SchemaError if one has another shape or dtype, and if
-        the op raises an error, which is then its cause."""
+        Raises OptionError if one in its output_spec is missing; SchemaError if one has another
+        shape or dtype, and if the op raises an error, which is then its cause."""
         try:
             made = self.op(features, rng)
             if not isinstance(made, dict) or not self.sets.keys() <= made.keys():
                 raise OptionError(
-                    f"{self.op!r} returned {sorted(made) if isinstance(made, dict) else made!r} for a record; its "
-                    f"output_spec promises {sorted(self.sets)}. An op cannot drop a record, because an evaluation "
-                    "counts every record. To leave records out, give them a weight of 0 in a feature, and use it in "
-                    "the metrics. Keep and Drop leave features out."
+                    f"{self.op!r} returned {sorted(made) if isinstance(made, dict) else made!r} "
+                    f"for a record; its output_spec promises {sorted(self.sets)}. An op cannot "
+                    "drop a record, because an evaluation counts every record. To leave records "
+                    "out, give them a weight of 0 in a feature, and use it in the metrics. Keep "
+                    "and Drop leave features out."
                 )
             return features | {key: self._as_promised(key, made[key]) for key in self.sets}
         except (SchemaError, OptionError, MemoryError):
@@ -48,8 +49,10 @@ class Step:
             return value
         if spec.dtype == BYTES and spec.shape == ():
             if not isinstance(value, bytes):
-                raise SchemaError(f"{self.op!r} returned {type(value).__name__} for {key!r}; its output_spec promises "
-                                  "bytes.")  # fmt: skip
+                raise SchemaError(
+                    f"{self.op!r} returned {type(value).__name__} for {key!r}; its output_spec "
+                    "promises bytes."
+                )
             return value
         number = isinstance(value, int | float) and spec.dtype != BYTES and holds(spec.dtype, value)
         array = np.asarray(value, spec.dtype if number else None)
@@ -58,16 +61,16 @@ class Step:
         )
         if array.dtype != spec.dtype or not fits:
             raise SchemaError(
-                f"{self.op!r} returned {key!r} as {array.dtype} {array.shape}; its output_spec promises {spec.dtype} "
-                f"{spec.shape}."
+                f"{self.op!r} returned {key!r} as {array.dtype} {array.shape}; its output_spec "
+                f"promises {spec.dtype} {spec.shape}."
             )
         return array
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The ops in order. specs: of the features after all ops. reads: the record's features that they need. made: the
-    features that they set. dropped: feature -> the op that dropped it."""
+    """The ops in order. specs: of the features after all ops. reads: the record's features that
+    they need. made: the features that they set. dropped: feature -> the op that dropped it."""
 
     steps: tuple[Step, ...]
     specs: dict[str, ArraySpec]
@@ -83,19 +86,21 @@ def listed(ops: Sequence[Op]) -> tuple[Op, ...]:
     for op in ops:
         if isinstance(op, type) or not isinstance(op, Op):
             raise OptionError(
-                f"{op!r} in ops is not an op: an op has `reads`, `output_spec` and `__call__`, see pipeline.ops.Op. "
-                "Give an instance, such as DecodeJpeg('image/encoded')."
+                f"{op!r} in ops is not an op: an op has `reads`, `output_spec` and `__call__`, see "
+                "pipeline.ops.Op. Give an instance, such as DecodeJpeg('image/encoded')."
             )
         if "seed" in signature(op.__call__).parameters:
             raise OptionError(
-                f"{op!r} is an op for graphs of TensorFlow: it takes `seed`. Ops are NumPy and take `rng`, see "
-                "pipeline.ops.Op. Write it so, or wrap it: TensorFlowOp(op), from pipeline.tensorflow_op."
+                f"{op!r} is an op for graphs of TensorFlow: it takes `seed`. Ops are NumPy and "
+                "take `rng`, see pipeline.ops.Op. Write it so, or wrap it: TensorFlowOp(op), from "
+                "pipeline.tensorflow_op."
             )
     return tuple(ops)
 
 
 def planned(given: Specs, ops: Sequence[Op]) -> Plan:
-    """The plan for records with the features `given`. Raises OptionError or SchemaError if the ops do not fit them."""
+    """The plan for records with the features `given`. Raises OptionError or SchemaError if the ops
+    do not fit them."""
     steps, specs, dropped = [], dict(given), dict[str, Op]()
     reads, made = set[str](), set[str]()
     for op in ops:
@@ -103,17 +108,22 @@ def planned(given: Specs, ops: Sequence[Op]) -> Plan:
         for key in (*op.reads, *drops):
             if key in dropped:
                 raise OptionError(
-                    f"{op!r} reads {key!r}, which {dropped[key]!r} dropped. Put it before that op, or keep {key!r}."
+                    f"{op!r} reads {key!r}, which {dropped[key]!r} dropped. Put it before that op, "
+                    f"or keep {key!r}."
                 )
             spec_of(op, key, specs)
         sets = op.output_spec(specs)
         if taken := [key for key in sets if key.startswith("_")]:
-            raise OptionError(f"{op!r} sets {taken[0]!r}: names that start with _ are reserved. Choose another.")
+            raise OptionError(
+                f"{op!r} sets {taken[0]!r}: names that start with _ are reserved. Choose another."
+            )
         reads |= set(op.reads) - made
         steps.append(Step(op, sets))
         specs = {key: spec for key, spec in specs.items() if key not in drops} | dict(sets)
         made |= set(sets)
-        dropped = {key: by for key, by in (dropped | dict.fromkeys(drops, op)).items() if key not in sets}
+        dropped = {
+            key: by for key, by in (dropped | dict.fromkeys(drops, op)).items() if key not in sets
+        }
     return Plan(tuple(steps), specs, frozenset(reads), frozenset(made), dropped)
 
 
@@ -121,8 +131,8 @@ def planned(given: Specs, ops: Sequence[Op]) -> Plan:
 class PadTo:
     """A row of `length` values: the record's, then `value`.
 
-    truncate: drops values beyond `length`; without it, a longer row is a SchemaError. length_into: a feature set to
-    the number of the record's values in the row, int32 (), 0 to `length`."""
+    truncate: drops values beyond `length`; without it, a longer row is a SchemaError. length_into:
+    a feature set to the number of the record's values in the row, int32 (), 0 to `length`."""
 
     length: int
     value: float = 0
@@ -134,13 +144,16 @@ class PadTo:
 
 
 def padded_specs(specs: Specs, pad_to: Mapping[str, PadTo]) -> dict[str, ArraySpec]:
-    """`specs` with the padded rows and their lengths. A padding row looks like that of a record without values.
+    """`specs` with the padded rows and their lengths. A padding row looks like that of a record
+    without values.
 
     Raises OptionError or SchemaError for a feature that does not exist or cannot be padded."""
     result = dict(specs)
     for key, pad in pad_to.items():
         if key not in specs:
-            raise OptionError(f"pad_to has {key!r}, which is not in the records.{did_you_mean(key, specs)}")
+            raise OptionError(
+                f"pad_to has {key!r}, which is not in the records.{did_you_mean(key, specs)}"
+            )
         spec = specs[key]
         if spec.dtype == BYTES:
             raise SchemaError(
@@ -149,15 +162,20 @@ def padded_specs(specs: Specs, pad_to: Mapping[str, PadTo]) -> dict[str, ArraySp
             )
         if None not in spec.shape:
             raise OptionError(
-                f"pad_to has {key!r}, whose shape is {spec.shape} in all records. Leave it out of pad_to."
+                f"pad_to has {key!r}, whose shape is {spec.shape} in all records. Leave it out of "
+                "pad_to."
             )
         if not holds(delivered(spec.dtype), pad.value):
-            raise OptionError(f"pad_to[{key!r}] has value={pad.value!r}, which {delivered(spec.dtype)} cannot hold.")
+            raise OptionError(
+                f"pad_to[{key!r}] has value={pad.value!r}, which {delivered(spec.dtype)} cannot "
+                "hold."
+            )
         result[key] = replace(spec, shape=(pad.length,), pad=pad.value, missing=pad.value)
         if pad.length_into is not None:
             if pad.length_into in result or pad.length_into.startswith("_"):
                 raise OptionError(
-                    f"pad_to[{key!r}] has length_into={pad.length_into!r}, which is taken. Choose another."
+                    f"pad_to[{key!r}] has length_into={pad.length_into!r}, which is taken. Choose "
+                    "another."
                 )
             result[pad.length_into] = ArraySpec((), np.dtype(np.int32))
     return result
@@ -175,8 +193,8 @@ def pad_rows(columns: Mapping[str, Column], pad_to: Mapping[str, PadTo]) -> dict
         longest = int(lengths.max(initial=0))
         if longest > pad.length and not pad.truncate:
             raise SchemaError(
-                f"{key!r} has more values than the {pad.length} that pad_to allows. Allow more, or drop the rest with "
-                f"PadTo({pad.length}, truncate=True). It has {longest}."
+                f"{key!r} has more values than the {pad.length} that pad_to allows. Allow more, or "
+                f"drop the rest with PadTo({pad.length}, truncate=True). It has {longest}."
             )
         inside = np.arange(pad.length) < lengths[:, None]
         result[key] = padded = np.full(inside.shape, pad.value, column.values.dtype)
@@ -188,5 +206,7 @@ def pad_rows(columns: Mapping[str, Column], pad_to: Mapping[str, PadTo]) -> dict
 
 def _first(column: Ragged, length: int) -> np.ndarray:
     """The values of all rows, without those beyond `length` in a row."""
-    places = np.arange(len(column.values)) - np.repeat(np.cumsum(column.lengths) - column.lengths, column.lengths)
+    places = np.arange(len(column.values)) - np.repeat(
+        np.cumsum(column.lengths) - column.lengths, column.lengths
+    )
     return column.values[places < length]

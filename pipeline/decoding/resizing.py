@@ -1,4 +1,5 @@
-"""Resizing of uint8 images with half-pixel centres, rounded, without a bias; mirroring, and borders.
+"""Resizing of uint8 images with half-pixel centres, rounded, without a bias; mirroring, and
+borders.
 
 Every other module imports `cv2` from here: OpenCV uses one thread."""
 
@@ -18,7 +19,8 @@ except ModuleNotFoundError as e:
     if e.name != "cv2":
         raise
     raise ModuleNotFoundError(
-        f"Ops need OpenCV, which is not installed. Install it: {how_to_install('read')}.", name="cv2"
+        f"Ops need OpenCV, which is not installed. Install it: {how_to_install('read')}.",
+        name="cv2",
     ) from e
 cv2.setNumThreads(1)  # batches are decoded in threads of their own
 Method = Literal["bilinear", "bicubic", "area"]
@@ -36,24 +38,36 @@ def check_resizing(op: Op, size: tuple[int, int], method: Method, antialias: boo
 def check_size(op: Op, size: tuple[int, int]) -> None:
     """Raises OptionError unless `size` is (height, width), both at least 1."""
     if not isinstance(size, Sequence) or len(size) != 2 or min(size) < 1:
-        raise OptionError(f"{type(op).__name__}: size={size!r} must be (height, width), such as (224, 224).")
+        raise OptionError(
+            f"{type(op).__name__}: size={size!r} must be (height, width), such as (224, 224)."
+        )
 
 
-def resized(image: np.ndarray, size: tuple[int, int], method: Method, antialias: bool) -> np.ndarray:
+def resized(
+    image: np.ndarray, size: tuple[int, int], method: Method, antialias: bool
+) -> np.ndarray:
     """uint8 [*size, c] of a uint8 image [h, w, c]."""
     height, width = size
     if antialias:
-        # Pillow's resizing of bytes rounds in between: a bias of up to 0.11 levels. That of floats takes twice as long.
+        # Pillow's resizing of bytes rounds in between: a bias of up to 0.11 levels. That of floats
+        # takes twice as long.
         planes = [Image.fromarray(plane) for plane in np.moveaxis(image.astype(np.float32), 2, 0)]
         pixels = _rounded(
-            np.stack([np.asarray(plane.resize((width, height), _FILTERS[method])) for plane in planes], 2)
+            np.stack(
+                [np.asarray(plane.resize((width, height), _FILTERS[method])) for plane in planes], 2
+            )
         )
     elif method == "bilinear":
-        # OpenCV's resizing of bytes rounds down: a bias of -0.12 levels. That of 16 bits rounds, and takes no longer.
-        pixels = cv2.resize(image.astype(np.uint16), (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8)
+        # OpenCV's resizing of bytes rounds down: a bias of -0.12 levels. That of 16 bits rounds,
+        # and takes no longer.
+        pixels = cv2.resize(
+            image.astype(np.uint16), (width, height), interpolation=cv2.INTER_LINEAR
+        ).astype(np.uint8)
     elif method == "area":
         # One side at a time: where one grows and the other shrinks, OpenCV interpolates both.
-        rows = cv2.resize(image.astype(np.float32), (image.shape[1], height), interpolation=cv2.INTER_AREA)
+        rows = cv2.resize(
+            image.astype(np.float32), (image.shape[1], height), interpolation=cv2.INTER_AREA
+        )
         pixels = _rounded(cv2.resize(rows, (width, height), interpolation=cv2.INTER_AREA))
     else:
         columns = _transposed(_cubic(image, height))
@@ -62,23 +76,32 @@ def resized(image: np.ndarray, size: tuple[int, int], method: Method, antialias:
 
 
 def mirrored(image: np.ndarray) -> np.ndarray:
-    """The image [h, w, c] of any dtype from right to left. NumPy takes twenty times as long to copy image[:, ::-1]."""
+    """The image [h, w, c] of any dtype from right to left. NumPy takes twenty times as long to copy
+    image[:, ::-1]."""
     pixels = _as_bytes(image)
-    return image[:, ::-1] if pixels is None else cv2.flip(pixels, 1).view(image.dtype).reshape(image.shape)
+    return (
+        image[:, ::-1]
+        if pixels is None
+        else cv2.flip(pixels, 1).view(image.dtype).reshape(image.shape)
+    )
 
 
 def bordered(image: np.ndarray, width: int, fill: Fill) -> np.ndarray:
-    """The image [h, w, c], of any dtype, with this many pixels more on each side: 0, or the nearest one."""
+    """The image [h, w, c], of any dtype, with this many pixels more on each side: 0, or the nearest
+    one."""
     pixels = _as_bytes(image)
     if pixels is None:
-        return np.pad(image, [(width, width)] * 2 + [(0, 0)], "edge" if fill == "edge" else "constant")
+        return np.pad(
+            image, [(width, width)] * 2 + [(0, 0)], "edge" if fill == "edge" else "constant"
+        )
     border = cv2.BORDER_REPLICATE if fill == "edge" else cv2.BORDER_CONSTANT
     made = cv2.copyMakeBorder(pixels, width, width, width, width, border)
     return made.reshape(*made.shape[:2], -1).view(image.dtype)
 
 
 def _as_bytes(image: np.ndarray) -> np.ndarray | None:
-    """uint8 [h, w, bytes of a pixel], because OpenCV does not take every dtype; None if it does not take so many."""
+    """uint8 [h, w, bytes of a pixel], because OpenCV does not take every dtype; None if it does not
+    take so many."""
     pixels = np.ascontiguousarray(image).view(np.uint8)
     return pixels if pixels.shape[2] <= _MOST_CHANNELS else None
 
@@ -96,8 +119,8 @@ def _transposed(image: np.ndarray) -> np.ndarray:
 
 
 def _cubic(image: np.ndarray, out: int) -> np.ndarray:
-    """float32 [out, w, c] of [h, w, c]: the cubic convolution of Keys (1981) with a = -0.5, like that of Pillow and
-    JAX."""
+    """float32 [out, w, c] of [h, w, c]: the cubic convolution of Keys (1981) with a = -0.5, like
+    that of Pillow and JAX."""
     count, values = len(image), image.reshape(len(image), -1)
     centres = (np.arange(out) + 0.5) * (count / out) - 0.5
     taps = np.floor(centres).astype(int)[:, None] + np.arange(-1, 3)

@@ -33,9 +33,9 @@ class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in s
 class RowDecoder:
     """Makes the features `keys` of a plan's output, each an array [n, *shape].
 
-    steps: the ops by their place in the list. stored: the features of a record from which it makes them. renumbered:
-    those of them that get other numbers before the ops. only_needed: leaves out ops that none of the keys depends on,
-    and so what only they read."""
+    steps: the ops by their place in the list. stored: the features of a record from which it makes
+    them. renumbered: those of them that get other numbers before the ops. only_needed: leaves out
+    ops that none of the keys depends on, and so what only they read."""
 
     def __init__(
         self,
@@ -53,12 +53,19 @@ class RowDecoder:
         counted = {pad.length_into: key for key, pad in pad_to.items()}
         self.stored = sorted({counted.get(key, key) for key in read})
         self.renumbered = {key: each for key, each in renumbered.items() if key in self.stored}
-        self._made = [key for key in self.keys if any(key in step.sets for step in self.steps.values())]
-        self._parse, self._threads = parser_of(layout, self.stored, narrow=not self.steps), _RowThreads()
+        self._made = [
+            key for key in self.keys if any(key in step.sets for step in self.steps.values())
+        ]
+        self._parse, self._threads = (
+            parser_of(layout, self.stored, narrow=not self.steps),
+            _RowThreads(),
+        )
 
-    def decode(self, payloads: Sequence[bytes], seeds: np.ndarray, until: float = math.inf) -> Features:
-        """The features of these records. seeds: int32 [n, ops, 2]. Raises SchemaError, which does not name a record;
-        TooSlow if the ops are not done `until` that time.monotonic()."""
+    def decode(
+        self, payloads: Sequence[bytes], seeds: np.ndarray, until: float = math.inf
+    ) -> Features:
+        """The features of these records. seeds: int32 [n, ops, 2]. Raises SchemaError, which does
+        not name a record; TooSlow if the ops are not done `until` that time.monotonic()."""
         parsed = self._parse(payloads)
         numbers, hidden = renumbered(parsed, self.renumbered)
         columns = pad_rows({**parsed, **numbers}, self.pad_to)
@@ -68,9 +75,13 @@ class RowDecoder:
         made = {key: narrowed(key, features[key]) for key in self.keys}
         return made if hidden is None else made | dict.fromkeys(UNSEEN, hidden)
 
-    def _apply_ops(self, features: Mapping[str, Column], seeds: np.ndarray, until: float) -> Features:
+    def _apply_ops(
+        self, features: Mapping[str, Column], seeds: np.ndarray, until: float
+    ) -> Features:
         """The features among `keys` that ops set."""
-        rows = {key: each.rows() if isinstance(each, Ragged) else each for key, each in features.items()}
+        rows = {
+            key: each.rows() if isinstance(each, Ragged) else each for key, each in features.items()
+        }
         rngs = {place: rngs_of(seeds[:, place]) for place in self.steps}
         made = dict[str, np.ndarray]()
         for key in self._made:
@@ -96,7 +107,8 @@ def _all(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
 
 
 def _needed(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
-    """The steps by their place in the list, without those that none of the keys depends on; and what they read."""
+    """The steps by their place in the list, without those that none of the keys depends on; and
+    what they read."""
     steps, wanted = dict[int, Step](), set(keys)
     for place, step in reversed(list(enumerate(plan.steps))):
         if wanted & step.sets.keys():
@@ -106,7 +118,8 @@ def _needed(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str
 
 
 def narrowed(key: str, values: np.ndarray) -> np.ndarray:
-    """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats are rounded."""
+    """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats
+    are rounded."""
     dtype = delivered(values.dtype)
     if dtype == values.dtype:
         return values
@@ -115,24 +128,26 @@ def narrowed(key: str, values: np.ndarray) -> np.ndarray:
     same = np.isfinite(small) == np.isfinite(values) if dtype.kind == "f" else small == values
     if not same.all():
         raise SchemaError(
-            f"{key!r} is delivered as {dtype} and has a value out of range; leave it out of keys, or map it in an op. "
-            f"Its minimum and maximum are {values.min()} and {values.max()}."
+            f"{key!r} is delivered as {dtype} and has a value out of range; leave it out of keys, "
+            f"or map it in an op. Its minimum and maximum are {values.min()} and {values.max()}."
         )
     return small
 
 
 class _RowThreads:
-    """Applies a function to the rows of a batch, in as many threads as there are cores, if that pays.
+    """Applies a function to the rows of a batch, in as many threads as there are cores, if that
+    pays.
 
-    Python's threads take turns at its lock, which the decoders of images release: photographs are decoded on all cores.
-    But where a row takes less than 100 us, threads mostly wait for each other, and take half as long again. Rows of the
-    batch before show which it is."""
+    Python's threads take turns at its lock, which the decoders of images release: photographs are
+    decoded on all cores. But where a row takes less than 100 us, threads mostly wait for each
+    other, and take half as long again. Rows of the batch before show which it is."""
 
     def __init__(self) -> None:
         self._slow: bool | None = None
 
     def __call__(self, rows: int, apply: Callable[[range], None]) -> None:
-        """Calls `apply` with ranges that cover 0 to `rows`. Raises the error of the first range that has one."""
+        """Calls `apply` with ranges that cover 0 to `rows`. Raises the error of the first range
+        that has one."""
 
         def seconds_per_row(some: range) -> float:
             began = time.thread_time()
@@ -153,12 +168,16 @@ class _RowThreads:
 
 def num_cores() -> int:
     """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS
+    return (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )  # macOS
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS or num_cores(), "infeed_rows")  # not infeed-: no batches own them
+    return ThreadPoolExecutor(
+        THREADS or num_cores(), "infeed_rows"
+    )  # not infeed-: no batches own them
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
@@ -170,10 +189,11 @@ Parser = Callable[[Sequence[bytes]], Mapping[str, Column]]
 def parser_of(layout: Layout, keys: Collection[str], *, narrow: bool = False) -> Parser:
     """What makes the features `keys` of n payloads: arrays [n, *shape] according to feature_specs.
 
-    A (None,) feature is Ragged. An optional feature that is absent is 0 or b"", or an empty row. narrow: integers of
-    Examples may be int32 where these suffice, which saves a third of the time of parsing text.
-    Raises OptionError for an unknown key; the parser raises SchemaError for a payload that does not match the layout,
-    such as an Example without a required feature or a struct of another length."""
+    A (None,) feature is Ragged. An optional feature that is absent is 0 or b"", or an empty row.
+    narrow: integers of Examples may be int32 where these suffice, which saves a third of the time
+    of parsing text. Raises OptionError for an unknown key; the parser raises SchemaError for a
+    payload that does not match the layout, such as an Example without a required feature or a
+    struct of another length."""
     specs = chosen_specs(layout, keys)
     if keys and isinstance(layout, np.dtype):  # partial: unlike a lambda, it can be pickled
         return functools.partial(struct_columns, layout, specs)

@@ -1,7 +1,8 @@
-"""The decoding half of a DatasetInput: turns the records read for a batch into the batch, even if some are bad.
+"""The decoding half of a DatasetInput: turns the records read for a batch into the batch, even if
+some are bad.
 
-Batches without bad records are decoded together. In others, bisection finds the bad ones. `Serving` is what an exported
-model needs of it."""
+Batches without bad records are decoded together. In others, bisection finds the bad ones. `Serving`
+is what an exported model needs of it."""
 
 import itertools
 import math
@@ -21,7 +22,10 @@ from pipeline.shards.schema import Schema
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 from pipeline.spec import ArraySpec, feature_specs, mapped
 
-TOGETHER_SECONDS, MOST_SECONDS = 0.02, 0.5  # to make batches in: about, and before each is made alone instead
+TOGETHER_SECONDS, MOST_SECONDS = (
+    0.02,
+    0.5,
+)  # to make batches in: about, and before each is made alone instead
 MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 
@@ -29,10 +33,18 @@ Bad = CorruptRecordError | SchemaError
 class BatchDecoder:
     """Makes the batches of `rows` rows of each delivery. Threads may share it.
 
-    Raises, depending on on_error: CorruptRecordError, SchemaError naming the record, BadRecordsError."""
+    Raises, depending on on_error: CorruptRecordError, SchemaError naming the record,
+    BadRecordsError."""
 
-    def __init__(self, records: Records, decoder: Decoder, quarantine: Quarantine, rows: int) -> None:
-        self._records, self._decoder, self._quarantine, self._rows = records, decoder, quarantine, rows
+    def __init__(
+        self, records: Records, decoder: Decoder, quarantine: Quarantine, rows: int
+    ) -> None:
+        self._records, self._decoder, self._quarantine, self._rows = (
+            records,
+            decoder,
+            quarantine,
+            rows,
+        )
         self._seconds = TOGETHER_SECONDS  # per batch, lately
 
     def __call__(self, delivery: Delivery) -> Iterator[Batch]:
@@ -40,8 +52,9 @@ class BatchDecoder:
         return itertools.chain.from_iterable(self.parts(delivery))
 
     def parts(self, delivery: Delivery) -> Iterator[Iterator[Batch]]:
-        """Its batches in the parts in which they are made: as many together as lately took about 20 ms, but one by one
-        where a record is bad, or an op raises an error or takes longer. So no batch waits for the records of others."""
+        """Its batches in the parts in which they are made: as many together as lately took about 20
+        ms, but one by one where a record is bad, or an op raises an error or takes longer. So no
+        batch waits for the records of others."""
         at, end, rows = 0, len(delivery.rows.record_ids), self._rows
         while at < end:
             count = max(1, min((end - at) // rows, int(TOGETHER_SECONDS / self._seconds)))
@@ -87,7 +100,8 @@ class BatchDecoder:
         records: Sequence[Proven],
         until: float = math.inf,
     ) -> Batch:
-        """ids, seeds: of every row. counted (bool): the rows of these records, in order; other rows are padding."""
+        """ids, seeds: of every row. counted (bool): the rows of these records, in order; other rows
+        are padding."""
         index, crc = ids.astype(np.int32), np.zeros(len(ids), np.uint32)
         crc[counted] = [record.crc for record in records]
         payloads = [record.payload for record in records]
@@ -106,15 +120,21 @@ class BatchDecoder:
         found = self._bad_rows(ids, seeds, records)
         if self._quarantine.on_error == "raise":
             for _, first in found:
-                raise first from error and error.__cause__  # `error` says the same, without the record
+                raise first from (
+                    error and error.__cause__
+                )  # `error` says the same, without the record
         bad = dict(found)
         if error and not bad:
             raise error  # the rows fail only together
         self._note((int(ids[row]), e) for row, e in bad.items())
         if self._quarantine.on_error == "skip":
             for row in bad:
-                ids[row], seeds[row], records[row] = self._stand_in(int(ids[row]), rows.seed, rows.epochs[row])
-            return self._batch(ids, seeds, ids >= 0, [intact(record) for record in records.values()])
+                ids[row], seeds[row], records[row] = self._stand_in(
+                    int(ids[row]), rows.seed, rows.epochs[row]
+                )
+            return self._batch(
+                ids, seeds, ids >= 0, [intact(record) for record in records.values()]
+            )
         counted = ids >= 0
         counted[list(bad)] = False
         good = [intact(record) for row, record in records.items() if row not in bad]
@@ -125,8 +145,11 @@ class BatchDecoder:
             batch["_crc"][list(bad)] = crcs[ids[list(bad)]]
         return batch
 
-    def _bad_rows(self, ids: np.ndarray, seeds: np.ndarray, records: Mapping[int, Record]) -> Iterator[tuple[int, Bad]]:
-        """Yields the bad rows and why they are bad, damaged ones first. Lazy: it searches as it is iterated."""
+    def _bad_rows(
+        self, ids: np.ndarray, seeds: np.ndarray, records: Mapping[int, Record]
+    ) -> Iterator[tuple[int, Bad]]:
+        """Yields the bad rows and why they are bad, damaged ones first. Lazy: it searches as it is
+        iterated."""
         whole = {}
         for row, record in records.items():
             if isinstance(record, CorruptRecordError):
@@ -146,10 +169,13 @@ class BatchDecoder:
                 else:
                     yield rows[0], SchemaError(f"{self._records.where(int(ids[rows[0]]))}: {e}")
 
-    def _stand_in(self, record_id: int, seed: int, epoch: np.int64) -> tuple[int, np.uint64, Proven]:
+    def _stand_in(
+        self, record_id: int, seed: int, epoch: np.int64
+    ) -> tuple[int, np.uint64, Proven]:
         """The next good record of the same source, with its seed for that epoch.
 
-        It depends only on the data, not on earlier batches, so every host and every resumed run finds the same one."""
+        It depends only on the data, not on earlier batches, so every host and every resumed run
+        finds the same one."""
         for number, record in self._records_after(record_id):
             ids = np.array([number])
             seeds = record_seeds(seed, np.array([epoch]), ids)
@@ -158,8 +184,8 @@ class BatchDecoder:
                 return number, seeds[0], intact(record)
             self._note([(number, bad[0])])
         raise BadRecordsError(
-            f"{self._records.where(record_id)} is bad, and no other record can replace it, because all records of its "
-            "source are bad. Check the ops and keys, or convert the data again."
+            f"{self._records.where(record_id)} is bad, and no other record can replace it, because "
+            "all records of its source are bad. Check the ops and keys, or convert the data again."
         )
 
     def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
@@ -170,26 +196,35 @@ class BatchDecoder:
             size = min(2 * size, MOST_FETCHED)
 
     def _note(self, bad: Iterable[tuple[int, Bad]]) -> None:
-        self._quarantine.add([BadRecord(number, self._records.where(number), str(error)) for number, error in bad])
+        self._quarantine.add(
+            [BadRecord(number, self._records.where(number), str(error)) for number, error in bad]
+        )
 
 
 class Serving:
-    """What an exported model needs of an input: its records as they are stored, and how they are decoded.
+    """What an exported model needs of an input: its records as they are stored, and how they are
+    decoded.
 
-    rows: makes the features that the model takes. stored: the features of a record from which it makes them, key ->
-    ArraySpec; None if one of them has no fixed shape. kind: "examples" if a record is a tf.train.Example, else
-    "records"."""
+    rows: makes the features that the model takes. stored: the features of a record from which it
+    makes them, key -> ArraySpec; None if one of them has no fixed shape. kind: "examples" if a
+    record is a tf.train.Example, else "records"."""
 
     def __init__(self, records: Records, rows: RowDecoder) -> None:
         self._records, self.rows = records, rows
         specs = {key: feature_specs(rows.layout)[key] for key in rows.stored}
         fixed = all(None not in spec.shape for spec in specs.values())
         self.stored: Mapping[str, ArraySpec] | None = specs if specs and fixed else None
-        self.kind = "examples" if isinstance(rows.layout, Schema) and not rows.layout.opaque else "records"
+        self.kind = (
+            "examples" if isinstance(rows.layout, Schema) and not rows.layout.opaque else "records"
+        )
 
     def payloads(self, record_ids: Sequence[int]) -> list[bytes]:
-        """The bytes of these records. Raises CorruptRecordError for a damaged one, and StorageError."""
-        return [intact(record).payload for record in fetch(self._records, np.asarray(record_ids, np.int64))]
+        """The bytes of these records. Raises CorruptRecordError for a damaged one, and
+        StorageError."""
+        return [
+            intact(record).payload
+            for record in fetch(self._records, np.asarray(record_ids, np.int64))
+        ]
 
     def stored_features(self, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
         """The features `stored` of these records; none if that is None."""

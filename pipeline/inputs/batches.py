@@ -1,7 +1,8 @@
 """An iterator over a DatasetInput's batches, and its threads: one reads ahead, one decodes.
 
-Records of several batches are read as one group, so that one request reads neighbours. A DatasetInput passes in which
-rows to read, and the function that makes a batch of their records. Damaged records are passed on."""
+Records of several batches are read as one group, so that one request reads neighbours. A
+DatasetInput passes in which rows to read, and the function that makes a batch of their records.
+Damaged records are passed on."""
 
 import threading
 import weakref
@@ -19,7 +20,10 @@ from pipeline.orders.order import Position, Rows
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading, Record, Records
 
 GROUP_BYTES = 16 * 1024**2  # read together
-TOGETHER_ROWS, TOGETHER_BYTES = 256, 2 * 1024**2  # decoded together: more no longer fit the processor's caches
+TOGETHER_ROWS, TOGETHER_BYTES = (
+    256,
+    2 * 1024**2,
+)  # decoded together: more no longer fit the processor's caches
 _TURN_SECONDS = 0.005
 
 
@@ -44,15 +48,19 @@ class Delivery:
 
 
 def batches_together(rows: int, row_bytes: float, read_ahead_bytes: int) -> int:
-    """How many batches, of `rows` rows each, are made in one step. A step costs as much as 50 rows of numbers.
+    """How many batches, of `rows` rows each, are made in one step. A step costs as much as 50 rows
+    of numbers.
 
     row_bytes: of a record or of what it is decoded to, whichever is larger."""
     most = min(TOGETHER_BYTES, read_ahead_bytes)
     return max(1, int(min(TOGETHER_ROWS // rows, most // max(1, rows * row_bytes))))
 
 
-def planned_rows(order: Any, position: Position, rows: Sequence[range], together: int = 1) -> Iterator[Rows]:
-    """These rows of the batches from a position on, `together` batches at a time; endless for training."""
+def planned_rows(
+    order: Any, position: Position, rows: Sequence[range], together: int = 1
+) -> Iterator[Rows]:
+    """These rows of the batches from a position on, `together` batches at a time; endless for
+    training."""
     left = order.remaining(position)
     while left is None or left > 0:
         count = together if left is None else min(together, left)
@@ -61,11 +69,12 @@ def planned_rows(order: Any, position: Position, rows: Sequence[range], together
 
 
 class Turns:
-    """Lets the threads that read and that decode work one at a time, as long as neither waits for anything else.
+    """Lets the threads that read and that decode work one at a time, as long as neither waits for
+    anything else.
 
-    Both hold the GIL most of the time where records are small. Left alone, they would hand it over at every
-    step of NumPy, which doubles the CPU time of small records. One that waits for a disk, or for other threads, keeps
-    the other waiting for no longer than 5 ms a batch."""
+    Both hold the GIL most of the time where records are small. Left alone, they would hand it over
+    at every step of NumPy, which doubles the CPU time of small records. One that waits for a disk,
+    or for other threads, keeps the other waiting for no longer than 5 ms a batch."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,8 +89,11 @@ class Turns:
                 self._lock.release()
 
 
-def read_ahead(records: Records, batches: Iterable[Rows], ahead_bytes: int, turns: Turns) -> Background[Delivery]:
-    """Delivers `batches` in order. Holds up to ahead_bytes that are not yet taken, but at least one item of them.
+def read_ahead(
+    records: Records, batches: Iterable[Rows], ahead_bytes: int, turns: Turns
+) -> Background[Delivery]:
+    """Delivers `batches` in order. Holds up to ahead_bytes that are not yet taken, but at least one
+    item of them.
 
     Iterating raises StorageError. It has no time limit; its consumer has one."""
     waiting: deque[list[Rows]] = deque()
@@ -113,15 +125,20 @@ def _deliveries(reading: Reading, waiting: deque[list[Rows]], turns: Turns) -> I
             return
         left = iter(records)
         for rows in waiting.popleft():
-            with turns():  # for each batch: otherwise a group of many batches is handed over while others are decoded
+            # for each batch: otherwise a group of many batches is handed over while others are
+            # decoded
+            with turns():
                 delivery = Delivery(rows, list(islice(left, len(_real(rows)))))
             yield delivery
 
 
-def _groups(records: Records, batches: Iterable[Rows], most_bytes: int) -> Iterator[tuple[list[Rows], int]]:
+def _groups(
+    records: Records, batches: Iterable[Rows], most_bytes: int
+) -> Iterator[tuple[list[Rows], int]]:
     """Batches to read together, and their bytes.
 
-    The first group is the first of `batches`, so that it arrives early; groups then double up to 16 MiB."""
+    The first group is the first of `batches`, so that it arrives early; groups then double up to 16
+    MiB."""
     group: list[Rows] = []
     group_bytes = target_bytes = 0
     for rows in batches:
@@ -144,8 +161,8 @@ U = TypeVar("U")
 class Batches(Iterator[Batch]):
     """The batches from a position on. `close` returns immediately, whatever its threads wait for.
 
-    decode: makes the batches of what is read in one step. `next` raises StallError if a batch takes longer than
-    stall_seconds. Any error closes it."""
+    decode: makes the batches of what is read in one step. `next` raises StallError if a batch takes
+    longer than stall_seconds. Any error closes it."""
 
     def __init__(
         self,
@@ -156,7 +173,8 @@ class Batches(Iterator[Batch]):
         together: int = 1,
     ) -> None:
         self._reading: Background[Any] = reading
-        # The only time limit is here: one of `reading` would also count while no one waits, and both could expire.
+        # The only time limit is here: one of `reading` would also count while no one waits, and
+        # both could expire.
         self._decoded = Background(
             made_in_turns(reading, decode, turns),
             limit=max(DECODING, together),
@@ -183,7 +201,9 @@ class Batches(Iterator[Batch]):
         return self._reading.join(timeout_seconds) & self._decoded.join(timeout_seconds)
 
 
-def made_in_turns(reading: Iterable[T], make: Callable[[T], Iterator[U]], turns: Turns) -> Iterator[U]:
+def made_in_turns(
+    reading: Iterable[T], make: Callable[[T], Iterator[U]], turns: Turns
+) -> Iterator[U]:
     """What is made of each delivery."""
     for delivery in reading:
         making = make(delivery)

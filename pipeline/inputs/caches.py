@@ -1,12 +1,12 @@
 """Records that are read from their source once, and later from memory or a local disk.
 
-train_dataset and eval_dataset wrap their source with it; to share one cache among several inputs, wrap the source
-yourself. Independent of orders and TensorFlow.
+train_dataset and eval_dataset wrap their source with it; to share one cache among several inputs,
+wrap the source yourself. Independent of orders and TensorFlow.
 
-A disk cache is one sparse file. Each record's frame has a fixed place, and its checksum shows whether it is there: a
-hole, half a record or a flipped bit does not match. So nothing is ever locked, repaired or discarded, even if processes
-are killed, and any number of processes may fill one cache at the same time: they write the same bytes to the same
-places. NumPy only."""
+A disk cache is one sparse file. Each record's frame has a fixed place, and its checksum shows
+whether it is there: a hole, half a record or a flipped bit does not match. So nothing is ever
+locked, repaired or discarded, even if processes are killed, and any number of processes may fill
+one cache at the same time: they write the same bytes to the same places. NumPy only."""
 
 import errno
 import functools
@@ -36,14 +36,17 @@ Cache = str | os.PathLike[str]
 RECORDS_FILE = "records"  # the frame of each record, at its place
 PRESENT_FILE = "present"  # one byte per record, not 0 once it was written: a hint, not a proof
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-RECORD_BYTES = 64  # in memory, per record besides the payload: the object, its place in the list, its checksum
+RECORD_BYTES = (
+    64  # in memory, per record besides the payload: the object, its place in the list, its checksum
+)
 
 
 class RamStore:
     """Stores the payloads of one source until the process ends. Threads may share it.
 
-    share: the fraction of records that will be read. OptionError if they exceed the free memory. If records turn out
-    larger than expected (compressed ones), it stores as many as fit in that memory."""
+    share: the fraction of records that will be read. OptionError if they exceed the free memory. If
+    records turn out larger than expected (compressed ones), it stores as many as fit in that
+    memory."""
 
     def __init__(self, records: RecordsInfo, share: float) -> None:
         needed = int(share * (records.num_bytes + RECORD_BYTES * records.num_records))
@@ -51,8 +54,9 @@ class RamStore:
         log.info("%s: caching up to %s in RAM", records.name, format_bytes(needed))
         if needed > limit:
             raise OptionError(
-                f"cache='ram' needs {format_bytes(needed)} for {records.name}; {format_bytes(limit)} of memory are "
-                "available. Cache on a local disk (cache='/local/dir'), or take less data, or leave the cache out."
+                f"cache='ram' needs {format_bytes(needed)} for {records.name}; "
+                f"{format_bytes(limit)} of memory are available. Cache on a local disk "
+                "(cache='/local/dir'), or take less data, or leave the cache out."
             )
         self._name = records.name
         self._payloads = [b""] * records.num_records
@@ -73,10 +77,16 @@ class RamStore:
         """Stores the undamaged ones."""
         with self._lock:
             for record_id, record in zip(record_ids.tolist(), records, strict=True):
-                if isinstance(record, Proven) and not self._kept[record_id] and self._makes_room(len(record.payload)):
+                if (
+                    isinstance(record, Proven)
+                    and not self._kept[record_id]
+                    and self._makes_room(len(record.payload))
+                ):
                     self._payloads[record_id] = record.payload
                     self._crcs[record_id] = record.crc
-                    self._kept[record_id] = True  # last, because other threads read it without the lock
+                    self._kept[record_id] = (
+                        True  # last, because other threads read it without the lock
+                    )
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> ReadWhenDue:
         """See Records. Every record must be stored when its turn comes."""
@@ -89,7 +99,10 @@ class RamStore:
     def _makes_room(self, payload_bytes: int) -> bool:
         left = self._room - payload_bytes - RECORD_BYTES
         if left < 0 <= self._room:
-            log.warning("%s: records are larger than expected; the RAM cache is full, others are reread", self._name)
+            log.warning(
+                "%s: records are larger than expected; the RAM cache is full, others are reread",
+                self._name,
+            )
             self._room = -1
         elif left >= 0:
             self._room = left
@@ -97,17 +110,20 @@ class RamStore:
 
 
 class DiskStore:
-    """Stores the records of one source below a directory, in a folder named by its fingerprint. Threads may share it.
+    """Stores the records of one source below a directory, in a folder named by its fingerprint.
+    Threads may share it.
 
-    share: the fraction of records that will be read. OptionError if they exceed the free disk space, or if their
-    lengths and checksums are not known; StorageError if the folder cannot be written."""
+    share: the fraction of records that will be read. OptionError if they exceed the free disk
+    space, or if their lengths and checksums are not known; StorageError if the folder cannot be
+    written."""
 
     def __init__(self, records: RecordsInfo, directory: str, share: float) -> None:
         lengths, crcs = records.lengths, records.crcs
         if lengths is None or crcs is None:
             raise OptionError(
-                f"cache={directory!r}: a cache on disk needs lengths and checksums of all records in advance, which "
-                f"{records.name} does not have. Index the files (infeed index), or use cache='ram'."
+                f"cache={directory!r}: a cache on disk needs lengths and checksums of all records "
+                f"in advance, which {records.name} does not have. Index the files (infeed index), "
+                "or use cache='ram'."
             )
         self._name, self._index = records.name, SplitIndex(lengths, crcs, [len(lengths)])
         folder = Path(directory) / records.fingerprint
@@ -121,16 +137,24 @@ class DiskStore:
             free = shutil.disk_usage(folder).free
         except OSError as e:
             raise StorageError(
-                f"cannot keep a cache in {folder}: {e.strerror or e}. Give a directory that can be written."
+                f"cannot keep a cache in {folder}: {e.strerror or e}. Give a directory that can be "
+                "written."
             ) from e
         self._writes = True
         there = int(lengths[self._known].sum(dtype=np.int64))
         up_to = format_bytes(share * size)
-        log.info("%s: caching up to %s in %s, which has %s", self._name, up_to, folder, format_bytes(there))
+        log.info(
+            "%s: caching up to %s in %s, which has %s",
+            self._name,
+            up_to,
+            folder,
+            format_bytes(there),
+        )
         if (needed := max(0, int(share * size) - there)) > free:
             raise OptionError(
-                f"cache={directory!r} needs {format_bytes(needed)} more for {records.name}; {format_bytes(free)} are "
-                "free on that disk. Remove old folders there, or give another directory, or take less data."
+                f"cache={directory!r} needs {format_bytes(needed)} more for {records.name}; "
+                f"{format_bytes(free)} are free on that disk. Remove old folders there, or give "
+                "another directory, or take less data."
             )
 
     def holds(self, record_ids: np.ndarray) -> np.ndarray:
@@ -148,17 +172,22 @@ class DiskStore:
     def keep(self, record_ids: np.ndarray, records: Sequence[Record]) -> None:
         """Writes the undamaged ones. A full disk only stops the caching, with a warning."""
         places = self._index.locate(record_ids)
-        rows = zip(record_ids.tolist(), places.offset.tolist(), places.crc.tolist(), records, strict=True)
+        rows = zip(
+            record_ids.tolist(), places.offset.tolist(), places.crc.tolist(), records, strict=True
+        )
         try:
             for record_id, offset, crc, record in rows:
                 if isinstance(record, Proven) and record.crc == crc and self._writes:
                     self._write(record_id, offset, record)
         except OSError as e:
             self._writes = False
-            log.warning("%s: nothing more is cached in %s: %s", self._name, self._path, e.strerror or e)
+            log.warning(
+                "%s: nothing more is cached in %s: %s", self._name, self._path, e.strerror or e
+            )
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> IndexedReading:
-        """Uses large reads if neighbours are needed soon. A missing record is returned as a CorruptRecordError."""
+        """Uses large reads if neighbours are needed soon. A missing record is returned as a
+        CorruptRecordError."""
         return IndexedReading(LocalStorage(), [self._path], self._index, groups, ahead_bytes)
 
     def _open(self, path: Path, size: int) -> int:
@@ -166,7 +195,9 @@ class DiskStore:
         weakref.finalize(self, os.close, fd)
         there = os.fstat(fd)
         if not stat.S_ISREG(there.st_mode) or there.st_size > size:
-            raise OSError(errno.EEXIST, f"{path.name} is there, but is not the cache of these records")
+            raise OSError(
+                errno.EEXIST, f"{path.name} is there, but is not the cache of these records"
+            )
         os.truncate(fd, size)  # holes where nothing was written
         return fd
 
@@ -178,36 +209,48 @@ class DiskStore:
             self._known[record_id] = True
 
 
-Store = DiskStore | RamStore  # of records by number; what it holds may still be missing or damaged when it is read
+Store = (
+    DiskStore | RamStore
+)  # of records by number; what it holds may still be missing or damaged when it is read
 
 
 def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedRecords":
     """The same records; each is stored when it is first read, and read from the cache after that.
 
-    where: "ram", or a directory on a local disk. A directory serves later runs and concurrent processes, too. Its
-    folders are named by fingerprint, so changed data never meets an old cache. No command deletes old folders: remove
-    them when no run uses them. share: the fraction of records that will be read.
+    where: "ram", or a directory on a local disk. A directory serves later runs and concurrent
+    processes, too. Its folders are named by fingerprint, so changed data never meets an old cache.
+    No command deletes old folders: remove them when no run uses them. share: the fraction of
+    records that will be read.
 
-    The size it may reach is logged first. Raises OptionError if that exceeds the free space, or, for a directory, if
-    lengths and checksums are not known in advance; StorageError if the directory cannot be written."""
+    The size it may reach is logged first. Raises OptionError if that exceeds the free space, or,
+    for a directory, if lengths and checksums are not known in advance; StorageError if the
+    directory cannot be written."""
     if where == "ram":
         return CachedRecords(records, RamStore(records.info, share), where, share)
     directory = os.fspath(where)
     if "://" in directory or (isinstance(where, str) and "/" not in directory):
         raise OptionError(
-            f"cache={directory!r} is not known. Known: 'ram'; a directory on a local disk, with a slash in it."
+            f"cache={directory!r} is not known. Known: 'ram'; a directory on a local disk, with a "
+            "slash in it."
         )
     return CachedRecords(records, DiskStore(records.info, directory, share), where, share)
 
 
 class CachedRecords:
-    """The Records of a source, read through a store. Errors of the source are passed on, every time.
+    """The Records of a source, read through a store. Errors of the source are passed on, every
+    time.
 
-    info: that of the source. cached_in, share: the arguments of `cached`. A pickled copy has its own store: the same
-    folder, or an empty one in RAM."""
+    info: that of the source. cached_in, share: the arguments of `cached`. A pickled copy has its
+    own store: the same folder, or an empty one in RAM."""
 
     def __init__(self, source: Records, store: Store, cached_in: Cache, share: float) -> None:
-        self.source, self.store, self.info, self.cached_in, self._share = source, store, source.info, cached_in, share
+        self.source, self.store, self.info, self.cached_in, self._share = (
+            source,
+            store,
+            source.info,
+            cached_in,
+            share,
+        )
         self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -217,7 +260,9 @@ class CachedRecords:
         """See Records. Reads from the source what is not in the store."""
         if self.store.complete:
             return self._from_store(groups, ahead_bytes)
-        return ConcatenatedReading((self._from_source, self._from_store), self._split_up, groups, ahead_bytes)
+        return ConcatenatedReading(
+            (self._from_source, self._from_store), self._split_up, groups, ahead_bytes
+        )
 
     def _split_up(self, group: Group) -> tuple[np.ndarray, list[Group]]:
         held = self.store.holds(group.record_ids)
@@ -245,7 +290,8 @@ class CachedRecords:
 
 
 class _Followed:
-    """A Reading of a source or store that passes each group's numbers and records through `then`."""
+    """A Reading of a source or store that passes each group's numbers and records through
+    `then`."""
 
     def __init__(
         self,

@@ -1,6 +1,8 @@
-"""What train_dataset and eval_dataset return: a host's batches, in an order that can be resumed and proven.
+"""What train_dataset and eval_dataset return: a host's batches, in an order that can be resumed and
+proven.
 
-The trainer and all other consumers use only this. Below it, batches reads in one thread and decodes in others."""
+The trainer and all other consumers use only this. Below it, batches reads in one thread and decodes
+in others."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -34,13 +36,15 @@ Order = TrainOrder | MixOrder | EvalOrder
 class DatasetInput:
     """One host's batches of records in an order.
 
-    Each is a dict of arrays that match `spec`: the features, and `_mask` float32 [b] (0.0 on padding), `_index` int32
-    [b] (the record's number, -1 on padding), `_crc` uint32 [b] (of the bytes that were decoded, 0 on padding); in
-    training also `_seed` uint32 [b, 2] (a hash of seed, epoch and record, 0 on padding; device ops draw from it).
-    For a bad record that on_error="mask" leaves out, `_mask` is 0.0, `_index` its number, and `_crc` its expected
-    checksum, or 0 if that is unknown; features are as on padding. With "skip", everything is from its replacement.
+    Each is a dict of arrays that match `spec`: the features, and `_mask` float32 [b] (0.0 on
+    padding), `_index` int32 [b] (the record's number, -1 on padding), `_crc` uint32 [b] (of the
+    bytes that were decoded, 0 on padding); in training also `_seed` uint32 [b, 2] (a hash of seed,
+    epoch and record, 0 on padding; device ops draw from it). For a bad record that on_error="mask"
+    leaves out, `_mask` is 0.0, `_index` its number, and `_crc` its expected checksum, or 0 if that
+    is unknown; features are as on padding. With "skip", everything is from its replacement.
 
-    info: see InputInfo; the values of spec are ArraySpecs. read_ahead_bytes: the most that the reading thread holds."""
+    info: see InputInfo; the values of spec are ArraySpecs. read_ahead_bytes: the most that the
+    reading thread holds."""
 
     def __init__(
         self,
@@ -58,10 +62,14 @@ class DatasetInput:
         self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
         self._quarantine, self._workers = quarantine, workers
         self._stall_seconds = checked_stall_seconds(stall_seconds)
-        check_number("read_ahead_bytes", read_ahead_bytes, at_least=0, more="; 0 reads one batch ahead")
+        check_number(
+            "read_ahead_bytes", read_ahead_bytes, at_least=0, more="; 0 reads one batch ahead"
+        )
         # Reading ahead more than the split is never useful.
         source = records.info
-        self.read_ahead_bytes = min(read_ahead_bytes, 4 * (source.num_bytes + RECORD_OBJECT_BYTES * source.num_records))
+        self.read_ahead_bytes = min(
+            read_ahead_bytes, 4 * (source.num_bytes + RECORD_OBJECT_BYTES * source.num_records)
+        )
         trains = not isinstance(order, EvalOrder)
         self.info = InputInfo(
             spec=decoder.spec,
@@ -83,17 +91,27 @@ class DatasetInput:
         check_number("workers", workers, at_least=0, more="; 0 makes the batches in this process")
         host_rows = sum(map(len, rows))
         if not host_rows:
-            raise BatchSizeError(f"{source.name}: hosts= gives this host no row of the batch. Each needs one.")
+            raise BatchSizeError(
+                f"{source.name}: hosts= gives this host no row of the batch. Each needs one."
+            )
         row_bytes = sum(spec.num_bytes for _, spec in leaves(decoder.spec)) / host_rows
         row_bytes = max(row_bytes, source.num_bytes / source.num_records)
-        self._together = batches_together(-(-host_rows // max(1, workers)), row_bytes, read_ahead_bytes)
+        self._together = batches_together(
+            -(-host_rows // max(1, workers)), row_bytes, read_ahead_bytes
+        )
         self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
         if workers:
             pickled(self._work(self.info.start))  # raises its errors before any record is read
-        ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
+        ahead, steps, batch = (
+            format_bytes(self.read_ahead_bytes),
+            order.steps_per_epoch,
+            order.global_batch,
+        )
         batches = f"{steps} batch{'es' * (steps != 1)} of {batch} per epoch, "
         epoch = "" if isinstance(order, MixOrder) else batches  # a mixture has none
-        log.info("%s: %d records, %sup to %s read ahead", source.name, order.num_records, epoch, ahead)
+        log.info(
+            "%s: %d records, %sup to %s read ahead", source.name, order.num_records, epoch, ahead
+        )
 
     def __repr__(self) -> str:
         batch, name = self._order.global_batch, self._records.info.name
@@ -125,7 +143,8 @@ class DatasetInput:
 
     @property
     def quarantine(self) -> tuple[BadRecord, ...]:
-        """The bad records that this host has met so far, by number, including batches made ahead."""
+        """The bad records that this host has met so far, by number, including batches made
+        ahead."""
         return tuple(self.info.quarantine)
 
     def advance(self, position: Position, batches: int) -> Position:
@@ -137,26 +156,32 @@ class DatasetInput:
         return self._order.remaining(position)
 
     def state(self, position: Position) -> dict[str, Any]:
-        """The position and what its order depends on, as a small JSON dict to save with a checkpoint."""
+        """The position and what its order depends on, as a small JSON dict to save with a
+        checkpoint."""
         return {"fingerprint": self.info.fingerprint, **self._order.settings, **position._asdict()}
 
     def restore(self, state: Mapping[str, Any]) -> Position:
-        """The inverse of `state`. Raises FingerprintError naming the difference if data or order have changed."""
+        """The inverse of `state`. Raises FingerprintError naming the difference if data or order
+        have changed."""
         if state.get("fingerprint") != self.info.fingerprint:
             raise FingerprintError(
-                f"The saved position belongs to data {state.get('fingerprint')}; that of {self._records.info.name} is "
-                f"{self.info.fingerprint}. Give the data that it was saved with, or start over with batches()."
+                f"The saved position belongs to data {state.get('fingerprint')}; that of "
+                f"{self._records.info.name} is {self.info.fingerprint}. Give the data that it was "
+                "saved with, or start over with batches()."
             )
         for name, here in self._order.settings.items():
             if state.get(name) != here:
-                raise FingerprintError(f"{_difference(name, state.get(name), here)} Or start over with batches().")
+                raise FingerprintError(
+                    f"{_difference(name, state.get(name), here)} Or start over with batches()."
+                )
         return Position(int(state["epoch"]), int(state["records"]))
 
     def batches(self, position: Position | None = None) -> Batches:
-        """The batches from a position on (default: the start): endless for training, one pass for evaluation.
+        """The batches from a position on (default: the start): endless for training, one pass for
+        evaluation.
 
-        They raise StorageError from reading; StallError; and for bad records CorruptRecordError, SchemaError naming
-        the record that cannot be parsed or decoded, or BadRecordsError."""
+        They raise StorageError from reading; StallError; and for bad records CorruptRecordError,
+        SchemaError naming the record that cannot be parsed or decoded, or BadRecordsError."""
         position = self.start if position is None else position
         if self._workers:
             return WorkerBatches(self._work(position), self._quarantine)
@@ -164,23 +189,35 @@ class DatasetInput:
         reading = read_ahead(self._records, planned, self.read_ahead_bytes, turns)
         return Batches(reading, self._decode, self._stall_seconds, turns, self._together)
 
-    def described_as(self, model: Description, target: Mapping[str, int], *, strict: bool) -> "DatasetInput":
-        """These batches with the numbers of a model's description, to which classes and categories are mapped by name.
+    def described_as(
+        self, model: Description, target: Mapping[str, int], *, strict: bool
+    ) -> "DatasetInput":
+        """These batches with the numbers of a model's description, to which classes and categories
+        are mapped by name.
 
-        Categories of inputs that the model has never seen are missing; `_unseen`, int32 [b], then has how many there
-        are in a row. target, strict: as for renumberings, which says what this raises."""
+        Categories of inputs that the model has never seen are missing; `_unseen`, int32 [b], then
+        has how many there are in a row. target, strict: as for renumberings, which says what this
+        raises."""
         assert self.info.description is not None
         by = renumberings(
-            model, self.info.description, self._records.info.name, self._decoder.stored, target, strict=strict
+            model,
+            self.info.description,
+            self._records.info.name,
+            self._decoder.stored,
+            target,
+            strict=strict,
         )
         other = copy(self)
         other._decoder = self._decoder.renumbered(by)
-        other._decode = BatchDecoder(self._records, other._decoder, self._quarantine, self.spec["_mask"].shape[0])
+        other._decode = BatchDecoder(
+            self._records, other._decoder, self._quarantine, self.spec["_mask"].shape[0]
+        )
         other.info = replace(self.info, spec=other._decoder.spec, description=model)
         return other
 
     def serving(self, keys: Sequence[str]) -> Serving:
-        """What an exported model needs to decode records to these features of the batch, by their flat keys."""
+        """What an exported model needs to decode records to these features of the batch, by their
+        flat keys."""
         return Serving(self._records, self._decoder.rows_of(keys))
 
     def _work(self, position: Position) -> Work:
@@ -208,15 +245,20 @@ def _sum_of(crcs: np.ndarray | None) -> int | None:
 def _difference(name: str, there: Any, here: Any) -> str:
     """How a saved position disagrees with an order, and what to do."""
     if there is None:
-        kind = {"mixture": "training on a mixture", "num_records": "an evaluation"}.get(name, "training on one source")
-        return f"The saved position has no {name}: it is not from {kind}, as this input is. Give what it belongs to."
+        kind = {"mixture": "training on a mixture", "num_records": "an evaluation"}.get(
+            name, "training on one source"
+        )
+        return (
+            f"The saved position has no {name}: it is not from {kind}, as this input is. Give what "
+            "it belongs to."
+        )
     if name == "mixture":
         return (
-            "The saved position is from a mixture with other weights, block_records or window_records, so the order of "
-            "records differs. Give those that it was saved with. The default of window_records depends on "
-            "global_batch, in steps of 1,024."
+            "The saved position is from a mixture with other weights, block_records or "
+            "window_records, so the order of records differs. Give those that it was saved with. "
+            "The default of window_records depends on global_batch, in steps of 1,024."
         )
     return (
-        f"The saved position has {name}={there!r}, this input {name}={here!r}: the order of records differs. Pass "
-        f"{name}={there!r} to train_dataset to resume."
+        f"The saved position has {name}={there!r}, this input {name}={here!r}: the order of "
+        f"records differs. Pass {name}={there!r} to train_dataset to resume."
     )

@@ -1,8 +1,8 @@
-"""What an input states about its batches before any is made, and a dataset that has no batch size yet. The trainer, and
-inputs of a user's own, start here.
+"""What an input states about its batches before any is made, and a dataset that has no batch size
+yet. The trainer, and inputs of a user's own, start here.
 
-The quarantine of a DatasetInput lists which records are damaged or cannot be decoded, and limits how many. NumPy
-only."""
+The quarantine of a DatasetInput lists which records are damaged or cannot be decoded, and limits
+how many. NumPy only."""
 
 import json
 import threading
@@ -20,7 +20,10 @@ from pipeline.logs import log
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 
-NO_BATCH = "this {} has no batch size. Give it one, such as global_batch=64, or give it to a Trainer, which has one."
+NO_BATCH = (
+    "this {} has no batch size. Give it one, such as global_batch=64, or give it to a Trainer, "
+    "which has one."
+)
 D = TypeVar("D")
 P = ParamSpec("P")
 MAX_BAD_RECORDS = 100
@@ -32,22 +35,24 @@ OnError = Literal["raise", "skip", "mask"]
 class InputInfo:
     """What is known of an input before its first batch.
 
-    spec: key -> object with .shape (host batch first, unless TrainerConfig.batch_axis names another axis) and .dtype;
-    `_mask` float32 [b], `_index` int32 [b] (-1 on padding) and `_crc` uint32 [b] (0 on padding) are part of it, in
-    training also `_seed` uint32 [b, 2] (different for each record and epoch, 0 on padding), from which Task.augment
-    draws. fingerprint: identifies the data. start: the position of the first batch.
-    num_records: of one epoch, over all hosts. steps_per_epoch: batches of one. expected_crc: the sum of the crcs of the
-    records due in one exact epoch, over all hosts, modulo 2**32. None where these are not known, as for the checksums
-    of training, which drops a tail. global_batch: rows of a batch, over all hosts; None if the input does not know.
-    endless: whether the batches never end. is_program: whether it is a program that every host runs completely, from
-    its beginning, to resume: hosts then compare what they deliver.
-    on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask rows of records that are due.
-    quarantine: the bad records that this host has met so far, a sequence that grows. verify_command: the command that
-    lists damaged records; None if there is none. totals: sums over all records due that the dataset states, such as
-    num_bytes of text; an evaluation compares what metrics add up under these names. provenance: how the batches came
-    about, as JSON, from which `infeed seen` names the records of any step; None if that is not known.
-    name: of the data, for messages. description: what gives the numbers in the batches their meaning; None if that is
-    not known."""
+    spec: key -> object with .shape (host batch first, unless TrainerConfig.batch_axis names another
+    axis) and .dtype; `_mask` float32 [b], `_index` int32 [b] (-1 on padding) and `_crc` uint32 [b]
+    (0 on padding) are part of it, in training also `_seed` uint32 [b, 2] (different for each record
+    and epoch, 0 on padding), from which Task.augment draws. fingerprint: identifies the data.
+    start: the position of the first batch. num_records: of one epoch, over all hosts.
+    steps_per_epoch: batches of one. expected_crc: the sum of the crcs of the records due in one
+    exact epoch, over all hosts, modulo 2**32. None where these are not known, as for the checksums
+    of training, which drops a tail. global_batch: rows of a batch, over all hosts; None if the
+    input does not know. endless: whether the batches never end. is_program: whether it is a program
+    that every host runs completely, from its beginning, to resume: hosts then compare what they
+    deliver. on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask rows of
+    records that are due. quarantine: the bad records that this host has met so far, a sequence that
+    grows. verify_command: the command that lists damaged records; None if there is none. totals:
+    sums over all records due that the dataset states, such as num_bytes of text; an evaluation
+    compares what metrics add up under these names. provenance: how the batches came about, as JSON,
+    from which `infeed seen` names the records of any step; None if that is not known. name: of the
+    data, for messages. description: what gives the numbers in the batches their meaning; None if
+    that is not known."""
 
     spec: Mapping[str, Any]
     fingerprint: str
@@ -68,27 +73,43 @@ class InputInfo:
 
 
 class Unbatched:
-    """A dataset without a batch size: a Trainer calls it with its InputContext, which has that and the hosts' shares.
+    """A dataset without a batch size: a Trainer calls it with its InputContext, which has that and
+    the hosts' shares.
 
     The context also decides the seed and how records are read, unless that was given."""
 
-    def __init__(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        signature(make).bind(*args, **options)  # TypeError for an unknown option, here rather than in the Trainer
+    def __init__(
+        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        signature(make).bind(
+            *args, **options
+        )  # TypeError for an unknown option, here rather than in the Trainer
         self._make, self._args, self._options = make, args, options
 
     def __call__(self, ctx: Any) -> Any:
         """The batches of the context's host."""
-        told = {"hosts": ctx.hosts, "seed": ctx.seed, "stall_seconds": ctx.stall_seconds, "workers": ctx.workers}
+        told = {
+            "hosts": ctx.hosts,
+            "seed": ctx.seed,
+            "stall_seconds": ctx.stall_seconds,
+            "workers": ctx.workers,
+        }
         told |= ctx.reading
         taken = {name: told[name] for name in told.keys() & signature(self._make).parameters}
         masks = {"on_error": "mask", "max_bad_records": ctx.max_masked} if ctx.max_masked else {}
-        return self._make(*self._args, **taken | self._options | masks, global_batch=ctx.global_batch_size)
+        return self._make(
+            *self._args, **taken | self._options | masks, global_batch=ctx.global_batch_size
+        )
 
     def __iter__(self) -> NoReturn:
         raise OptionError(NO_BATCH.format(self._make.__name__))
 
-    def __getattr__(self, name: str) -> NoReturn:  # of a DatasetInput; copy and pickle ask for names with underscores
-        raise AttributeError(name if name.startswith("_") else f"{name}: {NO_BATCH.format(self._make.__name__)}")
+    def __getattr__(
+        self, name: str
+    ) -> NoReturn:  # of a DatasetInput; copy and pickle ask for names with underscores
+        raise AttributeError(
+            name if name.startswith("_") else f"{name}: {NO_BATCH.format(self._make.__name__)}"
+        )
 
 
 def without_batch(make: Callable[P, D]) -> Callable[P, D]:
@@ -108,7 +129,8 @@ def without_batch(make: Callable[P, D]) -> Callable[P, D]:
 class BadRecord:
     """A record that is damaged or cannot be decoded.
 
-    record_id: its number in the source. where: its file and place. reason: the error that "raise" would raise."""
+    record_id: its number in the source. where: its file and place. reason: the error that "raise"
+    would raise."""
 
     record_id: int
     where: str
@@ -116,10 +138,11 @@ class BadRecord:
 
 
 class Quarantine(Sequence[BadRecord]):
-    """The distinct bad records that a host has met so far, by number, and its budget of them. Threads may share it.
+    """The distinct bad records that a host has met so far, by number, and its budget of them.
+    Threads may share it.
 
-    on_error: what to do about them. quarantine_file: a path or gs:// that also lists them, as sorted JSON lines; hosts
-    and runs add to one file."""
+    on_error: what to do about them. quarantine_file: a path or gs:// that also lists them, as
+    sorted JSON lines; hosts and runs add to one file."""
 
     def __init__(
         self,
@@ -131,8 +154,8 @@ class Quarantine(Sequence[BadRecord]):
         check_number("max_bad_records", max_bad_records, at_least=0)
         if quarantine_file is not None and on_error == "raise":
             raise OptionError(
-                f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, but on_error='raise' leaves "
-                "nothing out. Give on_error='mask' or 'skip', or no file."
+                f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, but "
+                "on_error='raise' leaves nothing out. Give on_error='mask' or 'skip', or no file."
             )
         self.on_error: OnError = on_error
         self.max_bad_records = max_bad_records
@@ -151,20 +174,25 @@ class Quarantine(Sequence[BadRecord]):
             return iter(sorted(self._met.values()))
 
     def add(self, found: Iterable[BadRecord]) -> None:
-        """Adds the new ones among them, and logs a warning for each. BadRecordsError if they exceed the budget."""
+        """Adds the new ones among them, and logs a warning for each. BadRecordsError if they exceed
+        the budget."""
         with self._lock:
-            new = [self._met.setdefault(bad.record_id, bad) for bad in found if bad.record_id not in self._met]
+            new = [
+                self._met.setdefault(bad.record_id, bad)
+                for bad in found
+                if bad.record_id not in self._met
+            ]
             for bad in new:
                 log.warning("on_error=%r leaves out a bad record: %s", self.on_error, bad.reason)
             if new and self._file:
                 self._file.add(new)
             if len(self._met) > self.max_bad_records:
                 raise BadRecordsError(
-                    f"{len(self._met)} records are bad on this host; max_bad_records={self.max_bad_records}. The first "
-                    "are:",
+                    f"{len(self._met)} records are bad on this host; "
+                    f"max_bad_records={self.max_bad_records}. The first are:",
                     *(f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED]),
-                    "So many are unlikely by chance: check the disk and the conversion (infeed verify), or "
-                    "raise max_bad_records.",
+                    "So many are unlikely by chance: check the disk and the conversion (infeed "
+                    "verify), or raise max_bad_records.",
                 )
 
 

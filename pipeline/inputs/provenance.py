@@ -1,7 +1,9 @@
-"""Where the batches of training come from, as JSON, and what can be computed from it: their order, and their records.
+"""Where the batches of training come from, as JSON, and what can be computed from it: their order,
+and their records.
 
-A run writes it once per start, so it stays small: numbers and names only, and block starts are a few arithmetic
-progressions. Tools that look back restore the order without the data, and open the records again to name them."""
+A run writes it once per start, so it stays small: numbers and names only, and block starts are a
+few arithmetic progressions. Tools that look back restore the order without the data, and open the
+records again to name them."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +24,11 @@ from pipeline.sources.records import Records
 from pipeline.storage.schemes import is_remote, open_storage
 
 
-def provenance_of(records: Records, order: TrainOrder | MixOrder, on_error: str) -> Mapping[str, Any]:
-    """The provenance of training on these records in this order. on_error: how bad records are treated."""
+def provenance_of(
+    records: Records, order: TrainOrder | MixOrder, on_error: str
+) -> Mapping[str, Any]:
+    """The provenance of training on these records in this order. on_error: how bad records are
+    treated."""
     return {
         "fingerprint": records.info.fingerprint,
         "order": recorded_order(order),
@@ -38,7 +43,12 @@ def recorded_order(order: TrainOrder | MixOrder) -> dict[str, Any]:
     if isinstance(order, MixOrder):
         shuffles = [_recorded_shuffle(shuffle) for shuffle in order.shuffles]
         shares = [float(share) for share in order.shares]
-        return {"mixture": order.settings, "batch": order.global_batch, "shuffles": shuffles, "shares": shares}
+        return {
+            "mixture": order.settings,
+            "batch": order.global_batch,
+            "shuffles": shuffles,
+            "shares": shares,
+        }
     starts = list(_progressions(order.shuffle.block_starts))
     size = {"num_records": order.num_records, "batch": order.global_batch}
     return order.settings | size | {"block_starts": starts}
@@ -47,7 +57,10 @@ def recorded_order(order: TrainOrder | MixOrder) -> dict[str, Any]:
 def restored_order(recorded: Mapping[str, Any]) -> TrainOrder | MixOrder:
     """The order that was recorded. Raises KeyError or TypeError for JSON that is not one."""
     if "mixture" in recorded:
-        settings, shuffles = recorded["mixture"], [_restored_shuffle(each) for each in recorded["shuffles"]]
+        settings, shuffles = (
+            recorded["mixture"],
+            [_restored_shuffle(each) for each in recorded["shuffles"]],
+        )
         first_ids = np.cumsum([0, *(shuffle.num_records for shuffle in shuffles)])[:-1].tolist()
         shares = np.array(recorded["shares"])
         named = {"seed": settings["seed"], "digest": settings["mixture"]}
@@ -65,7 +78,10 @@ def restored_order(recorded: Mapping[str, Any]) -> TrainOrder | MixOrder:
 
 
 def _recorded_shuffle(shuffle: Shuffle) -> dict[str, Any]:
-    sizes = {name: getattr(shuffle, name) for name in ("num_records", "seed", "streams", "window_records")}
+    sizes = {
+        name: getattr(shuffle, name)
+        for name in ("num_records", "seed", "streams", "window_records")
+    }
     return {**sizes, "block_starts": list(_progressions(shuffle.block_starts))}
 
 
@@ -77,7 +93,8 @@ def _restored_shuffle(recorded: Mapping[str, Any]) -> Shuffle:
 def _progressions(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
     """(first, step, count) of the arithmetic progressions that the numbers consist of."""
     steps = np.diff(numbers)
-    # Where the step changes. Between two changes all steps are equal; the one across a change is left out.
+    # Where the step changes. Between two changes all steps are equal; the one across a change is
+    # left out.
     changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(steps)).tolist()
     first = 0
     for last in changes:
@@ -86,15 +103,17 @@ def _progressions(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
 
 
 def _expanded(progressions: Any) -> np.ndarray:
-    return np.concatenate([first + step * np.arange(count, dtype=np.int64) for first, step, count in progressions])
+    return np.concatenate(
+        [first + step * np.arange(count, dtype=np.int64) for first, step, count in progressions]
+    )
 
 
 def stand_ins(source_starts: Sequence[int], record_id: int) -> Iterator[int]:
-    """The records that may replace a bad one, in order: the others of its source, from the next one on, wrapping
-    around.
+    """The records that may replace a bad one, in order: the others of its source, from the next one
+    on, wrapping around.
 
-    Readers take the first good one, and histories find it again: it depends only on the data, so every host and every
-    resumed run agrees. source_starts: see RecordsInfo."""
+    Readers take the first good one, and histories find it again: it depends only on the data, so
+    every host and every resumed run agrees. source_starts: see RecordsInfo."""
     source = bisect_right(source_starts, record_id)
     first, end = source_starts[source - 1 : source + 1]
     return (first + (record_id - first + step) % (end - first) for step in range(1, end - first))
@@ -104,8 +123,8 @@ def stand_ins(source_starts: Sequence[int], record_id: int) -> Iterator[int]:
 class Origin:
     """Consecutive records of one source: numbers first..stop-1 of it.
 
-    directory, split: of the manifest that lists the source; None for data without one. name: of the source, for
-    messages. fingerprint: identifies its data, wherever they are."""
+    directory, split: of the manifest that lists the source; None for data without one. name: of the
+    source, for messages. fingerprint: identifies its data, wherever they are."""
 
     name: str
     fingerprint: str
@@ -126,7 +145,9 @@ def _origins(records: Records, which: range) -> Iterator[Origin]:
         records = source
     if isinstance(records, Concatenated):
         for part, first in zip(records.parts, records.info.source_starts.tolist(), strict=False):
-            low, high = (min(max(at - first, 0), len(part.which)) for at in (which.start, which.stop))
+            low, high = (
+                min(max(at - first, 0), len(part.which)) for at in (which.start, which.stop)
+            )
             if low < high:
                 yield from _origins(part.records, part.which[low:high])
         return
@@ -139,12 +160,15 @@ def _origins(records: Records, which: range) -> Iterator[Origin]:
 
 
 def reopened(origin: Origin, directory: str | None = None) -> IndexedRecords:
-    """The source of an origin, opened again: in `directory`, to which some data have been moved, or where it was.
+    """The source of an origin, opened again: in `directory`, to which some data have been moved, or
+    where it was.
 
-    Raises ShardError if it cannot be opened without the program that made it, or has other data now; and whatever
-    opening raises."""
+    Raises ShardError if it cannot be opened without the program that made it, or has other data
+    now; and whatever opening raises."""
     if origin.directory is None or origin.split is None:
-        raise ShardError(f"{origin.name} has no manifest, so it cannot be opened again to name its records.")
+        raise ShardError(
+            f"{origin.name} has no manifest, so it cannot be opened again to name its records."
+        )
     if directory is None:
         return _opened(origin, origin.directory, origin.split)
     try:
@@ -162,7 +186,8 @@ def _opened(origin: Origin, place: str, split: str) -> IndexedRecords:
     info = records.info
     if info.fingerprint != origin.fingerprint:
         raise ShardError(
-            f"{info.name} has the fingerprint {info.fingerprint}; the run read {origin.fingerprint}. The data "
-            "have been converted again, or are other data. Give --data-dir with those that the run read."
+            f"{info.name} has the fingerprint {info.fingerprint}; the run read "
+            f"{origin.fingerprint}. The data have been converted again, or are other data. Give "
+            "--data-dir with those that the run read."
         )
     return records

@@ -1,8 +1,8 @@
 """Memory for batches that is used again: slots, each with the arrays of some batches.
 
-Processes share it as a file that has no name, so nothing remains if every process is killed. A slot is free again when
-no array of its batches is left, wherever views of them went: to JAX on the CPU, which uses aligned arrays without a
-copy, or to the caller."""
+Processes share it as a file that has no name, so nothing remains if every process is killed. A slot
+is free again when no array of its batches is left, wherever views of them went: to JAX on the CPU,
+which uses aligned arrays without a copy, or to the caller."""
 
 import math
 import mmap
@@ -24,7 +24,8 @@ MOST_KEPT = 64  # slots whose arrays are kept for writing
 class Slots:
     """Slots with room for `batches` batches each. spec: of a batch; it may be nested.
 
-    file: the descriptor of an anonymous_file, which this closes; -1 for memory of this process alone."""
+    file: the descriptor of an anonymous_file, which this closes; -1 for memory of this process
+    alone."""
 
     def __init__(self, spec: Mapping[str, Any], batches: int, file: int = -1) -> None:
         self._parts, self._free, self._count, size = list[mmap.mmap](), deque[int](), 0, 0
@@ -46,11 +47,14 @@ class Slots:
             return self._free.popleft()
         number, self._count = self._count, self._count + 1
         if self.file >= 0:
-            os.ftruncate(self.file, _first(_part(number) + 1) * self._size)  # what is not used yet takes no memory
+            os.ftruncate(
+                self.file, _first(_part(number) + 1) * self._size
+            )  # what is not used yet takes no memory
         return number
 
     def arrays(self, number: int) -> dict[str, Any]:
-        """Those of a slot, [batches, *shape]. It is free once they, and all views of them, are gone."""
+        """Those of a slot, [batches, *shape]. It is free once they, and all views of them, are
+        gone."""
         whole = self._whole(number)
         weakref.finalize(whole, self._free.append, number).atexit = False
         return self._arrays(whole)
@@ -71,12 +75,19 @@ class Slots:
             first, end = (_first(len(self._parts) + more) * self._size for more in (0, 1))
             shared = self.file >= 0
             flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            self._parts.append(mmap.mmap(self.file, end - first, flags, offset=first if shared else 0))
-        return np.ndarray(self._size, np.uint8, self._parts[part], (number - _first(part)) * self._size)
+            self._parts.append(
+                mmap.mmap(self.file, end - first, flags, offset=first if shared else 0)
+            )
+        return np.ndarray(
+            self._size, np.uint8, self._parts[part], (number - _first(part)) * self._size
+        )
 
     def _arrays(self, whole: np.ndarray) -> dict[str, Any]:
         places = self._places.items()
-        return tree_of((path, whole[place].view(dtype).reshape(shape)) for path, (place, shape, dtype) in places)
+        return tree_of(
+            (path, whole[place].view(dtype).reshape(shape))
+            for path, (place, shape, dtype) in places
+        )
 
 
 def _part(number: int) -> int:

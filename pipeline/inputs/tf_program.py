@@ -1,6 +1,7 @@
 """The batches of any tf.data program as the Input of one host.
 
-pipeline.tf_data makes these; the trainer reads one in place of the tf.data.Dataset that carries it."""
+pipeline.tf_data makes these; the trainer reads one in place of the tf.data.Dataset that carries
+it."""
 
 import time
 from array import array
@@ -22,14 +23,23 @@ _NAMED = ("fingerprint", "global_batch")  # in a saved position
 
 
 class TfProgram:
-    """One host's rows of the batches of a program, which every host runs completely, and runs again to resume.
+    """One host's rows of the batches of a program, which every host runs completely, and runs again
+    to resume.
 
-    program: a tf.data.Dataset of global batches, which are dicts. rows: which rows of them are this host's.
-    num_records, steps_per_epoch: of one pass; None if it is endless or they are unknown. A position is a number of
-    batches since the program's beginning. 64-bit numbers become 32-bit, as in JAX."""
+    program: a tf.data.Dataset of global batches, which are dicts. rows: which rows of them are this
+    host's. num_records, steps_per_epoch: of one pass; None if it is endless or they are unknown. A
+    position is a number of batches since the program's beginning. 64-bit numbers become 32-bit, as
+    in JAX."""
 
     def __init__(
-        self, program: Any, global_batch: int, rows: np.ndarray, *, num_records: int | None, endless: bool, start: int
+        self,
+        program: Any,
+        global_batch: int,
+        rows: np.ndarray,
+        *,
+        num_records: int | None,
+        endless: bool,
+        start: int,
     ) -> None:
         self.program, self.rows = program, rows
         self.info = InputInfo(
@@ -42,14 +52,17 @@ class TfProgram:
             endless=endless,
             is_program=True,
         )
-        self.digests = array("I")  # of the newest pass: after each batch, the checksum of all so far
+        self.digests = array(
+            "I"
+        )  # of the newest pass: after each batch, the checksum of all so far
         self.restored: dict[int, int] = {}  # position -> the checksum that was saved with it
 
     def batches(self, position: int, /) -> "TfProgramBatches":
         """The batches after that many, which are read and dropped first.
 
-        FingerprintError if these are not the ones before a position that was restored, or those of the last pass;
-        InputError for a number that does not fit 32 bits; EvaluationError for another number of records than stated."""
+        FingerprintError if these are not the ones before a position that was restored, or those of
+        the last pass; InputError for a number that does not fit 32 bits; EvaluationError for
+        another number of records than stated."""
         return TfProgramBatches(self, position)
 
     def advance(self, position: int, n_batches: int, /) -> int:
@@ -57,7 +70,8 @@ class TfProgram:
         return position + n_batches
 
     def state(self, position: int, /) -> dict[str, Any]:
-        """The position; with a checksum of all batches before it, if the newest pass has read them."""
+        """The position; with a checksum of all batches before it, if the newest pass has read
+        them."""
         crc = {"crc32c": self.digests[position - 1]} if 0 < position <= len(self.digests) else {}
         return {name: getattr(self.info, name) for name in _NAMED} | {"batches": position, **crc}
 
@@ -65,7 +79,9 @@ class TfProgram:
         """The inverse of `state`. FingerprintError for that of another input or batch size."""
         for name in _NAMED:
             if (there := state.get(name)) != (here := getattr(self.info, name)):
-                raise FingerprintError(f"The saved position has {name}={there!r}, this input has {name}={here!r}.")
+                raise FingerprintError(
+                    f"The saved position has {name}={there!r}, this input has {name}={here!r}."
+                )
         if type(batches := state.get("batches")) is not int or batches < 0:
             raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")
         self.restored = {batches: state["crc32c"]} if "crc32c" in state else {}
@@ -78,18 +94,23 @@ def _spec(program: Any, rows: np.ndarray) -> Mapping[str, Any]:
         return {}
 
     def row(leaf: Any) -> ArraySpec:
-        return ArraySpec((len(rows), *leaf.shape[1:]), delivered(np.dtype(leaf.dtype.as_numpy_dtype)))
+        return ArraySpec(
+            (len(rows), *leaf.shape[1:]), delivered(np.dtype(leaf.dtype.as_numpy_dtype))
+        )
 
     mask = {MASK: ArraySpec(rows.shape, RESERVED[MASK].dtype)}
     return mask | tf.nest.map_structure(row, program.element_spec)
 
 
 class TfProgramBatches(Iterator[Batch]):
-    """A pass over a TfProgram. digest: the checksum of the global batches so far; skipped: how many were dropped."""
+    """A pass over a TfProgram. digest: the checksum of the global batches so far; skipped: how many
+    were dropped."""
 
     def __init__(self, source: TfProgram, skip: int) -> None:
         self.digest = self.skipped = 0
-        self._expected = ({skip: source.digests[skip - 1]} if 0 < skip <= len(source.digests) else {}) | source.restored
+        self._expected = (
+            {skip: source.digests[skip - 1]} if 0 < skip <= len(source.digests) else {}
+        ) | source.restored
         self._source, self._skip, self._closed = source, skip, False
         self._iterator = source.program.prefetch(DECODING).as_numpy_iterator()
         self._digests = source.digests = array("I")
@@ -102,7 +123,9 @@ class TfProgramBatches(Iterator[Batch]):
 
     def _skip_all(self) -> None:
         began = time.monotonic()
-        log.info("the tf.data program runs from its beginning, to resume after %d batches", self._skip)
+        log.info(
+            "the tf.data program runs from its beginning, to resume after %d batches", self._skip
+        )
         while self.skipped < self._skip and not self._closed:
             try:
                 self._read()
@@ -120,8 +143,8 @@ class TfProgramBatches(Iterator[Batch]):
             if "expected to contain" not in str(e):
                 raise
             raise EvaluationError(
-                "the tf.data program has another number of examples than its assert_cardinality states. State what it "
-                "has, or nothing: then it is not checked."
+                "the tf.data program has another number of examples than its assert_cardinality "
+                "states. State what it has, or nothing: then it is not checked."
             ) from e
         self.digest = crc32c_of([self.digest.to_bytes(4, "little"), *tf.nest.flatten(batch)])
         self._digests.append(self.digest)
@@ -130,15 +153,17 @@ class TfProgramBatches(Iterator[Batch]):
         return batch
 
     def close(self) -> None:
-        """Ends the dropping of batches in another thread; `next` returns once TensorFlow has made the current one."""
+        """Ends the dropping of batches in another thread; `next` returns once TensorFlow has made
+        the current one."""
         self._closed = True
 
 
 def _changed(what: str, batches: int) -> FingerprintError:
     return FingerprintError(
-        f"the run was trained on the first {batches} batches of a tf.data program, which now {what}, so it cannot "
-        "resume. Give every shuffle a seed, list files with shuffle=False, keep interleave and map deterministic, and "
-        "make the dataset anew in an input_fn; or start over in another work directory."
+        f"the run was trained on the first {batches} batches of a tf.data program, which now "
+        f"{what}, so it cannot resume. Give every shuffle a seed, list files with shuffle=False, "
+        "keep interleave and map deterministic, and make the dataset anew in an input_fn; or start "
+        "over in another work directory."
     )
 
 
@@ -146,7 +171,7 @@ def _narrowed(wide: np.ndarray) -> np.ndarray:
     narrow = wide.astype(delivered(wide.dtype), copy=False)
     if wide.dtype.kind in "iu" and not np.array_equal(narrow, wide):
         raise InputError(
-            f"the tf.data program delivers {wide.dtype} numbers in {wide.min()}..{wide.max()}, which do not fit "
-            f"{narrow.dtype}. JAX computes in 32 bits; deliver smaller numbers."
+            f"the tf.data program delivers {wide.dtype} numbers in {wide.min()}..{wide.max()}, "
+            f"which do not fit {narrow.dtype}. JAX computes in 32 bits; deliver smaller numbers."
         )
     return narrow

@@ -1,4 +1,5 @@
-"""What worker processes are given: the records, the order, the decoder, and which rows each of them makes.
+"""What worker processes are given: the records, the order, the decoder, and which rows each of them
+makes.
 
 It travels as a pickle in an anonymous file, whose arrays they share."""
 
@@ -22,9 +23,11 @@ from pipeline.sources.records import Records
 
 @dataclass(frozen=True)
 class Work:
-    """What all workers share. rows: of this host's rows, those of each worker; `position` is that of the first batch.
+    """What all workers share. rows: of this host's rows, those of each worker; `position` is that
+    of the first batch.
 
-    together: how many batches a slot has. threads: for the rows of one worker. read_ahead_bytes: of one worker."""
+    together: how many batches a slot has. threads: for the rows of one worker. read_ahead_bytes: of
+    one worker."""
 
     records: Records
     order: TrainOrder | MixOrder | EvalOrder
@@ -40,7 +43,8 @@ class Work:
 
 
 def divided(rows: Sequence[range], parts: int) -> list[tuple[range, ...]]:
-    """The rows in order, cut into parts of equal length, or of one more: fewer parts than asked for if rows are few."""
+    """The rows in order, cut into parts of equal length, or of one more: fewer parts than asked for
+    if rows are few."""
     total, cut = sum(map(len, rows)), list[tuple[range, ...]]()
     parts = min(parts, total)
     for part in range(parts):
@@ -63,13 +67,15 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
             raise OptionError(
-                f"workers={self._workers} cannot use {obj.__qualname__}: it is defined in the program that was started "
-                "or in a notebook, which other processes cannot import. Move it to a file of its own, and import it."
+                f"workers={self._workers} cannot use {obj.__qualname__}: it is defined in the "
+                "program that was started or in a notebook, which other processes cannot import. "
+                "Move it to a file of its own, and import it."
             )
         if isinstance(obj, CachedRecords) and obj.cached_in == "ram":
             raise OptionError(
-                f"cache='ram' is the memory of one process, and workers={self._workers} are others. Give a directory, "
-                "which they share: on a disk, or in memory, such as cache='/dev/shm/cache'."
+                f"cache='ram' is the memory of one process, and workers={self._workers} are "
+                "others. Give a directory, which they share: on a disk, or in memory, such as "
+                "cache='/dev/shm/cache'."
             )
         return NotImplemented
 
@@ -83,14 +89,15 @@ def pickled(work: Work) -> tuple[memoryview, list[memoryview]]:
         raise
     except Exception as error:
         raise OptionError(
-            f"workers={workers}: the source, or an op, cannot be passed to another process: {error}. Write functions "
-            "with names in place of lambdas, or give workers=0."
+            f"workers={workers}: the source, or an op, cannot be passed to another process: "
+            f"{error}. Write functions with names in place of lambdas, or give workers=0."
         ) from error
     return stream.getbuffer(), [buffer.raw() for buffer in buffers]
 
 
 def packed(work: Work) -> tuple[int, list[int]]:
-    """An anonymous file, and the sizes of its parts: the pickled work, and its arrays, which processes then share."""
+    """An anonymous file, and the sizes of its parts: the pickled work, and its arrays, which
+    processes then share."""
     stream, arrays = pickled(work)
     parts, descriptor = [stream, *arrays], anonymous_file()
     with open(descriptor, "wb", closefd=False) as file:
@@ -101,8 +108,13 @@ def packed(work: Work) -> tuple[int, list[int]]:
 
 
 def unpacked(descriptor: int, sizes: Sequence[int]) -> Work:
-    """What `packed` made. Its arrays are shared until somebody writes into one, and then gets a copy."""
-    memory, at, parts = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)), 0, list[memoryview]()
+    """What `packed` made. Its arrays are shared until somebody writes into one, and then gets a
+    copy."""
+    memory, at, parts = (
+        memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)),
+        0,
+        list[memoryview](),
+    )
     for size in sizes:
         parts.append(memory[at : at + size])
         at += aligned(size)

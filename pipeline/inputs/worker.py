@@ -1,8 +1,9 @@
-"""A worker process: makes its rows of every batch, as a host of its own would, and writes them into shared slots.
+"""A worker process: makes its rows of every batch, as a host of its own would, and writes them into
+shared slots.
 
-Loads neither JAX nor TensorFlow, unless an op does. It ends with the process that started it, however that ends: then
-it has another parent. One whose op holds the GIL in C does so when that returns. Ctrl-C and SIGTERM are for that
-process alone."""
+Loads neither JAX nor TensorFlow, unless an op does. It ends with the process that started it,
+however that ends: then it has another parent. One whose op holds the GIL in C does so when that
+returns. Ctrl-C and SIGTERM are for that process alone."""
 
 import faulthandler
 import itertools
@@ -30,7 +31,8 @@ T = TypeVar("T")
 
 
 class _Found(Quarantine):
-    """Collects what it is told. The process that started this one reports it, and counts that of all workers."""
+    """Collects what it is told. The process that started this one reports it, and counts that of
+    all workers."""
 
     def __init__(self, on_error: OnError, max_bad_records: int) -> None:
         super().__init__(on_error)
@@ -53,7 +55,9 @@ def main(index: int, parent: int, descriptors: Descriptors) -> NoReturn:
     """Answers every number of a slot."""
     faulthandler.register(STACKS)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by processes that an op may start
+        signal.signal(
+            number, lambda *_: None
+        )  # unlike SIG_IGN, not inherited by processes that an op may start
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, worker_pool.inside_worker = Connection(descriptors.requests), True
     found = None
@@ -73,9 +77,14 @@ def _end_with(parent: int) -> NoReturn:
     os._exit(0)
 
 
-def _answer(index: int, requests: Connection, descriptors: Descriptors, work: Work, found: _Found) -> None:
+def _answer(
+    index: int, requests: Connection, descriptors: Descriptors, work: Work, found: _Found
+) -> None:
     row_decoding.THREADS = work.threads
-    rows, first = work.rows[index], sum(len(each) for before in work.rows[:index] for each in before)
+    rows, first = (
+        work.rows[index],
+        sum(len(each) for before in work.rows[:index] for each in before),
+    )
     slots, turns = Slots(work.decoder.spec, work.together, descriptors.slots), Turns()
     decode = BatchDecoder(work.records, work.decoder, found, sum(map(len, rows)))
     planned = planned_rows(work.order, work.position, rows, work.together)
@@ -86,9 +95,14 @@ def _answer(index: int, requests: Connection, descriptors: Descriptors, work: Wo
             for batch in batches:
                 slots.write(slot, next(places), first, batch)
             bad = found.taken()  # then the part is one batch
-            _or_end(requests.send_bytes, pickle.dumps(Answer(bad)) if bad else len(batches).to_bytes(COUNT_BYTES))
+            _or_end(
+                requests.send_bytes,
+                pickle.dumps(Answer(bad)) if bad else len(batches).to_bytes(COUNT_BYTES),
+            )
     _or_end(requests.recv_bytes)  # comes only if more is expected
-    raise InputError(f"{work.records.info.name} ended early: it returned fewer records than it states.")
+    raise InputError(
+        f"{work.records.info.name} ended early: it returned fewer records than it states."
+    )
 
 
 def _or_end(call: Callable[..., T], *args: Any) -> T:
@@ -105,4 +119,6 @@ def _pickled(error: Exception, bad: list[BadRecord]) -> bytes:
         pickle.loads(found := pickle.dumps(answer))
         return found
     except Exception:  # an error of a user's may not be able to travel
-        return pickle.dumps(Answer(bad, RuntimeError(f"{type(error).__name__}: {error}"), answer.stack))
+        return pickle.dumps(
+            Answer(bad, RuntimeError(f"{type(error).__name__}: {error}"), answer.stack)
+        )

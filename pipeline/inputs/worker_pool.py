@@ -1,9 +1,9 @@
 """Batches that worker processes make: each is one host more, with a part of this host's rows.
 
-The order is a pure function of the seed and the position, so the workers need not be coordinated, and the bits do not
-depend on how many there are. Each writes its rows into a slot that is shared; what is sent per batch is the number of
-a slot and, in return, the bad records. A worker that ends or stops is an error of the input that names it and its
-rows."""
+The order is a pure function of the seed and the position, so the workers need not be coordinated,
+and the bits do not depend on how many there are. Each writes its rows into a slot that is shared;
+what is sent per batch is the number of a slot and, in return, the bad records. A worker that ends
+or stops is an error of the input that names it and its rows."""
 
 import contextlib
 import json
@@ -36,10 +36,14 @@ ALIVE_SECONDS = 1.0  # between two looks at whether a process is alive
 inside_worker = False
 COUNT_BYTES = 2  # of an answer that is the number of batches
 END_SECONDS = 5.0  # for killed processes to end
-STACKS, STACKS_SECONDS = signal.SIGUSR1, 0.5  # at this signal a worker writes the stacks of its threads
+STACKS, STACKS_SECONDS = (
+    signal.SIGUSR1,
+    0.5,
+)  # at this signal a worker writes the stacks of its threads
 _PROGRAM = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from pipeline.inputs.worker_pool import Descriptors; "
-    "from pipeline.inputs.worker import main; main(*map(int, sys.argv[2:4]), Descriptors(*json.loads(sys.argv[4])))"
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from pipeline.inputs.worker_pool "
+    "import Descriptors; from pipeline.inputs.worker import main; main(*map(int, sys.argv[2:4]), "
+    "Descriptors(*json.loads(sys.argv[4])))"
 )
 
 
@@ -54,8 +58,8 @@ class Descriptors(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A worker has written its rows of a batch, or met an error, with its stack as text. bad: the bad records that it
-    met. Nearly all answers are not pickled, and only the number of batches."""
+    """A worker has written its rows of a batch, or met an error, with its stack as text. bad: the
+    bad records that it met. Nearly all answers are not pickled, and only the number of batches."""
 
     bad: list[BadRecord] = field(default_factory=list)
     error: Exception | None = None
@@ -68,11 +72,14 @@ class WorkerBatches(Batches):
     def __init__(self, work: Work, quarantine: Quarantine) -> None:
         if inside_worker:
             raise OptionError(
-                "a worker process would start workers: it imports the module of an op, which makes batches when it is "
-                "imported. Put that under: if __name__ == '__main__':"
+                "a worker process would start workers: it imports the module of an op, which makes "
+                "batches when it is imported. Put that under: if __name__ == '__main__':"
             )
         self._work, self._quarantine, self._lock = work, quarantine, threading.Lock()
-        self._slots, self._asked = Slots(work.decoder.spec, work.together, anonymous_file()), deque[int]()
+        self._slots, self._asked = (
+            Slots(work.decoder.spec, work.together, anonymous_file()),
+            deque[int](),
+        )
         self._made = iter(())  # the batches of a slot, once each worker has made its rows
         self._left, self._position = work.order.remaining(work.position), work.position
         self._closed = self._interrupted = False
@@ -88,7 +95,9 @@ class WorkerBatches(Batches):
     def __next__(self) -> Batch:
         with self._lock:
             if self._interrupted:
-                raise InputError("these batches were interrupted. Call batches(position) for the rest of them.")
+                raise InputError(
+                    "these batches were interrupted. Call batches(position) for the rest of them."
+                )
             try:
                 if self._closed:
                     raise StopIteration
@@ -99,7 +108,9 @@ class WorkerBatches(Batches):
                     worker.made -= 1
                 self._position = self._work.order.advance(self._position, 1)
                 return batch
-            except BaseException as error:  # Ctrl-C as well: some workers may have answered, and others not
+            except (
+                BaseException
+            ) as error:  # Ctrl-C as well: some workers may have answered, and others not
                 closed, self._interrupted = self._closed, not isinstance(error, Exception)
                 self.close()
                 if closed and not self._interrupted:
@@ -125,7 +136,8 @@ class WorkerBatches(Batches):
         left = self._work.stall_seconds
         while not worker.answers.poll(1000 * min(left, ALIVE_SECONDS)):
             left -= ALIVE_SECONDS
-            # A process that was forked from this one meanwhile may keep a pipe open, whose end then tells nothing.
+            # A process that was forked from this one meanwhile may keep a pipe open, whose end then
+            # tells nothing.
             if worker.process.poll() is not None and not worker.answers.poll(0):
                 raise InputError(f"{self._named(worker)}, {worker.ending()}")
             if left <= 0:
@@ -152,12 +164,19 @@ class WorkerBatches(Batches):
         rows, count = self._work.rows[worker.index], len(self._workers)
         planned = planned_rows(self._work.order, self._position, rows, self._work.together)
         ids = [number for number in next(planned).record_ids.tolist() if number >= 0]
-        numbers = ", ".join(map(str, ids[:3])) + f", ..., {ids[-1]}" * (len(ids) > 3)  # more is known to the storage
-        made = f", which was making the rows of records {numbers} of {self._work.records.info.name}" if ids else ""
+        numbers = ", ".join(map(str, ids[:3])) + f", ..., {ids[-1]}" * (
+            len(ids) > 3
+        )  # more is known to the storage
+        made = (
+            f", which was making the rows of records {numbers} of {self._work.records.info.name}"
+            if ids
+            else ""
+        )
         return f"worker {worker.index + 1} of {count} (process {worker.process.pid}){made}"
 
     def close(self) -> None:
-        """Ends the iteration and the workers, which takes milliseconds; half a second for one that a disk keeps."""
+        """Ends the iteration and the workers, which takes milliseconds; half a second for one that
+        a disk keeps."""
         self._closed, self._made = True, iter(())
         self._end()
 
@@ -173,12 +192,17 @@ class WorkerBatches(Batches):
 
 class _Worker:
     def __init__(self, index: int, slots: int, work: int, sizes: list[int]) -> None:
-        self.index, self.made = index, 0  # batches whose rows it has made, and that are not delivered
+        self.index, self.made = (
+            index,
+            0,
+        )  # batches whose rows it has made, and that are not delivered
         self.requests, theirs = Pipe()
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)
         descriptors = Descriptors(theirs.fileno(), slots, work, sizes)
-        path = json.dumps([place for place in sys.path if isinstance(place, str)])  # Python ignores others
+        path = json.dumps(
+            [place for place in sys.path if isinstance(place, str)]
+        )  # Python ignores others
         flags = ["-P", *["-O"] * sys.flags.optimize]
         command = [sys.executable, *flags, "-c", _PROGRAM, path, f"{index}", f"{os.getpid()}"]
         command.append(json.dumps(descriptors))
@@ -198,7 +222,10 @@ class _Worker:
             return "no longer answers."
         if code >= 0:
             return f"ended with code {code}. An op, or a library that it calls, ended the process."
-        memory = " If nobody did that, the machine ran out of memory: see its log, and use fewer workers."
+        memory = (
+            " If nobody did that, the machine ran out of memory: see its log, and use fewer "
+            "workers."
+        )
         return f"was ended by signal {-code}.{memory if code == -9 else ''}"
 
 

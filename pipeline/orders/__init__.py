@@ -1,1 +1,2 @@
-"""Which records a batch contains: pure functions of (seed, position). NumPy only; no I/O, no hosts."""
+"""Which records a batch contains: pure functions of (seed, position). NumPy only; no I/O, no
+hosts."""

@@ -1,7 +1,9 @@
-"""The training order of one source or of a mixture; default sizes follow from the data and the batch.
+"""The training order of one source or of a mixture; default sizes follow from the data and the
+batch.
 
-Used by train_dataset. An order depends neither on the host nor on where the data is stored, or hosts would disagree.
-Only the memory to read ahead may differ between hosts, because it changes no batch."""
+Used by train_dataset. An order depends neither on the host nor on where the data is stored, or
+hosts would disagree. Only the memory to read ahead may differ between hosts, because it changes no
+batch."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +31,9 @@ from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Reco
 MAX_STREAMS = 64
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
-WHOLE_FILES_MARGIN = 1.25  # records differ in size, and one outside the read-ahead would be passed in vain
+WHOLE_FILES_MARGIN = (
+    1.25  # records differ in size, and one outside the read-ahead would be passed in vain
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
 ) -> tuple[TrainOrder, int]:
     """The order of one source, and the bytes of all its windows over all hosts."""
-    streams = default_streams([records.info], global_batch) if sizes.streams is None else sizes.streams
+    streams = (
+        default_streams([records.info], global_batch) if sizes.streams is None else sizes.streams
+    )
     block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
     order = TrainOrder(
         records.info.num_records,
@@ -67,7 +73,9 @@ def plan_records(
     return order, window_bytes
 
 
-def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) -> tuple[MixOrder, int]:
+def plan_mixture(
+    mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int
+) -> tuple[MixOrder, int]:
     """The same of a mixture. A source's windows are scaled by its share of the rows."""
     sources, streams = [part.records for part in mixed.records.parts], sizes.streams
     if streams is None:
@@ -77,21 +85,33 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
         block, window, window_bytes = _windows(records.info, global_batch, streams, sizes, share)
         starts, own_seed = records.block_starts(max(1, block)), int(hash_key(seed, SOURCES, number))
         shuffles.append(
-            Shuffle(records.info.num_records, starts, seed=own_seed, streams=streams, window_records=window)
+            Shuffle(
+                records.info.num_records,
+                starts,
+                seed=own_seed,
+                streams=streams,
+                window_records=window,
+            )
         )
         settings.append((share, block, window))
         total += window_bytes
     digest = blake2b(repr(settings).encode(), digest_size=8).hexdigest()
     first_ids = mixed.records.info.source_starts[:-1].tolist()
-    return MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest), total
+    return MixOrder(
+        shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest
+    ), total
 
 
 def default_streams(sources: Sequence[RecordsInfo], global_batch: int) -> int:
-    """One for small data, whose blocks are single records: hosts can share it without reading anything twice.
+    """One for small data, whose blocks are single records: hosts can share it without reading
+    anything twice.
 
-    Else the largest divisor of the batch that exceeds neither 64 nor the records, or front-read files, of any source.
-    These files are cheap to read only in several streams, and the sources of a mixture share theirs."""
-    if [(source.whole_files, source.num_records <= LEAST_BLOCKS) for source in sources] == [(None, True)]:
+    Else the largest divisor of the batch that exceeds neither 64 nor the records, or front-read
+    files, of any source. These files are cheap to read only in several streams, and the sources of
+    a mixture share theirs."""
+    if [(source.whole_files, source.num_records <= LEAST_BLOCKS) for source in sources] == [
+        (None, True)
+    ]:
         return 1
     most = min(MAX_STREAMS, *(source.whole_files or source.num_records for source in sources))
     return max(divisor for divisor in divisors(global_batch) if divisor <= most)
@@ -100,7 +120,8 @@ def default_streams(sources: Sequence[RecordsInfo], global_batch: int) -> int:
 def _windows(
     source: RecordsInfo, global_batch: int, streams: int, sizes: Sizes, share: float = 1.0
 ) -> tuple[int, int, int]:
-    """(block_records, window_records, bytes in all windows) of a source from which this share of the rows comes."""
+    """(block_records, window_records, bytes in all windows) of a source from which this share of
+    the rows comes."""
     mean_bytes = source.num_bytes / source.num_records
     _, block, window = sizes
     if block is None:
@@ -110,7 +131,9 @@ def _windows(
         if source.whole_files is not None:
             window = min(window, int(WHOLE_FILES_WINDOW_BYTES / mean_bytes) // max(1, streams))
         window = max(1, math.ceil(share * window))
-    held = min(source.num_records, streams * (window + block))  # windows, and blocks that extend past their ends
+    held = min(
+        source.num_records, streams * (window + block)
+    )  # windows, and blocks that extend past their ends
     if source.whole_files is None:
         return block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES))
     return block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN)
@@ -123,14 +146,16 @@ def check_hosts(records: RecordsInfo, hosts: Hosts) -> None:
     """Raises OptionError if there are more hosts than front-read files."""
     if records.whole_files is not None and hosts.count > records.whole_files:
         raise OptionError(
-            f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
-            "each host needs files of its own. An index lifts this limit: infeed index 'DIR/PATTERN' "
-            "(compressed files must be rewritten first: python -m converters.tfrecord_to_gcs)."
+            f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that "
+            "have no index, because each host needs files of its own. An index lifts this limit: "
+            "infeed index 'DIR/PATTERN' (compressed files must be rewritten first: python -m "
+            "converters.tfrecord_to_gcs)."
         )
 
 
 def training_bytes(records: RecordsInfo, window_bytes: int) -> int:
-    """Bytes to read ahead: enough of this host's windows for large reads, if those pay, or else the usual budget."""
+    """Bytes to read ahead: enough of this host's windows for large reads, if those pay, or else the
+    usual budget."""
     if not records.remote and records.whole_files is None:
         return READ_AHEAD_BYTES
     return max(READ_AHEAD_BYTES, min(window_bytes, MAX_WINDOW_BYTES))

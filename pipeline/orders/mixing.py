@@ -1,7 +1,9 @@
-"""The order of a mixture: every batch draws from several sources by weight; each source is shuffled separately.
+"""The order of a mixture: every batch draws from several sources by weight; each source is shuffled
+separately.
 
-A pure function of (seed, position), like the order of one source. The progress of each source is computed from the
-position, which is therefore one number, however many sources there are. Pure NumPy."""
+A pure function of (seed, position), like the order of one source. The progress of each source is
+computed from the position, which is therefore one number, however many sources there are. Pure
+NumPy."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,31 +21,48 @@ ROUNDS = 1_024  # per cycle, after which every source has its weight to one mill
 
 
 def check_weights(weights: Sequence[float]) -> np.ndarray:
-    """The weights, scaled to sum to 1. Raises OptionError unless all are above 0 and none is lost in rounding."""
+    """The weights, scaled to sum to 1. Raises OptionError unless all are above 0 and none is lost
+    in rounding."""
     given = np.asarray(weights, np.float64)
     if not len(given) or not np.all(np.isfinite(given)) or given.min(initial=1) <= 0:
-        raise OptionError(f"weights={list(weights)}: each source needs a number above 0. Leave other sources out.")
+        raise OptionError(
+            f"weights={list(weights)}: each source needs a number above 0. Leave other sources out."
+        )
     shares = given / given.sum()
     least = 1 / (SLOTS * ROUNDS)
     if shares.min() < least:
-        raise OptionError(f"weights={list(weights)}: the smallest share, {shares.min():.2g}, is below {least:.2g}.")
+        raise OptionError(
+            f"weights={list(weights)}: the smallest share, {shares.min():.2g}, is below "
+            f"{least:.2g}."
+        )
     return shares
 
 
 class Shares:
-    """How many rows of a stream came from each source: exact for every row, without counting from the start.
+    """How many rows of a stream came from each source: exact for every row, without counting from
+    the start.
 
-    A round of 1,024 rows has an integer number of rows of each source, within one row of its weight. Rounding rotates
-    through the rounds, so that a cycle of 1,024 rounds matches the weights to a millionth."""
+    A round of 1,024 rows has an integer number of rows of each source, within one row of its
+    weight. Rounding rotates through the rounds, so that a cycle of 1,024 rounds matches the weights
+    to a millionth."""
 
     def __init__(self, shares: np.ndarray) -> None:
-        ends = np.append(np.cumsum(shares[:-1]), 1.0) * SLOTS  # where each source's part of a round ends
-        # Each round rounds at a different offset; bit reversal spreads the rows of small sources over the cycle.
+        ends = (
+            np.append(np.cumsum(shares[:-1]), 1.0) * SLOTS
+        )  # where each source's part of a round ends
+        # Each round rounds at a different offset; bit reversal spreads the rows of small sources
+        # over the cycle.
         bits = ROUNDS.bit_length() - 1
-        shifts = np.array([[int(f"{number:0{bits}b}"[::-1], 2) / ROUNDS] for number in range(ROUNDS)])
-        edges = np.concatenate([np.zeros((ROUNDS, 1)), np.floor(ends + shifts)], axis=1).astype(np.int64)
+        shifts = np.array(
+            [[int(f"{number:0{bits}b}"[::-1], 2) / ROUNDS] for number in range(ROUNDS)]
+        )
+        edges = np.concatenate([np.zeros((ROUNDS, 1)), np.floor(ends + shifts)], axis=1).astype(
+            np.int64
+        )
         self._counts = np.diff(edges, axis=1)  # int64 [rounds, sources]
-        self._before = np.concatenate([np.zeros_like(self._counts[:1]), np.cumsum(self._counts, axis=0)])
+        self._before = np.concatenate(
+            [np.zeros_like(self._counts[:1]), np.cumsum(self._counts, axis=0)]
+        )
 
     def of_round(self, number: int) -> np.ndarray:
         """int64 [sources]: rows of each source in a round."""
@@ -56,10 +75,11 @@ class Shares:
 
 
 class MixOrder:
-    """An endless order of batches that mixes sources. Row r of a batch of B comes from stream r // (B / C).
+    """An endless order of batches that mixes sources. Row r of a batch of B comes from stream r //
+    (B / C).
 
-    shuffles: one per source, all with the same number of streams. first_ids: the number of each source's first record
-    in the mixture."""
+    shuffles: one per source, all with the same number of streams. first_ids: the number of each
+    source's first record in the mixture."""
 
     start = Position(0, 0)
 
@@ -73,7 +93,10 @@ class MixOrder:
         seed: int,
         digest: str,
     ) -> None:
-        self.num_records, self.global_batch = sum(shuffle.num_records for shuffle in shuffles), global_batch
+        self.num_records, self.global_batch = (
+            sum(shuffle.num_records for shuffle in shuffles),
+            global_batch,
+        )
         self.streams = shuffles[0].streams
         check_sizes(self.num_records, global_batch)
         check_streams(self.streams, global_batch, min(shuffle.num_records for shuffle in shuffles))
@@ -105,7 +128,8 @@ class MixOrder:
         return Position(0, position.records + batches * self._stream_rows)
 
     def rows(self, position: Position, ranges: Iterable[range], batches: int = 1) -> Rows:
-        """These row ranges of the batch at a position, in the order given, then of the batches that follow."""
+        """These row ranges of the batch at a position, in the order given, then of the batches that
+        follow."""
         records = partial(self._records, position)
         ids, epochs = rows_of_batches(records, ranges, self._stream_rows, batches)
         return Rows(ids, epochs, self._seed)
@@ -117,18 +141,25 @@ class MixOrder:
         while wanted:
             number, inside = divmod(at, SLOTS)
             sources = self._round(stream, number)
-            had = self._rounds.before(number) + np.bincount(sources[:inside], minlength=len(self.shuffles))
+            had = self._rounds.before(number) + np.bincount(
+                sources[:inside], minlength=len(self.shuffles)
+            )
             here = sources[inside : inside + wanted]
             yield self._drawn(stream, had, here)
             wanted, at = wanted - len(here), at + len(here)
 
-    def _drawn(self, stream: int, had: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _drawn(
+        self, stream: int, had: np.ndarray, sources: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Epochs and record ids of rows that each take the next record of their source."""
         counts, pieces = np.bincount(sources), []
         for source in np.flatnonzero(counts).tolist():
             shuffle, first = self.shuffles[source], self._first_ids[source]
             epoch, at = divmod(int(had[source]), shuffle.length(stream))
-            pieces += [(e, ids + first) for e, ids in shuffle.records(stream, epoch, at, int(counts[source]))]
+            pieces += [
+                (e, ids + first)
+                for e, ids in shuffle.records(stream, epoch, at, int(counts[source]))
+            ]
         rows = np.argsort(sources, kind="stable")  # source by source, like the pieces
         ids, epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
         ids[rows] = np.concatenate([ids for _, ids in pieces])

@@ -1,7 +1,7 @@
 """The order of records: a pure function of (seed, position), the same for any number of hosts.
 
-A DatasetInput asks it for the record ids of any rows of any batch; resuming is free, and the state is two integers.
-Pure NumPy: no I/O, no manifest, no TensorFlow."""
+A DatasetInput asks it for the record ids of any rows of any batch; resuming is free, and the state
+is two integers. Pure NumPy: no I/O, no manifest, no TensorFlow."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,9 +48,9 @@ def divisors(n: int) -> list[int]:
 class TrainOrder:
     """An endless shuffled order of batches.
 
-    Blocks of K consecutive records are permuted; the permuted sequence is cut into C streams; each stream is
-    shuffled inside windows of W records; row r of a batch of B comes from stream r // (B / C). Each host asks for
-    its own rows, so batches cannot depend on the number of hosts.
+    Blocks of K consecutive records are permuted; the permuted sequence is cut into C streams; each
+    stream is shuffled inside windows of W records; row r of a batch of B comes from stream r // (B
+    / C). Each host asks for its own rows, so batches cannot depend on the number of hosts.
     block_starts: where blocks start, if not every block_records."""
 
     start = Position(0, 0)
@@ -71,15 +71,27 @@ class TrainOrder:
         check_choice("epochs", epochs, ("drop", "span"))
         if epochs == "drop" and num_records < global_batch:
             raise BatchSizeError(
-                f"global_batch={global_batch} is larger than the split's {num_records} records, so no batch "
-                f"fits in an epoch. Use a batch of at most {num_records}, or epochs='span' (batches cross epochs)."
+                f"global_batch={global_batch} is larger than the split's {num_records} records, so "
+                f"no batch fits in an epoch. Use a batch of at most {num_records}, or "
+                "epochs='span' (batches cross epochs)."
             )
         check_number("block_records", block_records, at_least=1)
-        self.num_records, self.global_batch, self.seed, self.epochs = num_records, global_batch, seed, epochs
+        self.num_records, self.global_batch, self.seed, self.epochs = (
+            num_records,
+            global_batch,
+            seed,
+            epochs,
+        )
         check_streams(streams, global_batch, num_records)
-        self.streams, self.block_records, self.window_records = streams, block_records, window_records
+        self.streams, self.block_records, self.window_records = (
+            streams,
+            block_records,
+            window_records,
+        )
         starts = np.arange(0, num_records, block_records) if block_starts is None else block_starts
-        self.shuffle = Shuffle(num_records, starts, seed=seed, streams=streams, window_records=window_records)
+        self.shuffle = Shuffle(
+            num_records, starts, seed=seed, streams=streams, window_records=window_records
+        )
         self._stream_rows = global_batch // streams
         self._shortest = num_records // streams  # records per epoch of the shortest stream
 
@@ -91,7 +103,8 @@ class TrainOrder:
 
     @property
     def settings(self) -> dict[str, int | str]:
-        """Everything that the order depends on except the data. Orders with equal settings can exchange positions."""
+        """Everything that the order depends on except the data. Orders with equal settings can
+        exchange positions."""
         names = ("seed", "streams", "block_records", "window_records", "epochs")
         return {name: getattr(self, name) for name in names}
 
@@ -111,26 +124,34 @@ class TrainOrder:
         return Position(position.epoch + 1 + epochs, steps * self._stream_rows)
 
     def rows(self, position: Position, ranges: Sequence[range], batches: int = 1) -> Rows:
-        """These row ranges of the batch at a position, in the order given, then of the batches that follow."""
+        """These row ranges of the batch at a position, in the order given, then of the batches that
+        follow."""
         found = list[np.ndarray]()
         while batches:
             position, here = self._resolve(position), batches
             if self.epochs == "drop":  # the next epoch begins with a batch of its own
                 here = min(batches, (self._shortest - position.records) // self._stream_rows)
-            found.append(rows_of_batches(partial(self._records, position), ranges, self._stream_rows, here))
+            found.append(
+                rows_of_batches(partial(self._records, position), ranges, self._stream_rows, here)
+            )
             position, batches = self.advance(position, here), batches - here
         ids, epochs = np.concatenate(found, axis=1)
         return Rows(ids, epochs, self.seed)
 
     def _resolve(self, position: Position) -> Position:
-        # A position saved with another batch size may leave less than one of our batches in its epoch.
+        # A position saved with another batch size may leave less than one of our batches in its
+        # epoch.
         if self.epochs == "drop" and position.records + self._stream_rows > self._shortest:
             return Position(position.epoch + 1, 0)
         return position
 
-    def _records(self, position: Position, stream: int, first: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
+    def _records(
+        self, position: Position, stream: int, first: int, wanted: int
+    ) -> Iterator[tuple[int, np.ndarray]]:
         epoch, at = position.epoch, position.records + first
-        if self.epochs == "span":  # streams differ in length by one, so each enters its next epoch separately
+        if (
+            self.epochs == "span"
+        ):  # streams differ in length by one, so each enters its next epoch separately
             epoch, at = divmod(position.epoch * self._shortest + at, self.shuffle.length(stream))
         return self.shuffle.records(stream, epoch, at, wanted)
 
@@ -141,10 +162,11 @@ def rows_of_batches(
     rows_per_stream: int,
     batches: int,
 ) -> np.ndarray:
-    """int64 [2, n]: the ids and the epochs of these row ranges of a batch, then of the batches that follow.
+    """int64 [2, n]: the ids and the epochs of these row ranges of a batch, then of the batches that
+    follow.
 
-    records(stream, first, wanted): (epochs, ids) of a stream's records from place `first` on. A stream is asked once
-    for all batches, because asking costs as much as 20 records."""
+    records(stream, first, wanted): (epochs, ids) of a stream's records from place `first` on. A
+    stream is asked once for all batches, because asking costs as much as 20 records."""
     tables = [np.empty((2, batches, 0), np.int64)]
     for stream, first, wanted in stream_rows(ranges, rows_per_stream):
         table, at = np.empty((2, batches * rows_per_stream), np.int64), 0
@@ -167,7 +189,8 @@ def stream_rows(ranges: Iterable[range], rows_per_stream: int) -> Iterator[tuple
 
 
 class EvalOrder:
-    """Every record once, in data order: row r of step t is record t * B + r, or -1 (padding) past the end."""
+    """Every record once, in data order: row r of step t is record t * B + r, or -1 (padding) past
+    the end."""
 
     start = Position(0, 0)
 
@@ -194,9 +217,12 @@ class EvalOrder:
         return Position(0, position.records + batches * self.global_batch)
 
     def rows(self, position: Position, ranges: Iterable[range], batches: int = 1) -> Rows:
-        """These row ranges of the batch at a position, then of those that follow, with seed and epoch 0."""
+        """These row ranges of the batch at a position, then of those that follow, with seed and
+        epoch 0."""
         begins = position.records + self.global_batch * np.arange(batches)
-        ids = (begins[:, None] + np.concatenate([np.asarray(rows, np.int64) for rows in ranges])).ravel()
+        ids = (
+            begins[:, None] + np.concatenate([np.asarray(rows, np.int64) for rows in ranges])
+        ).ravel()
         ids = np.where(ids < self.num_records, ids, -1)
         return Rows(ids, np.zeros_like(ids), seed=0)
 
@@ -204,10 +230,13 @@ class EvalOrder:
 def check_sizes(num_records: int, global_batch: int) -> None:
     """Raises unless there are records, few enough for int32 numbers, and the batch is positive."""
     if num_records <= 0:
-        raise EmptySplitError(f"The split has {num_records} records: there is nothing to read. Choose another split.")
+        raise EmptySplitError(
+            f"The split has {num_records} records: there is nothing to read. Choose another split."
+        )
     if num_records > MAX_RECORDS:
         raise OptionError(
-            f"The split has {num_records} records; `_index` is int32, so at most {MAX_RECORDS}. Split it in two."
+            f"The split has {num_records} records; `_index` is int32, so at most {MAX_RECORDS}. "
+            "Split it in two."
         )
     if global_batch < 1:
         raise BatchSizeError(f"global_batch={global_batch} must be at least 1.")
@@ -220,6 +249,6 @@ def check_streams(streams: int, global_batch: int, num_records: int) -> None:
         return
     nearest = sorted(allowed, key=lambda d: abs(d - streams))[:2]
     raise OptionError(
-        f"streams={streams} must divide global_batch={global_batch} and be at most the split's {num_records} "
-        f"records. Nearest that do: {', '.join(map(str, sorted(nearest)))}."
+        f"streams={streams} must divide global_batch={global_batch} and be at most the split's "
+        f"{num_records} records. Nearest that do: {', '.join(map(str, sorted(nearest)))}."
     )

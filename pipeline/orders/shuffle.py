@@ -1,10 +1,11 @@
 """The shuffled records of one source, as streams with random access: a pure function of the seed.
 
-Orders cut batches from it. Blocks of neighbouring records are permuted, then records inside windows, so that a few
-large reads suffice for a good shuffle. Pure NumPy: no I/O, no batches, no hosts.
+Orders cut batches from it. Blocks of neighbouring records are permuted, then records inside
+windows, so that a few large reads suffice for a good shuffle. Pure NumPy: no I/O, no batches, no
+hosts.
 
-Hashes serve as random numbers, also for ops: the same on every machine and for every version of NumPy, unlike the
-streams of its Generator."""
+Hashes serve as random numbers, also for ops: the same on every machine and for every version of
+NumPy, unlike the streams of its Generator."""
 
 import functools
 import math
@@ -25,7 +26,8 @@ WINDOW_BLOCKS = 2_048  # per 1,024 rows: 0.88 of a true shuffle on data sorted b
 
 
 def splitmix64(x: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele et al. 2014) on uint64: a bijection, so distinct inputs stay distinct."""
+    """The finaliser of splitmix64 (Steele et al. 2014) on uint64: a bijection, so distinct inputs
+    stay distinct."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -40,23 +42,27 @@ def hash_key(*parts: int) -> np.uint64:
 
 
 def _finalised(x: int) -> int:
-    # splitmix64 of one int: 5x faster than on an array of length 1, and a batch of 64 streams needs hundreds.
+    # splitmix64 of one int: 5x faster than on an array of length 1, and a batch of 64 streams needs
+    # hundreds.
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
     return x ^ x >> 31
 
 
 def permutation(n: int, key: np.uint64) -> np.ndarray:
-    """0..n-1 (int64), sorted by a splitmix64 stream whose lowest bits are replaced by the number itself.
+    """0..n-1 (int64), sorted by a splitmix64 stream whose lowest bits are replaced by the number
+    itself.
 
-    So there are no ties, any sort yields the same permutation, and sorting values is 5x faster than an argsort."""
+    So there are no ties, any sort yields the same permutation, and sorting values is 5x faster than
+    an argsort."""
     bits = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
     stream = splitmix64(key + np.arange(1, n + 1, dtype=np.uint64) * GAMMA)
     return (np.sort((stream & ~bits) | np.arange(n, dtype=np.uint64)) & bits).astype(np.int64)
 
 
 def record_seeds(seed: int, epochs: np.ndarray, record_ids: np.ndarray) -> np.ndarray:
-    """uint64 [n]: a hash of (seed, epoch, record id), so that augmentation depends on neither hosts nor step."""
+    """uint64 [n]: a hash of (seed, epoch, record id), so that augmentation depends on neither hosts
+    nor step."""
     seeds = splitmix64(record_ids.astype(np.uint64) + GAMMA)
     for epoch in np.unique(epochs).tolist():
         seeds[epochs == epoch] ^= hash_key(seed, RECORDS, epoch)
@@ -88,19 +94,26 @@ def default_window_records(block_records: int, streams: int, global_batch: int) 
 
 
 class Shuffle:
-    """Records 0..N-1 in an endless order, cut into C streams of about N/C records per epoch (lengths differ by one).
+    """Records 0..N-1 in an endless order, cut into C streams of about N/C records per epoch
+    (lengths differ by one).
 
-    The blocks that start at `block_starts` are permuted differently in every epoch; each stream takes an equal part of
-    that sequence and shuffles it inside windows of W records."""
+    The blocks that start at `block_starts` are permuted differently in every epoch; each stream
+    takes an equal part of that sequence and shuffles it inside windows of W records."""
 
     def __init__(
-        self, num_records: int, block_starts: np.ndarray, *, seed: int, streams: int, window_records: int
+        self,
+        num_records: int,
+        block_starts: np.ndarray,
+        *,
+        seed: int,
+        streams: int,
+        window_records: int,
     ) -> None:
         check_number("window_records", window_records, at_least=1)
         self.num_records, self.streams, self.window_records = num_records, streams, window_records
         self.seed, self._starts = seed, np.append(block_starts, num_records)
-        # Batches need the same window of a stream many times, and an epoch boundary needs the blocks of two epochs.
-        # ImageNet: 2 MB of blocks per epoch, 330 KB of windows.
+        # Batches need the same window of a stream many times, and an epoch boundary needs the
+        # blocks of two epochs. ImageNet: 2 MB of blocks per epoch, 330 KB of windows.
         self._blocks = functools.lru_cache(2)(self._permuted_blocks)
         self._window = functools.lru_cache(2 * streams + 1)(self._shuffled_window)
 
@@ -118,8 +131,11 @@ class Shuffle:
         low, high = self._bounds(stream)
         return high - low
 
-    def records(self, stream: int, epoch: int, at: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (epoch, ids int64) of `wanted` records from place `at` in an epoch of a stream, even past its end."""
+    def records(
+        self, stream: int, epoch: int, at: int, wanted: int
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields (epoch, ids int64) of `wanted` records from place `at` in an epoch of a stream,
+        even past its end."""
         length = self.length(stream)
         while wanted:
             window, inside = divmod(at, self.window_records)
@@ -130,7 +146,9 @@ class Shuffle:
                 epoch, at = epoch + 1, 0
 
     def _bounds(self, stream: int) -> tuple[int, int]:
-        return stream * self.num_records // self.streams, (stream + 1) * self.num_records // self.streams
+        return stream * self.num_records // self.streams, (
+            stream + 1
+        ) * self.num_records // self.streams
 
     def _shuffled_window(self, epoch: int, stream: int, window: int) -> np.ndarray:
         low, high = self._bounds(stream)
@@ -138,9 +156,15 @@ class Shuffle:
         count = min(self.window_records, high - first)
         blocks, ends = self._blocks(epoch)
         begin, last = np.searchsorted(ends, [first, first + count - 1], side="right").tolist()
-        # List the window's blocks in sequence, then shuffle: looking up each record's block costs more.
-        lows, stops = self._starts[blocks[begin : last + 1]], self._starts[blocks[begin : last + 1] + 1]
-        lows[0] = stops[0] - (ends[begin] - first)  # the first and the last block may be partly outside
+        # List the window's blocks in sequence, then shuffle: looking up each record's block costs
+        # more.
+        lows, stops = (
+            self._starts[blocks[begin : last + 1]],
+            self._starts[blocks[begin : last + 1] + 1],
+        )
+        lows[0] = stops[0] - (
+            ends[begin] - first
+        )  # the first and the last block may be partly outside
         stops[-1] -= ends[last] - (first + count)
         sizes = stops - lows
         ids = np.repeat(lows - (np.cumsum(sizes) - sizes), sizes) + np.arange(count)

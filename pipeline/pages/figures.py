@@ -18,19 +18,29 @@ SMALL = 64  # an image below this size is enlarged, each pixel as a square
 QUALITY = 80
 LEAST_SIDE = 4  # pixels; a smaller array is probably not an image
 CHANNELS = (1, 3)
-UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError)
-"""What Pillow raises for bytes that are not an image, or a damaged one; RuntimeError for AVIF and DDS."""
+UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    Image.DecompressionBombError,
+)
+"""What Pillow raises for bytes that are not an image, or a damaged one; RuntimeError for AVIF and
+DDS."""
 
 
 def histogram(title: str, values: np.ndarray, unit: str, *, note: str = "") -> Histogram:
-    """How many of the numbers are in each of at most 40 bins; non-finite ones are left out, which its note states.
+    """How many of the numbers are in each of at most 40 bins; non-finite ones are left out, which
+    its note states.
 
     unit: what they are numbers of; bytes are shown as sizes."""
     values = np.asarray(values, np.float64).ravel()
     finite = values[np.isfinite(values)]
     shown, after = (format_bytes, "") if unit == "bytes" else (format_number, f" {unit}".rstrip())
     if bad := len(values) - len(finite):
-        note = f"{note} {bad:,} value{'s are' if bad != 1 else ' is'} not finite and not shown.".strip()
+        values_are = "values are" if bad != 1 else "value is"
+        note = f"{note} {bad:,} {values_are} not finite and not shown.".strip()
     if not len(finite):
         return Histogram([], "", "", title=title, note=note or "No values.")
     counts, edges = np.histogram(finite, _bins(finite))
@@ -63,7 +73,9 @@ def thumbnail(data: bytes, alt: str) -> Picture | None:
         with Image.open(io.BytesIO(data)) as image:
             if image.format == "EPS":  # Pillow would start Ghostscript on it
                 return None
-            image.draft("RGB", (2 * PIXELS, 2 * PIXELS))  # a large JPEG is decoded at a fraction of its size
+            image.draft(
+                "RGB", (2 * PIXELS, 2 * PIXELS)
+            )  # a large JPEG is decoded at a fraction of its size
             if image.mode[0] in "IF":  # 16 or 32 bits; convert() would cut off all but 8
                 return thumbnail_of_array(np.asarray(image), alt)
             return _picture(image, alt)
@@ -72,16 +84,20 @@ def thumbnail(data: bytes, alt: str) -> Picture | None:
 
 
 def is_picture(array: np.ndarray) -> bool:
-    """Whether the array has the shape of an image: [height, width] of uint8, or with 1 or 3 channels first or last."""
+    """Whether the array has the shape of an image: [height, width] of uint8, or with 1 or 3
+    channels first or last."""
     if array.ndim == 2:
         return array.dtype == np.uint8 and min(array.shape) >= LEAST_SIDE
-    return array.ndim == 3 and (_are_sides(array.shape[:2], array.shape[2]) or _channels_first(array))
+    return array.ndim == 3 and (
+        _are_sides(array.shape[:2], array.shape[2]) or _channels_first(array)
+    )
 
 
 def thumbnail_of_array(pixels: np.ndarray, alt: str) -> Picture:
     """A picture of an array that `is_picture`, or of one with four channels.
 
-    uint8 is shown unchanged; other numbers are scaled so that the smallest is black and the largest white."""
+    uint8 is shown unchanged; other numbers are scaled so that the smallest is black and the largest
+    white."""
     array = np.asarray(pixels)
     if array.ndim == 3 and _channels_first(array):
         array = array.transpose(1, 2, 0)
@@ -89,7 +105,9 @@ def thumbnail_of_array(pixels: np.ndarray, alt: str) -> Picture:
         array = array.astype(np.float32)
         finite = array[np.isfinite(array)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        scaled = (np.nan_to_num(array, nan=low, posinf=high, neginf=low) - low) * (255.0 / ((high - low) or 1.0))
+        scaled = (np.nan_to_num(array, nan=low, posinf=high, neginf=low) - low) * (
+            255.0 / ((high - low) or 1.0)
+        )
         array = scaled.round().astype(np.uint8)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
@@ -97,7 +115,9 @@ def thumbnail_of_array(pixels: np.ndarray, alt: str) -> Picture:
 
 
 def _channels_first(array: np.ndarray) -> bool:
-    return not _are_sides(array.shape[:2], array.shape[2]) and _are_sides(array.shape[1:], array.shape[0])
+    return not _are_sides(array.shape[:2], array.shape[2]) and _are_sides(
+        array.shape[1:], array.shape[0]
+    )
 
 
 def _are_sides(sides: tuple[int, ...], channels: int) -> bool:

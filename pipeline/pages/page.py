@@ -1,7 +1,8 @@
 """What a page consists of, and the template that turns it into one HTML file.
 
-The file needs neither a network nor scripts: its style and pictures are inside, and it asks browsers to load nothing
-else. Every text is escaped. Commands build a Page from these blocks; none writes HTML of its own."""
+The file needs neither a network nor scripts: its style and pictures are inside, and it asks
+browsers to load nothing else. Every text is escaped. Commands build a Page from these blocks; none
+writes HTML of its own."""
 
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -26,7 +27,8 @@ _HEAD = b"content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image of `width` x `height` CSS pixels. source: a data: URI, see thumbnails. alt: what it shows, in words."""
+    """An image of `width` x `height` CSS pixels. source: a data: URI, see thumbnails. alt: what it
+    shows, in words."""
 
     source: str
     alt: str
@@ -61,12 +63,18 @@ class Table(_Titled):
     @property
     def numeric(self) -> list[bool]:
         """Whether a column has numbers; empty cells are ignored."""
-        filled = [[row[at] for row in self.rows if row[at] is not None] for at in range(len(self.columns))]
+        filled = [
+            [row[at] for row in self.rows if row[at] is not None] for at in range(len(self.columns))
+        ]
         return [bool(cells) and all(map(_is_number, cells)) for cells in filled]
 
     def without_empty_columns(self) -> "Table":
         """The table without the columns in which every cell is empty."""
-        kept = [at for at in range(len(self.columns)) if any(row[at] not in ("", None) for row in self.rows)]
+        kept = [
+            at
+            for at in range(len(self.columns))
+            if any(row[at] not in ("", None) for row in self.rows)
+        ]
         rows = [[row[at] for at in kept] for row in self.rows]
         return replace(self, columns=[self.columns[at] for at in kept], rows=rows)
 
@@ -85,7 +93,8 @@ class Bars(_Titled):
 
 @dataclass(frozen=True)
 class Matrix(_Titled):
-    """Counts by row and column, shaded by their share of the row; the diagonal is shaded in another color."""
+    """Counts by row and column, shaded by their share of the row; the diagonal is shaded in another
+    color."""
 
     names: Sequence[str]
     counts: Sequence[Sequence[int]]
@@ -116,7 +125,8 @@ class Figures(_Titled):
 
 @dataclass(frozen=True)
 class Pictures(_Titled):
-    """A grid of pictures, or of several above each other, with lines of text below them. The first twelve are open."""
+    """A grid of pictures, or of several above each other, with lines of text below them. The first
+    twelve are open."""
 
     items: Sequence[tuple[Picture | Sequence[Picture], Sequence[str]]]
 
@@ -158,7 +168,8 @@ class Page:
     made_by: str = ""
 
     def html(self) -> str:
-        """The file's text. Raises OptionError, with the command that installs it, if jinja2 is missing."""
+        """The file's text. Raises OptionError, with the command that installs it, if jinja2 is
+        missing."""
         sections = [section for section in self.sections if section.blocks]
         return _template().render(page=self, sections=sections)
 
@@ -169,7 +180,9 @@ def write_page(path: str, page: Page) -> int:
     The file appears complete or not at all. Raises StorageError."""
     data = page.html().encode("utf-8", "backslashreplace")
     if len(data) > MOST_BYTES:
-        raise StorageError(f"{path} would have {format_bytes(len(data))}, more than {format_bytes(MOST_BYTES)}.")
+        raise StorageError(
+            f"{path} would have {format_bytes(len(data))}, more than {format_bytes(MOST_BYTES)}."
+        )
     storage = open_storage(path)
     _check_replaceable(storage, path)  # again: the run may have taken days
     write_file(storage, path, data)
@@ -177,13 +190,15 @@ def write_page(path: str, page: Page) -> int:
 
 
 def check_page(path: str) -> None:
-    """Raises OptionError now for what would prevent writing a page to this path later: a directory in its place, a
-    package that is missing."""
+    """Raises OptionError now for what would prevent writing a page to this path later: a directory
+    in its place, a package that is missing."""
     if path == "":
         raise OptionError("the page's path is empty. Give the name of a file, such as page.html.")
     storage = open_storage(path)
     if path.endswith("/") or Path(path).is_dir():
-        raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
+        raise OptionError(
+            f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html."
+        )
     _check_replaceable(storage, path)
     if not is_remote(path):
         _check_writable(path)
@@ -196,17 +211,22 @@ def _check_replaceable(storage: Storage, path: str) -> None:
         with storage.open(path) as file:
             if _HEAD in file.read(4 * len(_HEAD)) and not Path(path).is_symlink():
                 return
-        raise OptionError(f"{path} exists and is not a page of infeed. Give another name, or move the file.")
+        raise OptionError(
+            f"{path} exists and is not a page of infeed. Give another name, or move the file."
+        )
 
 
 def _check_writable(path: str) -> None:
-    """OptionError if no file can be made in the nearest directory that exists: the page comes after a long time."""
+    """OptionError if no file can be made in the nearest directory that exists: the page comes after
+    a long time."""
     parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=parent):
             pass
     except OSError as e:
-        raise OptionError(f"cannot write {path}: {parent}: {e.strerror}. Give a file in another directory.") from e
+        raise OptionError(
+            f"cannot write {path}: {parent}: {e.strerror}. Give a file in another directory."
+        ) from e
 
 
 def _is_number(value: Any) -> bool:
@@ -231,8 +251,17 @@ def _template() -> "Template":
         from jinja2 import Environment, StrictUndefined
     except ModuleNotFoundError as e:
         raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"shown": printable, "number": _number, "lines": _lines, "pictures": _pictures}
-    environment.filters["kind"] = lambda block: type(block).__name__.lower()  # the macro that draws it
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "shown": printable,
+        "number": _number,
+        "lines": _lines,
+        "pictures": _pictures,
+    }
+    environment.filters["kind"] = lambda block: type(
+        block
+    ).__name__.lower()  # the macro that draws it
     environment.tests["number"] = _is_number
     return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))

@@ -1,7 +1,8 @@
-"""Parquet, Arrow and Feather files: what their columns hold, and their rows, with little of a file in memory.
+"""Parquet, Arrow and Feather files: what their columns hold, and their rows, with little of a file
+in memory.
 
-`rows` imports this module only to read such a file, because pyarrow is in the extra [tables]. Texts of errors about
-cells are part of plan digests."""
+`rows` imports this module only to read such a file, because pyarrow is in the extra [tables]. Texts
+of errors about cells are part of plan digests."""
 
 import contextlib
 import json
@@ -33,23 +34,37 @@ def _opened(storage: Storage, uri: str) -> Iterator[BinaryIO]:
     except StorageError:
         raise
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as e:
-        raise RawDataError(f"{uri} cannot be read: {str(e).splitlines()[0][:200]} Write it again.") from e
+        raise RawDataError(
+            f"{uri} cannot be read: {str(e).splitlines()[0][:200]} Write it again."
+        ) from e
 
 
 def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
-    """For each column, cells such as it may hold, or a tuple of its classes' names; None for texts, to be looked at.
+    """For each column, cells such as it may hold, or a tuple of its classes' names; None for texts,
+    to be looked at.
 
     Raises RawDataError."""
     with _opened(storage, uri) as file:
         schema = parquet.read_schema(file) if uri.endswith(".parquet") else _stream(file)[0]
-    named, kinds = _class_names(schema), dict(zip(unique(schema.names, uri), schema.types, strict=True))
-    return {name: [named[name]] if name in named else _examples(_plain(kind)) for name, kind in kinds.items()}
+    named, kinds = (
+        _class_names(schema),
+        dict(zip(unique(schema.names, uri), schema.types, strict=True)),
+    )
+    return {
+        name: [named[name]] if name in named else _examples(_plain(kind))
+        for name, kind in kinds.items()
+    }
 
 
-def arrow_rows(storage: Storage, uri: str, columns: Set[str] | None = None) -> Iterator[tuple[Row, int]]:
-    """The cells of each row by column, and their size in bytes. columns: those to read. Raises RawDataError."""
+def arrow_rows(
+    storage: Storage, uri: str, columns: Set[str] | None = None
+) -> Iterator[tuple[Row, int]]:
+    """The cells of each row by column, and their size in bytes. columns: those to read. Raises
+    RawDataError."""
     with _opened(storage, uri) as file:
-        for batch in (_parquet_batches if uri.endswith(".parquet") else _arrow_batches)(file, uri, columns):
+        for batch in (_parquet_batches if uri.endswith(".parquet") else _arrow_batches)(
+            file, uri, columns
+        ):
             named = _class_names(batch.schema)
             lists = [_cells(batch.column(name), named.get(name)) for name in batch.schema.names]
             for cells in zip(*lists, strict=True):
@@ -57,7 +72,8 @@ def arrow_rows(storage: Storage, uri: str, columns: Set[str] | None = None) -> I
 
 
 def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
-    """Page by page, and repeated texts as dictionaries: a small file may repeat a long text a billion times."""
+    """Page by page, and repeated texts as dictionaries: a small file may repeat a long text a
+    billion times."""
     paged: dict[str, Any] = {"pre_buffer": False, "buffer_size": MiB}
     first = parquet.ParquetFile(file, **paged)
     wanted = _wanted(first.schema_arrow, columns)
@@ -65,10 +81,18 @@ def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iter
         group = first.metadata.row_group(number)
         chunks = [group.column(at) for at in range(group.num_columns)]
         chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in wanted]
-        rows = group.num_rows * _USUAL_BATCH_BYTES // max(1, sum(_chunk_bytes(chunk, group, uri) for chunk in chunks))
+        rows = (
+            group.num_rows
+            * _USUAL_BATCH_BYTES
+            // max(1, sum(_chunk_bytes(chunk, group, uri) for chunk in chunks))
+        )
         repeated = [chunk.path_in_schema for chunk in chunks if _is_repeated(chunk)]
-        reader = parquet.ParquetFile(file, metadata=first.metadata, read_dictionary=repeated, **paged)
-        yield from reader.iter_batches(max(1, min(group.num_rows, rows)), row_groups=[number], columns=[*wanted])
+        reader = parquet.ParquetFile(
+            file, metadata=first.metadata, read_dictionary=repeated, **paged
+        )
+        yield from reader.iter_batches(
+            max(1, min(group.num_rows, rows)), row_groups=[number], columns=[*wanted]
+        )
 
 
 def _wanted(schema: Any, columns: Set[str] | None) -> dict[str, None]:
@@ -79,23 +103,34 @@ def _wanted(schema: Any, columns: Set[str] | None) -> dict[str, None]:
 def _is_repeated(chunk: Any) -> bool:
     """Whether all or most of it is a dictionary, which pyarrow would keep in memory as a whole."""
     is_small = chunk.total_uncompressed_size <= MAX_BATCH_BYTES // 2
-    return is_small and chunk.physical_type == "BYTE_ARRAY" and not any("DELTA" in each for each in chunk.encodings)
+    return (
+        is_small
+        and chunk.physical_type == "BYTE_ARRAY"
+        and not any("DELTA" in each for each in chunk.encodings)
+    )
 
 
 def _chunk_bytes(chunk: Any, group: Any, uri: str) -> int:
-    """The size of a column in a row group. Raises RawDataError where one row, or what has to be read at once, is too
-    large."""
+    """The size of a column in a row group. Raises RawDataError where one row, or what has to be
+    read at once, is too large."""
     size = max(chunk.total_uncompressed_size, chunk.num_values * _VALUE_BYTES)
-    is_bomb = chunk.total_uncompressed_size > max(_BOMB_BYTES, _BOMB_RATIO * chunk.total_compressed_size)
-    _check_size(uri, chunk.path_in_schema.partition(".")[0], size if is_bomb else size // max(1, group.num_rows))
+    is_bomb = chunk.total_uncompressed_size > max(
+        _BOMB_BYTES, _BOMB_RATIO * chunk.total_compressed_size
+    )
+    _check_size(
+        uri,
+        chunk.path_in_schema.partition(".")[0],
+        size if is_bomb else size // max(1, group.num_rows),
+    )
     return size
 
 
 def _check_size(uri: str, column: str, size: int) -> None:
     if size > MAX_BATCH_BYTES:
         raise RawDataError(
-            f"the column {column!r} of {uri} has {format_bytes(size)} that cannot be read in parts; allowed are "
-            f"{format_bytes(MAX_BATCH_BYTES)}. Leave it out, or write the file with smaller values and row groups."
+            f"the column {column!r} of {uri} has {format_bytes(size)} that cannot be read in "
+            f"parts; allowed are {format_bytes(MAX_BATCH_BYTES)}. Leave it out, or write the file "
+            "with smaller values and row groups."
         )
 
 
@@ -122,8 +157,16 @@ def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
     """Those of Hugging Face's ClassLabels: the values of such a column are their numbers."""
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        labels = {name: each["names"] for name, each in features.items() if each.get("_type") == "ClassLabel"}
-        return {name: tuple(names) for name, names in labels.items() if all(isinstance(n, str) for n in names)}
+        labels = {
+            name: each["names"]
+            for name, each in features.items()
+            if each.get("_type") == "ClassLabel"
+        }
+        return {
+            name: tuple(names)
+            for name, names in labels.items()
+            if all(isinstance(n, str) for n in names)
+        }
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return {}
 
@@ -136,7 +179,11 @@ def _plain(kind: Any) -> Any:
         return pyarrow.float64()
     if types.is_fixed_size_list(kind):
         return pyarrow.list_(_plain(kind.value_type), kind.list_size)
-    return pyarrow.list_(_plain(kind.value_type)) if types.is_list(kind) or types.is_large_list(kind) else kind
+    return (
+        pyarrow.list_(_plain(kind.value_type))
+        if types.is_list(kind) or types.is_large_list(kind)
+        else kind
+    )
 
 
 def _examples(kind: Any) -> list[Any]:
@@ -149,7 +196,12 @@ def _examples(kind: Any) -> list[Any]:
         return [0.5 if types.is_floating(kind) else 0]
     if "binary" in str(kind):
         return [b""]
-    is_text = types.is_dictionary(kind) or str(kind) in ("string", "large_string", "string_view", "null")
+    is_text = types.is_dictionary(kind) or str(kind) in (
+        "string",
+        "large_string",
+        "string_view",
+        "null",
+    )
     return [None if is_text else {str(kind): None}]  # like a struct, what no feature can hold
 
 

@@ -1,6 +1,8 @@
-"""Checked cells of a table: texts, class names and numbers. Conversion and `infeed predict` read them alike.
+"""Checked cells of a table: texts, class names and numbers. Conversion and `infeed predict` read
+them alike.
 
-Each function takes the name of the column for its ValueError. Error texts are part of plan digests."""
+Each function takes the name of the column for its ValueError. Error texts are part of plan
+digests."""
 
 import itertools
 import math
@@ -13,7 +15,9 @@ from pipeline.shards.example import FLOAT32_END
 
 _NO_VALUE = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
 MISSING = -1  # the class of an empty cell
-_WHOLE = re.compile(r"\A([+-]?[0-9]{1,19})(\.0*)?\Z")  # pandas writes integers as 7.0 where a column has gaps
+_WHOLE = re.compile(
+    r"\A([+-]?[0-9]{1,19})(\.0*)?\Z"
+)  # pandas writes integers as 7.0 where a column has gaps
 
 
 def cell_of(cells: Mapping[str, Any], column: str) -> Any:
@@ -24,7 +28,8 @@ def cell_of(cells: Mapping[str, Any], column: str) -> Any:
 
 
 def class_cells(column: str, cell: Any, separator: str | None) -> Sequence[str]:
-    """The class names in a cell: exactly one without a separator, else any number, in a list or separated.
+    """The class names in a cell: exactly one without a separator, else any number, in a list or
+    separated.
 
     Raises ValueError if one is not a name."""
     if separator is None:
@@ -57,7 +62,11 @@ def number_cell(column: str, cell: Any) -> float:
 
 def number_or_nan(column: str, cell: Any, read: Callable[[str, Any], float] = number_cell) -> float:
     """The number that `read` finds in a cell, where true is 1; NaN for a missing one."""
-    return math.nan if is_missing(cell) else read(column, int(cell) if isinstance(cell, bool) else cell)
+    return (
+        math.nan
+        if is_missing(cell)
+        else read(column, int(cell) if isinstance(cell, bool) else cell)
+    )
 
 
 def integer_cell(column: str, cell: Any) -> int:
@@ -66,18 +75,25 @@ def integer_cell(column: str, cell: Any) -> int:
     number = int(whole[1]) if whole else cell
     if isinstance(number, int | float) and number % 1 == 0 and -(2**63) <= number < 2**63:
         return int(number)
-    given = f" Give --missing {column}=VALUE, or --columns {column}=float32" if is_missing(cell) else ""
+    given = (
+        f" Give --missing {column}=VALUE, or --columns {column}=float32" if is_missing(cell) else ""
+    )
     raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.{given}")
 
 
 def class_number(numbers: Mapping[str, int], cell: Any) -> int:
     """The number of the class in a cell, or MISSING.
 
-    Unless a class has the text of the cell, 101.0 is the class 101, and JSON's true is a class True, true or TRUE."""
+    Unless a class has the text of the cell, 101.0 is the class 101, and JSON's true is a class
+    True, true or TRUE."""
     if cell is None or cell != cell:
         return MISSING
     text = str(cell).strip()
-    names = [text, text.lower(), text.upper()] if isinstance(cell, bool) else [text, _WHOLE.sub(r"\1", text)]
+    names = (
+        [text, text.lower(), text.upper()]
+        if isinstance(cell, bool)
+        else [text, _WHOLE.sub(r"\1", text)]
+    )
     return next((numbers[name] for name in names if name in numbers), MISSING)
 
 
@@ -85,7 +101,9 @@ def _class_name(column: str, cell: Any) -> str:
     """Stripped, as in a label file. JSON's integers are names too."""
     name = _text(cell).strip()
     if name.splitlines() != [name]:
-        raise ValueError(f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer")
+        raise ValueError(
+            f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer"
+        )
     _check_unicode(column, cell, name)
     return name
 
@@ -94,7 +112,9 @@ def text_cell(column: str, cell: Any) -> str:
     """The text, or JSON integer, in a cell. Raises ValueError for anything else."""
     text = _text(cell)
     if not text or "\0" in text:
-        raise ValueError(f"{column!r} is {cell!r:.60}; it must be text, without zero bytes and not empty")
+        raise ValueError(
+            f"{column!r} is {cell!r:.60}; it must be text, without zero bytes and not empty"
+        )
     _check_unicode(column, cell, text)
     return text
 

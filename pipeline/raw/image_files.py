@@ -1,7 +1,8 @@
-"""JPEG, PNG, WebP or GIF files as JPEGs that every reader decodes; optionally turned upright and scaled down.
+"""JPEG, PNG, WebP or GIF files as JPEGs that every reader decodes; optionally turned upright and
+scaled down.
 
-Readers of tensorflow/tpu's schema, including ours, decode only JPEGs and take the size from their headers. Formats are
-recognized by content, never by name."""
+Readers of tensorflow/tpu's schema, including ours, decode only JPEGs and take the size from their
+headers. Formats are recognized by content, never by name."""
 
 import io
 import struct
@@ -12,7 +13,15 @@ import numpy as np
 from PIL import Image
 
 from pipeline.errors import Reject
-from pipeline.raw.jpeg import PNG_MAGIC, Jpeg, Verify, check_size, decode_image, decode_jpeg, to_rgb_jpeg
+from pipeline.raw.jpeg import (
+    PNG_MAGIC,
+    Jpeg,
+    Verify,
+    check_size,
+    decode_image,
+    decode_jpeg,
+    to_rgb_jpeg,
+)
 
 ORIENTATION = 0x0112  # https://exiftool.org/TagNames/EXIF.html
 _APP1, _SCAN, _SHORT = 0xE1, 0xDA, 3
@@ -29,9 +38,16 @@ _TURNS = {
 _MAX_JPEG_SIDE = 65_500  # libjpeg's own limit
 _ANIMATION = "an animation, not one image"
 _NOT_TURNED = (
-    "an EXIF rotation was not applied, and most readers ignore it; --apply-orientation turns such images upright"
+    "an EXIF rotation was not applied, and most readers ignore it; --apply-orientation turns such "
+    "images upright"
 )
-_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)  # what Pillow raises for damaged EXIF
+_DAMAGED = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    struct.error,
+)  # what Pillow raises for damaged EXIF
 _FIRST_FRAME = "only the first frame of an animated GIF was taken"
 
 _Format = Literal["JPEG", "PNG", "WEBP", "GIF"]
@@ -42,8 +58,8 @@ class ToJpeg:
     """Converts image files. By default RGB and grey JPEGs stay as they are, byte for byte.
 
     verify: see to_rgb_jpeg; images to encode again are always decoded completely and strictly.
-    max_side: pixels; larger images are scaled down. apply_orientation: rotates the pixels according to EXIF.
-    quality: of JPEGs encoded here."""
+    max_side: pixels; larger images are scaled down. apply_orientation: rotates the pixels according
+    to EXIF. quality: of JPEGs encoded here."""
 
     verify: Verify = "end"
     max_side: int | None = None
@@ -76,13 +92,19 @@ class ToJpeg:
             return replace(image, notes=notes) if notes else image
         pixels = decode_jpeg(image.data)
         grey = pixels.shape[2] == 1
-        return self._encoded(Image.fromarray(pixels[:, :, 0] if grey else pixels), turn, image.fixups, notes)
+        return self._encoded(
+            Image.fromarray(pixels[:, :, 0] if grey else pixels), turn, image.fixups, notes
+        )
 
     def _notes(self, rotated: bool) -> tuple[str, ...]:
         return (_NOT_TURNED,) if rotated and not self.apply_orientation else ()
 
     def _encoded(
-        self, image: Image.Image, turn: Image.Transpose | None, fixups: tuple[str, ...], notes: tuple[str, ...]
+        self,
+        image: Image.Image,
+        turn: Image.Transpose | None,
+        fixups: tuple[str, ...],
+        notes: tuple[str, ...],
     ) -> Jpeg:
         if turn is not None and self.apply_orientation:
             image, fixups = image.transpose(turn), (*fixups, "turned_upright")
@@ -90,7 +112,10 @@ class ToJpeg:
         if size != image.size:
             image, fixups = image.resize(size, Image.Resampling.LANCZOS), (*fixups, "scaled_down")
         if max(image.size) > _MAX_JPEG_SIDE:
-            raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} per side")
+            raise Reject(
+                f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} per "
+                "side"
+            )
         return Jpeg.of(image, self.quality, fixups, notes)
 
     def _fitting(self, size: tuple[int, int]) -> tuple[int, int]:
@@ -128,7 +153,8 @@ def _size(data: bytes, form: _Format) -> tuple[int, int]:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """https://developers.google.com/speed/webp/docs/riff_container. Pillow would allocate the canvas first."""
+    """https://developers.google.com/speed/webp/docs/riff_container. Pillow would allocate the
+    canvas first."""
     if len(data) < 30:
         raise Reject(f"truncated WebP: no header in its {len(data)} bytes")
     if data[12:16] == b"VP8X":
@@ -151,7 +177,8 @@ def _is_animated(image: Image.Image) -> bool:
 
 
 def orientation(jpeg: bytes) -> int:
-    """The EXIF orientation, read without decoding: 1 to 8; 1 (upright) also if EXIF is missing or damaged.
+    """The EXIF orientation, read without decoding: 1 to 8; 1 (upright) also if EXIF is missing or
+    damaged.
 
     Runs on every JPEG, although few are rotated: it takes 3 us, Pillow 66 us."""
     try:

@@ -1,6 +1,7 @@
 """JPEG headers, read without decoding, and the repairs that ImageNet needs.
 
-Repairs go by content, never by lists of names: a PNG named .JPEG and CMYK photos become RGB JPEGs of quality 100."""
+Repairs go by content, never by lists of names: a PNG named .JPEG and CMYK photos become RGB JPEGs
+of quality 100."""
 
 import io
 import struct
@@ -34,7 +35,9 @@ class Jpeg:
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(image: Image.Image, quality: int, fixups: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> "Jpeg":
+    def of(
+        image: Image.Image, quality: int, fixups: tuple[str, ...] = (), notes: tuple[str, ...] = ()
+    ) -> "Jpeg":
         """The image as a file."""
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=quality)
@@ -44,14 +47,19 @@ class Jpeg:
 def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
     """The image as a JPEG that every decoder accepts. Raises Reject with the reason.
 
-    verify: "header" parses the frame header (~1 us; misses truncation), "end" also requires the end marker
-    (~1 us; misses damage before it), "decode" decodes every pixel (~1 ms)."""
+    verify: "header" parses the frame header (~1 us; misses truncation), "end" also requires the end
+    marker (~1 us; misses damage before it), "decode" decodes every pixel (~1 ms)."""
     if data.startswith(PNG_MAGIC):
         return Jpeg.of(decode_image(data, ("JPEG", "PNG")).convert("RGB"), 100, ("png_to_jpeg",))
     height, width, components = _frame_header(data)
     check_size(height, width)
-    # Some writers append bytes: if the end marker is not at the very end, decode the image to find out.
-    if components == 4 or verify == "decode" or (verify == "end" and not data.rstrip(b"\0\r\n").endswith(_END)):
+    # Some writers append bytes: if the end marker is not at the very end, decode the image to find
+    # out.
+    if (
+        components == 4
+        or verify == "decode"
+        or (verify == "end" and not data.rstrip(b"\0\r\n").endswith(_END))
+    ):
         decode_jpeg(data)
     if components == 4:
         return Jpeg.of(decode_image(data, ("JPEG", "PNG")).convert("RGB"), 100, ("cmyk_to_rgb",))
@@ -87,12 +95,15 @@ def check_size(height: int, width: int) -> None:
 
 
 def decode_jpeg(data: bytes) -> np.ndarray:
-    """uint8 [height, width, channels]: grey, RGB or CMYK, as in the file. Raises Reject for damage, or a size out of
-    bounds. Pillow would accept a file that ends early with an end marker, and fill the rest with grey."""
+    """uint8 [height, width, channels]: grey, RGB or CMYK, as in the file. Raises Reject for damage,
+    or a size out of bounds. Pillow would accept a file that ends early with an end marker, and fill
+    the rest with grey."""
     height, width, components = _frame_header(data)
     check_size(height, width)
     try:
-        return simplejpeg.decode_jpeg(data, colorspace={1: "GRAY", 4: "CMYK"}.get(components, "RGB"), strict=True)
+        return simplejpeg.decode_jpeg(
+            data, colorspace={1: "GRAY", 4: "CMYK"}.get(components, "RGB"), strict=True
+        )
     except ValueError as e:
         raise Reject(f"truncated or damaged JPEG: {e}") from None
 
@@ -103,7 +114,9 @@ def decode_image(data: bytes, formats: tuple[str, ...] | None = None) -> Image.I
         image = Image.open(io.BytesIO(data), formats=formats)
         check_size(image.height, image.width)
         image.load()
-    except UnidentifiedImageError:  # its text contains a memory address, and the ledger of every run must be the same
+    except (
+        UnidentifiedImageError
+    ):  # its text contains a memory address, and the ledger of every run must be the same
         raise Reject("truncated or damaged image: its header cannot be read") from None
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
         raise Reject(f"truncated or damaged image: {str(e)[:200]}") from None

@@ -1,9 +1,11 @@
-"""Rows of csv, tsv and jsonl files as byte ranges: they can be shuffled without staying in memory, and read again.
+"""Rows of csv, tsv and jsonl files as byte ranges: they can be shuffled without staying in memory,
+and read again.
 
-Rows of Parquet and Arrow files have no byte ranges: `arrow_tables` reads them.
-Only one row is in memory at a time. Python's csv module parses each csv row, which may continue over lines inside
-quotes. A row that it rejects ends after its first line, and the next line starts another row: a quote that is never
-closed costs one line, not the rest of the file. Texts of row errors are part of plan digests."""
+Rows of Parquet and Arrow files have no byte ranges: `arrow_tables` reads them. Only one row is in
+memory at a time. Python's csv module parses each csv row, which may continue over lines inside
+quotes. A row that it rejects ends after its first line, and the next line starts another row: a
+quote that is never closed costs one line, not the rest of the file. Texts of row errors are part of
+plan digests."""
 
 import csv
 import itertools
@@ -22,11 +24,14 @@ TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
 
-csv.field_size_limit(MAX_ROW_BYTES)  # for the process; Python's default of 128 KiB is too small for long texts
+csv.field_size_limit(
+    MAX_ROW_BYTES
+)  # for the process; Python's default of 128 KiB is too small for long texts
 
 
 class TableRow(NamedTuple):
-    """One row: its place, and its cells by column (strings in csv). error: why it cannot be read, or ""."""
+    """One row: its place, and its cells by column (strings in csv). error: why it cannot be read,
+    or ""."""
 
     line: int  # its first, counted from 1
     offset: int
@@ -58,17 +63,21 @@ def arrow(uri: str) -> Any:
     try:
         from pipeline.raw import arrow_tables
     except ImportError as e:
-        raise InfeedError(f"reading {uri} needs pyarrow ({e}). Install it: {how_to_install('tables')}.") from e
+        raise InfeedError(
+            f"reading {uri} needs pyarrow ({e}). Install it: {how_to_install('tables')}."
+        ) from e
     return arrow_tables
 
 
 def table_rows(
     storage: Storage, uri: str, delimiter: str | None, columns: Set[str] | None = None
 ) -> Iterator[TableRow]:
-    """All rows except empty lines and the header. delimiter: of csv; None for the default of the file's suffix.
+    """All rows except empty lines and the header. delimiter: of csv; None for the default of the
+    file's suffix.
 
-    columns: those to read of Parquet and Arrow, whose rows have their number as line and offset; None for all.
-    Raises RawDataError for a csv file without a header, and a Parquet or Arrow file that cannot be read."""
+    columns: those to read of Parquet and Arrow, whose rows have their number as line and offset;
+    None for all. Raises RawDataError for a csv file without a header, and a Parquet or Arrow file
+    that cannot be read."""
     if uri.endswith(ARROW_SUFFIXES):
         rows = enumerate(arrow(uri).arrow_rows(storage, uri, columns), start=1)
         yield from (TableRow(number, number, size, cells) for number, (cells, size) in rows)
@@ -78,7 +87,8 @@ def table_rows(
 
 
 def rows_of(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[TableRow]:
-    """The same, from a file that is open. uri: its name, without .gz. offset: of a line of JSON to start at."""
+    """The same, from a file that is open. uri: its name, without .gz. offset: of a line of JSON to
+    start at."""
     rows = _all_rows(file, uri, delimiter, offset)
     if is_json(uri):
         yield from rows
@@ -88,7 +98,8 @@ def rows_of(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) ->
 
 
 def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file. The file may be a .gz.
+    """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file. The file
+    may be a .gz.
 
     Raises RawDataError for a csv file without a header."""
     if uri.endswith(ARROW_SUFFIXES):
@@ -98,11 +109,15 @@ def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[
         rows = _all_rows(file, uri, delimiter)
         if not is_json(uri):
             return _header(rows, uri)
-        first = itertools.takewhile(lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS))
+        first = itertools.takewhile(
+            lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS)
+        )
         return list(dict.fromkeys(name for row in first for name in row.cells))
 
 
-def _all_rows(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[TableRow]:
+def _all_rows(
+    file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0
+) -> Iterator[TableRow]:
     if is_json(uri):
         return _rows(_Lines(file, offset), _parse_json)
     delimiter = delimiter or ("\t" if uri.endswith(".tsv") else ",")
@@ -147,16 +162,21 @@ class _Lines:
             piece = self._file.readline(1 << 20)
             self.offset += len(piece)
         if len(data) > limit:
-            raise _TooLongError(f"over {MAX_ROW_BYTES:,} bytes in one row. Is there a quote that is never closed?")
+            raise _TooLongError(
+                f"over {MAX_ROW_BYTES:,} bytes in one row. Is there a quote that is never closed?"
+            )
         return data
 
 
-def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) -> Iterator[TableRow]:
+def _rows(
+    lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]
+) -> Iterator[TableRow]:
     """Rows with numbers as column names (csv) or with their own (JSON).
 
-    A row that fails on a later line was inside quotes at the end of each line before. A row that begins on one of these
-    lines, and is inside quotes at the end of it, fails at the same place. It is rejected without reading that far
-    again, which would make the time quadratic. For over-long rows this holds for roughly the first half."""
+    A row that fails on a later line was inside quotes at the end of each line before. A row that
+    begins on one of these lines, and is inside quotes at the end of it, fails at the same place. It
+    is rejected without reading that far again, which would make the time quadratic. For over-long
+    rows this holds for roughly the first half."""
     doomed_to, why = 0, ""
     while True:
         offset, line = lines.offset, lines.line
@@ -168,7 +188,9 @@ def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) 
         except _RowError as e:
             cells, error = {}, str(e)
             if after_first:
-                failed_at = offset + MAX_ROW_BYTES // 2 if isinstance(e, _TooLongError) else lines.begin
+                failed_at = (
+                    offset + MAX_ROW_BYTES // 2 if isinstance(e, _TooLongError) else lines.begin
+                )
                 if failed_at > doomed_to:
                     doomed_to, why = failed_at, error
                 lines.go_to(after_first[0], line + 1)
@@ -177,7 +199,8 @@ def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) 
 
 
 def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:
-    """The lines of one row, as its parser requests them. more: the error if it needs more than one, or ""."""
+    """The lines of one row, as its parser requests them. more: the error if it needs more than one,
+    or ""."""
     left = MAX_ROW_BYTES
     while True:
         if more and after_first:
@@ -191,7 +214,8 @@ def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:
 
 
 def _parse_csv(taken: Iterator[bytes], delimiter: str) -> Mapping[int, str]:
-    """The cells by number; {} for an empty line. Raises StopIteration at the end of the file, _RowError."""
+    """The cells by number; {} for an empty line. Raises StopIteration at the end of the file,
+    _RowError."""
     reader = csv.reader(map(_text, taken), delimiter=delimiter, strict=True)
     try:
         cells = next(reader)

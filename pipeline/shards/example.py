@@ -1,8 +1,9 @@
 """Encodes tf.train.Example without TensorFlow. Equal features always give equal bytes.
 
-protobuf's default serialisation orders a map by a hash that differs between processes. Here keys are sorted, as in its
-deterministic mode. Encoding takes 5-20 us per record, whatever the size of its image, and saves TensorFlow's 11 s
-import. example_decoding is the inverse. Wire format: https://protobuf.dev/programming-guides/encoding/"""
+protobuf's default serialisation orders a map by a hash that differs between processes. Here keys
+are sorted, as in its deterministic mode. Encoding takes 5-20 us per record, whatever the size of
+its image, and saves TensorFlow's 11 s import. example_decoding is the inverse. Wire format:
+https://protobuf.dev/programming-guides/encoding/"""
 
 import functools
 import itertools
@@ -18,12 +19,14 @@ from pipeline.shards.schema import Dtype, Feature, Schema
 
 Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float] | np.ndarray
 
-# Field numbers in tf.train.Feature: bytes_list = 1, float_list = 2, int64_list = 3; all are length-delimited.
+# Field numbers in tf.train.Feature: bytes_list = 1, float_list = 2, int64_list = 3; all are
+# length-delimited.
 LIST_TAG: Mapping[Dtype, bytes] = {"bytes": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
 _SCALARS, _BOOLS = (bytes, int, float), (bool, np.bool_)
 _UINT64_MAX = 2**64 - 1
 _SMALL_BYTES, _LARGE_BYTES = 64, 4096
-FLOAT32_END = 3.4028235677973366e38  # half a step above the largest float32: from here on, nothing rounds to it
+# half a step above the largest float32: from here on, nothing rounds to it
+FLOAT32_END = 3.4028235677973366e38
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _ONE_FLOAT = struct.Struct("<BBf")  # tag and size of a packed list of one number
 _VARINT_BITS = 7  # per byte of a varint
@@ -33,17 +36,21 @@ _MOST_BYTES = 4  # of a varint in a column; larger numbers would need more colum
 def encode_example(schema: Schema, values: Mapping[str, Value]) -> bytes:
     """The serialised tf.train.Example of one record.
 
-    Raises SchemaError naming a feature that is missing or unknown, or has values of the wrong kind or number."""
+    Raises SchemaError naming a feature that is missing or unknown, or has values of the wrong kind
+    or number."""
     return b"".join(example_pieces(schema, values))
 
 
 def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
-    """The same bytes in pieces. Large values are not copied: copying an image costs more than encoding it.
+    """The same bytes in pieces. Large values are not copied: copying an image costs more than
+    encoding it.
 
     Raises SchemaError like encode_example."""
     if not values.keys() <= schema.features.keys():
         key = next(key for key in values if key not in schema.features)
-        raise SchemaError(f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))}).")
+        raise SchemaError(
+            f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))})."
+        )
     entries: list[bytes] = []
     for key, encoded_key in schema.encoded_keys:
         feature = schema.features[key]
@@ -52,11 +59,15 @@ def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
             if _is_small(value, feature):
                 entries.append(_small_entry(encoded_key, feature.dtype, value))
             elif type(value) is float and feature.num_values == 1 and _fits(feature, value):
-                entries.append(_entry_head(encoded_key, "float32", 6) + _ONE_FLOAT.pack(10, 4, value))
+                entries.append(
+                    _entry_head(encoded_key, "float32", 6) + _ONE_FLOAT.pack(10, 4, value)
+                )
             else:
                 entries += _entry(encoded_key, feature.dtype, _items(key, feature, value))
         elif not feature.optional:
-            raise SchemaError(f"{key!r} is missing; schema {schema.name!r} needs it in every record.")
+            raise SchemaError(
+                f"{key!r} is missing; schema {schema.name!r} needs it in every record."
+            )
     return _merged([b"\x0a" + varint(sum(map(len, entries))), *entries])
 
 
@@ -82,7 +93,11 @@ def _entry(key: bytes, dtype: Dtype, items: Sequence[Any]) -> list[bytes]:
             body += (b"\x0a" + varint(len(item)), item)
     elif items:
         ints = dtype == "int64"
-        packed = b"".join([varint(i & _UINT64_MAX) for i in items]) if ints else struct.pack(f"<{len(items)}f", *items)
+        packed = (
+            b"".join([varint(i & _UINT64_MAX) for i in items])
+            if ints
+            else struct.pack(f"<{len(items)}f", *items)
+        )
         body = [b"\x0a" + varint(len(packed)) + packed]
     return [_entry_head(key, dtype, sum(map(len, body))), *body]
 
@@ -114,10 +129,14 @@ def _items(key: str, feature: Feature, value: Value) -> Sequence[Any]:
     items = (value,) if isinstance(value, _SCALARS) else list(value)  # pyright: ignore
     wanted = feature.num_values
     if wanted is not None and len(items) != wanted:
-        raise SchemaError(f"{key!r} has {len(items)} values; its shape {feature.shape} holds {wanted}.")
+        raise SchemaError(
+            f"{key!r} has {len(items)} values; its shape {feature.shape} holds {wanted}."
+        )
     for item in items:
         if not _fits(feature, item):
-            raise SchemaError(f"{key!r} holds {item!r:.60} ({type(item).__name__}); its dtype is {feature.dtype}.")
+            raise SchemaError(
+                f"{key!r} holds {item!r:.60} ({type(item).__name__}); its dtype is {feature.dtype}."
+            )
     return items
 
 
@@ -144,28 +163,36 @@ def varint(number: int) -> bytes:
 
 
 def encode_integer_examples(schema: Schema, columns: Mapping[str, np.ndarray]) -> list[bytes]:
-    """The same bytes for many records of small integers, such as rows of tokens: ten times as fast as one by one.
+    """The same bytes for many records of small integers, such as rows of tokens: ten times as fast
+    as one by one.
 
     columns: [records, ...] from 0 to 2^28 - 1, for every feature.
 
     Raises SchemaError for other features, shapes or numbers."""
     for key in sorted(columns.keys() | schema.features.keys()):
         _check_integers(schema, key, columns.get(key))
-    entries = [[_packed_entry(name, packed) for packed in _varints(columns[key])] for key, name in schema.encoded_keys]
+    entries = [
+        [_packed_entry(name, packed) for packed in _varints(columns[key])]
+        for key, name in schema.encoded_keys
+    ]
     joined = map(b"".join, zip(*entries, strict=True))
     return [b"\x0a" + varint(len(features)) + features for features in joined]
 
 
 def _check_integers(schema: Schema, key: str, values: np.ndarray | None) -> None:
     if key not in schema.features:
-        raise SchemaError(f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))}).")
+        raise SchemaError(
+            f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))})."
+        )
     shape = schema.features[key].shape
     if schema.features[key].dtype != "int64" or values is None or values.shape[1:] != shape:
         found = "missing" if values is None else f"{values.dtype} {list(values.shape)}"
         wanted = ", ".join(map(str, ("records", *shape)))
         raise SchemaError(f"{key!r} is {found}; schema {schema.name!r} needs integers [{wanted}].")
     if values.size and not 0 <= values.min() <= values.max() < 1 << _VARINT_BITS * _MOST_BYTES:
-        raise SchemaError(f"{key!r} holds {values.min()} to {values.max()}; allowed are 0 to 2^28 - 1.")
+        raise SchemaError(
+            f"{key!r} holds {values.min()} to {values.max()}; allowed are 0 to 2^28 - 1."
+        )
 
 
 def _packed_entry(key: bytes, packed: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Decodes tf.train.Example without TensorFlow: the values, or only their kinds and counts.
 
-For tools, tests and converters of foreign records; pipeline.decoding parses batches. Both functions are built on one
-walk over the wire format, which skips values without copying them."""
+For tools, tests and converters of foreign records; pipeline.decoding parses batches. Both functions
+are built on one walk over the wire format, which skips values without copying them."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -12,7 +12,8 @@ from pipeline.errors import SchemaError
 from pipeline.shards.example import LIST_TAG
 from pipeline.shards.schema import Dtype
 
-# Tags: field number * 8 + wire type, which is 0 for a varint, 2 for a length-delimited value, 5 for four bytes.
+# Tags: field number * 8 + wire type, which is 0 for a varint, 2 for a length-delimited value, 5 for
+# four bytes.
 _FIRST, _SECOND = 0x0A, 0x12
 _DTYPE_OF_TAG: dict[int, Dtype] = {tag[0]: dtype for dtype, tag in LIST_TAG.items()}
 _UNPACKED: dict[Dtype, int] = {"float32": 0x0D, "int64": 0x08}
@@ -26,15 +27,16 @@ _Span = tuple[int, int, int]
 def decode_example(data: bytes) -> dict[str, list[Any]]:
     """The features of one serialised tf.train.Example, each a list of bytes, int or float values.
 
-    Accepts every valid encoding, packed or not, in any order. The last of equal keys wins, as in protobuf. Ignores
-    fields that an Example does not have; a feature without a list counts as absent. Raises SchemaError for bytes that
-    are not an Example."""
+    Accepts every valid encoding, packed or not, in any order. The last of equal keys wins, as in
+    protobuf. Ignores fields that an Example does not have; a feature without a list counts as
+    absent. Raises SchemaError for bytes that are not an Example."""
     return {key: values.tolist() for key, values in decode_features(data).items()}
 
 
 def decode_features(data: bytes, keys: Collection[bytes] | None = None) -> dict[str, np.ndarray]:
-    """Some features of one serialised tf.train.Example, each int64 [n], float32 [n] or an object array of bytes [n].
-    Like decode_example, but 600 KB of floats take 0.1 ms. keys: None for all."""
+    """Some features of one serialised tf.train.Example, each int64 [n], float32 [n] or an object
+    array of bytes [n]. Like decode_example, but 600 KB of floats take 0.1 ms. keys: None for
+    all."""
     features: dict[str, np.ndarray] = {}
     try:
         for key, begin, end in _entries(data, strict=False):
@@ -48,7 +50,8 @@ def decode_features(data: bytes, keys: Collection[bytes] | None = None) -> dict[
 
 
 def example_keys(data: bytes) -> list[bytes] | None:
-    """The keys of one serialised tf.train.Example in their order; None if it is none, or has a key twice."""
+    """The keys of one serialised tf.train.Example in their order; None if it is none, or has a key
+    twice."""
     try:
         keys = [key for key, _, _ in _entries(data, strict=True)]
     except IndexError:
@@ -68,11 +71,13 @@ Layout = dict[str, FeatureLayout]
 
 
 def example_layout(data: bytes) -> Layout:
-    """Kinds and counts of the features of one serialised tf.train.Example. Skips values instead of decoding them.
+    """Kinds and counts of the features of one serialised tf.train.Example. Skips values instead of
+    decoding them.
 
-    This takes about 3 us per feature of any size, while decode_example takes 5 ms for 600 KB of floats. A feature
-    without a list counts as absent, as in TensorFlow. Raises SchemaError for bytes that are not an Example. Unlike
-    decode_example, it rejects fields other than `features`, such as those of a SequenceExample."""
+    This takes about 3 us per feature of any size, while decode_example takes 5 ms for 600 KB of
+    floats. A feature without a list counts as absent, as in TensorFlow. Raises SchemaError for
+    bytes that are not an Example. Unlike decode_example, it rejects fields other than `features`,
+    such as those of a SequenceExample."""
     layout: Layout = {}
     try:
         for key, begin, end in _entries(data, strict=True):
@@ -118,13 +123,16 @@ def _entry(data: bytes, pos: int, stop: int) -> tuple[bytes, int, int]:
     fields = _spans(data, pos, stop)
     found = {tag: (begin, end) for tag, begin, end in fields}
     if len(found) < len(fields) or not found.keys() <= {_FIRST, _SECOND}:
-        raise IndexError("a field twice, or an unknown one, in an entry")  # readers disagree about these
+        raise IndexError(
+            "a field twice, or an unknown one, in an entry"
+        )  # readers disagree about these
     (at, to), value = found.get(_FIRST, (0, 0)), found.get(_SECOND, (0, 0))
     return data[at:to], *value
 
 
 def _list(data: bytes, pos: int, stop: int) -> tuple[Dtype, list[_Span]] | None:
-    """The kind of the feature in bytes pos..stop, and its values (packed ones as one span); None without a list."""
+    """The kind of the feature in bytes pos..stop, and its values (packed ones as one span); None
+    without a list."""
     found = None
     for tag, begin, end in _spans(data, pos, stop):
         if dtype := _DTYPE_OF_TAG.get(tag):
@@ -142,10 +150,14 @@ def _list(data: bytes, pos: int, stop: int) -> tuple[Dtype, list[_Span]] | None:
 def _array(data: bytes, dtype: Dtype, items: list[_Span]) -> np.ndarray:
     if dtype == "float32":
         counts = [_count(data, dtype, at, to) for _, at, to in items]
-        floats = [np.frombuffer(data, "<f4", n, at) for n, (_, at, _) in zip(counts, items, strict=True)]
+        floats = [
+            np.frombuffer(data, "<f4", n, at) for n, (_, at, _) in zip(counts, items, strict=True)
+        ]
         return np.concatenate([np.empty(0, np.float32), *floats], dtype=np.float32)
     if dtype == "int64":
-        return np.array([number for _, at, to in items for number in _integers(data, at, to)], np.int64)
+        return np.array(
+            [number for _, at, to in items for number in _integers(data, at, to)], np.int64
+        )
     array = np.empty(len(items), object)
     array[:] = [data[at:to] for _, at, to in items]
     return array

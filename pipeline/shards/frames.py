@@ -2,10 +2,11 @@
 
 Writers frame records with it, readers check them. The bytes equal those of TensorFlow's writer.
 
-For tools that report all damage, the frames of a shard in order, each with its problem if it has one.
-Readers stop at the first damaged record; read_frames continues where, by the index, the next one begins. Without an
-index, read_frames still checks all bytes, while walk_frames and walk_pieces skip payloads and only report their places.
-Memory is one piece and one record, whatever the size of the shard. Uses no storage."""
+For tools that report all damage, the frames of a shard in order, each with its problem if it has
+one. Readers stop at the first damaged record; read_frames continues where, by the index, the next
+one begins. Without an index, read_frames still checks all bytes, while walk_frames and walk_pieces
+skip payloads and only report their places. Memory is one piece and one record, whatever the size of
+the shard. Uses no storage."""
 
 import functools
 import itertools
@@ -52,11 +53,14 @@ def frame(payload: bytes) -> bytes:
 
 
 def frame_ends(payload_length: int, payload_crc: int) -> tuple[bytes, bytes]:
-    """Header and footer of a payload, for writers that know its crc32c or write the frame in pieces."""
+    """Header and footer of a payload, for writers that know its crc32c or write the frame in
+    pieces."""
     return _header(payload_length), _CRC.pack(masked(payload_crc))
 
 
-@functools.lru_cache(maxsize=1024)  # small records often have equal sizes, and headers take half of the time
+@functools.lru_cache(
+    maxsize=1024
+)  # small records often have equal sizes, and headers take half of the time
 def _header(payload_length: int) -> bytes:
     length = _LENGTH.pack(payload_length)
     return length + _CRC.pack(masked(crc32c(length)))
@@ -65,13 +69,13 @@ def _header(payload_length: int) -> bytes:
 def proven_crc(payload: bytes, crc: int) -> int:
     """The crc32c of a payload, checked against `crc`, the unmasked one in the index.
 
-    The frame's own checksums would accept a wrong but intact record, and damage to them alone is harmless. The
-    CorruptRecordError does not name the record; the caller adds it."""
+    The frame's own checksums would accept a wrong but intact record, and damage to them alone is
+    harmless. The CorruptRecordError does not name the record; the caller adds it."""
     delivered = crc32c(payload)
     if delivered != crc:
         raise CorruptRecordError(
-            f"crc32c is {delivered:08x}, the index says {crc:08x}. "
-            "The shard is damaged or was replaced after conversion; convert it again with --verify-existing."
+            f"crc32c is {delivered:08x}, the index says {crc:08x}. The shard is damaged or was "
+            "replaced after conversion; convert it again with --verify-existing."
         )
     return delivered
 
@@ -91,7 +95,8 @@ Compression = Literal["gzip", "zlib"]
 
 
 def compression_of(head: bytes) -> Compression | None:
-    """The compression of a TFRecord file by its first 12 bytes: GZIP or ZLIB as TensorFlow writes them, or none.
+    """The compression of a TFRecord file by its first 12 bytes: GZIP or ZLIB as TensorFlow writes
+    them, or none.
 
     A header with the right checksum is that of a record, even if it looks compressed."""
     if len(head) == HEADER_BYTES and not _header_problem(head, None):
@@ -111,9 +116,11 @@ class FramePlace(NamedTuple):
 
 
 def walk_frames(file: BinaryIO, size: int) -> Iterator[FramePlace]:
-    """The records of a TFRecord file of `size` bytes, without their payloads: reads about 16 bytes per record.
+    """The records of a TFRecord file of `size` bytes, without their payloads: reads about 16 bytes
+    per record.
 
-    If a header is damaged or the file ends inside a record, the last place has the problem and the bytes left."""
+    If a header is damaged or the file ends inside a record, the last place has the problem and the
+    bytes left."""
     offset, header = 0, file.read(HEADER_BYTES)
     while offset < size:
         length, problem = _length_of(header)
@@ -121,7 +128,9 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[FramePlace]:
         if not problem and end > size:
             problem = f"the file ends at byte {size}, inside its {length} bytes"
         if problem:
-            yield FramePlace(offset, 0, 0, f"{problem}; the {size - offset} bytes from here on are unreadable")
+            yield FramePlace(
+                offset, 0, 0, f"{problem}; the {size - offset} bytes from here on are unreadable"
+            )
             return
         file.seek(end - FOOTER_BYTES)
         following = file.read(FOOTER_BYTES + HEADER_BYTES)
@@ -160,10 +169,11 @@ def read_frames(
 ) -> Iterator[Frame]:
     """The frames in the bytes of a shard, which arrive in pieces of any size.
 
-    rows: the shard's rows of the index, uint32 [records, 2]. With them, damage costs one record, and an intact but
-    wrong record is found too. Without them (None), nothing is found after a damaged header, or after one with a length
-    above max_bytes, which is not read into memory. If the shard ends early, the last frame has that problem. Pieces
-    after the last frame are not consumed."""
+    rows: the shard's rows of the index, uint32 [records, 2]. With them, damage costs one record,
+    and an intact but wrong record is found too. Without them (None), nothing is found after a
+    damaged header, or after one with a length above max_bytes, which is not read into memory. If
+    the shard ends early, the last frame has that problem. Pieces after the last frame are not
+    consumed."""
     stream = _Stream(pieces)
     for record in itertools.count() if rows is None else range(len(rows)):
         offset = stream.offset
@@ -193,7 +203,11 @@ def read_frames(
 
 def _length_of(header: bytes) -> tuple[int, str]:
     """The length of the payload, and the problem of the header."""
-    problem = _header_problem(header, None) if len(header) == HEADER_BYTES else "the file ends inside its header"
+    problem = (
+        _header_problem(header, None)
+        if len(header) == HEADER_BYTES
+        else "the file ends inside its header"
+    )
     return 0 if problem else _HEADER.unpack(header)[0], problem
 
 

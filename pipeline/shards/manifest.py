@@ -1,6 +1,8 @@
-"""The manifest: the contents of a dataset directory. It is written last, so a split that it lists is complete.
+"""The manifest: the contents of a dataset directory. It is written last, so a split that it lists
+is complete.
 
-It has one entry per split. Later conversions add theirs: a validation split may follow a train split days later."""
+It has one entry per split. Later conversions add theirs: a validation split may follow a train
+split days later."""
 
 import contextlib
 import dataclasses
@@ -15,14 +17,23 @@ from pipeline.checks import did_you_mean
 from pipeline.errors import EmptySplitError, ManifestError, OptionError, StorageError
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.typed_json import CHECKSUM, Count, FileName, JsonFile, NonEmpty, sealed, unsealed
+from pipeline.shards.typed_json import (
+    CHECKSUM,
+    Count,
+    FileName,
+    JsonFile,
+    NonEmpty,
+    sealed,
+    unsealed,
+)
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 
 FORMAT_VERSION = 1
 INDEX_WRITER = "infeed index"  # prefix of `writer` if the shards were found, not written
 _MEND = (
-    "Copy it again; or delete it and run the command that wrote it again for all its splits: finished shards are kept."
+    "Copy it again; or delete it and run the command that wrote it again for all its splits: "
+    "finished shards are kept."
 )
 _EDITED = f": it is damaged. If you edited it on purpose, remove its field {CHECKSUM!r}"
 
@@ -37,7 +48,8 @@ class ShardEntry:
     crc32c: Count  # of the complete file
 
     def problem(self, there: Stat | None) -> str:
-        """What is wrong with the file by its entry in a listing, None if it has none; "" if nothing is."""
+        """What is wrong with the file by its entry in a listing, None if it has none; "" if nothing
+        is."""
         ours = Stat(self.bytes, self.crc32c)
         if there is None:
             return "is missing"
@@ -55,8 +67,12 @@ class SplitEntry:
     seed: int  # of the order of records
     rejected: Count = 0  # inputs that could not be converted; the ledger lists them
     fixups: Mapping[str, int] = field(default_factory=dict)  # number of re-encoded records, by kind
-    sources: Mapping[str, int] = field(default_factory=dict)  # size of the raw data: {"inputs", "bytes"}
-    totals: Mapping[str, Count] = field(default_factory=dict)  # sums over all records, such as {"num_bytes"} of text
+    sources: Mapping[str, int] = field(
+        default_factory=dict
+    )  # size of the raw data: {"inputs", "bytes"}
+    totals: Mapping[str, Count] = field(
+        default_factory=dict
+    )  # sums over all records, such as {"num_bytes"} of text
 
     @property
     def num_records(self) -> int:
@@ -70,11 +86,14 @@ class SplitEntry:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hex digits that identify the data, computed from names, sizes and checksums of the shards.
+        """32 hex digits that identify the data, computed from names, sizes and checksums of the
+        shards.
 
         It does not depend on path, owner or times: a copied dataset has the same fingerprint."""
         lines = (f"{s.file} {s.records} {s.bytes} {s.crc32c:08x}\n" for s in self.shards)
-        return hashlib.blake2b("".join(lines).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        return hashlib.blake2b(
+            "".join(lines).encode(errors="surrogatepass"), digest_size=16
+        ).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -89,12 +108,18 @@ class Manifest:
     directory: str = ""  # where it was read; not stored
 
     def split(self, name: str) -> SplitEntry:
-        """The entry of a split. Raises OptionError naming the known splits, EmptySplitError if it has no records."""
+        """The entry of a split. Raises OptionError naming the known splits, EmptySplitError if it
+        has no records."""
         if name not in self.splits:
-            raise OptionError(f"{self.directory or self.name} has no split {name!r}.{did_you_mean(name, self.splits)}")
+            raise OptionError(
+                f"{self.directory or self.name} has no split "
+                f"{name!r}.{did_you_mean(name, self.splits)}"
+            )
         entry = self.splits[name]
         if not entry.num_records:
-            raise EmptySplitError(f"split {name!r} of {self.directory or self.name} has no records: nothing to read.")
+            raise EmptySplitError(
+                f"split {name!r} of {self.directory or self.name} has no records: nothing to read."
+            )
         return entry
 
     def to_json(self) -> dict[str, Any]:
@@ -110,9 +135,14 @@ class Manifest:
 
 
 def _entry_json(entry: SplitEntry) -> dict[str, Any]:
-    """Without totals where there are none, so that other datasets keep the manifests that they always had."""
+    """Without totals where there are none, so that other datasets keep the manifests that they
+    always had."""
     fields = dataclasses.asdict(entry)
-    return fields if entry.totals else {name: value for name, value in fields.items() if name != "totals"}
+    return (
+        fields
+        if entry.totals
+        else {name: value for name, value in fields.items() if name != "totals"}
+    )
 
 
 @dataclass(frozen=True)
@@ -128,11 +158,14 @@ class _Fields:
 
 
 def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
-    """The manifest of a dataset directory. The ManifestError for a missing one describes what is there instead."""
+    """The manifest of a dataset directory. The ManifestError for a missing one describes what is
+    there instead."""
     storage = storage or open_storage(directory)
     manifest = find_manifest(directory, storage)
     if manifest is None:
-        raise ManifestError(f"{join(directory, MANIFEST_FILE)} does not exist: {_instead(storage, directory)}")
+        raise ManifestError(
+            f"{join(directory, MANIFEST_FILE)} does not exist: {_instead(storage, directory)}"
+        )
     return manifest
 
 
@@ -148,15 +181,19 @@ def _decoded(encoded: bytes, directory: str) -> Manifest:
     version = data.get("format_version")
     if isinstance(version, int) and version != FORMAT_VERSION:
         raise ManifestError(
-            f"{directory}: the manifest has format_version {version!r}; this infeed reads {FORMAT_VERSION}. "
-            "A newer infeed wrote it: upgrade."
+            f"{directory}: the manifest has format_version {version!r}; this infeed reads "
+            f"{FORMAT_VERSION}. A newer infeed wrote it: upgrade."
         )
     fields = file.typed(data, _Fields)
     for name, text in fields.schema.tfds.items():
         if name.endswith(".json"):
-            text_file = dataclasses.replace(file, path=f"{file.path}: the text of schema.tfds[{name!r}]")
+            text_file = dataclasses.replace(
+                file, path=f"{file.path}: the text of schema.tfds[{name!r}]"
+            )
             text_file.read(text, dict[str, Any])
-    return Manifest(fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory=directory)
+    return Manifest(
+        fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory=directory
+    )
 
 
 def _instead(storage: Storage, directory: str) -> str:
@@ -166,15 +203,19 @@ def _instead(storage: Storage, directory: str) -> str:
         return f"{directory} is a file. Give its directory."
     if storage.list(join(directory, "_shards")):
         return (
-            "a conversion into this directory has not finished, or has failed. Run that conversion again: it resumes."
+            "a conversion into this directory has not finished, or has failed. Run that conversion "
+            "again: it resumes."
         )
     if not storage.exists(directory):
         return "there is no such directory. Give the output of a conversion or of infeed index."
     return "no conversion wrote here. Give the output directory of one."
 
 
-def update_manifest(storage: Storage, directory: str, change: Callable[[Manifest | None], Manifest]) -> None:
-    """Replaces the manifest (None if there is none) with the result of `change`. See Storage.update."""
+def update_manifest(
+    storage: Storage, directory: str, change: Callable[[Manifest | None], Manifest]
+) -> None:
+    """Replaces the manifest (None if there is none) with the result of `change`. See
+    Storage.update."""
 
     def changed(there: bytes | None) -> bytes:
         fields = change(None if there is None else _decoded(there, directory)).to_json()

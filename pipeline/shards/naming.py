@@ -1,8 +1,8 @@
 """Names of the files of a dataset: of shards, by default train-00007-of-01024, and of all others.
 
-Writers name files with it, readers list them. Only shards have names that begin with a split's: readers glob those.
-Hashes of keys decide the rank of a record, which is its place, and the digest of a split's keys. docs/format.md freezes
-them: they must never change. Pure."""
+Writers name files with it, readers list them. Only shards have names that begin with a split's:
+readers glob those. Hashes of keys decide the rank of a record, which is its place, and the digest
+of a split's keys. docs/format.md freezes them: they must never change. Pure."""
 
 import hashlib
 import re
@@ -19,22 +19,26 @@ _TAKEN = ("manifest", "dataset_info", "features")
 
 
 def validate_split(split: str) -> str:
-    """Returns `split`. Raises OptionError unless it is a lower-case word that begins no other file's name."""
+    """Returns `split`. Raises OptionError unless it is a lower-case word that begins no other
+    file's name."""
     if not _SPLIT.fullmatch(split) or split.startswith(_TAKEN):
         raise OptionError(
-            f"{split!r} cannot be a split's name. Allowed: up to 64 lower-case letters, digits and _, starting with a "
-            f"letter, but not with {', '.join(_TAKEN)}."
+            f"{split!r} cannot be a split's name. Allowed: up to 64 lower-case letters, digits and "
+            f"_, starting with a letter, but not with {', '.join(_TAKEN)}."
         )
     return split
 
 
 def shard_file(split: str, shard: int, num_shards: int, files: str = SHARD_FILES) -> str:
     """train-00007-of-01024, with more digits if the count needs them. files: see Schema."""
-    return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"{shard:05d}-of-{num_shards:05d}")
+    return files.replace("{SPLIT}", split).replace(
+        "{SHARD_X_OF_Y}", f"{shard:05d}-of-{num_shards:05d}"
+    )
 
 
 def shard_files(split: str, num_shards: int | None, files: str = SHARD_FILES) -> str:
-    """A glob pattern for the shards of a split, without hidden temporary files. num_shards: None for any number."""
+    """A glob pattern for the shards of a split, without hidden temporary files. num_shards: None
+    for any number."""
     count = "*" if num_shards is None else f"{num_shards:05d}"
     return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"*-of-{count}")
 
@@ -61,12 +65,14 @@ def plan_file(split: str) -> str:
 
 
 def verdict_file(split: str, run_id: str) -> str:
-    """How a run ended with a split, until its launcher has read it. One per run: two may end at the same time."""
+    """How a run ended with a split, until its launcher has read it. One per run: two may end at the
+    same time."""
     return f"_shards/{split}.verdict.{run_id}.json"
 
 
 def record_key(split: str, file: str, number: int) -> str:
-    """The key of a record from a TFRecord file, where records have no names. file: its path below the raw data.
+    """The key of a record from a TFRecord file, where records have no names. file: its path below
+    the raw data.
 
     With at least nine digits, so that the keys of a file sort like its records."""
     return f"{split}/{file}:{number:09d}"
@@ -85,13 +91,17 @@ def summary_file(split: str) -> str:
 def ranks(seed: int, split: str, keys: np.ndarray) -> np.ndarray:
     """uint64 [n]: the rank of each key. keys: bytes (dtype S)."""
     prefix = f"{seed}\0{split}\0".encode()
-    digests = b"".join(hashlib.blake2b(prefix + key, digest_size=8).digest() for key in keys.tolist())
+    digests = b"".join(
+        hashlib.blake2b(prefix + key, digest_size=8).digest() for key in keys.tolist()
+    )
     return np.frombuffer(digests, ">u8").astype(np.uint64)
 
 
 def key_digest(keys: Iterable[bytes]) -> int:
     """The sum of the 128-bit hashes of keys, or of other items, modulo 2^128."""
-    return add_digests(int.from_bytes(hashlib.blake2b(key, digest_size=16).digest(), "big") for key in keys)
+    return add_digests(
+        int.from_bytes(hashlib.blake2b(key, digest_size=16).digest(), "big") for key in keys
+    )
 
 
 def add_digests(digests: Iterable[int]) -> int:

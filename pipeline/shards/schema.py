@@ -1,7 +1,8 @@
-"""The features of a record: names, kinds, shapes. Encoders check values against it; parsers get static shapes.
+"""The features of a record: names, kinds, shapes. Encoders check values against it; parsers get
+static shapes.
 
-The statistics of the columns of a converted table are in _summary/columns.json, by split: a conversion writes them,
-`describe` shows them, and recipes normalize by them."""
+The statistics of the columns of a converted table are in _summary/columns.json, by split: a
+conversion writes them, `describe` shows them, and recipes normalize by them."""
 
 import dataclasses
 import json
@@ -25,7 +26,8 @@ Content = Literal["raw", "text", "image"]
 """The meaning of a bytes feature: opaque, UTF-8, an encoded image file."""
 ShardFiles = Annotated[str, msgspec.Meta(pattern=r"\A[^/\x00]*\{SHARD_X_OF_Y\}[^/\x00]*\Z")]
 SidecarName = Annotated[
-    str, msgspec.Meta(pattern=r"\A((dataset_info|features|metadata)\.json|[^/\x00]+\.labels\.txt)\Z")
+    str,
+    msgspec.Meta(pattern=r"\A((dataset_info|features|metadata)\.json|[^/\x00]+\.labels\.txt)\Z"),
 ]
 SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"
 """The usual names of shards, in TFDS notation."""
@@ -40,9 +42,10 @@ COLUMNS = ("column", "count", "missing", "mean", "deviation", "min", "max", "cat
 class Feature:
     """One feature of a record.
 
-    dtype: of its values. shape: () is one value, (n,) n values, (a, b) a*b values in row-major order, (None,) any
-    number. optional: the feature may be absent. content: the meaning of bytes. doc: a one-line description.
-    channels: number of channels of an image if equal in all records. TFDS decodes to this number."""
+    dtype: of its values. shape: () is one value, (n,) n values, (a, b) a*b values in row-major
+    order, (None,) any number. optional: the feature may be absent. content: the meaning of bytes.
+    doc: a one-line description. channels: number of channels of an image if equal in all records.
+    TFDS decodes to this number."""
 
     dtype: Dtype
     shape: tuple[Count | None, ...] = field(default=(), metadata=REQUIRED)
@@ -54,21 +57,31 @@ class Feature:
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype):
             raise SchemaError(f"dtype {self.dtype!r} is not one of {', '.join(get_args(Dtype))}.")
-        if self.content not in get_args(Content) or (self.content != "raw" and self.dtype != "bytes"):
+        if self.content not in get_args(Content) or (
+            self.content != "raw" and self.dtype != "bytes"
+        ):
             raise SchemaError(
-                f"content {self.content!r} of dtype {self.dtype}: must be raw; only bytes may also be text or image."
+                f"content {self.content!r} of dtype {self.dtype}: must be raw; only bytes may also "
+                "be text or image."
             )
-        if self.channels is not None and (self.content != "image" or self.channels not in (1, 3, 4)):
+        if self.channels is not None and (
+            self.content != "image" or self.channels not in (1, 3, 4)
+        ):
             raise SchemaError(
-                f"channels {self.channels} of content {self.content}: must be 1, 3 or 4, and only for an image."
+                f"channels {self.channels} of content {self.content}: must be 1, 3 or 4, and only "
+                "for an image."
             )
         if None in self.shape and len(self.shape) != 1:
-            raise SchemaError(f"shape {self.shape} has an unknown dimension, which must be the only one: (None,).")
+            raise SchemaError(
+                f"shape {self.shape} has an unknown dimension, which must be the only one: (None,)."
+            )
 
     @cached_property
     def num_values(self) -> int | None:
         """Number of values per record; None for any number."""
-        return None if None in self.shape else math.prod(dim for dim in self.shape if dim is not None)
+        return (
+            None if None in self.shape else math.prod(dim for dim in self.shape if dim is not None)
+        )
 
 
 @dataclass(frozen=True)
@@ -92,10 +105,12 @@ class Labels:
 
 @dataclass(frozen=True)
 class Schema:
-    """A named set of features. Equal schemas describe the same bytes. Without features, records are opaque.
+    """A named set of features. Equal schemas describe the same bytes. Without features, records are
+    opaque.
 
-    files: pattern of shard names. version: for TFDS. Stock readers of known datasets expect certain names and versions.
-    tfds: name -> text of the files for TFDS, to be written unchanged instead of those made from the features."""
+    files: pattern of shard names. version: for TFDS. Stock readers of known datasets expect certain
+    names and versions. tfds: name -> text of the files for TFDS, to be written unchanged instead of
+    those made from the features."""
 
     name: str
     features: Mapping[str, Feature]
@@ -111,13 +126,17 @@ class Schema:
     @cached_property
     def encoded_keys(self) -> tuple[tuple[str, bytes], ...]:
         """Each key and its UTF-8 bytes, sorted by these: the order of features in an Example."""
-        return tuple(sorted(((key, key.encode()) for key in self.features), key=lambda pair: pair[1]))
+        return tuple(
+            sorted(((key, key.encode()) for key in self.features), key=lambda pair: pair[1])
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types, with sorted features and without default values of the other fields."""
         return {
             "name": self.name,
-            "features": {key: _feature_json(feature) for key, feature in sorted(self.features.items())},
+            "features": {
+                key: _feature_json(feature) for key, feature in sorted(self.features.items())
+            },
             **({"files": self.files} if self.files != SHARD_FILES else {}),
             **({"version": self.version} if self.version != _TFDS_VERSION else {}),
             **({"tfds": dict(sorted(self.tfds.items()))} if self.tfds else {}),
@@ -131,7 +150,8 @@ def _feature_json(feature: Feature) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """Of the values of one column that are not missing. deviation: of the population. categories: class -> count."""
+    """Of the values of one column that are not missing. deviation: of the population. categories:
+    class -> count."""
 
     count: Count
     missing: Count
@@ -151,11 +171,14 @@ class _File:
 
 
 def read_statistics(storage: Storage, directory: str) -> Mapping[str, Statistics]:
-    """By split and column; empty where no table was converted. Raises SchemaError for a damaged file."""
+    """By split and column; empty where no table was converted. Raises SchemaError for a damaged
+    file."""
     path = join(directory, COLUMNS_FILE)
     if not storage.exists(path):
         return {}
-    return read_sealed(JsonFile(path, SchemaError, "Convert the table again."), storage.read(path), _File).splits
+    return read_sealed(
+        JsonFile(path, SchemaError, "Convert the table again."), storage.read(path), _File
+    ).splits
 
 
 def update_statistics(storage: Storage, directory: str, split: str, statistics: Statistics) -> None:

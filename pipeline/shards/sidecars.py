@@ -1,10 +1,10 @@
 """The files for TFDS: dataset_info.json, features.json and label names.
 
-With them, `tfds.builder_from_directory(dir)` reads a dataset, with sub-splits. infeed writes TFDS's format itself,
-because a conversion commits on workers that have neither TFDS nor TensorFlow.
+With them, `tfds.builder_from_directory(dir)` reads a dataset, with sub-splits. infeed writes TFDS's
+format itself, because a conversion commits on workers that have neither TFDS nor TensorFlow.
 
-The split verifier compares the files with the manifest by their meaning, whatever their layout; and it checks a split's
-ledger, by which users repair raw data."""
+The split verifier compares the files with the manifest by their meaning, whatever their layout; and
+it checks a split's ledger, by which users repair raw data."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,8 @@ from pipeline.storage.storage import Storage, join, write_file
 INFO_FILE = "dataset_info.json"
 METADATA_FILE = "metadata.json"  # infeed never writes it; TFDS's own datasets may have one
 SIDECAR_FILES = (INFO_FILE, "features.json")  # and <label key>.labels.txt
-# By the dataset's name and not in its schema, which is part of plan digests. Source: image-net.org on citing ImageNet.
+# By the dataset's name and not in its schema, which is part of plan digests. Source: image-net.org
+# on citing ImageNet.
 _ORIGINS: Mapping[str, Mapping[str, Any]] = {
     "imagenet2012": {
         "citation": """@article{ILSVRC15,
@@ -34,7 +35,7 @@ _ORIGINS: Mapping[str, Mapping[str, Any]] = {
   number = {3},
   pages = {211-252},
   doi = {10.1007/s11263-015-0816-y}
-}""",
+}""",  # noqa: E501
         "location": {"urls": ["https://image-net.org/"]},  # TFDS shows it as the homepage
     }
 }
@@ -42,12 +43,15 @@ SHOWN = 80  # characters of a value
 
 
 def sidecar_texts(manifest: Manifest) -> dict[str, str]:
-    """Name -> text of the files for TFDS: those in the manifest's schema, or else made from its features."""
+    """Name -> text of the files for TFDS: those in the manifest's schema, or else made from its
+    features."""
     files = dict(manifest.schema.tfds)
     if not files:
         files["features.json"] = json.dumps(_features_json(manifest), indent=4, sort_keys=True)
         if manifest.labels:
-            files[labels_file(manifest.labels.key)] = "\n".join(_class_names(manifest.labels)) + "\n"
+            files[labels_file(manifest.labels.key)] = (
+                "\n".join(_class_names(manifest.labels)) + "\n"
+            )
     files[INFO_FILE] = json.dumps(_dataset_info(manifest), indent=2, sort_keys=True)
     return files
 
@@ -60,7 +64,11 @@ def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None
 
 def sidecar_names(schema: Schema, labels: Labels | None) -> Sequence[str]:
     """The names of the files that write_sidecars publishes."""
-    return list(dict.fromkeys((*SIDECAR_FILES, *schema.tfds, *([labels_file(labels.key)] if labels else []))))
+    return list(
+        dict.fromkeys(
+            (*SIDECAR_FILES, *schema.tfds, *([labels_file(labels.key)] if labels else []))
+        )
+    )
 
 
 def labels_file(key: str) -> str:
@@ -72,29 +80,43 @@ def _dataset_info(manifest: Manifest) -> dict[str, Any]:
     return {
         **(json.loads(manifest.schema.tfds.get(INFO_FILE, "{}")) or _about(manifest)),
         "fileFormat": "tfrecord",
-        "splits": [_split_info(name, entry, manifest.schema.files) for name, entry in sorted(manifest.splits.items())],
+        "splits": [
+            _split_info(name, entry, manifest.schema.files)
+            for name, entry in sorted(manifest.splits.items())
+        ],
     }
 
 
 def _about(manifest: Manifest) -> dict[str, Any]:
     """The fields that do not depend on the splits."""
     keys = _supervised_keys(manifest.labels, manifest.schema.features) if manifest.labels else None
-    supervised = {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}} if keys else {}
+    supervised = (
+        {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}}
+        if keys
+        else {}
+    )
     return {
         "name": manifest.name,
         "version": manifest.schema.version,
         "moduleName": "infeed",
-        "description": f"{manifest.name}, converted by infeed. Its manifest.json has schema, labels and checksums.",
+        "description": (
+            f"{manifest.name}, converted by infeed. Its manifest.json has schema, labels and "
+            "checksums."
+        ),
         **_ORIGINS.get(manifest.name, {}),
         **supervised,
     }
 
 
 def _supervised_keys(labels: Labels, features: Mapping[str, Feature]) -> tuple[str, str] | None:
-    """The (input, label) of as_supervised=True. The input is the only image or, without images, the only text.
+    """The (input, label) of as_supervised=True. The input is the only image or, without images, the
+    only text.
 
     None if a key is nested: TFDS looks for them at the top level only."""
-    contents = [[key for key, feature in features.items() if feature.content == kind] for kind in ("image", "text")]
+    contents = [
+        [key for key, feature in features.items() if feature.content == kind]
+        for kind in ("image", "text")
+    ]
     inputs = next(filter(None, contents), [])
     keys = (*inputs, labels.key)
     usable = all("/" not in key and key in features and not features[key].optional for key in keys)
@@ -105,7 +127,9 @@ def _split_info(name: str, entry: SplitEntry, files: str) -> dict[str, Any]:
     return {
         "name": name,
         "filepathTemplate": files,
-        "shardLengths": [str(shard.records) for shard in entry.shards],  # int64 is a string in proto JSON
+        "shardLengths": [
+            str(shard.records) for shard in entry.shards
+        ],  # int64 is a string in proto JSON
         "numBytes": str(entry.num_bytes),
     }
 
@@ -136,16 +160,25 @@ def _leaf(key: str, feature: Feature, labels: Labels | None) -> dict[str, Any]:
         return _sequence(label) if feature.shape == (None,) else label
     if feature.content == "image":
         # TFDS detects the format from the bytes and decodes to this number of channels.
-        image: dict[str, Any] = {"dtype": "uint8", "shape": {"dimensions": ["-1", "-1", str(feature.channels or 3)]}}
+        image: dict[str, Any] = {
+            "dtype": "uint8",
+            "shape": {"dimensions": ["-1", "-1", str(feature.channels or 3)]},
+        }
         if feature.channels is None:
             image["encodingFormat"] = "jpeg"
         return _of_class("image_feature.Image", image=image)
     if feature.content == "text" and feature.shape == ():
         return _of_class("text_feature.Text", text={})
     dtype = "string" if feature.dtype == "bytes" else feature.dtype
-    dims = {"dimensions": [str(d) for d in feature.shape]} if feature.shape and None not in feature.shape else {}
+    dims = (
+        {"dimensions": [str(d) for d in feature.shape]}
+        if feature.shape and None not in feature.shape
+        else {}
+    )
     tensor = {"dtype": dtype, "encoding": "none", "shape": dims}
-    leaf = _of_class("scalar.Scalar" if feature.shape == () else "tensor_feature.Tensor", tensor=tensor)
+    leaf = _of_class(
+        "scalar.Scalar" if feature.shape == () else "tensor_feature.Tensor", tensor=tensor
+    )
     return _sequence(leaf) if feature.shape == (None,) else leaf
 
 
@@ -159,7 +192,9 @@ def _of_class(name: str, **fields: Any) -> dict[str, Any]:
 
 def _class_names(labels: Labels) -> list[str]:
     """TFDS numbers names from 0, so the numbers below the base need names too."""
-    return [f"unused {i}" if labels.base > 1 else "background" for i in range(labels.base)] + list(labels.names)
+    return [f"unused {i}" if labels.base > 1 else "background" for i in range(labels.base)] + list(
+        labels.names
+    )
 
 
 def has_sidecars(manifest: Manifest) -> bool:
@@ -168,7 +203,8 @@ def has_sidecars(manifest: Manifest) -> bool:
 
 
 def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """(path, problem) of each file that is missing or would give TFDS other facts than the manifest."""
+    """(path, problem) of each file that is missing or would give TFDS other facts than the
+    manifest."""
     for name, text in sorted(sidecar_texts(manifest).items()):
         path = join(manifest.directory, name)
         try:
@@ -212,10 +248,14 @@ def _differences(theirs: Any, ours: Any, path: str) -> Iterator[str]:
 def _names_problem(found: str, expected: str) -> str:
     """TFDS ignores blank lines, and white space around a name."""
     theirs, ours = _names(found), _names(expected)
-    differ = [number for number, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]]
+    differ = [
+        number for number, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]
+    ]
     if len(theirs) != len(ours):
         return f"has {len(theirs):,} names, the manifest has {len(ours):,}"
-    return _summary([f"name {i} is {_shown(theirs[i])}, the manifest says {_shown(ours[i])}" for i in differ])
+    return _summary(
+        [f"name {i} is {_shown(theirs[i])}, the manifest says {_shown(ours[i])}" for i in differ]
+    )
 
 
 def _names(text: str) -> list[str]:
@@ -244,7 +284,8 @@ class LedgerLine:
 
 
 def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) -> str:
-    """Why the ledger is not the one that the conversion wrote, with one line per rejected record; "" if it is.
+    """Why the ledger is not the one that the conversion wrote, with one line per rejected record;
+    "" if it is.
 
     Indexed files have no ledger."""
     path = join(directory, rejects_file(split))
@@ -256,4 +297,8 @@ def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) 
             read_sealed(JsonFile(f"line {number}", ShardError, ""), line, LedgerLine)
         except ShardError as e:
             return str(e)
-    return "" if len(lines) == rejected else f"has {len(lines):,} lines, the manifest says {rejected:,}"
+    return (
+        ""
+        if len(lines) == rejected
+        else f"has {len(lines):,} lines, the manifest says {rejected:,}"
+    )

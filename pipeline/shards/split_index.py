@@ -1,7 +1,8 @@
-"""The index of a split: length and crc32c of every record, in shard order. Offsets are their cumulative sum.
+"""The index of a split: length and crc32c of every record, in shard order. Offsets are their
+cumulative sum.
 
-It takes 8 bytes per record, in one file. A reader uses it to find a record by its number, and to prove that it delivers
-this record."""
+It takes 8 bytes per record, in one file. A reader uses it to find a record by its number, and to
+prove that it delivers this record."""
 
 import io
 from bisect import bisect_right
@@ -30,7 +31,8 @@ class Location:
 
 
 class SplitIndex:
-    """lengths, crcs: uint32 [N] in shard order. shard_records: the number of records in each shard."""
+    """lengths, crcs: uint32 [N] in shard order. shard_records: the number of records in each
+    shard."""
 
     def __init__(self, lengths: np.ndarray, crcs: np.ndarray, shard_records: Sequence[int]):
         self.lengths, self.crcs = lengths, crcs
@@ -40,7 +42,8 @@ class SplitIndex:
 
     @cached_property
     def _frame_starts(self) -> np.ndarray:
-        """int64 [N + 1]: where each frame would begin if all shards were one file. 8 bytes per record."""
+        """int64 [N + 1]: where each frame would begin if all shards were one file. 8 bytes per
+        record."""
         starts = np.zeros(len(self.lengths) + 1, np.int64)
         ends = starts[1:]  # in place: a billion records take 8 GB once, not twice
         ends[:] = self.lengths
@@ -58,7 +61,9 @@ class SplitIndex:
         shard = np.searchsorted(self.shard_starts, ids, side="right") - 1
         first = self.shard_starts[shard]
         offset = self._frame_starts[ids] - self._frame_starts[first]
-        return Location(shard, ids - first, offset, self.lengths[ids].astype(np.int64), self.crcs[ids])
+        return Location(
+            shard, ids - first, offset, self.lengths[ids].astype(np.int64), self.crcs[ids]
+        )
 
     def locate_one(self, record_id: int) -> tuple[int, int, int, int]:
         """Shard, offset, length and crc of one record, as in a Location: 1 us instead of 10 us."""
@@ -73,9 +78,12 @@ class SplitIndex:
 
 
 def encode_index(rows: np.ndarray) -> bytes:
-    """The bytes of an index file: uint32 [N, 2], columns length and crc32c, as .npy (format 1.0)."""
+    """The bytes of an index file: uint32 [N, 2], columns length and crc32c, as .npy (format
+    1.0)."""
     buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.ascontiguousarray(rows, "<u4"), version=(1, 0), allow_pickle=False)
+    np.lib.format.write_array(
+        buffer, np.ascontiguousarray(rows, "<u4"), version=(1, 0), allow_pickle=False
+    )
     return buffer.getvalue()
 
 
@@ -91,22 +99,27 @@ def decode_rows(data: bytes) -> np.ndarray:
 
 
 def load_index(storage: Storage, directory: str, split: str, entry: SplitEntry) -> SplitIndex:
-    """The index of a split, checked against its manifest entry. Raises ShardError naming the file."""
+    """The index of a split, checked against its manifest entry. Raises ShardError naming the
+    file."""
     path = join(directory, index_file(split))
     data = storage.read(path)
     if crc32c(data) != entry.index_crc32c:
         raise ShardError(
-            f"{path} has crc32c {crc32c(data):08x}, the manifest says {entry.index_crc32c:08x}. It is damaged or "
-            "belongs to another conversion; convert the split again, or copy the directory again."
+            f"{path} has crc32c {crc32c(data):08x}, the manifest says {entry.index_crc32c:08x}. It "
+            "is damaged or belongs to another conversion; convert the split again, or copy the "
+            "directory again."
         )
     try:
         rows = decode_rows(data)
     except ValueError as e:
         raise ShardError(f"{path} is not an index: {e}.") from e
     index = SplitIndex(rows[:, 0], rows[:, 1], [shard.records for shard in entry.shards])
-    if len(rows) != entry.num_records or index.shard_bytes().tolist() != [s.bytes for s in entry.shards]:
+    if len(rows) != entry.num_records or index.shard_bytes().tolist() != [
+        s.bytes for s in entry.shards
+    ]:
         raise ShardError(
-            f"{path} has {len(rows)} records, the manifest's shards have {entry.num_records}, or their sizes "
-            "differ. Index and manifest belong to different conversions; convert the split again."
+            f"{path} has {len(rows)} records, the manifest's shards have {entry.num_records}, or "
+            "their sizes differ. Index and manifest belong to different conversions; convert the "
+            "split again."
         )
     return index

@@ -1,8 +1,9 @@
-"""Reads infeed's JSON files as dataclasses. An error is one line: the file, the path of the key, the remedy.
+"""Reads infeed's JSON files as dataclasses. An error is one line: the file, the path of the key,
+the remedy.
 
-Some of them, such as manifests, claims and receipts, are sealed: they contain their own checksum, so that a changed bit
-is never read as a value.
-json parses the text, because msgspec's parser rejects lone surrogates, which represent non-UTF-8 bytes of names."""
+Some of them, such as manifests, claims and receipts, are sealed: they contain their own checksum,
+so that a changed bit is never read as a value. json parses the text, because msgspec's parser
+rejects lone surrogates, which represent non-UTF-8 bytes of names."""
 
 import json
 from collections import Counter
@@ -25,17 +26,20 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 FileName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\x00]+\Z")]
 """A file of the same directory: a file that came with data may name no other."""
 NonEmpty = Annotated[tuple[T, ...], msgspec.Meta(min_length=1)]
-REQUIRED = MappingProxyType({"required in JSON": True})  # metadata of a field whose default is for Python only
+REQUIRED = MappingProxyType(
+    {"required in JSON": True}
+)  # metadata of a field whose default is for Python only
 _Path = tuple[str | int, ...]
 _SHOWN = 60  # characters of a rejected value
 
 
 @dataclass(frozen=True)
 class JsonFile:
-    """A JSON file: its path, the class of its errors, and the remedy for them, in complete sentences.
+    """A JSON file: its path, the class of its errors, and the remedy for them, in complete
+    sentences.
 
-    Types are strict: 1.0 and true are not ints, and unknown keys are errors. A `kind` consists of dataclasses,
-    Mapping[str, ...], tuple[..., ...], `| None`, Literal and JSON's own types."""
+    Types are strict: 1.0 and true are not ints, and unknown keys are errors. A `kind` consists of
+    dataclasses, Mapping[str, ...], tuple[..., ...], `| None`, Literal and JSON's own types."""
 
     path: str
     error: type[InfeedError]
@@ -58,7 +62,10 @@ class JsonFile:
         """A parsed value as a `kind`. Raises `error`. Takes about 5 us per object in it."""
         try:
             read = msgspec.convert(value, kind)
-        except (msgspec.ValidationError, ValueError) as e:  # ValueError: a lone surrogate in a key or Literal
+        except (
+            msgspec.ValidationError,
+            ValueError,
+        ) as e:  # ValueError: a lone surrogate in a key or Literal
             raise self.misfit(_problem(value, kind, ())) from e
         if problem := _problem(value, kind, (), fits=True):
             raise self.misfit(problem)
@@ -90,14 +97,20 @@ def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:
     if problem := _problem_of_keys(value, inner, at):
         return problem
     for step, part, part_kind in _parts(value, inner):
-        if (not fits or isinstance(part, dict | list)) and (problem := _problem(part, part_kind, (*at, step), fits)):
+        if (not fits or isinstance(part, dict | list)) and (
+            problem := _problem(part, part_kind, (*at, step), fits)
+        ):
             return problem
     if fits:
         return ""
     try:
         msgspec.convert(value, kind)
     except (msgspec.ValidationError, ValueError) as e:
-        allowed = ", ".join(get_args(inner)) if get_origin(inner) is Literal and isinstance(value, str) else ""
+        allowed = (
+            ", ".join(get_args(inner))
+            if get_origin(inner) is Literal and isinstance(value, str)
+            else ""
+        )
         why = f"expected one of {allowed}" if allowed else _in_words(str(e))
         found = "" if isinstance(value, dict | list) else f" is {json.dumps(value)[:_SHOWN]}"
         return f"{_said(at)}{found}: {why}."
@@ -105,7 +118,8 @@ def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:
 
 
 def _problem_of_keys(value: object, kind: Any, at: _Path) -> str:
-    """The first problem with the keys at this level: msgspec accepts unknown keys of a dataclass."""
+    """The first problem with the keys at this level: msgspec accepts unknown keys of a
+    dataclass."""
     if not isinstance(value, dict) or not is_dataclass(kind):
         return ""
     known = _required_by_key(kind)
@@ -150,7 +164,10 @@ def _bare(kind: Any) -> Any:
 
 def _said(path: _Path) -> str:
     plain = (isinstance(step, str) and step.isidentifier() for step in path)
-    steps = (f".{step}" if word else f"[{json.dumps(step)}]" for step, word in zip(path, plain, strict=True))
+    steps = (
+        f".{step}" if word else f"[{json.dumps(step)}]"
+        for step, word in zip(path, plain, strict=True)
+    )
     return "".join(steps).removeprefix(".") or "it"
 
 
@@ -182,7 +199,8 @@ def sealed_line(fields: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any], bool]:
-    """The fields of a JSON object without their checksum, and whether there was one. Raises file.error.
+    """The fields of a JSON object without their checksum, and whether there was one. Raises
+    file.error.
 
     hint: added to the error for a wrong checksum."""
     fields = file.read(data, dict[str, Any])
@@ -190,7 +208,9 @@ def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any
         return fields, False
     expected, found = _checksum(fields), fields.pop(CHECKSUM)
     if found != expected:
-        raise file.misfit(f"its checksum is {found!r}, but that of its fields is {expected!r}{hint}.")
+        raise file.misfit(
+            f"its checksum is {found!r}, but that of its fields is {expected!r}{hint}."
+        )
     return fields, True
 
 

@@ -46,25 +46,33 @@ class Concatenated:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         if not parts:
-            raise EmptySplitError("there are no datasets, so there is nothing to read. Give at least one.")
+            raise EmptySplitError(
+                "there are no datasets, so there is nothing to read. Give at least one."
+            )
         self.parts = tuple(parts)
         self._starts = np.cumsum([0, *(len(part.which) for part in parts)])
         labels = [part.info.labels for part in parts]
-        lines = "".join(f"{part.info.fingerprint} {part.which.start} {part.which.stop}\n" for part in parts)
+        lines = "".join(
+            f"{part.info.fingerprint} {part.which.start} {part.which.stop}\n" for part in parts
+        )
         commands = dict.fromkeys(part.info.verify_command for part in parts)
         self.info = RecordsInfo(
             name=" + ".join(_name(part) for part in parts),
             fingerprint=blake2b(lines.encode(), digest_size=16).hexdigest(),
             num_records=int(self._starts[-1]),
             # A part counts its share of the source's bytes.
-            num_bytes=sum(part.info.num_bytes * len(part.which) // part.info.num_records for part in parts),
+            num_bytes=sum(
+                part.info.num_bytes * len(part.which) // part.info.num_records for part in parts
+            ),
             layout=_common([part.info for part in parts]),
             labels=labels[0] if all(each == labels[0] for each in labels) else None,
             crcs=_column([(part.info.crcs, part.which) for part in parts]),
             lengths=_column([(part.info.lengths, part.which) for part in parts]),
             source_starts=self._starts,
             remote=any(part.info.remote for part in parts),
-            whole_files=min((p.info.whole_files for p in parts if p.info.whole_files is not None), default=None),
+            whole_files=min(
+                (p.info.whole_files for p in parts if p.info.whole_files is not None), default=None
+            ),
             verify_command=" and ".join(command for command in commands if command) or None,
             totals=_summed([part.info.totals if part.is_whole else {} for part in parts]),
             describe=partial(_described, [part.info for part in parts]),
@@ -83,10 +91,15 @@ class Concatenated:
 
     def weigh(self, record_ids: np.ndarray) -> int:
         owners = self._owners(record_ids)
-        return sum(p.records.weigh(self._within(i, record_ids[owners == i])) for i, p in enumerate(self.parts))
+        return sum(
+            p.records.weigh(self._within(i, record_ids[owners == i]))
+            for i, p in enumerate(self.parts)
+        )
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        return ConcatenatedReading([part.records.read for part in self.parts], self._split_up, groups, ahead_bytes)
+        return ConcatenatedReading(
+            [part.records.read for part in self.parts], self._split_up, groups, ahead_bytes
+        )
 
     def where(self, record_id: int) -> str:
         (owner,) = self._owners(np.array([record_id])).tolist()
@@ -107,8 +120,8 @@ class Concatenated:
 class ConcatenatedReading:
     """Several readings combined into one; all look equally far ahead in the one sequence of groups.
 
-    split_up: a group -> the index of each record's reading, and the group to request from each reading. It is called
-    once per group, when the first reading reaches that group."""
+    split_up: a group -> the index of each record's reading, and the group to request from each
+    reading. It is called once per group, when the first reading reaches that group."""
 
     def __init__(
         self,
@@ -146,7 +159,8 @@ class ConcatenatedReading:
 
 
 def _column(columns: Sequence[tuple[np.ndarray | None, range]]) -> np.ndarray | None:
-    """A column for all records, from the sources' columns and the rows of each; None unless every source has it."""
+    """A column for all records, from the sources' columns and the rows of each; None unless every
+    source has it."""
     known = [column[which.start : which.stop] for column, which in columns if column is not None]
     if len(known) < len(columns):
         return None
@@ -168,14 +182,15 @@ def _common(sources: Sequence[RecordsInfo]) -> Layout:
             layout = None
         if layout is None:
             raise SchemaError(
-                f"the records of {first.name} and of {other.name} have nothing in common: {first.layout} and "
-                f"{other.layout}. Concatenate datasets that share a feature."
+                f"the records of {first.name} and of {other.name} have nothing in common: "
+                f"{first.layout} and {other.layout}. Concatenate datasets that share a feature."
             )
     return layout
 
 
 def _described(sources: Sequence[RecordsInfo]) -> Description | None:
-    """The description of the first source, with the features that all share; None unless all have one.
+    """The description of the first source, with the features that all share; None unless all have
+    one.
 
     Raises OptionError if a class or category has another number in another source."""
     first, *others = sources
@@ -184,10 +199,12 @@ def _described(sources: Sequence[RecordsInfo]) -> Description | None:
     for other in others:
         if other.description is None:
             return None
-        if renumbered := renumberings(first.description, other.description, other.name, layout.features, {}):
+        if renumbered := renumberings(
+            first.description, other.description, other.name, layout.features, {}
+        ):
             raise OptionError(
-                f"{other.name} and {first.name} number the classes of {next(iter(renumbered))!r} differently. Convert "
-                "them together, or read each on its own."
+                f"{other.name} and {first.name} number the classes of {next(iter(renumbered))!r} "
+                "differently. Convert them together, or read each on its own."
             )
     return replace(first.description, schema=layout)
 
@@ -198,11 +215,16 @@ def _shared(one: Schema, other: Schema) -> Schema | None:
     features = {
         key: merged_feature(key, feature, there)
         for key, feature in one.features.items()
-        if (there := other.features.get(key)) and (there.dtype, there.shape) == (feature.dtype, feature.shape)
+        if (there := other.features.get(key))
+        and (there.dtype, there.shape) == (feature.dtype, feature.shape)
     }
     return Schema(one.name, features) if features else None
 
 
 def _summed(totals: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     """The sums of the totals that all parts know."""
-    return {name: sum(each[name] for each in totals) for name in totals[0] if all(name in each for each in totals)}
+    return {
+        name: sum(each[name] for each in totals)
+        for name in totals[0]
+        if all(name in each for each in totals)
+    }

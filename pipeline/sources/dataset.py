@@ -1,4 +1,5 @@
-"""What open_dataset returns: Records that are also a sequence of payloads, for NumPy, PyTorch, grain and plain loops.
+"""What open_dataset returns: Records that are also a sequence of payloads, for NumPy, PyTorch,
+grain and plain loops.
 
 It wraps any Records, so a source needs nothing for it. Independent of orders and TensorFlow."""
 
@@ -21,20 +22,27 @@ AHEAD_BYTES = 32 * 1024**2
 
 
 class Dataset:
-    """Records of one or several sources, opened: see Records. Also a sequence of their payloads, as bytes.
+    """Records of one or several sources, opened: see Records. Also a sequence of their payloads, as
+    bytes.
 
-    dataset[i]: payload i, checked against the index; i may be negative. dataset[a:b]: a Dataset of these records,
-    numbered from 0. Iterating reads ahead, in order. `take` reads several together, `examples` parses them.
+    dataset[i]: payload i, checked against the index; i may be negative. dataset[a:b]: a Dataset of
+    these records, numbered from 0. Iterating reads ahead, in order. `take` reads several together,
+    `examples` parses them.
 
-    Threads may share it. It can be pickled if the source can; the copy, like a forked process, opens files of its own
-    or reads through inherited descriptors. A pickle contains the index, 8 bytes per record, and arrays completely.
+    Threads may share it. It can be pickled if the source can; the copy, like a forked process,
+    opens files of its own or reads through inherited descriptors. A pickle contains the index, 8
+    bytes per record, and arrays completely.
 
-    Reading raises RecordNumberError, an IndexError; OptionError for a record of files that can only be read from their
-    front; CorruptRecordError naming the record; StorageError."""
+    Reading raises RecordNumberError, an IndexError; OptionError for a record of files that can only
+    be read from their front; CorruptRecordError naming the record; StorageError."""
 
     def __init__(self, source: Records) -> None:
         self.source, self.info, self._labels = source, source.info, source.info.labels
-        self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where  # see Records
+        self.block_starts, self.weigh, self.where = (
+            source.block_starts,
+            source.weigh,
+            source.where,
+        )  # see Records
         self._payload = payload_reader(source, OpenFiles())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -59,7 +67,8 @@ class Dataset:
         return self._labels
 
     def labelled_as(self, labels: Labels | None) -> "Dataset":
-        """The same records for batches in which classes have these names and numbers: those of a model."""
+        """The same records for batches in which classes have these names and numbers: those of a
+        model."""
         other = copy(self)
         other._labels = labels
         return other
@@ -81,24 +90,32 @@ class Dataset:
 
     def __iter__(self) -> Iterator[bytes]:
         firsts = range(0, self.num_records, ITERATED_RECORDS)
-        groups = (np.arange(first, min(first + ITERATED_RECORDS, self.num_records)) for first in firsts)
+        groups = (
+            np.arange(first, min(first + ITERATED_RECORDS, self.num_records)) for first in firsts
+        )
         for found in self.source.read(weighed(self.source, groups), AHEAD_BYTES):
             for record in found:
                 yield intact(record).payload
 
     def take(self, numbers: Iterable[SupportsIndex]) -> list[bytes]:
-        """The payloads with these numbers. From a bucket, up to 64 requests at a time instead of one."""
+        """The payloads with these numbers. From a bucket, up to 64 requests at a time instead of
+        one."""
         ids = [self._checked(number) for number in numbers]
         if ids and self.info.whole_files is not None:
             raise self._front_only(ids[0])
         if not self.info.remote:
             return [self._payload(number) for number in ids]
-        return [intact(record).payload for record in fetch(self.source, np.array(ids, np.int64))] if ids else []
+        return (
+            [intact(record).payload for record in fetch(self.source, np.array(ids, np.int64))]
+            if ids
+            else []
+        )
 
     __getitems__ = take  # PyTorch's DataLoader calls it with the numbers of a batch
 
     def examples(self, keys: Iterable[str] | None = None) -> "Examples":
-        """The records as a sequence of dicts with these features. None: with all that the records have.
+        """The records as a sequence of dicts with these features. None: with all that the records
+        have.
 
         Raises OptionError for an unknown key."""
         return Examples(self, keys)
@@ -111,11 +128,13 @@ class Dataset:
         first, stop, step = numbers.indices(self.num_records)
         if step != 1:
             raise OptionError(
-                f"a slice of records has step {step}; it must be 1. For other selections use take(numbers)."
+                f"a slice of records has step {step}; it must be 1. For other selections use "
+                "take(numbers)."
             )
         if stop <= first:
             raise OptionError(
-                f"[{first}:{stop}] selects none of {self.num_records} records, and a dataset cannot be empty."
+                f"[{first}:{stop}] selects none of {self.num_records} records, and a dataset "
+                "cannot be empty."
             )
         return Dataset(Concatenated([Part(self.source, range(first, stop))]))
 
@@ -124,8 +143,8 @@ class Dataset:
             found = operator.index(number)
         except TypeError:
             raise OptionError(
-                f"{number!r:.60} is not a record's number. Use records[i] with an integer, records[a:b], or "
-                "records.take([i, j]); records.examples()[i]['key'] is a feature."
+                f"{number!r:.60} is not a record's number. Use records[i] with an integer, "
+                "records[a:b], or records.take([i, j]); records.examples()[i]['key'] is a feature."
             ) from None
         if not -self.num_records <= found < self.num_records:
             raise RecordNumberError(
@@ -136,22 +155,24 @@ class Dataset:
 
     def _front_only(self, number: int) -> OptionError:
         return OptionError(
-            f"{self.info.name}: record {number} cannot be read directly, because the files have no index and can only "
-            "be read from their front. Write an index: infeed index 'DIR/PATTERN' (compressed files must "
-            "be rewritten first: python -m converters.tfrecord_to_gcs). Or iterate over the records in order; "
-            "list(records) keeps all of them in memory."
+            f"{self.info.name}: record {number} cannot be read directly, because the files have no "
+            "index and can only be read from their front. Write an index: infeed index "
+            "'DIR/PATTERN' (compressed files must be rewritten first: python -m "
+            "converters.tfrecord_to_gcs). Or iterate over the records in order; list(records) "
+            "keeps all of them in memory."
         )
 
 
 class Examples:
     """The records of a Dataset as a sequence of dicts: key -> value as stored, without TensorFlow.
 
-    Numbers are NumPy arrays of the feature's shape and stored dtype, int64 or float32 (a scalar for shape ()), or of
-    the field's dtype in the machine's byte order; a feature of variable length is a one-dimensional array. Bytes are
-    bytes for shape (), or an object array of bytes. An optional feature that is absent is 0 or b"", or an empty array.
+    Numbers are NumPy arrays of the feature's shape and stored dtype, int64 or float32 (a scalar for
+    shape ()), or of the field's dtype in the machine's byte order; a feature of variable length is
+    a one-dimensional array. Bytes are bytes for shape (), or an object array of bytes. An optional
+    feature that is absent is 0 or b"", or an empty array.
 
-    Indexing, slicing, take, iterating, threads, processes and errors are those of the Dataset; also SchemaError naming
-    a record that does not match the layout."""
+    Indexing, slicing, take, iterating, threads, processes and errors are those of the Dataset; also
+    SchemaError naming a record that does not match the layout."""
 
     def __init__(self, dataset: Dataset, keys: Iterable[str] | None = None) -> None:
         self.dataset, self._parser = dataset, ExampleParser(dataset.layout, keys)
@@ -187,4 +208,6 @@ class Examples:
     __getitems__ = take
 
     def _parsed(self, number: SupportsIndex, payload: bytes) -> dict[str, Any]:
-        return self._parser.parse(payload, lambda: self.dataset.where(operator.index(number) % len(self)))
+        return self._parser.parse(
+            payload, lambda: self.dataset.where(operator.index(number) % len(self))
+        )

@@ -1,9 +1,11 @@
-"""Records in memory: of arrays, where row i of each is record i, or of a few examples with a schema and class names.
+"""Records in memory: of arrays, where row i of each is record i, or of a few examples with a schema
+and class names.
 
 For tests, demos and data that fits in memory.
 
-open_dataset makes these Records from a mapping. Arrays are not copied, so a memory-mapped .npy file works as well;
-each row is checked against its checksum on delivery, in case it has changed since. NumPy only."""
+open_dataset makes these Records from a mapping. Arrays are not copied, so a memory-mapped .npy file
+works as well; each row is checked against its checksum on delivery, in case it has changed since.
+NumPy only."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,21 +20,32 @@ from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, Sc
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.frames import crc32c
 from pipeline.shards.schema import Labels, Schema
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, ReadDirectly, ReadWhenDue, Record, RecordsInfo
+from pipeline.sources.records import (
+    RECORD_OBJECT_BYTES,
+    Group,
+    Proven,
+    ReadDirectly,
+    ReadWhenDue,
+    Record,
+    RecordsInfo,
+)
 from pipeline.spec import feature_specs
 
 PIECE_BYTES = 16 * 1024**2  # gathered at a time from an array that is not contiguous
 
 
 class ArrayRecords(ReadDirectly):
-    """Arrays with the same first dimension: see Records. A payload is the fields' bytes, ordered by field name.
+    """Arrays with the same first dimension: see Records. A payload is the fields' bytes, ordered by
+    field name.
 
     Opening reads every row once to compute the checksums (~1 us per row, and 1 s per 5 GB)."""
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self._arrays = {name: _array(name, arrays[name]) for name in sorted(arrays, key=str)}
         count = _checked_length(self._arrays)
-        layout = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in self._arrays.items()])
+        layout = np.dtype(
+            [(name, array.dtype, array.shape[1:]) for name, array in self._arrays.items()]
+        )
         _check_dtypes(self._arrays, layout)
         self._record_bytes = layout.itemsize
         crcs = (crc32c(payload) for ids in self._pieces(count) for payload in self._payloads(ids))
@@ -40,7 +53,9 @@ class ArrayRecords(ReadDirectly):
         what = f"{count} {np.lib.format.dtype_to_descr(layout)}\n".encode()
         self.info = RecordsInfo(
             name=f"arrays ({', '.join(self._arrays)})",
-            fingerprint=blake2b(what + self._crcs.astype("<u4").tobytes(), digest_size=16).hexdigest(),
+            fingerprint=blake2b(
+                what + self._crcs.astype("<u4").tobytes(), digest_size=16
+            ).hexdigest(),
             num_records=count,
             num_bytes=count * layout.itemsize,
             layout=layout,
@@ -51,7 +66,8 @@ class ArrayRecords(ReadDirectly):
         return len(record_ids) * (self._record_bytes + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:
-        """See Records. A row that has changed since the arrays were opened is returned as a CorruptRecordError.
+        """See Records. A row that has changed since the arrays were opened is returned as a
+        CorruptRecordError.
 
         Ignores ahead_bytes: reading rows together would not be faster."""
         return ReadWhenDue(self._rows, groups)
@@ -60,8 +76,12 @@ class ArrayRecords(ReadDirectly):
         """Copies of these records as they are now."""
         expected = self._crcs[record_ids].tolist()
         return [
-            Proven(payload, crc) if (crc := crc32c(payload)) == due else self._changed(record_id, crc, due)
-            for record_id, payload, due in zip(record_ids.tolist(), self._payloads(record_ids), expected, strict=True)
+            Proven(payload, crc)
+            if (crc := crc32c(payload)) == due
+            else self._changed(record_id, crc, due)
+            for record_id, payload, due in zip(
+                record_ids.tolist(), self._payloads(record_ids), expected, strict=True
+            )
         ]
 
     def where(self, record_id: int) -> str:
@@ -69,8 +89,8 @@ class ArrayRecords(ReadDirectly):
 
     def _changed(self, record_id: int, crc: int, due: int) -> CorruptRecordError:
         return CorruptRecordError(
-            f"{self.where(record_id)}: crc32c is {crc:08x} and was {due:08x} when the arrays were opened. They have "
-            "been written to since: pass a copy, or open them again."
+            f"{self.where(record_id)}: crc32c is {crc:08x} and was {due:08x} when the arrays were "
+            "opened. They have been written to since: pass a copy, or open them again."
         )
 
     def _pieces(self, count: int) -> Iterator[np.ndarray]:
@@ -79,8 +99,12 @@ class ArrayRecords(ReadDirectly):
             yield np.arange(first, min(first + rows, count))
 
     def _payloads(self, record_ids: np.ndarray) -> Iterator[bytes]:
-        # The join makes the only copy of a row: slicing a memoryview costs 0.1 us and copies nothing.
-        return map(b"".join, zip(*(_row_bytes(array, record_ids) for array in self._arrays.values()), strict=True))
+        # The join makes the only copy of a row: slicing a memoryview costs 0.1 us and copies
+        # nothing.
+        return map(
+            b"".join,
+            zip(*(_row_bytes(array, record_ids) for array in self._arrays.values()), strict=True),
+        )
 
 
 def _row_bytes(array: np.ndarray, record_ids: np.ndarray) -> Iterator[memoryview]:
@@ -96,25 +120,35 @@ def _array(name: str, rows: Any) -> np.ndarray:
         return np.asarray(rows)
     except ValueError as e:
         raise SchemaError(
-            f"{name!r} is not an array: {e} Pad rows of different lengths, or write them as a dataset."
+            f"{name!r} is not an array: {e} Pad rows of different lengths, or write them as a "
+            "dataset."
         ) from e
 
 
 def _checked_length(arrays: Mapping[str, np.ndarray]) -> int:
     if not arrays:
-        raise OptionError("there are no arrays. Give at least one, such as {'image': images, 'label': labels}.")
+        raise OptionError(
+            "there are no arrays. Give at least one, such as {'image': images, 'label': labels}."
+        )
     for name, array in arrays.items():
         if not isinstance(name, str) or not name:
             raise OptionError(f"an array has the name {name!r}; names must be non-empty strings.")
         if not array.ndim:
-            raise OptionError(f"{name!r} is a single value, {array.dtype}. Give an array with one row per record.")
+            raise OptionError(
+                f"{name!r} is a single value, {array.dtype}. Give an array with one row per record."
+            )
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-        raise OptionError(f"the arrays have different numbers of rows: {told}. Row i of each is record i: trim them.")
+        raise OptionError(
+            f"the arrays have different numbers of rows: {told}. Row i of each is record i: trim "
+            "them."
+        )
     length = next(iter(lengths.values()))
     if not length:
-        raise EmptySplitError(f"the arrays ({', '.join(arrays)}) have no rows, so there is nothing to read.")
+        raise EmptySplitError(
+            f"the arrays ({', '.join(arrays)}) have no rows, so there is nothing to read."
+        )
     return length
 
 
@@ -122,8 +156,9 @@ def _check_dtypes(arrays: Mapping[str, np.ndarray], layout: np.dtype) -> None:
     for name, array in arrays.items():
         if array.dtype.kind in "OU":
             raise SchemaError(
-                f"{name!r} is an array of {array.dtype}, whose values are not bytes of a fixed length. For text, give "
-                f"np.char.encode({name}, 'utf-8'). Pad rows of different lengths, or write them as a dataset."
+                f"{name!r} is an array of {array.dtype}, whose values are not bytes of a fixed "
+                f"length. For text, give np.char.encode({name}, 'utf-8'). Pad rows of different "
+                "lengths, or write them as a dataset."
             )
     feature_specs(layout)
 
@@ -131,10 +166,10 @@ def _check_dtypes(arrays: Mapping[str, np.ndarray], layout: np.dtype) -> None:
 class ExampleRecords(ReadDirectly):
     """Example i as record i, encoded with this schema as a conversion would: see Records.
 
-    For data that a program generates: there is no file to check, so checksums only prove that each record was delivered
-    once. places: what messages call each of them; default: their numbers. description: what their numbers mean;
-    default: the schema and the labels. Raises EmptySplitError without examples, and SchemaError for one that does not
-    match the schema."""
+    For data that a program generates: there is no file to check, so checksums only prove that each
+    record was delivered once. places: what messages call each of them; default: their numbers.
+    description: what their numbers mean; default: the schema and the labels. Raises EmptySplitError
+    without examples, and SchemaError for one that does not match the schema."""
 
     def __init__(
         self,
@@ -172,7 +207,10 @@ class ExampleRecords(ReadDirectly):
     def _proven(self, record_ids: np.ndarray) -> list[Record]:
         """These records."""
         crcs = self._crcs[record_ids].tolist()
-        return [Proven(self._payloads[number], crc) for number, crc in zip(record_ids.tolist(), crcs, strict=True)]
+        return [
+            Proven(self._payloads[number], crc)
+            for number, crc in zip(record_ids.tolist(), crcs, strict=True)
+        ]
 
     def where(self, record_id: int) -> str:
         return self._places[record_id] if self._places else f"{self.info.name}, record {record_id}"

@@ -1,8 +1,10 @@
-"""The records of one split of indexed shards: few large reads, each record checked against the index.
+"""The records of one split of indexed shards: few large reads, each record checked against the
+index.
 
-The Records of our own datasets, and of foreign TFRecords with an index. They are read in an order known in advance:
-neighbours needed soon share a large read, and each record is read once. Payloads are checked as they arrive and kept
-until used. Frames are not checked: damage to a frame alone changes no record, and pipeline.commands.verify finds it."""
+The Records of our own datasets, and of foreign TFRecords with an index. They are read in an order
+known in advance: neighbours needed soon share a large read, and each record is read once. Payloads
+are checked as they arrive and kept until used. Frames are not checked: damage to a frame alone
+changes no record, and pipeline.commands.verify finds it."""
 
 import shlex
 from collections import deque
@@ -32,10 +34,17 @@ from pipeline.sources.records import (
 )
 from pipeline.storage.storage import Storage, join
 
-MERGE_GAP_BYTES = 16 * 1024  # reading across a gap of this size costs as much as another request (local: ~5 us)
+MERGE_GAP_BYTES = (
+    16 * 1024
+)  # reading across a gap of this size costs as much as another request (local: ~5 us)
 MAX_READ_BYTES = 4 * 1024**2
-COPY_BYTES = 48 * 1024  # slicing this much out of a larger read costs as much as a separate read (local: ~5 us)
-FILE_NAME_KEYS = ("image/filename", "file_name")  # of the name of an image's file: in infeed's schemas, and in TFDS
+COPY_BYTES = (
+    48 * 1024
+)  # slicing this much out of a larger read costs as much as a separate read (local: ~5 us)
+FILE_NAME_KEYS = (
+    "image/filename",
+    "file_name",
+)  # of the name of an image's file: in infeed's schemas, and in TFDS
 
 
 class Places(Protocol):
@@ -52,13 +61,25 @@ class IndexedReading(Iterable[list[Record]]):
     header_bytes = HEADER_BYTES  # from the start of a record to its payload
 
     def __init__(
-        self, storage: Storage, paths: Sequence[str], index: Places, groups: Iterable[Group], ahead_bytes: int
+        self,
+        storage: Storage,
+        paths: Sequence[str],
+        index: Places,
+        groups: Iterable[Group],
+        ahead_bytes: int,
     ) -> None:
         self.held_bytes = 0  # of records that have been requested or are waiting to be used
-        self._storage, self._paths, self._index, self._ahead_bytes = storage, paths, index, ahead_bytes
+        self._storage, self._paths, self._index, self._ahead_bytes = (
+            storage,
+            paths,
+            index,
+            ahead_bytes,
+        )
         self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
         self._lookahead = Lookahead(groups, ahead_bytes)
-        self._planned: deque[tuple[np.ndarray, int]] = deque()  # groups, and the reads that each waits for
+        self._planned: deque[tuple[np.ndarray, int]] = (
+            deque()
+        )  # groups, and the reads that each waits for
         self._asked: deque[_Read] = deque()
         self._reads_planned = self._reads_done = 0
         self._kept: dict[int, Record] = {}
@@ -89,15 +110,20 @@ class IndexedReading(Iterable[list[Record]]):
         self._more = False
 
     def _reads(self) -> "list[_Read]":
-        ids, starts = self._lookahead.due(lambda ids: read_starts(self._index.locate(ids), self._join_bytes))
+        ids, starts = self._lookahead.due(
+            lambda ids: read_starts(self._index.locate(ids), self._join_bytes)
+        )
         if not len(ids):
             return []
         where = self._index.locate(ids)
         ends = np.append(starts[1:], len(ids))
-        # From the first payload to the end of the last, so that the range of a single record is its payload.
+        # From the first payload to the end of the last, so that the range of a single record is its
+        # payload.
         offsets = where.offset[starts] + self.header_bytes
         sizes = where.offset[ends - 1] + self.header_bytes + where.length[ends - 1] - offsets
-        sizes = np.maximum(sizes, 1)  # a payload may be empty, a range may not: it then contains a byte of the footer
+        sizes = np.maximum(
+            sizes, 1
+        )  # a payload may be empty, a range may not: it then contains a byte of the footer
         held = np.add.reduceat(where.length + RECORD_OBJECT_BYTES, starts)
         columns = (where.shard[starts], offsets, sizes, held, starts, ends)
         records = _rows(ids, where.record, where.offset, where.length, where.crc)
@@ -113,14 +139,16 @@ class IndexedReading(Iterable[list[Record]]):
             begin = offset + self.header_bytes - read.offset
             payload = data[begin : begin + length]  # of a single record: no copy
             try:
-                # The checksum stays with the bytes it was computed from: it proves what is delivered.
+                # The checksum stays with the bytes it was computed from: it proves what is
+                # delivered.
                 self._kept[record_id] = Proven(payload, self.crc_of(payload, crc))
             except CorruptRecordError as e:
                 where = f"{self._paths[read.shard]}, record {record} at byte {offset}"
                 self._kept[record_id] = CorruptRecordError(f"{where}: {e}")
 
     def crc_of(self, payload: bytes, due: int) -> int:
-        """The crc32c of a payload. Raises CorruptRecordError, without the location, unless it equals `due`."""
+        """The crc32c of a payload. Raises CorruptRecordError, without the location, unless it
+        equals `due`."""
         return proven_crc(payload, due)
 
     def _whole(self) -> Iterator[list[Record]]:
@@ -138,7 +166,9 @@ class _Read(NamedTuple):
     offset: int
     size: int
     held_bytes: int
-    records: list[tuple[int, ...]]  # number in the split, number in the shard, offset of the frame, length, crc32c
+    records: list[
+        tuple[int, ...]
+    ]  # number in the split, number in the shard, offset of the frame, length, crc32c
 
 
 def _rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
@@ -146,7 +176,8 @@ def _rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:
-    """The records at which reads start, int64: a read covers neighbours of up to join_bytes with small gaps.
+    """The records at which reads start, int64: a read covers neighbours of up to join_bytes with
+    small gaps.
 
     The location must be ascending, without repeats, and not empty."""
     ends = location.offset + location.length + FRAME_BYTES
@@ -164,18 +195,23 @@ def key_of(dataset: str, split: str, values: Mapping[str, Sequence[Any]]) -> byt
     """The key of a record in its conversion; None if it cannot be derived from the record.
 
     docs/format.md defines this for ImageNet only."""
-    if dataset != "imagenet2012" or not values.get("image/filename") or not values.get("image/class/synset"):
+    if (
+        dataset != "imagenet2012"
+        or not values.get("image/filename")
+        or not values.get("image/class/synset")
+    ):
         return None
     folder = values["image/class/synset"][0] + b"/" if split == "train" else b""
     return split.encode() + b"/" + folder + values["image/filename"][0]
 
 
 class IndexedRecords(ReadDirectly):
-    """One split, open for reading: see Records. Threads may share it. crcs and lengths come from the index.
+    """One split, open for reading: see Records. Threads may share it. crcs and lengths come from
+    the index.
 
-    fingerprint: of the names, sizes and checksums of the shards. Raises: OptionError for an unknown split;
-    EmptySplitError for a split without records; ShardError naming what is missing, truncated or replaced, before any
-    record is read."""
+    fingerprint: of the names, sizes and checksums of the shards. Raises: OptionError for an unknown
+    split; EmptySplitError for a split without records; ShardError naming what is missing, truncated
+    or replaced, before any record is read."""
 
     def __init__(self, manifest: Manifest, split: str, storage: Storage) -> None:
         self.manifest, self.split, self._storage = manifest, split, storage
@@ -201,7 +237,8 @@ class IndexedRecords(ReadDirectly):
         )
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> IndexedReading:
-        """See Records. A damaged record is returned as a CorruptRecordError naming shard, record and offset."""
+        """See Records. A damaged record is returned as a CorruptRecordError naming shard, record
+        and offset."""
         return IndexedReading(self._storage, self._paths, self.index, groups, ahead_bytes)
 
     def place_of(self, record_id: int) -> ByteRange:
@@ -210,13 +247,15 @@ class IndexedRecords(ReadDirectly):
         return ByteRange(self._paths[shard], offset + HEADER_BYTES, length, crc)
 
     def where(self, record_id: int) -> str:
-        """The location of a record, for messages: shard, record within it, offset, and its key if it is known."""
+        """The location of a record, for messages: shard, record within it, offset, and its key if
+        it is known."""
         place = self.index.locate(np.array([record_id]))
         at = f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
         return f"{at} (record {record_id} of {self.split!r}{self._key(record_id)})"
 
     def _key(self, record_id: int) -> str:
-        """The part of a message that states a record's key; empty if the record has none or cannot be read."""
+        """The part of a message that states a record's key; empty if the record has none or cannot
+        be read."""
         if self.manifest.schema.opaque:
             return ""
         try:
@@ -227,12 +266,18 @@ class IndexedRecords(ReadDirectly):
         return f", key {printable(key.decode(errors='replace'))}" if key else ""
 
     def _check_shards(self) -> None:
-        """Checks sizes, and the checksums that a bucket stores, with one listing. A disk stores no checksums."""
+        """Checks sizes, and the checksums that a bucket stores, with one listing. A disk stores no
+        checksums."""
         there = self._storage.list(self.manifest.directory)
         problems = ((shard, shard.problem(there.get(shard.file))) for shard in self.entry.shards)
-        wrong = [f"{join(self.manifest.directory, shard.file)} {problem}." for shard, problem in problems if problem]
+        wrong = [
+            f"{join(self.manifest.directory, shard.file)} {problem}."
+            for shard, problem in problems
+            if problem
+        ]
         if wrong:
             more = f" And {len(wrong) - 1} more shards of {self.split!r}." if len(wrong) > 1 else ""
             raise ShardError(
-                f"{wrong[0]}{more} The shard is truncated, replaced or lost: convert the split again, or copy it again."
+                f"{wrong[0]}{more} The shard is truncated, replaced or lost: convert the split "
+                "again, or copy it again."
             )

@@ -1,7 +1,7 @@
 """Plans which records to read together: those that are due, with neighbours that will be due soon.
 
-The order of records is known arbitrarily far ahead, so a block whose records are needed one after another can be read
-once. Readings plan with it. Numbers only: no I/O, no payloads."""
+The order of records is known arbitrarily far ahead, so a block whose records are needed one after
+another can be read once. Readings plan with it. Numbers only: no I/O, no payloads."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -12,10 +12,11 @@ _NONE = np.zeros(0, np.int64)
 
 
 class Lookahead(Iterator[np.ndarray]):
-    """Yields groups of record ids (int64) as they come due, and looks ahead at groups with a total weight of `ahead`.
+    """Yields groups of record ids (int64) as they come due, and looks ahead at groups with a total
+    weight of `ahead`.
 
-    groups: ids, and their weight. A record in sight is read once, however often it is used: `due` returns the records
-    to read, `used` those that may be dropped."""
+    groups: ids, and their weight. A record in sight is read once, however often it is used: `due`
+    returns the records to read, `used` those that may be dropped."""
 
     def __init__(self, groups: Iterable[tuple[np.ndarray, int]], ahead: int) -> None:
         self._groups, self._ahead = iter(groups), ahead
@@ -24,7 +25,9 @@ class Lookahead(Iterator[np.ndarray]):
         self.due_weight = 0  # of the last group yielded
         self._seen = self._due = 0  # groups
         self._in_sight: set[int] = set()  # records that have yet to be used
-        self._again: dict[int, int] = {}  # number of uses beyond the first, for the few records that have any
+        self._again: dict[
+            int, int
+        ] = {}  # number of uses beyond the first, for the few records that have any
         self._unread = self._needed_by = _NONE  # records, and the first group that needs each
 
     def __next__(self) -> np.ndarray:
@@ -37,10 +40,12 @@ class Lookahead(Iterator[np.ndarray]):
         return group
 
     def due(self, starts_of: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Records to read now, ascending, and the indices at which reads start; the records then count as read.
+        """Records to read now, ascending, and the indices at which reads start; the records then
+        count as read.
 
-        Each read contains at least one record that is due. starts_of: ascending record ids -> indices at which reads of
-        them start, the first 0. Both results are int64, and empty if everything due has been read before."""
+        Each read contains at least one record that is due. starts_of: ascending record ids ->
+        indices at which reads of them start, the first 0. Both results are int64, and empty if
+        everything due has been read before."""
         if not len(self._unread) or self._needed_by[0] > self._due:  # sorted by need
             return _NONE, _NONE
         order = np.argsort(self._unread, kind="stable")
@@ -58,9 +63,14 @@ class Lookahead(Iterator[np.ndarray]):
         return record_id in self._in_sight
 
     def used(self, group: np.ndarray) -> list[int]:
-        """Notes one use of each record of a group; returns the records for which it was the last use in sight."""
+        """Notes one use of each record of a group; returns the records for which it was the last
+        use in sight."""
         ids = group.tolist()
-        last = ids if not self._again else [record_id for record_id in ids if not self._used_again(record_id)]
+        last = (
+            ids
+            if not self._again
+            else [record_id for record_id in ids if not self._used_again(record_id)]
+        )
         self._in_sight.difference_update(last)
         return last
 
@@ -87,7 +97,9 @@ class Lookahead(Iterator[np.ndarray]):
 
     def _count(self, group: np.ndarray) -> np.ndarray:
         ids, known = group.tolist(), self._in_sight
-        if known.isdisjoint(ids) and len(set(ids)) == len(ids):  # the usual case: 5x faster than one by one
+        if known.isdisjoint(ids) and len(set(ids)) == len(
+            ids
+        ):  # the usual case: 5x faster than one by one
             known.update(ids)
             return group
         fresh = []

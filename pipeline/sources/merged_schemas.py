@@ -1,7 +1,8 @@
 """The schema of records that have none: what all records examined so far have in common.
 
-The tfrecord converter and open_dataset examine a sample, pipeline.commands.index every record. Two things cannot be
-inferred: shape (1,) looks like a single value, and two dimensions look like one. No TensorFlow."""
+The tfrecord converter and open_dataset examine a sample, pipeline.commands.index every record. Two
+things cannot be inferred: shape (1,) looks like a single value, and two dimensions look like one.
+No TensorFlow."""
 
 from collections.abc import Iterable
 
@@ -24,7 +25,8 @@ class SchemaGuess:
         self._seen: set[tuple[object, ...]] = set()
 
     def add(self, payload: bytes) -> None:
-        """~3 us per feature: most records have a layout seen before. Raises SchemaError like `merged_schema`."""
+        """~3 us per feature: most records have a layout seen before. Raises SchemaError like
+        `merged_schema`."""
         try:
             found = example_layout(payload)
             features = {key: _feature(payload, layout) for key, layout in found.items()}
@@ -37,7 +39,9 @@ class SchemaGuess:
             self._seen.clear()
         self._seen.add(layout)
         of_record = Schema(PASSED_ON, {key: Feature(*found) for key, found in features.items()})
-        self.schema = merged_schema([of_record] if self.schema is None else [self.schema, of_record])
+        self.schema = merged_schema(
+            [of_record] if self.schema is None else [self.schema, of_record]
+        )
 
 
 def _feature(payload: bytes, found: FeatureLayout) -> tuple:
@@ -62,7 +66,8 @@ def _content(payload: bytes, found: FeatureLayout) -> Content:
 
 
 def merged_schema(schemas: Iterable[Schema]) -> Schema:
-    """The narrowest schema that fits the records of all schemas; opaque if one of them is. The order does not matter.
+    """The narrowest schema that fits the records of all schemas; opaque if one of them is. The
+    order does not matter.
 
     Raises SchemaError for a feature with two dtypes, which no schema can express."""
     merged, *others = schemas
@@ -70,13 +75,17 @@ def merged_schema(schemas: Iterable[Schema]) -> Schema:
         if merged.opaque or other.opaque:
             return Schema(merged.name, {})
         keys = sorted(merged.features.keys() | other.features.keys())
-        features = {key: merged_feature(key, merged.features.get(key), other.features.get(key)) for key in keys}
+        features = {
+            key: merged_feature(key, merged.features.get(key), other.features.get(key))
+            for key in keys
+        }
         merged = Schema(merged.name, features)
     return merged
 
 
 def merged_feature(key: str, one: Feature | None, other: Feature | None) -> Feature:
-    """The narrowest feature that fits both; optional if one is None. Raises SchemaError for two dtypes."""
+    """The narrowest feature that fits both; optional if one is None. Raises SchemaError for two
+    dtypes."""
     if one is None or other is None:
         there = one or other
         assert there
@@ -84,8 +93,8 @@ def merged_feature(key: str, one: Feature | None, other: Feature | None) -> Feat
     if one.dtype != other.dtype:
         kinds = " and ".join(sorted((one.dtype, other.dtype)))
         raise SchemaError(
-            f"{key!r} is {kinds} in different records, which no reader can parse. Give the intended schema with "
-            "--schema-file; records that do not match it are then named."
+            f"{key!r} is {kinds} in different records, which no reader can parse. Give the "
+            "intended schema with --schema-file; records that do not match it are then named."
         )
     return Feature(
         one.dtype,
@@ -97,11 +106,14 @@ def merged_feature(key: str, one: Feature | None, other: Feature | None) -> Feat
 
 
 def read_schema(path: str) -> Schema:
-    """The schema in a JSON file: a schema as in a manifest, or a complete manifest. Raises OptionError."""
+    """The schema in a JSON file: a schema as in a manifest, or a complete manifest. Raises
+    OptionError."""
     remedy = "Give a manifest.json, or the schema from one."
     file = JsonFile(f"--schema-file={path}", OptionError, remedy)
     data = file.parse(open_storage(path).read(path))
-    schema = file.typed(data["schema"] if isinstance(data, dict) and "schema" in data else data, Schema)
+    schema = file.typed(
+        data["schema"] if isinstance(data, dict) and "schema" in data else data, Schema
+    )
     return Schema(PASSED_ON, schema.features, schema.files, schema.version, schema.tfds)
 
 
@@ -110,11 +122,15 @@ def read_labels(path: str, key: str, base: int, schema: Schema) -> Labels:
     try:
         names = tuple(open_storage(path).read(path).decode().splitlines())
     except UnicodeDecodeError as e:
-        raise OptionError(f"--labels-file={path} is not UTF-8: {e}. Save it as UTF-8, one name per line.") from e
+        raise OptionError(
+            f"--labels-file={path} is not UTF-8: {e}. Save it as UTF-8, one name per line."
+        ) from e
     feature = schema.features.get(key)
     if feature is None or feature.dtype != "int64":
         there = [name for name, other in schema.features.items() if other.dtype == "int64"]
-        raise OptionError(f"--label-key={key} is not an int64 feature. Known: {', '.join(there) or 'none'}.")
+        raise OptionError(
+            f"--label-key={key} is not an int64 feature. Known: {', '.join(there) or 'none'}."
+        )
     if not names:
         raise OptionError(f"--labels-file={path} is empty.")
     return Labels(key, base, names)

@@ -1,12 +1,14 @@
-"""Which split a TFRecord file belongs to, by its name: the only rule for files that no manifest lists.
+"""Which split a TFRecord file belongs to, by its name: the only rule for files that no manifest
+lists.
 
-A name is split at "-" and "."; one of the parts may name a split: train (training), validation (valid, val, dev) or
-test (testing), alone or as the last word before a number (mnist_train, train_00012). Words after it are part of the
-split's name: train_clean100 is a split of its own. So train-00000-of-00010, train.tfrecord and
-imagenet2012-train.tfrecord-00000-of-00016 are all train. If no part names a split, or several do, none is guessed.
+A name is split at "-" and "."; one of the parts may name a split: train (training), validation
+(valid, val, dev) or test (testing), alone or as the last word before a number (mnist_train,
+train_00012). Words after it are part of the split's name: train_clean100 is a split of its own. So
+train-00000-of-00010, train.tfrecord and imagenet2012-train.tfrecord-00000-of-00016 are all train.
+If no part names a split, or several do, none is guessed.
 
-The small files that TFDS writes describe a dataset: the tfds converter and open_dataset recognize it by them, and other
-tools use those next to TFRecord files. Needs no TFDS."""
+The small files that TFDS writes describe a dataset: the tfds converter and open_dataset recognize
+it by them, and other tools use those next to TFRecord files. Needs no TFDS."""
 
 import json
 import re
@@ -27,7 +29,9 @@ _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
 _NOT_RECORDS = (".idx", ".json", ".txt", ".csv", ".md")  # DALI's index, and documentation
 _SHOWN = 5
-Files = Mapping[str, Mapping[str, Stat]]  # split -> path relative to the directory -> size and checksum
+Files = Mapping[
+    str, Mapping[str, Stat]
+]  # split -> path relative to the directory -> size and checksum
 _TFDS_FILES = (*SIDECAR_FILES, METADATA_FILE)  # and <label key>.labels.txt
 _REWRITTEN = ("fileFormat", "splits")  # keys of dataset_info.json that the commit writes
 
@@ -50,8 +54,9 @@ def _splits_in(part: str) -> Sequence[str]:
 def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
     """The TFRecord files of a listing by split, sorted by name.
 
-    A TFRecord file has "tfrec" in its name or a number such as 00000-of-00010. Raises RawDataError if a name does not
-    show its split, or if files of a numbered set are missing: nobody would notice if they were ignored."""
+    A TFRecord file has "tfrec" in its name or a number such as 00000-of-00010. Raises RawDataError
+    if a name does not show its split, or if files of a numbered set are missing: nobody would
+    notice if they were ignored."""
     found: dict[str, dict[str, Stat]] = defaultdict(dict)
     unknown = []
     for name, stat in sorted(listed.items()):
@@ -65,8 +70,8 @@ def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
             found[validate_split(split)][name] = stat
     if unknown:
         raise RawDataError(
-            f"{directory}: cannot tell the split of {first_names(unknown)}: the names contain none, or several. "
-            "Give train=PATTERN."
+            f"{directory}: cannot tell the split of {first_names(unknown)}: the names contain "
+            "none, or several. Give train=PATTERN."
         )
     for split, files in found.items():
         _check_whole(directory, split, files)
@@ -81,8 +86,9 @@ def _check_whole(directory: str, split: str, files: Mapping[str, Stat]) -> None:
     for before, there in totals.items():
         if len(set(there)) > 1:
             raise RawDataError(
-                f"{directory}: the files of {split!r} that start with {before!r} belong to several sets: -of-"
-                f"{', -of-'.join(there)}. Remove the outdated one, or select one: {split}=PATTERN."
+                f"{directory}: the files of {split!r} that start with {before!r} belong to several "
+                f"sets: -of-{', -of-'.join(there)}. Remove the outdated one, or select one: "
+                f"{split}=PATTERN."
             )
     for (before, total, after), numbers in sets.items():
         missing = sorted(set(range(int(total))) - numbers)
@@ -90,45 +96,57 @@ def _check_whole(directory: str, split: str, files: Mapping[str, Stat]) -> None:
             width = len(total)
             names = [f"{before}{number:0{width}d}-of-{total}{after}" for number in missing]
             raise RawDataError(
-                f"{directory}: {len(names)} of {len(names) + len(numbers)} files of {split!r} are missing: "
-                f"{first_names(names)}. Copy them, or select files: {split}=PATTERN."
+                f"{directory}: {len(names)} of {len(names) + len(numbers)} files of {split!r} are "
+                f"missing: {first_names(names)}. Copy them, or select files: {split}=PATTERN."
             )
 
 
-def files_by_pattern(storage: Storage, directory: str, patterns: Iterable[tuple[str, str]]) -> Files:
+def files_by_pattern(
+    storage: Storage, directory: str, patterns: Iterable[tuple[str, str]]
+) -> Files:
     """The files that match each (split, glob), sorted by name; globs are relative to the directory.
 
-    Hidden files never match. Raises OptionError for a pattern without matches, or a file in two splits."""
+    Hidden files never match. Raises OptionError for a pattern without matches, or a file in two
+    splits."""
     found: dict[str, dict[str, Stat]] = defaultdict(dict)
     owner: dict[str, str] = {}
     for split, pattern in patterns:
         for path, stat in matching_files(join(directory, pattern), storage).items():
             name = path.removeprefix(join(directory, ""))
             if owner.setdefault(name, split) != split:
-                raise OptionError(f"{name} matches a pattern of {owner[name]!r} and one of {split!r}.")
+                raise OptionError(
+                    f"{name} matches a pattern of {owner[name]!r} and one of {split!r}."
+                )
             found[validate_split(split)][name] = stat
     return {split: dict(sorted(files.items())) for split, files in found.items()}
 
 
 def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
-    """Path -> size and checksum, sorted by name. Directories and patterns do not include hidden files.
+    """Path -> size and checksum, sorted by name. Directories and patterns do not include hidden
+    files.
 
     Raises OptionError if there is no such file; StorageError."""
     directory, slash, name = uri.rpartition("/")
     if not is_pattern(name):
         found = find_file(storage, uri)
         if not (files := {uri: found} if found else _visible(uri, storage)):
-            raise OptionError(f"{uri} is neither a file nor a directory with files. Give one, or a pattern: DIR/*.bin.")
+            raise OptionError(
+                f"{uri} is neither a file nor a directory with files. Give one, or a pattern: "
+                "DIR/*.bin."
+            )
         return files
     directory = directory or slash or "."
     there = _visible(directory, storage)
     if (named := join(directory, name)) in there:  # names may contain brackets
         return {named: there[named]}
-    matching = {path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)}
+    matching = {
+        path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)
+    }
     if not matching:
         names = [path.rpartition("/")[2] for path in there]
         raise OptionError(
-            f"{uri} matches no file. {directory} has: {first_names(names)}. Only the last part can be a pattern."
+            f"{uri} matches no file. {directory} has: {first_names(names)}. Only the last part can "
+            "be a pattern."
         )
     return matching
 
@@ -139,7 +157,11 @@ def is_pattern(name: str) -> bool:
 
 
 def _visible(directory: str, storage: Storage) -> dict[str, Stat]:
-    return {join(directory, name): stat for name, stat in storage.list(directory).items() if not name.startswith(".")}
+    return {
+        join(directory, name): stat
+        for name, stat in storage.list(directory).items()
+        if not name.startswith(".")
+    }
 
 
 def parse_assignment(option: str, text: str) -> tuple[str, str]:
@@ -157,7 +179,8 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> dict[str, str]:
-    """Name -> text of the files that describe a TFDS dataset; {} if there are none. Raises RawDataError."""
+    """Name -> text of the files that describe a TFDS dataset; {} if there are none. Raises
+    RawDataError."""
     if not {"features.json", "dataset_info.json"} <= listed.keys():
         return {}
     names = [name for name in listed if name in _TFDS_FILES or name.endswith(".labels.txt")]
@@ -167,12 +190,14 @@ def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> 
 def _text_of_tfds(storage: Storage, path: str) -> str:
     try:
         text = storage.read(path).decode()
-        if path.endswith(".json") and not isinstance(json.loads(text, object_pairs_hook=once), dict):
+        if path.endswith(".json") and not isinstance(
+            json.loads(text, object_pairs_hook=once), dict
+        ):
             raise ValueError("it is not an object")
     except (ValueError, RecursionError) as e:
         raise RawDataError(
-            f"{path} is not as TFDS writes it: {e}. Copy it again; without features.json and dataset_info.json, "
-            "converters.tfrecord_to_gcs uses only the records."
+            f"{path} is not as TFDS writes it: {e}. Copy it again; without features.json and "
+            "dataset_info.json, converters.tfrecord_to_gcs uses only the records."
         ) from e
     return text
 
@@ -183,12 +208,17 @@ def kept_of_tfds(tfds: Mapping[str, str]) -> dict[str, str]:
     So preparing one split again does not change the plans of the others."""
     if not tfds:
         return {}
-    info = {key: value for key, value in json.loads(tfds["dataset_info.json"]).items() if key not in _REWRITTEN}
+    info = {
+        key: value
+        for key, value in json.loads(tfds["dataset_info.json"]).items()
+        if key not in _REWRITTEN
+    }
     return {**tfds, "dataset_info.json": json.dumps(info, indent=2, sort_keys=True)}
 
 
 def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
-    """The names of the only ClassLabel, or of the one called label. TFDS counts from 0. Raises RawDataError."""
+    """The names of the only ClassLabel, or of the one called label. TFDS counts from 0. Raises
+    RawDataError."""
     found = {}
     for key, kind in tfds_leaves(tfds):
         names = tfds.get(labels_file(key))
@@ -198,7 +228,8 @@ def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
 
 
 def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
-    """As tfds_labels. A ClassLabel that has only a number of classes, such as mnist's, gets the names "0", "1", ...
+    """As tfds_labels. A ClassLabel that has only a number of classes, such as mnist's, gets the
+    names "0", "1", ...
 
     Only for readers: a conversion lists real names."""
     numbered = {
@@ -211,7 +242,8 @@ def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
 
 
 def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-    """(key in a record, kind such as image or classLabel) of each feature in features.json, even inside sequences.
+    """(key in a record, kind such as image or classLabel) of each feature in features.json, even
+    inside sequences.
 
     Raises RawDataError."""
     return [(key, kind) for key, kind, _ in _described(tfds)]
@@ -233,4 +265,6 @@ def _leaves(key: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, str, An
     elif "sequence" in feature:
         yield from _leaves(key, feature["sequence"]["feature"])
     else:
-        yield from ((key, kind, value) for kind, value in feature.items() if kind != "pythonClassName")
+        yield from (
+            (key, kind, value) for kind, value in feature.items() if kind != "pythonClassName"
+        )

@@ -1,6 +1,7 @@
 """Opens datasets as records: one or several, a complete split or parts of it.
 
-train_dataset and eval_dataset read what it returns. It detects what is at a location by looking there."""
+train_dataset and eval_dataset read what it returns. It detects what is at a location by looking
+there."""
 
 import functools
 import re
@@ -20,7 +21,12 @@ from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.named_splits import matching_files
 from pipeline.sources.records import Records, as_records
-from pipeline.sources.sequential_records import SequentialRecords, Splits, foreign_splits, is_directory
+from pipeline.sources.sequential_records import (
+    SequentialRecords,
+    Splits,
+    foreign_splits,
+    is_directory,
+)
 from pipeline.sources.single_records import FixedLengthRecords
 from pipeline.spec import Opaque
 from pipeline.storage.schemes import open_storage
@@ -36,72 +42,102 @@ def open_dataset(
     default_split: str = "train",
     trust_features: Sequence[str] = (),
 ) -> Dataset:
-    """The records of one dataset, or of several concatenated, after checking that all files are there.
+    """The records of one dataset, or of several concatenated, after checking that all files are
+    there.
 
-    data: a directory, on a disk or gs://, with a converted or indexed dataset, a dataset prepared by TFDS, or TFRecord
-    files whose names contain their splits; a TFRecord file or a pattern ("data/*.tfrecord.gz"); with `format`, which
-    states how files are split into records, a file, a pattern or a directory that contains only such files; a dict of
-    arrays with the same number of rows; records that are already open; or a list of these. split: a selection in TFDS's
-    notation, for each dataset: "train", "train[:90%]", "train[1000:2000]", "train[:10%]+validation"; "[:90%]" for data
-    without splits. None: default_split, or all records. trust_features: your modules with features that a dataset of
-    TFDS uses. TFDS imports them and runs their code; a dataset that names any others is refused.
+    data: a directory, on a disk or gs://, with a converted or indexed dataset, a dataset prepared
+    by TFDS, or TFRecord files whose names contain their splits; a TFRecord file or a pattern
+    ("data/*.tfrecord.gz"); with `format`, which states how files are split into records, a file, a
+    pattern or a directory that contains only such files; a dict of arrays with the same number of
+    rows; records that are already open; or a list of these. split: a selection in TFDS's notation,
+    for each dataset: "train", "train[:90%]", "train[1000:2000]", "train[:10%]+validation"; "[:90%]"
+    for data without splits. None: default_split, or all records. trust_features: your modules with
+    features that a dataset of TFDS uses. TFDS imports them and runs their code; a dataset that
+    names any others is refused.
 
-    TFRecord files without an index, and lines of text, are counted here: compressed files, text and files in a bucket
-    are read once for that, on every host. format=TFRecords() uses only the files, even if a manifest or TFDS describes
-    them.
+    TFRecord files without an index, and lines of text, are counted here: compressed files, text and
+    files in a bucket are read once for that, on every host. format=TFRecords() uses only the files,
+    even if a manifest or TFDS describes them.
 
-    Raises: ManifestError, OptionError, EmptySplitError, ShardError naming what is missing, truncated or replaced,
-    before any record is read; SchemaError for datasets whose records have no common feature."""
+    Raises: ManifestError, OptionError, EmptySplitError, ShardError naming what is missing,
+    truncated or replaced, before any record is read; SchemaError for datasets whose records have no
+    common feature."""
     if not isinstance(format, Format | None):
-        raise OptionError(f"format={format!r} is not known. Known: FixedLength(...), TextLines(), TFRecords().")
+        raise OptionError(
+            f"format={format!r} is not known. Known: FixedLength(...), TextLines(), TFRecords()."
+        )
     several = [data] if isinstance(data, str | PathLike) or not isinstance(data, Sequence) else data
     opened = concatenated(
-        [part for one in several for part in _parts(one, split, format, default_split, trust_features)]
+        [
+            part
+            for one in several
+            for part in _parts(one, split, format, default_split, trust_features)
+        ]
     )
     return opened if isinstance(opened, Dataset) else Dataset(opened)
 
 
-def _parts(data: Data, split: str | None, format: Format | None, default: str, trusted: Sequence[str]) -> list[Part]:
+def _parts(
+    data: Data, split: str | None, format: Format | None, default: str, trusted: Sequence[str]
+) -> list[Part]:
     if isinstance(data, str | PathLike):
         return _parts_at(fspath(data), split, format, default, trusted)
     if format is not None:
-        raise OptionError(f"format={format!r} is for files only; arrays and open records already have records.")
+        raise OptionError(
+            f"format={format!r} is for files only; arrays and open records already have records."
+        )
     if isinstance(data, Mapping):
         return _parts_of_records(ArrayRecords(data), split)
     records = as_records(data)
     if records is None:
         raise OptionError(
-            f"{type(data).__name__} is not a dataset. Give a directory, a file or a pattern; a dict of arrays such as "
-            "{'image': images}; records from open_dataset; or a list of these."
+            f"{type(data).__name__} is not a dataset. Give a directory, a file or a pattern; a "
+            "dict of arrays such as {'image': images}; records from open_dataset; or a list of "
+            "these."
         )
     return _parts_of_records(records, split)
 
 
-def _parts_at(uri: str, split: str | None, format: Format | None, default: str, trusted: Sequence[str]) -> list[Part]:
+def _parts_at(
+    uri: str, split: str | None, format: Format | None, default: str, trusted: Sequence[str]
+) -> list[Part]:
     storage = open_storage(uri)
     directory, _, name = uri.rpartition("/")
     if name == MANIFEST_FILE:
         raise OptionError(
-            f"{uri} is a dataset's manifest, which contains no records. Give its directory: {directory or '.'}"
+            f"{uri} is a dataset's manifest, which contains no records. Give its directory: "
+            f"{directory or '.'}"
         )
     if isinstance(format, FixedLength):
-        return _parts_of_records(FixedLengthRecords(uri, matching_files(uri, storage), format, storage), split)
+        return _parts_of_records(
+            FixedLengthRecords(uri, matching_files(uri, storage), format, storage), split
+        )
     if isinstance(format, TextLines):
-        lines = SequentialRecords("text", uri, matching_files(uri, storage), storage, Opaque(format.key))
+        lines = SequentialRecords(
+            "text", uri, matching_files(uri, storage), storage, Opaque(format.key)
+        )
         return _parts_of_records(lines, split)
     manifest = find_manifest(uri, storage) if format is None else None
     if manifest:
-        splits: Splits = {name: functools.partial(IndexedRecords, manifest, name, storage) for name in manifest.splits}
+        splits: Splits = {
+            name: functools.partial(IndexedRecords, manifest, name, storage)
+            for name in manifest.splits
+        }
     elif is_directory(uri, storage):
         splits = foreign_splits(uri, storage, format, trusted)
     else:
         schema = format.schema if format else None
         try:
-            found = SequentialRecords("tfrecord", uri, matching_files(uri, storage), storage, schema)
+            found = SequentialRecords(
+                "tfrecord", uri, matching_files(uri, storage), storage, schema
+            )
             return _parts_of_records(found, split)
         except ShardError as e:
             if format is None:
-                e.add_note("If these are not TFRecord files, give a format: TextLines() or FixedLength(...).")
+                e.add_note(
+                    "If these are not TFRecord files, give a format: TextLines() or "
+                    "FixedLength(...)."
+                )
             raise
     if not splits:
         read_manifest(uri, storage)  # raises an error that states what is there
@@ -127,8 +163,8 @@ def _parts_of_records(records: Records, split: str | None) -> list[Part]:
     selections = parse_selections(split)
     if any(selection.split for selection in selections):
         raise OptionError(
-            f"split={split!r}: {records.info.name} has no splits, or was opened with one. Give split=None for all "
-            "records, or '[:90%]' for a part."
+            f"split={split!r}: {records.info.name} has no splits, or was opened with one. Give "
+            "split=None for all records, or '[:90%]' for a part."
         )
     return [Part(records, selection.of(records.info.num_records)) for selection in selections]
 
@@ -147,36 +183,47 @@ class Selection:
     stop: str | None = None
 
     def of(self, num_records: int) -> range:
-        """The numbers of the selected records. OptionError beyond the end, EmptySplitError if there are none."""
+        """The numbers of the selected records. OptionError beyond the end, EmptySplitError if there
+        are none."""
         first = _place(self.first, num_records) if self.first else 0
         stop = _place(self.stop, num_records) if self.stop else num_records
         if min(first, stop) < 0 or max(first, stop) > num_records:
-            raise OptionError(f"{self.text!r} is out of range: the split has {num_records} records.")
+            raise OptionError(
+                f"{self.text!r} is out of range: the split has {num_records} records."
+            )
         if stop <= first:
-            raise EmptySplitError(f"{self.text!r} selects none of {num_records} records: {first} to {stop}.")
+            raise EmptySplitError(
+                f"{self.text!r} selects none of {num_records} records: {first} to {stop}."
+            )
         return range(first, stop)
 
 
 def parse_selections(text: str) -> list[Selection]:
-    """The selections in a text, in order. Raises OptionError for a part that is not in the notation."""
+    """The selections in a text, in order. Raises OptionError for a part that is not in the
+    notation."""
     return [_parsed(part.strip(), text) for part in text.split("+")]
 
 
 def _parsed(part: str, text: str) -> Selection:
     match = _PART.fullmatch(part)
     if not match or not part:
-        raise OptionError(f"split={text!r}: {part!r} is not a split or a part of one. Examples: {_EXAMPLES}.")
+        raise OptionError(
+            f"split={text!r}: {part!r} is not a split or a part of one. Examples: {_EXAMPLES}."
+        )
     bounds = [_bound(match[side], text) if match[side] else None for side in ("first", "stop")]
     return Selection(match["split"].strip(), part, *bounds)
 
 
 def _bound(written: str, text: str) -> str | None:
-    """A position in a split, without blanks: a record's number, or a percentage; negative ones count from the end."""
+    """A position in a split, without blanks: a record's number, or a percentage; negative ones
+    count from the end."""
     bound = re.sub(r"\s+(?=%)", "", written.strip())
-    if bound and (not re.fullmatch(r"-?\d+%?", bound) or (bound.endswith("%") and abs(int(bound[:-1])) > 100)):
+    if bound and (
+        not re.fullmatch(r"-?\d+%?", bound) or (bound.endswith("%") and abs(int(bound[:-1])) > 100)
+    ):
         raise OptionError(
-            f"split={text!r}: {written.strip()!r} is not a position in a split. Give an integer, or -100% to "
-            f"100%. Examples: {_EXAMPLES}."
+            f"split={text!r}: {written.strip()!r} is not a position in a split. Give an integer, "
+            f"or -100% to 100%. Examples: {_EXAMPLES}."
         )
     return bound or None
 

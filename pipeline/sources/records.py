@@ -1,6 +1,7 @@
 """The interface of every source: a numbered sequence of records that can be read in any order.
 
-A DatasetInput reads through it; concatenated, sliced and cached records implement it, too. NumPy only."""
+A DatasetInput reads through it; concatenated, sliced and cached records implement it, too. NumPy
+only."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -74,7 +75,8 @@ class Reading(Protocol):
 
 
 class ReadWhenDue:
-    """A Reading of records that are in memory: each group is read when it is due, so held_bytes is 0.
+    """A Reading of records that are in memory: each group is read when it is due, so held_bytes is
+    0.
 
     read: from record ids to the records."""
 
@@ -94,18 +96,19 @@ _NOT_GIVEN: Any = None
 class RecordsInfo:
     """What is known of all records of a source before any is read.
 
-    name: where they are, for messages. fingerprint: identifies the data: a copy has the same one, other records have
-    another. num_records: at least 1. num_bytes: what all records take where they are stored. layout: what a record
-    contains. labels: the class names: feature, base and names; None if none are stored with the data.
-    crcs: uint32 [N], the crc32c that each record must have; None if not known before reading. lengths: uint32 [N],
-    bytes of each payload; None if not known before reading. source_starts: int64 [sources + 1], the first record of
-    each concatenated source, then N. Default: [0, N], a single source.
-    remote: whether reads wait for a network: a few large ones are then worth their memory. whole_files: number of
-    files, if each must be read from its front; None if any record can be read directly. Such records are cheap only in
-    long runs, so each host reads its own files and needs at least one.
-    verify_command: the command, with all its arguments, that lists damaged records; None if there is none. totals: sums
-    over all records that the manifest states, such as num_bytes of packed text. describe: finds the description, when
-    it is needed; None: the features and class names are all there is."""
+    name: where they are, for messages. fingerprint: identifies the data: a copy has the same one,
+    other records have another. num_records: at least 1. num_bytes: what all records take where they
+    are stored. layout: what a record contains. labels: the class names: feature, base and names;
+    None if none are stored with the data. crcs: uint32 [N], the crc32c that each record must have;
+    None if not known before reading. lengths: uint32 [N], bytes of each payload; None if not known
+    before reading. source_starts: int64 [sources + 1], the first record of each concatenated
+    source, then N. Default: [0, N], a single source. remote: whether reads wait for a network: a
+    few large ones are then worth their memory. whole_files: number of files, if each must be read
+    from its front; None if any record can be read directly. Such records are cheap only in long
+    runs, so each host reads its own files and needs at least one. verify_command: the command, with
+    all its arguments, that lists damaged records; None if there is none. totals: sums over all
+    records that the manifest states, such as num_bytes of packed text. describe: finds the
+    description, when it is needed; None: the features and class names are all there is."""
 
     name: str
     fingerprint: str
@@ -128,13 +131,19 @@ class RecordsInfo:
 
     @cached_property
     def description(self) -> Description | None:
-        """What gives the numbers in the records their meaning; None if their features are not known.
+        """What gives the numbers in the records their meaning; None if their features are not
+        known.
 
-        Raises OptionError or SchemaError for files that are damaged, or sources that contradict each other."""
+        Raises OptionError or SchemaError for files that are damaged, or sources that contradict
+        each other."""
         if self.describe is not None:
             return self.describe()
         schema = self.layout
-        return Description(schema, self.labels) if isinstance(schema, Schema) and not schema.opaque else None
+        return (
+            Description(schema, self.labels)
+            if isinstance(schema, Schema) and not schema.opaque
+            else None
+        )
 
 
 @runtime_checkable
@@ -151,14 +160,16 @@ class Records(Protocol):
         ...
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        """Bytes that these records take in memory, at least approximately: payloads plus RECORD_OBJECT_BYTES each."""
+        """Bytes that these records take in memory, at least approximately: payloads plus
+        RECORD_OBJECT_BYTES each."""
         ...
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        """The records of each group, in the order requested. A damaged record comes as an error with its location.
+        """The records of each group, in the order requested. A damaged record comes as an error
+        with its location.
 
-        ahead_bytes: how far beyond a group to look for neighbours that the same read can fetch. Iterating raises
-        StorageError if bytes cannot be read."""
+        ahead_bytes: how far beyond a group to look for neighbours that the same read can fetch.
+        Iterating raises StorageError if bytes cannot be read."""
         ...
 
     def where(self, record_id: int) -> str:
@@ -178,7 +189,9 @@ class ReadDirectly:
     def weigh(self, record_ids: np.ndarray) -> int:
         """See Records."""
         assert self.info.lengths is not None
-        return int(self.info.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
+        return int(self.info.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(
+            record_ids
+        )
 
 
 def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:

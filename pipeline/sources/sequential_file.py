@@ -1,7 +1,9 @@
-"""Files that can only be read from their fronts, compressed or not: TFRecord files without an index, or lines of text.
+"""Files that can only be read from their fronts, compressed or not: TFRecord files without an
+index, or lines of text.
 
-Counting needs memory for a few pieces of a file and one record. Reading returns records in any order and keeps those
-passed on the way if they are in sight; one that was passed before costs another pass over its file."""
+Counting needs memory for a few pieces of a file and one record. Reading returns records in any
+order and keeps those passed on the way if they are in sight; one that was passed before costs
+another pass over its file."""
 
 import itertools
 import zlib
@@ -34,7 +36,11 @@ Kind = Literal["tfrecord", "text"]
 MAX_PIECE_BYTES = 1 << 20  # a small file may inflate to a thousand times its size
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 MAX_CURSORS = 128  # 64 streams, each moving from one file to the next
-LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20, 1 << 24  # read from a file at a time
+LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = (
+    1 << 16,
+    1 << 20,
+    1 << 24,
+)  # read from a file at a time
 
 
 @dataclass(frozen=True)
@@ -59,20 +65,31 @@ def compressions(storage: Storage, files: Mapping[str, Stat]) -> dict[str, Compr
     """By path: of the files whose first bytes show one."""
     filled = [path for path, stat in files.items() if stat.bytes]
     heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
-    return {path: found for path, head in zip(filled, heads, strict=True) if (found := compression_of(head))}
+    return {
+        path: found
+        for path, head in zip(filled, heads, strict=True)
+        if (found := compression_of(head))
+    }
 
 
 def content_of(storage: Storage, file: SequentialFile) -> Content:
-    """Counts the records without checking payloads. Of a plain TFRecord file on a disk, only the headers are read.
+    """Counts the records without checking payloads. Of a plain TFRecord file on a disk, only the
+    headers are read.
 
     Raises ShardError naming the file and the record where it is damaged; StorageError."""
     if not file.stat.bytes:
-        storage.stat(file.path)  # raises for dangling links and pipes, which are also listed as empty files
+        storage.stat(
+            file.path
+        )  # raises for dangling links and pipes, which are also listed as empty files
     if file.kind == "tfrecord" and not file.compression and not storage.remote:
         with storage.open(file.path) as opened:
             return _counted_frames(file, walk_frames(opened, file.stat.bytes))
     pieces = _pieces(storage, file, lambda: file.stat.bytes)
-    return _counted_lines(pieces) if file.kind == "text" else _counted_frames(file, walk_pieces(pieces))
+    return (
+        _counted_lines(pieces)
+        if file.kind == "text"
+        else _counted_frames(file, walk_pieces(pieces))
+    )
 
 
 def frames_of(
@@ -80,8 +97,8 @@ def frames_of(
 ) -> Iterator[Frame]:
     """The records in order, each with its problem, if any.
 
-    batch_bytes: how much to read at a time. max_bytes: of the largest record.
-    Raises ShardError naming the file and the record from which on it cannot be read; StorageError."""
+    batch_bytes: how much to read at a time. max_bytes: of the largest record. Raises ShardError
+    naming the file and the record from which on it cannot be read; StorageError."""
     pieces = _pieces(storage, file, batch_bytes)
     for frame in _lines(pieces) if file.kind == "text" else read_frames(pieces, None, max_bytes):
         if frame.lost:
@@ -89,7 +106,9 @@ def frames_of(
         yield frame
 
 
-def _pieces(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
+def _pieces(
+    storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]
+) -> Iterator[bytes]:
     stored = _stored(storage, file, batch_bytes)
     try:
         yield from inflated(stored, file.compression) if file.compression else stored
@@ -97,12 +116,16 @@ def _pieces(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], in
         raise _damaged(file, f": {e}") from e
 
 
-def _stored(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
+def _stored(
+    storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]
+) -> Iterator[bytes]:
     at = 0
     while at < file.stat.bytes:
         end = min(file.stat.bytes, at + batch_bytes())
         places = range(at, end, REQUEST_BYTES)
-        yield from storage.read_ranges((file.path, place, min(REQUEST_BYTES, end - place)) for place in places)
+        yield from storage.read_ranges(
+            (file.path, place, min(REQUEST_BYTES, end - place)) for place in places
+        )
         at = end
 
 
@@ -128,12 +151,17 @@ def _counted_lines(pieces: Iterable[bytes]) -> Content:
 def _damaged(file: SequentialFile, problem: str) -> ShardError:
     return ShardError(
         f"{file.path}{problem}. The rest of the file cannot be read. Copy the file again"
-        + (", or convert without it: python -m converters.tfrecord_to_gcs." if file.kind == "tfrecord" else ".")
+        + (
+            ", or convert without it: python -m converters.tfrecord_to_gcs."
+            if file.kind == "tfrecord"
+            else "."
+        )
     )
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
-    r"""Splits like TextLineDataset: at \n, dropping every \r; text after the last \n is a line unless it is empty."""
+    r"""Splits like TextLineDataset: at \n, dropping every \r; text after the last \n is a line
+    unless it is empty."""
     record = 0
     begun: list[bytes] = []
     for piece in pieces:
@@ -151,18 +179,23 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
 
 def _line(record: int, line: bytes) -> Frame:
     payload = line.replace(b"\r", b"")
-    return Frame(record, 0, payload, crc=crc32c(payload))  # a line is never damaged, so no message needs its offset
+    return Frame(
+        record, 0, payload, crc=crc32c(payload)
+    )  # a line is never damaged, so no message needs its offset
 
 
 def inflated(pieces: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
-    """The decompressed content of the pieces of a file. Raises zlib.error if it is damaged or ends early."""
+    """The decompressed content of the pieces of a file. Raises zlib.error if it is damaged or ends
+    early."""
     inflate = None
     for data in pieces:
         while data:
             if inflate is None or inflate.eof:
                 if inflate and compression == "zlib":
                     raise zlib.error("there is data after the end of the zlib stream")
-                if inflate and not (data := data.lstrip(b"\0")):  # like gzip, takes zeros after a member as padding
+                if inflate and not (
+                    data := data.lstrip(b"\0")
+                ):  # like gzip, takes zeros after a member as padding
                     break
                 inflate = zlib.decompressobj(_WINDOW_BITS[compression])
             if piece := inflate.decompress(data, MAX_PIECE_BYTES):
@@ -188,7 +221,11 @@ class SequentialReading(Iterable[list[Record]]):
     """See Reading: the records of groups, from files that can only be read from their fronts."""
 
     def __init__(
-        self, storage: Storage, files: Sequence[CountedFile], groups: Iterable[Group], ahead_bytes: int
+        self,
+        storage: Storage,
+        files: Sequence[CountedFile],
+        groups: Iterable[Group],
+        ahead_bytes: int,
     ) -> None:
         self.held_bytes = 0
         self._storage, self._files = storage, files
@@ -209,7 +246,8 @@ class SequentialReading(Iterable[list[Record]]):
             yield found
 
     def _read(self, due: np.ndarray) -> None:
-        """Keeps the records that are due (ascending), and those passed on the way that are in sight."""
+        """Keeps the records that are due (ascending), and those passed on the way that are in
+        sight."""
         owners = (np.searchsorted(self._firsts, due, side="right") - 1).tolist()
         for record_id, owner in zip(due.tolist(), owners, strict=True):
             if record_id not in self._kept:
@@ -229,7 +267,9 @@ class SequentialReading(Iterable[list[Record]]):
             raise _miscounted(counted, f"has {cursor.next} records")
         if cursor.next == counted.content.records:
             self._close(owner, cursor)
-            if next(cursor.frames, None):  # reads on, to the checksum at the end of a compressed file
+            if next(
+                cursor.frames, None
+            ):  # reads on, to the checksum at the end of a compressed file
                 raise _miscounted(counted, "has more records")
 
     def _cursor(self, owner: int, record: int) -> "_Cursor":
@@ -255,9 +295,12 @@ class SequentialReading(Iterable[list[Record]]):
         del self._owners[cursor]
 
     def _batch_bytes(self) -> int:
-        """So that all cursors together hold at most half the budget; held_bytes does not include it."""
+        """So that all cursors together hold at most half the budget; held_bytes does not include
+        it."""
         most = MOST_REMOTE_BATCH_BYTES if self._storage.remote else MOST_BATCH_BYTES
-        return min(most, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, len(self._owners)))))
+        return min(
+            most, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, len(self._owners))))
+        )
 
 
 class _Cursor:
@@ -269,8 +312,8 @@ def _record(file: SequentialFile, frame: Frame) -> Record:
     if not frame.problem:
         return Proven(frame.payload, frame.crc)
     return CorruptRecordError(
-        f"{file.path}, record {frame.record} at byte {frame.offset}: {frame.problem}. Copy the file again, or convert "
-        "without the record: python -m converters.tfrecord_to_gcs."
+        f"{file.path}, record {frame.record} at byte {frame.offset}: {frame.problem}. Copy the "
+        "file again, or convert without the record: python -m converters.tfrecord_to_gcs."
     )
 
 
@@ -280,6 +323,6 @@ def _held_bytes(record: Record) -> int:
 
 def _miscounted(counted: CountedFile, found: str) -> ShardError:
     return ShardError(
-        f"{counted.file.path} {found}; {counted.counted_by} {counted.content.records}. Copy the file again, or "
-        "the metadata next to it."
+        f"{counted.file.path} {found}; {counted.counted_by} {counted.content.records}. Copy the "
+        "file again, or the metadata next to it."
     )

@@ -1,9 +1,11 @@
-"""The records of files that can only be read from their fronts: TFRecords without an index, and lines of text; and the
-splits of files that no manifest lists: a directory prepared by TFDS, TFRecord files whose names contain their splits,
-and the files that a user names with one string: a file, a directory, or a pattern such as "data/*.bin".
+"""The records of files that can only be read from their fronts: TFRecords without an index, and
+lines of text; and the splits of files that no manifest lists: a directory prepared by TFDS,
+TFRecord files whose names contain their splits, and the files that a user names with one string: a
+file, a directory, or a pattern such as "data/*.bin".
 
-open_dataset uses them when nothing states where records start. Opening a split counts its records, because epochs,
-positions and exact evaluation need their number. No order, no hosts, no TensorFlow."""
+open_dataset uses them when nothing states where records start. Opening a split counts its records,
+because epochs, positions and exact evaluation need their number. No order, no hosts, no
+TensorFlow."""
 
 import functools
 import itertools
@@ -45,12 +47,13 @@ Splits = Mapping[str, Callable[[], Records]]
 class SequentialRecords:
     """The records of consecutive files: see Records. A file can only be read from its front.
 
-    kind: TFRecord files, plain, GZIP or ZLIB, or text files, plain or GZIP, split like TextLineDataset. paths: path ->
-    stat, in order. layout: None infers it from a sample. counts: records per file; None counts them. counted_by: "X
-    says", for counts. labels: the class names, if known.
-    fingerprint: of names, sizes, counts, and the checksums that a bucket stores. On a disk, files with different
-    content and the same sizes and counts therefore have the same fingerprint.
-    Raises ShardError naming a damaged file, EmptySplitError, SchemaError, StorageError."""
+    kind: TFRecord files, plain, GZIP or ZLIB, or text files, plain or GZIP, split like
+    TextLineDataset. paths: path -> stat, in order. layout: None infers it from a sample. counts:
+    records per file; None counts them. counted_by: "X says", for counts. labels: the class names,
+    if known. fingerprint: of names, sizes, counts, and the checksums that a bucket stores. On a
+    disk, files with different content and the same sizes and counts therefore have the same
+    fingerprint. Raises ShardError naming a damaged file, EmptySplitError, SchemaError,
+    StorageError."""
 
     def __init__(
         self,
@@ -67,30 +70,42 @@ class SequentialRecords:
         if counts is None:
             contents = _counted(name, files, storage)
         else:
-            contents = [Content(count, file.stat.bytes) for count, file in zip(counts, files, strict=True)]
+            contents = [
+                Content(count, file.stat.bytes) for count, file in zip(counts, files, strict=True)
+            ]
         firsts = np.cumsum([0, *(content.records for content in contents)]).tolist()
         if not firsts[-1]:
-            raise EmptySplitError(f"{name}: {len(files)} files without a record, so there is nothing to read.")
+            raise EmptySplitError(
+                f"{name}: {len(files)} files without a record, so there is nothing to read."
+            )
         self._files = [
             CountedFile(file, content, first, counted_by)
             for file, content, first in zip(files, contents, firsts, strict=False)
             if content.records
         ]
         self._firsts = np.array([file.first for file in self._files])
-        self._mean_bytes = np.array([RECORD_OBJECT_BYTES + f.content.bytes / f.content.records for f in self._files])
+        self._mean_bytes = np.array(
+            [RECORD_OBJECT_BYTES + f.content.bytes / f.content.records for f in self._files]
+        )
         lines = [
             f"{file.kind} {file.path.rpartition('/')[2]} {file.stat} {content.records}\n"
             for file, content in zip(files, contents, strict=True)
         ]
-        self.info = RecordsInfo(  # a TFRecord's checksum is checked as it is read; it is not known before
-            name=name,
-            fingerprint=blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest(),
-            num_records=firsts[-1],
-            num_bytes=sum(f.content.bytes + RECORD_OBJECT_BYTES * f.content.records for f in self._files),
-            layout=layout or _guessed(name, self._files, storage),
-            labels=labels,
-            remote=storage.remote,
-            whole_files=len(self._files),
+        self.info = (
+            RecordsInfo(  # a TFRecord's checksum is checked as it is read; it is not known before
+                name=name,
+                fingerprint=blake2b(
+                    "".join(lines).encode("utf-8", "surrogateescape"), digest_size=16
+                ).hexdigest(),
+                num_records=firsts[-1],
+                num_bytes=sum(
+                    f.content.bytes + RECORD_OBJECT_BYTES * f.content.records for f in self._files
+                ),
+                layout=layout or _guessed(name, self._files, storage),
+                labels=labels,
+                remote=storage.remote,
+                whole_files=len(self._files),
+            )
         )
 
     def block_starts(self, block_records: int) -> np.ndarray:
@@ -102,13 +117,17 @@ class SequentialRecords:
         return int(self._mean_bytes[self._owners(record_ids)].sum())
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> SequentialReading:
-        """See Records. Iterating raises ShardError, naming file and record, if the rest of a file cannot be read."""
+        """See Records. Iterating raises ShardError, naming file and record, if the rest of a file
+        cannot be read."""
         return SequentialReading(self._storage, self._files, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
         """The location of a record, for messages: file, and record within it."""
         counted = self._files[int(self._owners(np.array([record_id]))[0])]
-        return f"{counted.file.path}, record {record_id - counted.first} (record {record_id} of {self.info.name})"
+        return (
+            f"{counted.file.path}, record {record_id - counted.first} (record {record_id} of "
+            f"{self.info.name})"
+        )
 
     def _owners(self, record_ids: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._firsts, record_ids, side="right") - 1
@@ -126,42 +145,55 @@ def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> li
     size, began = format_bytes(sum(file.stat.bytes for file in files)), time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
     with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
-        contents = list(pool.map(lambda file: content_of(storage, file), files))  # cancels the others after an error
+        contents = list(
+            pool.map(lambda file: content_of(storage, file), files)
+        )  # cancels the others after an error
     seconds, records = time.monotonic() - began, sum(content.records for content in contents)
     log.info("%s: %d records, counted in %.1f s", name, records, seconds)
     return contents
 
 
 def _guessed(name: str, files: Sequence[CountedFile], storage: Storage) -> Layout:
-    """The schema that a sample of the records has in common; Opaque if one of them is not an Example."""
+    """The schema that a sample of the records has in common; Opaque if one of them is not an
+    Example."""
     count = min(SAMPLED_FILES, len(files))
     sampled = [files[i * len(files) // count] for i in range(count)]
     guess = SchemaGuess()
     try:
-        for payload in itertools.chain(*in_parallel(lambda counted: _first_payloads(storage, counted), sampled)):
+        for payload in itertools.chain(
+            *in_parallel(lambda counted: _first_payloads(storage, counted), sampled)
+        ):
             guess.add(payload)
     except SchemaError as e:
         raise SchemaError(f"{name}: {e} Here: format=TFRecords(schema=...).") from e
     if guess.schema is None or guess.schema.opaque:
-        log.info("%s: the records are not tf.train.Examples; each is one bytes value, 'record'", name)
+        log.info(
+            "%s: the records are not tf.train.Examples; each is one bytes value, 'record'", name
+        )
         return Opaque()
-    features = ", ".join(f"{key} {f.dtype}{list(f.shape)}" for key, f in sorted(guess.schema.features.items()))
+    features = ", ".join(
+        f"{key} {f.dtype}{list(f.shape)}" for key, f in sorted(guess.schema.features.items())
+    )
     log.info("%s: according to the first records of %d files, each has %s", name, count, features)
     return guess.schema
 
 
 def _first_payloads(storage: Storage, counted: CountedFile) -> list[bytes]:
     frames = frames_of(storage, counted.file, lambda: SAMPLE_READ_BYTES, counted.content.bytes)
-    return [frame.payload for frame in itertools.islice(frames, SAMPLED_RECORDS) if not frame.problem]
+    return [
+        frame.payload for frame in itertools.islice(frames, SAMPLED_RECORDS) if not frame.problem
+    ]
 
 
 def foreign_splits(
     directory: str, storage: Storage, format: TFRecords | None, trust_features: Sequence[str] = ()
 ) -> Splits:
-    """A function per split that opens it; empty if there are none, or if a conversion has not finished.
+    """A function per split that opens it; empty if there are none, or if a conversion has not
+    finished.
 
-    format: use only the files; None also uses TFDS's description of them. trust_features: see open_dataset. Raises
-    OptionError, and RawDataError for files whose split is unknown or incomplete."""
+    format: use only the files; None also uses TFDS's description of them. trust_features: see
+    open_dataset. Raises OptionError, and RawDataError for files whose split is unknown or
+    incomplete."""
     if format is None:
         if storage.list(join(directory, "_shards")):
             return {}
@@ -169,8 +201,8 @@ def foreign_splits(
     splits = _by_name(directory, storage, format.schema)
     if not splits:
         raise OptionError(
-            f"{directory}: no file is named like a TFRecord file of a split (train-00000-of-00010, train.tfrecord, "
-            f"...). Select files with a pattern: {directory}/PATTERN."
+            f"{directory}: no file is named like a TFRecord file of a split (train-00000-of-00010, "
+            f"train.tfrecord, ...). Select files with a pattern: {directory}/PATTERN."
         )
     return splits
 
@@ -188,13 +220,15 @@ def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) ->
         missing = [name for name in counts if name not in listed]
         if missing:
             raise ShardError(
-                f"{directory}: {len(missing)} of {len(counts)} files of {split!r} are missing, such as {missing[0]}. "
-                "Copy the dataset again, or prepare it again."
+                f"{directory}: {len(missing)} of {len(counts)} files of {split!r} are missing, "
+                f"such as {missing[0]}. Copy the dataset again, or prepare it again."
             )
         files = {join(directory, name): listed[name] for name in counts}
         counted_by = f"{join(directory, 'dataset_info.json')} says"
         name = f"{directory}, split {split!r}"
-        return SequentialRecords("tfrecord", name, files, storage, schema, [*counts.values()], counted_by, labels)
+        return SequentialRecords(
+            "tfrecord", name, files, storage, schema, [*counts.values()], counted_by, labels
+        )
 
     return {split: functools.partial(opened, split, counts) for split, counts in splits.items()}
 
@@ -203,12 +237,16 @@ def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
     try:
         files = files_by_name(directory, storage.list(directory))
     except RawDataError as e:
-        raise RawDataError(f"{e} For open_dataset: a pattern for the files of one split, {directory}/PATTERN.") from e
+        raise RawDataError(
+            f"{e} For open_dataset: a pattern for the files of one split, {directory}/PATTERN."
+        ) from e
     splits = {}
     for split, named in files.items():
         paths = {join(directory, name): stat for name, stat in named.items()}
         name = f"{directory}, split {split!r}"
-        splits[split] = functools.partial(SequentialRecords, "tfrecord", name, paths, storage, schema)
+        splits[split] = functools.partial(
+            SequentialRecords, "tfrecord", name, paths, storage, schema
+        )
     return splits
 
 

@@ -1,9 +1,11 @@
-"""TFDS's description of a dataset that it prepared: the features of its records, and the record count of each file.
+"""TFDS's description of a dataset that it prepared: the features of its records, and the record
+count of each file.
 
-For the tfds converter and open_dataset. How TFDS encodes its usual features is known here. Only TFDS knows others, such
-as sequences of sequences: for these it is imported, and TensorFlow with it. Wherever the dataset is, TFDS reads copies
-of features.json and the few small files next to it in a temporary directory. It imports the modules of the classes that
-these files name, so the names are checked first."""
+For the tfds converter and open_dataset. How TFDS encodes its usual features is known here. Only
+TFDS knows others, such as sequences of sequences: for these it is imported, and TensorFlow with it.
+Wherever the dataset is, TFDS reads copies of features.json and the few small files next to it in a
+temporary directory. It imports the modules of the classes that these files name, so the names are
+checked first."""
 
 import json
 import tempfile
@@ -23,8 +25,22 @@ _FEATURES = "tensorflow_datasets.core.features"  # has all features of TFDS
 _NAMING = ("pythonClassName", "python_class_name")  # protobuf reads both
 _DTYPES = {"string": "bytes", "int64": "int64", "float32": "float32"}
 _CONTENTS: Mapping[str, Content] = {"image": "image", "text": "text"}
-_USUAL = ("FeaturesDict", "Sequence", "Tensor", "Scalar", "Image", "Text", "ClassLabel", "BBoxFeature")
-_KINDS: Mapping[str, Dtype] = {"b": "int64", "i": "int64", "u": "int64", "f": "float32"}  # by NumPy's kind
+_USUAL = (
+    "FeaturesDict",
+    "Sequence",
+    "Tensor",
+    "Scalar",
+    "Image",
+    "Text",
+    "ClassLabel",
+    "BBoxFeature",
+)
+_KINDS: Mapping[str, Dtype] = {
+    "b": "int64",
+    "i": "int64",
+    "u": "int64",
+    "f": "float32",
+}  # by NumPy's kind
 _STORED: Mapping[str, tuple[Dtype, tuple[int, ...]]] = {
     "image": ("bytes", ()),
     "text": ("bytes", ()),
@@ -41,14 +57,16 @@ class Described(NamedTuple):
     splits: Mapping[str, Mapping[str, int]]  # split -> file -> record count, in order
 
 
-def described_by_tfds(directory: str, tfds: Mapping[str, str], trust_features: Sequence[str] = ()) -> Described:
-    """Reads the description in the files that tfds_files returns. trust_features: modules with features of the user's
-    own, which TFDS may import. Raises RawDataError, InfeedError."""
+def described_by_tfds(
+    directory: str, tfds: Mapping[str, str], trust_features: Sequence[str] = ()
+) -> Described:
+    """Reads the description in the files that tfds_files returns. trust_features: modules with
+    features of the user's own, which TFDS may import. Raises RawDataError, InfeedError."""
     form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
     if form != "tfrecord":
         raise RawDataError(
-            f"{directory} has TFDS's file format {form!r}; only tfrecord can be read. Prepare the dataset with "
-            "download_and_prepare(file_format='tfrecord'), in another directory."
+            f"{directory} has TFDS's file format {form!r}; only tfrecord can be read. Prepare the "
+            "dataset with download_and_prepare(file_format='tfrecord'), in another directory."
         )
     _check_code(directory, tfds, trust_features)
     if described := _described_here(tfds):
@@ -59,14 +77,21 @@ def described_by_tfds(directory: str, tfds: Mapping[str, str], trust_features: S
             (Path(copies) / name).write_text(text, "utf-8")
         try:
             info = module.builder_from_directory(copies).info
-            specs = module.core.example_parser.ExampleParser(info.features.get_serialized_info()).flat_feature_specs
+            specs = module.core.example_parser.ExampleParser(
+                info.features.get_serialized_info()
+            ).flat_feature_specs
             splits = {
                 split: dict(zip(sorted(found.filenames), found.shard_lengths, strict=True))
                 for split, found in info.splits.items()
             }
         except Exception as e:  # any class: features run code of their own
-            raise RawDataError(f"TFDS cannot read {directory}: {type(e).__name__}: {str(e)[:1000]}") from e
-    features = {key: _feature(spec, _CONTENTS.get(contents.get(key, ""), "raw")) for key, spec in specs.items()}
+            raise RawDataError(
+                f"TFDS cannot read {directory}: {type(e).__name__}: {str(e)[:1000]}"
+            ) from e
+    features = {
+        key: _feature(spec, _CONTENTS.get(contents.get(key, ""), "raw"))
+        for key, spec in specs.items()
+    }
     schema = Schema(PASSED_ON, features, version=str(info.version), tfds=kept_of_tfds(tfds))
     return Described(schema, splits)
 
@@ -80,15 +105,20 @@ def _described_here(tfds: Mapping[str, str]) -> Described | None:
     try:
         info = json.loads(tfds["dataset_info.json"])
         features = _usual("", json.loads(tfds["features.json"]), ())
-        splits = {_text(split["name"]): _shards(_text(info["name"]), split) for split in info["splits"]}
+        splits = {
+            _text(split["name"]): _shards(_text(info["name"]), split) for split in info["splits"]
+        }
         version = _text(info["version"])
     except (_UnusualError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return Described(Schema(PASSED_ON, features, version=version, tfds=kept_of_tfds(tfds)), splits)
 
 
-def _usual(key: str, feature: Mapping[str, Any], around: tuple[int | None, ...]) -> dict[str, Feature]:
-    """The features of a record that encode this one. around: the dimensions of the sequences that it is in."""
+def _usual(
+    key: str, feature: Mapping[str, Any], around: tuple[int | None, ...]
+) -> dict[str, Feature]:
+    """The features of a record that encode this one. around: the dimensions of the sequences that
+    it is in."""
     name = feature.get("pythonClassName", "")
     if name.startswith(f"{_FEATURES}.") and name.rpartition(".")[2] in _USUAL:
         if "featuresDict" in feature:
@@ -101,7 +131,9 @@ def _usual(key: str, feature: Mapping[str, Any], around: tuple[int | None, ...])
             return _usual(key, feature["sequence"]["feature"], (None if length < 0 else length,))
         if "tensor" in feature and feature["tensor"]["encoding"] == "none":
             dims = [int(dim) for dim in feature["tensor"]["shape"].get("dimensions", ())]
-            return {key: _stored(_KINDS[np.dtype(feature["tensor"]["dtype"]).kind], (*around, *dims))}
+            return {
+                key: _stored(_KINDS[np.dtype(feature["tensor"]["dtype"]).kind], (*around, *dims))
+            }
         for kind, (dtype, shape) in _STORED.items():
             if kind in feature:
                 return {key: _stored(dtype, (*around, *shape), _CONTENTS.get(kind, "raw"))}
@@ -121,7 +153,10 @@ def _shards(dataset: str, split: Mapping[str, Any]) -> dict[str, int]:
     if split.get("filepathTemplate", _TEMPLATE) != _TEMPLATE or min(counts, default=-1) < 0:
         raise _UnusualError
     files = f"{dataset}-{SHARD_FILES.replace('-', '.tfrecord-', 1)}"
-    return {shard_file(split["name"], shard, len(counts), files): count for shard, count in enumerate(counts)}
+    return {
+        shard_file(split["name"], shard, len(counts), files): count
+        for shard, count in enumerate(counts)
+    }
 
 
 def _text(value: Any) -> str:
@@ -131,20 +166,24 @@ def _text(value: Any) -> str:
 
 
 def _check_code(directory: str, tfds: Mapping[str, str], trusted: Sequence[str]) -> None:
-    """Raises RawDataError if TFDS would import anything but its own features and modules of `trusted`."""
+    """Raises RawDataError if TFDS would import anything but its own features and modules of
+    `trusted`."""
     for file in ("features.json", "dataset_info.json"):  # both may describe features
         try:
             names = list(_classes(json.loads(tfds[file])))
         except (ValueError, RecursionError) as e:
-            raise RawDataError(f"{join(directory, file)} is not as TFDS writes it: {e}. Copy it again.") from e
+            raise RawDataError(
+                f"{join(directory, file)} is not as TFDS writes it: {e}. Copy it again."
+            ) from e
         for name in map(str, names):
             if not name.startswith((f"{_FEATURES}.", *(f"{module}." for module in trusted))):
                 module = name.rpartition(".")[0] or name
                 raise RawDataError(
-                    f"{join(directory, file)} names the class {name!r}. TFDS would import {module} and run its code; "
-                    f"only {_FEATURES} is allowed. If you trust that module, name it: python -m converters.tfds_to_gcs "
-                    f"--trust-features={module}, python -m trainer RECIPE --trust-features {module}, or "
-                    f"open_dataset(..., trust_features=[{module!r}])."
+                    f"{join(directory, file)} names the class {name!r}. TFDS would import {module} "
+                    f"and run its code; only {_FEATURES} is allowed. If you trust that module, "
+                    f"name it: python -m converters.tfds_to_gcs --trust-features={module}, python "
+                    f"-m trainer RECIPE --trust-features {module}, or open_dataset(..., "
+                    f"trust_features=[{module!r}])."
                 )
 
 
@@ -152,8 +191,8 @@ def _classes(page: Any) -> Iterator[Any]:
     """All that TFDS would look up as a class, at any depth and however it is written."""
     if isinstance(page, Mapping):
         for key, value in page.items():
-            # "type" is from the first versions of TFDS; other things have a type without a dot. A feature may have any
-            # name, and a dict as value.
+            # "type" is from the first versions of TFDS; other things have a type without a dot. A
+            # feature may have any name, and a dict as value.
             named = key in _NAMING or (key == "type" and "." in str(value))
             if named and not isinstance(value, Mapping):
                 yield value
@@ -168,7 +207,8 @@ def _classes(page: Any) -> Iterator[Any]:
 
 
 def _feature(spec: Any, content: Content) -> Feature:
-    """spec: a tf.io feature. If its length is unknown, it is optional and loses its known dimensions, but no values."""
+    """spec: a tf.io feature. If its length is unknown, it is optional and loses its known
+    dimensions, but no values."""
     dtype: Any = _DTYPES[spec.dtype.name]
     if type(spec).__name__ == "FixedLenFeature":
         shape = tuple(spec.shape)
@@ -186,8 +226,8 @@ def load_tfds() -> Any:
         import tensorflow_datasets
     except ImportError as e:
         raise InfeedError(
-            f"TFDS datasets need tensorflow-datasets and TensorFlow, but there is no {e.name}. Install them: "
-            f"{how_to_install('tfds')}. Without them, a pattern can select the files themselves, and "
-            "python -m converters.tfrecord_to_gcs can convert them."
+            f"TFDS datasets need tensorflow-datasets and TensorFlow, but there is no {e.name}. "
+            f"Install them: {how_to_install('tfds')}. Without them, a pattern can select the files "
+            "themselves, and python -m converters.tfrecord_to_gcs can convert them."
         ) from e
     return tensorflow_datasets

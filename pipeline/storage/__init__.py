@@ -1,1 +1,2 @@
-"""Where bytes are stored: one interface, and its implementations for local disks and Google Cloud Storage."""
+"""Where bytes are stored: one interface, and its implementations for local disks and Google Cloud
+Storage."""

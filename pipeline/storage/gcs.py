@@ -1,6 +1,8 @@
-"""Storage in Google Cloud Storage. Objects appear completely or not at all, so shards get their final names directly.
+"""Storage in Google Cloud Storage. Objects appear completely or not at all, so shards get their
+final names directly.
 
-Reads are ranged and run ahead of the reader, with bounds on requests and bytes. Any thread may use it."""
+Reads are ranged and run ahead of the reader, with bounds on requests and bytes. Any thread may use
+it."""
 
 import base64
 import contextlib
@@ -11,7 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 from pipeline.errors import StorageError
-from pipeline.storage.gcs_calls import TIMEOUT_SECONDS, MissingError, PreconditionFailed, call, client
+from pipeline.storage.gcs_calls import (
+    TIMEOUT_SECONDS,
+    MissingError,
+    PreconditionFailed,
+    call,
+    client,
+)
 from pipeline.storage.gcs_ranges import blob_at, download, find_blob, read_range, read_ranges
 from pipeline.storage.gcs_upload import Upload
 from pipeline.storage.storage import Sink, Stat
@@ -22,7 +30,8 @@ FIRST_READ_BYTES, MAX_READ_BYTES = 64 * 1024, 4 * 1024**2
 
 
 class GcsStorage:
-    """Objects in any bucket, with paths such as gs://bucket/dir/name. A directory is a common prefix."""
+    """Objects in any bucket, with paths such as gs://bucket/dir/name. A directory is a common
+    prefix."""
 
     remote = True
 
@@ -47,12 +56,17 @@ class GcsStorage:
         return read_ranges(ranges)
 
     def open(self, path: str) -> BinaryIO:
-        """See Storage. Reads small ranges first, and larger ones the longer reading is sequential."""
-        return cast(BinaryIO, io.BufferedReader(_RangeFile(path, self.stat(path).bytes), FIRST_READ_BYTES // 8))
+        """See Storage. Reads small ranges first, and larger ones the longer reading is
+        sequential."""
+        return cast(
+            BinaryIO,
+            io.BufferedReader(_RangeFile(path, self.stat(path).bytes), FIRST_READ_BYTES // 8),
+        )
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
-        """See Storage. Small files take one request, large ones a resumable upload in pieces of 8 MiB."""
+        """See Storage. Small files take one request, large ones a resumable upload in pieces of 8
+        MiB."""
         upload = Upload(blob_at(path), path)
         try:
             yield upload
@@ -66,7 +80,8 @@ class GcsStorage:
         return _replaced(path, 0, data)
 
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
-        """See Storage. Replaces only the generation that was read. Losing that race 50 times is an error."""
+        """See Storage. Replaces only the generation that was read. Losing that race 50 times is an
+        error."""
         for attempt in range(_UPDATES):
             with contextlib.suppress(MissingError):  # deleted between the two requests
                 blob = find_blob(path)
@@ -77,7 +92,8 @@ class GcsStorage:
                     return
             time.sleep(random.SystemRandom().uniform(0, 0.1 * attempt))
         raise StorageError(
-            f"cannot update {path}: others changed it first, {_UPDATES} times. Run the same command again."
+            f"cannot update {path}: others changed it first, {_UPDATES} times. Run the same "
+            "command again."
         )
 
     def list(self, directory: str) -> dict[str, Stat]:
@@ -88,7 +104,9 @@ class GcsStorage:
         prefix = blob_at(f"{directory.rstrip('/')}/").name
 
         def listed() -> tuple[list[Any], set[str]]:
-            listing = _listed(blob_at(directory).bucket, prefix=prefix, delimiter="/", fields=_LISTED_FIELDS)
+            listing = _listed(
+                blob_at(directory).bucket, prefix=prefix, delimiter="/", fields=_LISTED_FIELDS
+            )
             return list(listing), set(listing.prefixes)  # complete only at the end of the listing
 
         blobs, prefixes = call(directory, "list", listed)
@@ -100,7 +118,8 @@ class GcsStorage:
             call(path, "delete", lambda: blob_at(path).delete(timeout=TIMEOUT_SECONDS, retry=None))
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
-        """See Storage. Does nothing: a killed upload is never visible, and the bucket drops it after a week."""
+        """See Storage. Does nothing: a killed upload is never visible, and the bucket drops it
+        after a week."""
 
 
 def _replaced(path: str, generation: int, data: bytes) -> bool:
@@ -109,7 +128,9 @@ def _replaced(path: str, generation: int, data: bytes) -> bool:
 
     def put() -> None:
         tried.append(path)
-        blob.upload_from_string(data, if_generation_match=generation, timeout=TIMEOUT_SECONDS, retry=None)
+        blob.upload_from_string(
+            data, if_generation_match=generation, timeout=TIMEOUT_SECONDS, retry=None
+        )
 
     try:
         call(path, "write" if generation else "create", put)
@@ -129,7 +150,8 @@ def _listed(bucket: Any, **options: Any) -> Any:
 
 
 class _RangeFile(io.RawIOBase):
-    """A seekable object. The ranges it reads double during sequential reading and restart small after a far seek."""
+    """A seekable object. The ranges it reads double during sequential reading and restart small
+    after a far seek."""
 
     def __init__(self, path: str, size: int) -> None:
         self._path, self._size = path, size
@@ -143,7 +165,9 @@ class _RangeFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset)
+        self._at = max(
+            0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
+        )
         return self._at
 
     def readinto(self, buffer: Any, /) -> int:
@@ -162,5 +186,8 @@ class _RangeFile(io.RawIOBase):
         near = 0 <= gap < self._next_bytes
         self._next_bytes = min(2 * self._next_bytes, MAX_READ_BYTES) if near else FIRST_READ_BYTES
         size = min(self._next_bytes, self._size - self._at)
-        self._from, self._ahead = self._at, b""  # frees the old piece first: a scan has 16 files open
+        self._from, self._ahead = (
+            self._at,
+            b"",
+        )  # frees the old piece first: a scan has 16 files open
         self._ahead = read_range(self._path, self._at, size)

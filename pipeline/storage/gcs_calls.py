@@ -1,7 +1,9 @@
-"""Calls to gs://: one client per process, retries with jitter and a time budget, and errors that name the object. One
-that takes long is a log line: a network that is not there is otherwise minutes of silence.
+"""Calls to gs://: one client per process, retries with jitter and a time budget, and errors that
+name the object. One that takes long is a log line: a network that is not there is otherwise minutes
+of silence.
 
-Credentials are google-auth's defaults. Without any, the client is anonymous, which public buckets allow."""
+Credentials are google-auth's defaults. Without any, the client is anonymous, which public buckets
+allow."""
 
 import contextlib
 import functools
@@ -28,7 +30,10 @@ from pipeline.logs import logger
 
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response
 RETRY_SECONDS = 120.0  # per call, with all its attempts
-WAIT_SECONDS = (0.5, 16.0)  # before the second attempt, and at most; doubles each time, times a random factor
+WAIT_SECONDS = (
+    0.5,
+    16.0,
+)  # before the second attempt, and at most; doubles each time, times a random factor
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 SILENT_SECONDS = (3.0, 15.0)  # until the first log line of a call, and between two of a process
 CONNECTIONS = 64  # size of the pool; more threads would wait for each other
@@ -55,7 +60,8 @@ def credentials() -> Any:
 
 
 def client() -> Any:
-    """This process's client. STORAGE_EMULATOR_HOST selects another server, as in Google's own tools."""
+    """This process's client. STORAGE_EMULATOR_HOST selects another server, as in Google's own
+    tools."""
     return _client(_emulator())
 
 
@@ -63,11 +69,17 @@ def _emulator() -> str | None:
     return os.environ.get("STORAGE_EMULATOR_HOST")
 
 
-# By server: a thread that still looks for the credentials of one must not make them those of another.
+# By server: a thread that still looks for the credentials of one must not make them those of
+# another.
 @functools.cache
 def _credentials(emulator: str | None) -> Any:
-    if not emulator:  # which needs none; looking for them may wait for a metadata server that does not exist
-        with contextlib.suppress(auth.DefaultCredentialsError), waiting("find Google's default credentials"):
+    if (
+        not emulator
+    ):  # which needs none; looking for them may wait for a metadata server that does not exist
+        with (
+            contextlib.suppress(auth.DefaultCredentialsError),
+            waiting("find Google's default credentials"),
+        ):
             return google.auth.default()[0]
     return AnonymousCredentials()
 
@@ -77,29 +89,35 @@ def _client(emulator: str | None) -> Any:
     # Objects belong to buckets, not to a project.
     made = storage.Client(project="none", credentials=_credentials(emulator))
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS)
-    made._http.mount("https://", adapter)  # the default pool has 10 connections, and warns about each one above
+    made._http.mount(
+        "https://", adapter
+    )  # the default pool has 10 connections, and warns about each one above
     made._http.mount("http://", adapter)
     return made
 
 
-# A forked process must not share connections with its parent: each would read the other's responses.
+# A forked process must not share connections with its parent: each would read the other's
+# responses.
 os.register_at_fork(after_in_child=_client.cache_clear)
 
 
 def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = None) -> Retry:
-    """The policy of one call. tried: called with every transient failure. left: set once no caller waits for the
-    result; failures are then final."""
+    """The policy of one call. tried: called with every transient failure. left: set once no caller
+    waits for the result; failures are then final."""
 
     def again(error: Exception) -> bool:
         return _is_transient(error) and not (left and left.is_set())
 
     first, most = WAIT_SECONDS
-    return Retry(again, initial=first, maximum=most, multiplier=2.0, timeout=RETRY_SECONDS, on_error=tried)
+    return Retry(
+        again, initial=first, maximum=most, multiplier=2.0, timeout=RETRY_SECONDS, on_error=tried
+    )
 
 
 @contextlib.contextmanager
 def waiting(what: str, failures: Sequence[Exception] = ()) -> Iterator[None]:
-    """Logs a warning if the block takes long. what: the words after "trying to". failures: so far; may grow."""
+    """Logs a warning if the block takes long. what: the words after "trying to". failures: so far;
+    may grow."""
     waits, wait = _waits(), (time.monotonic(), what, failures)
     waits[id(wait)] = wait
     try:
@@ -129,10 +147,13 @@ def _waits() -> dict[int, tuple[float, str, Sequence[Exception]]]:
 os.register_at_fork(after_in_child=_waits.cache_clear)
 
 
-def call(path: str, action: str, function: Callable[[], T], left: threading.Event | None = None) -> T:
+def call(
+    path: str, action: str, function: Callable[[], T], left: threading.Event | None = None
+) -> T:
     """The result of `function`, with retries of transient failures.
 
-    Raises MissingError, a StorageError naming path, status and attempts, or the client's PreconditionFailed."""
+    Raises MissingError, a StorageError naming path, status and attempts, or the client's
+    PreconditionFailed."""
     failures: list[Exception] = []
     try:
         with waiting(f"{action} {path}", failures):
@@ -142,7 +163,9 @@ def call(path: str, action: str, function: Callable[[], T], left: threading.Even
     except (api.GoogleAPIError, auth.GoogleAuthError, InvalidResponse, *LOST) as error:
         raise named(path, action, error, max(1, len(failures))) from error
     except DataCorruption as error:
-        raise StorageError(f"cannot {action} {path}: its checksum differs from the bucket's.") from error
+        raise StorageError(
+            f"cannot {action} {path}: its checksum differs from the bucket's."
+        ) from error
 
 
 def named(path: str, action: str, error: Exception, attempts: int) -> StorageError:
@@ -153,25 +176,38 @@ def named(path: str, action: str, error: Exception, attempts: int) -> StorageErr
     what = f"cannot {action} {path}: "
     if status == 404:
         bucket = path.split("/")[2]
-        problem = "there is no such object" if _bucket_exists(bucket) else f"bucket {bucket!r} does not exist"
+        problem = (
+            "there is no such object"
+            if _bucket_exists(bucket)
+            else f"bucket {bucket!r} does not exist"
+        )
         return MissingError(f"{what}{problem} (404).")
     if status == 401 or isinstance(cause, auth.GoogleAuthError):
         return StorageError(
-            f"{what}no valid credentials ({status or type(cause).__name__}). Run `gcloud auth application-default "
-            "login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+            f"{what}no valid credentials ({status or type(cause).__name__}). Run `gcloud auth "
+            "application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
         )
     if status == 403:
         return StorageError(
-            f"{what}permission denied, or a quota is used up (403). The account needs the role Storage Object User "
-            f"on the bucket. Response: {_first_line(cause)}"
+            f"{what}permission denied, or a quota is used up (403). The account needs the role "
+            f"Storage Object User on the bucket. Response: {_first_line(cause)}"
         )
-    return StorageError(f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: {_first_line(cause)}")
+    return StorageError(
+        f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: "
+        f"{_first_line(cause)}"
+    )
 
 
 def _bucket_exists(bucket: str) -> bool:
-    """Called when an object is missing. Lists the bucket, because readers may lack the right to get its metadata."""
+    """Called when an object is missing. Lists the bucket, because readers may lack the right to get
+    its metadata."""
     try:
-        next(iter(client().list_blobs(bucket, max_results=1, timeout=TIMEOUT_SECONDS[1], retry=None)), None)
+        next(
+            iter(
+                client().list_blobs(bucket, max_results=1, timeout=TIMEOUT_SECONDS[1], retry=None)
+            ),
+            None,
+        )
     except NotFound:
         return False
     except (api.GoogleAPIError, requests.RequestException):
@@ -181,7 +217,11 @@ def _bucket_exists(bucket: str) -> bool:
 
 def _is_transient(error: Exception) -> bool:
     if isinstance(error, auth.TransportError):
-        return not error.args or not isinstance(error.args[0], Exception) or _is_transient(error.args[0])
+        return (
+            not error.args
+            or not isinstance(error.args[0], Exception)
+            or _is_transient(error.args[0])
+        )
     return isinstance(error, LOST) or status_of(error) in RETRIED
 
 
@@ -193,7 +233,8 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """The start of an error's text. Libraries wrap errors of connections, often twice, behind a long URL."""
+    """The start of an error's text. Libraries wrap errors of connections, often twice, behind a
+    long URL."""
     while error.args and isinstance(error.args[0], BaseException):
         error = error.args[0]
     text = str(getattr(error, "reason", "") or error).strip()

@@ -1,9 +1,11 @@
-"""Ranged reads of objects for GcsStorage: concurrent, in order, each with exactly the requested length.
+"""Ranged reads of objects for GcsStorage: concurrent, in order, each with exactly the requested
+length.
 
-Requests run ahead of the reader, with bounds on their number and bytes. Each is one GET, directly from a connection
-pool. A shard is read with thousands of them: through the client library and requests, each takes 0.7 ms more of CPU,
-twice the cost of the GET itself: 7.3 s instead of 4.8 s for 1.6 GB in ranges of 0.7 MB. Credentials are the client's;
-proxies and certificates are those that requests finds in the environment."""
+Requests run ahead of the reader, with bounds on their number and bytes. Each is one GET, directly
+from a connection pool. A shard is read with thousands of them: through the client library and
+requests, each takes 0.7 ms more of CPU, twice the cost of the GET itself: 7.3 s instead of 4.8 s
+for 1.6 GB in ranges of 0.7 MB. Credentials are the client's; proxies and certificates are those
+that requests finds in the environment."""
 
 import functools
 import queue
@@ -21,7 +23,15 @@ from google.auth.transport.requests import Request as Signer
 from requests.adapters import HTTPAdapter
 
 from pipeline.errors import StorageError
-from pipeline.storage.gcs_calls import CONNECTIONS, TIMEOUT_SECONDS, NotFound, ShortBody, call, client, credentials
+from pipeline.storage.gcs_calls import (
+    CONNECTIONS,
+    TIMEOUT_SECONDS,
+    NotFound,
+    ShortBody,
+    call,
+    client,
+    credentials,
+)
 from pipeline.storage.storage import past_end
 
 REQUESTS_AHEAD = 64
@@ -43,8 +53,11 @@ def read_ranges(ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
                 yield future.result()
                 held -= done
             if threads == len(ahead):
-                # Not an executor: the process would wait for its threads at exit, and one may hang in a request.
-                threading.Thread(target=_work, args=(tasks, left), name="infeed-gcs", daemon=True).start()
+                # Not an executor: the process would wait for its threads at exit, and one may hang
+                # in a request.
+                threading.Thread(
+                    target=_work, args=(tasks, left), name="infeed-gcs", daemon=True
+                ).start()
                 threads += 1
             ahead.append((future := Future(), size))
             tasks.put((future, path, offset, size))
@@ -69,7 +82,8 @@ def _work(tasks: "queue.SimpleQueue[_Task | None]", left: threading.Event) -> No
 
 
 def read_range(path: str, offset: int, size: int, left: threading.Event | None = None) -> bytes:
-    """Exactly `size` bytes of an object. A range past its end is a StorageError. left: see gcs_calls.retrying."""
+    """Exactly `size` bytes of an object. A range past its end is a StorageError. left: see
+    gcs_calls.retrying."""
     if size == 0:
         return b""
 
@@ -98,12 +112,15 @@ def blob_at(path: str) -> Any:
     """The client's handle for a gs:// path. Makes no request."""
     bucket, _, name = path.removeprefix("gs://").partition("/")
     if not path.startswith("gs://") or not bucket:
-        raise StorageError(f"{path!r} is not a path in a bucket. It must be like gs://bucket/dir/name.")
+        raise StorageError(
+            f"{path!r} is not a path in a bucket. It must be like gs://bucket/dir/name."
+        )
     return client().bucket(bucket).blob(name)
 
 
 def find_blob(path: str) -> Any | None:
-    """The object as a blob with size, checksum and generation, to which later calls refer; None if there is none."""
+    """The object as a blob with size, checksum and generation, to which later calls refer; None if
+    there is none."""
     blob = blob_at(path)
 
     def find() -> Any | None:
@@ -126,7 +143,9 @@ class _Door(HTTPAdapter):
         settings = session.merge_environment_settings(endpoint, {}, False, None, None)
         proxies, verify, cert = settings["proxies"], settings["verify"], settings["cert"]
         self.endpoint, self.signer = endpoint, Signer(session)
-        self.pool: Any = self.get_connection_with_tls_context(request, verify, proxies=proxies, cert=cert)
+        self.pool: Any = self.get_connection_with_tls_context(
+            request, verify, proxies=proxies, cert=cert
+        )
         # A proxy for plain http expects the complete URL.
         self.prefix = endpoint if self.request_url(request, proxies) != "/" else ""
 
@@ -137,9 +156,11 @@ _door = functools.cache(_Door)
 def download(path: str, start: int | None = None, end: int | None = None) -> bytes:
     """An object, or its bytes start..end (inclusive), as stored. Makes one attempt.
 
-    Raises the client library's exception for an error status, and urllib3's HTTPError if the connection fails."""
+    Raises the client library's exception for an error status, and urllib3's HTTPError if the
+    connection fails."""
     blob, door = blob_at(path), _door(client().api_endpoint)
-    url = f"/download/storage/v1/b/{quote(blob.bucket.name, safe='')}/o/{quote(blob.name, safe='')}?alt=media"
+    bucket, name = quote(blob.bucket.name, safe=""), quote(blob.name, safe="")
+    url = f"/download/storage/v1/b/{bucket}/o/{name}?alt=media"
     status, body = _answer(door, url, start, end)
     if status == 401:  # the token was revoked before it expired
         credentials().refresh(door.signer)
@@ -151,7 +172,8 @@ def download(path: str, start: int | None = None, end: int | None = None) -> byt
 
 
 def _answer(door: _Door, url: str, start: int | None, end: int | None) -> tuple[int, bytes]:
-    # Otherwise the server would unpack objects marked as gzip, and ranges would refer to other bytes.
+    # Otherwise the server would unpack objects marked as gzip, and ranges would refer to other
+    # bytes.
     headers = {"Accept-Encoding": "gzip", "User-Agent": "infeed"}
     if start is not None:
         headers["Range"] = f"bytes={start}-{end}"

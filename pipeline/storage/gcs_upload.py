@@ -1,6 +1,7 @@
 """Uploads one object: a small one in one request, a large one as a resumable upload.
 
-A concurrent upload of the same bytes is no error: bytes do not depend on which worker writes them."""
+A concurrent upload of the same bytes is no error: bytes do not depend on which worker writes
+them."""
 
 import base64
 import contextlib
@@ -25,7 +26,8 @@ class Upload:
         self._writer: Any = None
         self._size, self._checksum = 0, google_crc32c.Checksum()
         self._failures: list[Exception] = []
-        # The object was written by someone else, or may not be replaced. From then on, only the checksum is computed.
+        # The object was written by someone else, or may not be replaced. From then on, only the
+        # checksum is computed.
         self._refused = False
         self._replaces = False
         self._forbidden: StorageError | None = None
@@ -44,12 +46,15 @@ class Upload:
         return len(data)
 
     def finish(self) -> None:
-        """Makes the object visible. Raises StorageError unless the bucket then has exactly these bytes."""
+        """Makes the object visible. Raises StorageError unless the bucket then has exactly these
+        bytes."""
         small = self._writer is None
         taken = self._put(0) if small else not self._refused and self._sent(self._writer.close)
         if not taken:
             self.abort()
-        found = self._blob if small and taken else find_blob(self._path)  # after one request, the blob has its response
+        found = (
+            self._blob if small and taken else find_blob(self._path)
+        )  # after one request, the blob has its response
         if small and not taken and not self._is_mine(found):
             taken = self._put(found.generation if found else 0)
             found = self._blob if taken else find_blob(self._path)
@@ -62,14 +67,17 @@ class Upload:
                 f"{self._path} was written by someone else, with other bytes, during the upload. "
                 "Stop the other conversion and run the same command again."
             )
-        raise StorageError(f"{self._path} does not hold the bytes that were uploaded. Run the same command again.")
+        raise StorageError(
+            f"{self._path} does not hold the bytes that were uploaded. Run the same command again."
+        )
 
     def abort(self) -> None:
         """Cancels the upload. Never fails: the bucket drops an unfinished upload after a week."""
         if self._writer is not None:
             with contextlib.suppress(*gcs_calls.LOST):
                 self._writer.terminate()
-            self._writer._buffer.close()  # otherwise the writer sends the rest when garbage-collected
+            # otherwise the writer sends the rest when garbage-collected
+            self._writer._buffer.close()
             self._writer = None
 
     def _open(self) -> Any:
@@ -88,15 +96,22 @@ class Upload:
     def _put(self, generation: int) -> bool:
         """Sends the object in one request. False if the bucket's has another generation."""
         data = bytes(self._head)
-        options = {"if_generation_match": generation, "timeout": gcs_calls.TIMEOUT_SECONDS, "retry": None}
+        options = {
+            "if_generation_match": generation,
+            "timeout": gcs_calls.TIMEOUT_SECONDS,
+            "retry": None,
+        }
         try:
-            gcs_calls.call(self._path, "write", lambda: self._blob.upload_from_string(data, **options))
+            gcs_calls.call(
+                self._path, "write", lambda: self._blob.upload_from_string(data, **options)
+            )
         except gcs_calls.PreconditionFailed:
             return False
         return True
 
     def _sent(self, send: Callable[[], object]) -> bool:
-        """Sends a piece. False if the bucket's object has another generation or may not be replaced."""
+        """Sends a piece. False if the bucket's object has another generation or may not be
+        replaced."""
         try:
             with gcs_calls.waiting(f"write {self._path}", self._failures):
                 send()
@@ -106,7 +121,8 @@ class Upload:
             failure = gcs_calls.named(self._path, "write", error, len(self._failures) + 1)
             if gcs_calls.status_of(error) != 403 or not self._replaces:
                 raise failure from error
-            # For example a retention policy. If the object has exactly these bytes, nothing needs replacing.
+            # For example a retention policy. If the object has exactly these bytes, nothing needs
+            # replacing.
             self._forbidden = failure
             return False
         return True

@@ -72,12 +72,15 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
-        """See Storage. Hidden temporary file in the same directory, fsync, rename, fsync of the directory.
+        """See Storage. Hidden temporary file in the same directory, fsync, rename, fsync of the
+        directory.
 
         Links are not replaced: infeed makes none."""
         target = Path(path)
         if target.is_symlink():
-            raise StorageError(f"{path} is a link, which is not replaced. Remove it, or give another place.")
+            raise StorageError(
+                f"{path} is a link, which is not replaced. Remove it, or give another place."
+            )
         with _naming(path, "write"), _hidden_beside(target) as file:
             yield file
             file.flush()
@@ -99,7 +102,8 @@ class LocalStorage:
             return True
 
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
-        """See Storage. Holds a lock on the directory, which the system releases when the process ends."""
+        """See Storage. Holds a lock on the directory, which the system releases when the process
+        ends."""
         target = Path(path)
         with _naming(path, "update"):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +116,8 @@ class LocalStorage:
         return self.entries(directory)[0]
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
-        """See Storage. Anything else, such as a pipe or a dangling link, is listed as an empty file."""
+        """See Storage. Anything else, such as a pipe or a dangling link, is listed as an empty
+        file."""
         files: dict[str, Stat] = {}
         directories: list[str] = []
         with _naming(directory, "list"):
@@ -135,14 +140,19 @@ class LocalStorage:
             Path(path).unlink(missing_ok=True)
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
-        """See Storage. A writer locks its temporary file until the process ends, so an unlocked one is abandoned."""
+        """See Storage. A writer locks its temporary file until the process ends, so an unlocked one
+        is abandoned."""
         names = list(names)
         for hidden in self.list(directory):
             match = _HIDDEN.fullmatch(hidden)
             if match and any(fnmatchcase(match[1], name) for name in names):
                 path = Path(join(directory, hidden))
                 gone = contextlib.suppress(FileNotFoundError, StorageError)  # or it is no file
-                with _naming(str(path), "delete"), gone, open(path, "rb", opener=_open_regular) as file:
+                with (
+                    _naming(str(path), "delete"),
+                    gone,
+                    open(path, "rb", opener=_open_regular) as file,
+                ):
                     if _lock(file):
                         path.unlink()
 
@@ -153,7 +163,8 @@ def _stamped(found: os.stat_result) -> Stat:
 
 
 def _stamp(found: os.stat_result) -> int:
-    """Copies may keep mtime, but no program can set ctime. Inode and device numbers would differ between hosts."""
+    """Copies may keep mtime, but no program can set ctime. Inode and device numbers would differ
+    between hosts."""
     times = b"%d %d" % (found.st_mtime_ns, found.st_ctime_ns)
     return int.from_bytes(hashlib.blake2b(times, digest_size=8).digest(), "big")
 
@@ -168,7 +179,8 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 @contextlib.contextmanager
 def _hidden_beside(target: Path) -> Iterator[BinaryIO]:
-    """A new, locked file in the directory of the target, so that a rename is atomic. Removed after the block."""
+    """A new, locked file in the directory of the target, so that a rename is atomic. Removed after
+    the block."""
     target.parent.mkdir(parents=True, exist_ok=True)
     while True:
         hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
@@ -197,7 +209,8 @@ def _sole_writer(target: Path) -> Iterator[None]:
 
 
 def _lock(file: BinaryIO | int) -> bool:
-    """False if another process holds it. True on disks without locks, too; sweeps then assume that writers are dead."""
+    """False if another process holds it. True on disks without locks, too; sweeps then assume that
+    writers are dead."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -208,7 +221,8 @@ def _lock(file: BinaryIO | int) -> bool:
 
 
 def _open_regular(path: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor for reading. Nonblocking: opening a named pipe would wait for a writer, which may never come."""
+    """A descriptor for reading. Nonblocking: opening a named pipe would wait for a writer, which
+    may never come."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         _check_regular(path, os.fstat(fd))
@@ -238,7 +252,8 @@ def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:
 
 
 def sync(path: Path) -> None:
-    """Makes a file, or the names in a directory, outlive a crash of the machine, which can lose a rename otherwise."""
+    """Makes a file, or the names in a directory, outlive a crash of the machine, which can lose a
+    rename otherwise."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

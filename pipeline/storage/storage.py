@@ -1,7 +1,7 @@
 """The storage interface, and functions that work with every implementation of it.
 
-Everything that reads or writes shards uses it; schemes.py opens the storage of a path. Paths are complete: a directory
-joined with a name. A file becomes visible completely or not at all."""
+Everything that reads or writes shards uses it; schemes.py opens the storage of a path. Paths are
+complete: a directory joined with a name. A file becomes visible completely or not at all."""
 
 import contextlib
 import errno
@@ -25,22 +25,30 @@ class Stat(NamedTuple):
 
     bytes: int
     crc32c: int | None = None  # None if the storage keeps no checksums, as a disk
-    stamp: int | None = None  # hash of the times of a file on a disk; changes when it is rewritten, moved or copied
+    stamp: int | None = (
+        None  # hash of the times of a file on a disk; changes when it is rewritten, moved or copied
+    )
 
     def agrees_with(self, other: "Stat") -> bool:
-        """Whether both may describe the same bytes: sizes are equal, and checksums and stamps where both have one."""
+        """Whether both may describe the same bytes: sizes are equal, and checksums and stamps where
+        both have one."""
         pairs = ((self.crc32c, other.crc32c), (self.stamp, other.stamp))
-        return self.bytes == other.bytes and all(None in pair or pair[0] == pair[1] for pair in pairs)
+        return self.bytes == other.bytes and all(
+            None in pair or pair[0] == pair[1] for pair in pairs
+        )
 
     @property
     def version(self) -> str:
-        """Distinguishes contents of the same size: the checksum or stamp; "" if the storage keeps neither."""
+        """Distinguishes contents of the same size: the checksum or stamp; "" if the storage keeps
+        neither."""
         if self.crc32c is not None:
             return f"{self.crc32c:08x}"
         return "" if self.stamp is None else f"{self.stamp:016x}"
 
     def __str__(self) -> str:
-        return f"{self.bytes} bytes" + ("" if self.crc32c is None else f" with crc32c {self.crc32c:08x}")
+        return f"{self.bytes} bytes" + (
+            "" if self.crc32c is None else f" with crc32c {self.crc32c:08x}"
+        )
 
 
 class Sink(Protocol):
@@ -53,7 +61,8 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """Reads ranges, publishes files, lists directories. Every failure is a StorageError that names the path."""
+    """Reads ranges, publishes files, lists directories. Every failure is a StorageError that names
+    the path."""
 
     remote: bool
     """Whether reads wait for a network, so that a few large ones are worth the memory they take."""
@@ -71,35 +80,43 @@ class Storage(Protocol):
         ...
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-        """The bytes of each (path, offset, size), in order. A range past the end is an error, never short data."""
+        """The bytes of each (path, offset, size), in order. A range past the end is an error, never
+        short data."""
         ...
 
     def open(self, path: str) -> BinaryIO:
-        """A seekable file for scanning archive headers. The buffer is small, so that skipping payload costs nothing."""
+        """A seekable file for scanning archive headers. The buffer is small, so that skipping
+        payload costs nothing."""
         ...
 
     def publish(self, path: str) -> contextlib.AbstractContextManager[Sink]:
-        """A sink for a new file, which appears or replaces the old one at the end of the `with` block.
+        """A sink for a new file, which appears or replaces the old one at the end of the `with`
+        block.
 
         An exception in the block leaves neither the file nor a trace of the attempt."""
         ...
 
     def create(self, path: str, data: bytes) -> bool:
-        """Writes a small file unless one with this name exists. False if it does: of two creators, one wins."""
+        """Writes a small file unless one with this name exists. False if it does: of two creators,
+        one wins."""
         ...
 
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
-        """Replaces the content of a small file with `change(content)`. `change` gets None if there is no file.
+        """Replaces the content of a small file with `change(content)`. `change` gets None if there
+        is no file.
 
-        Of two concurrent updates, the second changes the result of the first, so `change` may be called repeatedly."""
+        Of two concurrent updates, the second changes the result of the first, so `change` may be
+        called repeatedly."""
         ...
 
     def list(self, directory: str) -> dict[str, Stat]:
-        """Name -> `stat` of each file directly in a directory, sorted by name; {} if there is no such directory."""
+        """Name -> `stat` of each file directly in a directory, sorted by name; {} if there is no
+        such directory."""
         ...
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
-        """What `list` returns, and the sorted names of the subdirectories, at the cost of one listing."""
+        """What `list` returns, and the sorted names of the subdirectories, at the cost of one
+        listing."""
         ...
 
     def delete(self, path: str) -> None:
@@ -107,7 +124,8 @@ class Storage(Protocol):
         ...
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
-        """Removes what killed publications of files with these names (* matches any text) left in a directory.
+        """Removes what killed publications of files with these names (* matches any text) left in a
+        directory.
 
         Publications in progress are not affected."""
         ...
@@ -140,8 +158,8 @@ def files_at_once(storage: Storage) -> int:
 
 class _Threads(ThreadPool):
     def __init__(self, count: int):
-        # ThreadPool takes the default context: since Python 3.14 its lock starts a process, which imports modules of
-        # the current directory.
+        # ThreadPool takes the default context: since Python 3.14 its lock starts a process, which
+        # imports modules of the current directory.
         Pool.__init__(self, count, context=get_context("fork"))
 
 
@@ -149,7 +167,8 @@ def in_parallel(function: Callable[[T], R], items: Sequence[T], at_once: int = 3
     """The results in order, from concurrent calls: on gs:// each call takes about 50 ms.
 
     Raises the first failing call's exception; calls that have not started by then never do."""
-    # Not an executor: Ctrl-C would wait for calls that hang, because the process joins its threads at exit.
+    # Not an executor: Ctrl-C would wait for calls that hang, because the process joins its threads
+    # at exit.
     with _Threads(max(1, min(at_once, len(items)))) as pool:
         try:
             return list(pool.imap(function, items))
@@ -160,9 +179,15 @@ def in_parallel(function: Callable[[T], R], items: Sequence[T], at_once: int = 3
 
 
 def pieces_of(
-    storage: Storage, path: str, size: int, piece_bytes: int, checksum: Any, read: Callable[[int], object] | None = None
+    storage: Storage,
+    path: str,
+    size: int,
+    piece_bytes: int,
+    checksum: Any,
+    read: Callable[[int], object] | None = None,
 ) -> Iterator[bytes]:
-    """The first `size` bytes of a file, in pieces, which `checksum` is updated with. read: called with their sizes."""
+    """The first `size` bytes of a file, in pieces, which `checksum` is updated with. read: called
+    with their sizes."""
     ranges = ((path, at, min(piece_bytes, size - at)) for at in range(0, size, piece_bytes))
     for piece in storage.read_ranges(ranges):
         checksum.update(piece)
@@ -183,7 +208,10 @@ _FULL = "Free space there, then run the same command again."
 _ADVICE = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
-    errno.EFBIG: "It is larger than this process (ulimit -f) or the file system allows; choose another place.",
+    errno.EFBIG: (
+        "It is larger than this process (ulimit -f) or the file system allows; choose another "
+        "place."
+    ),
     errno.EROFS: "Choose a directory on another file system.",
     errno.EACCES: "Grant this user access to it, or choose another place.",
     errno.EPERM: "Grant this user access to it, or choose another place.",
@@ -193,7 +221,8 @@ _ADVICE = {
 
 
 def explained(error: OSError) -> str:
-    """The message and the remedy in sentences, without the path: No space left on device. Free space there, ..."""
+    """The message and the remedy in sentences, without the path: No space left on device. Free
+    space there, ..."""
     advice = _ADVICE.get(error.errno or 0)
     return f"{error.strerror or error}." + (f" {advice}" if advice else "")
 
@@ -205,7 +234,8 @@ def advice_for(text: str) -> str:
 
 @contextlib.contextmanager
 def uncompressed(storage: Storage, path: str) -> Iterator[BinaryIO]:
-    """The file from its beginning, uncompressed if its name ends in .gz. Raises RawDataError, StorageError."""
+    """The file from its beginning, uncompressed if its name ends in .gz. Raises RawDataError,
+    StorageError."""
     with storage.open(path) as file:
         if not path.endswith(".gz"):
             yield file

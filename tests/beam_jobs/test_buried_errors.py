@@ -24,7 +24,11 @@ class QuotesTracebacks(FnApiRunner):
             ) from None
 
 
-ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, InfeedError)]
+ERRORS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, InfeedError)
+]
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
@@ -37,7 +41,9 @@ def test_each_of_our_errors_is_found_in_the_text_of_a_traceback(kind):
 
 
 @pytest.mark.parametrize("runner", ["local", f"{__name__}.QuotesTracebacks"])
-def test_a_worker_that_can_write_no_verdict_still_names_its_error(raw_mnist, tmp_path, monkeypatch, runner):
+def test_a_worker_that_can_write_no_verdict_still_names_its_error(
+    raw_mnist, tmp_path, monkeypatch, runner
+):
     def full(*_args):
         raise StorageError("cannot write shard: No space left on device")
 
@@ -50,11 +56,15 @@ def test_a_worker_that_can_write_no_verdict_still_names_its_error(raw_mnist, tmp
     assert str(raised.value) == "cannot write shard: No space left on device"
 
 
-def test_ctrl_c_in_a_local_worker_raises_without_waiting_for_a_verdict(raw_mnist, tmp_path, monkeypatch):
+def test_ctrl_c_in_a_local_worker_raises_without_waiting_for_a_verdict(
+    raw_mnist, tmp_path, monkeypatch
+):
     def interrupted(*_args):
         raise KeyboardInterrupt
 
     raw_mnist.write()
     monkeypatch.setattr(graph, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        idx_to_gcs.main([f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"])
+        idx_to_gcs.main(
+            [f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"]
+        )

@@ -36,7 +36,9 @@ def refused(data, out, *flags):
     return str(error.value)
 
 
-def test_a_run_that_finds_its_raw_data_changed_names_the_file_and_writes_nothing(data, tmp_path, shard_digests):
+def test_a_run_that_finds_its_raw_data_changed_names_the_file_and_writes_nothing(
+    data, tmp_path, shard_digests
+):
     out = tmp_path / "out"
     data.raw.convert(out, *data.flags)
     good = shard_digests(out)
@@ -65,7 +67,9 @@ def test_copied_raw_data_with_new_times_resume_after_verify_existing(data, tmp_p
 
 
 @pytest.mark.parametrize("data", ["a tar"], indirect=True)
-def test_other_bytes_with_old_times_are_found_by_verify_existing(data, tmp_path, monkeypatch, shard_digests):
+def test_other_bytes_with_old_times_are_found_by_verify_existing(
+    data, tmp_path, monkeypatch, shard_digests
+):
     out = tmp_path / "out"
     monkeypatch.setattr("pipeline.storage.local._stamp", lambda _: 1)
     data.raw.convert(out, *data.flags)
@@ -79,10 +83,14 @@ def test_other_bytes_with_old_times_are_found_by_verify_existing(data, tmp_path,
     assert shard_digests(out) == shard_digests(tmp_path / "fresh")
 
 
-def test_a_change_that_concerns_no_finished_shard_is_converted(raw_image_folder, tmp_path, shard_digests):
+def test_a_change_that_concerns_no_finished_shard_is_converted(
+    raw_image_folder, tmp_path, shard_digests
+):
     data, out = Folders(raw_image_folder), tmp_path / "out"
     data.raw.convert(out, *data.flags)
-    concerned = next(s for s in range(3) if b"100.jpeg" in (out / f"train-{s:05d}-of-00003").read_bytes())
+    concerned = next(
+        s for s in range(3) if b"100.jpeg" in (out / f"train-{s:05d}-of-00003").read_bytes()
+    )
     others = sorted({0, 1, 2} - {concerned})
     unfinish(out, keep=others)
     kept = {path.name: path.stat().st_ino for path in out.glob("train-*")}
@@ -135,13 +143,19 @@ def test_changed_sizes_and_added_or_removed_raw_files_are_named(raw_image_folder
     assert f"{image.parent / 'new.jpeg'} is new" in message or f"{image} has changed" in message
 
 
-@pytest.mark.parametrize(("fraction", "text"), [(0.6, r"\d+ of \d+ records are gone from"), (0.1, r"jpeg is new in")])
-def test_another_validation_fraction_is_told_apart_from_changed_raw_data(raw_image_folder, tmp_path, fraction, text):
+@pytest.mark.parametrize(
+    ("fraction", "text"), [(0.6, r"\d+ of \d+ records are gone from"), (0.1, r"jpeg is new in")]
+)
+def test_another_validation_fraction_is_told_apart_from_changed_raw_data(
+    raw_image_folder, tmp_path, fraction, text
+):
     raw_image_folder.write()
     raw_image_folder.convert(tmp_path / "out", "--max-bad-records=9", "--validation-fraction=0.3")
     told = rf"In the raw data, .*{text} this split, as with another --validation-fraction\."
     with pytest.raises(ConversionError, match=told):
-        raw_image_folder.convert(tmp_path / "out", "--max-bad-records=9", f"--validation-fraction={fraction}")
+        raw_image_folder.convert(
+            tmp_path / "out", "--max-bad-records=9", f"--validation-fraction={fraction}"
+        )
 
 
 @pytest.mark.parametrize("kind", ["a zip", "a table's"])
@@ -162,7 +176,9 @@ def test_raw_data_of_the_same_size_that_change_under_way_are_named(
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-def test_a_compressed_file_that_was_uncompressed_again_is_the_same(raw_image_folder, tmp_path, shard_digests):
+def test_a_compressed_file_that_was_uncompressed_again_is_the_same(
+    raw_image_folder, tmp_path, shard_digests
+):
     data, out = CompressedTars(raw_image_folder), tmp_path / "out"
     data.raw.convert(out, *data.flags)
     good = shard_digests(out)

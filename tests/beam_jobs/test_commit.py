@@ -41,7 +41,14 @@ class Gathered:
 def plan_and_rows(raw, out, split="train", **options):
     found = find_raw(str(raw.directory), [split], raw.synsets, None)
     converter = ImagenetConverter(tuple(raw.synsets), found.validation_labels)
-    job = ConversionJob(converter, found.sources, str(out), num_shards={split: 3}, run_id=uuid.uuid4().hex, **options)
+    job = ConversionJob(
+        converter,
+        found.sources,
+        str(out),
+        num_shards={split: 3},
+        run_id=uuid.uuid4().hex,
+        **options,
+    )
     pieces, sums, summaries = {}, {}, []
     for number, source in enumerate(job.sources):
         refs = concat(list(converter.scan(STORAGE, source)))
@@ -60,9 +67,14 @@ def plan_and_rows(raw, out, split="train", **options):
 @pytest.fixture
 def gather(raw_imagenet, tmp_path):
     def gather(split="train", **options):
-        plan, rows, summaries = plan_and_rows(raw_imagenet.write(), tmp_path / "out", split, **options)
+        plan, rows, summaries = plan_and_rows(
+            raw_imagenet.write(), tmp_path / "out", split, **options
+        )
         claim(STORAGE, plan)
-        results = [Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+        results = [
+            Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs))
+            for shard, refs in rows.items()
+        ]
         return Gathered(plan, rows, summaries, results)
 
     return gather
@@ -100,7 +112,9 @@ def test_a_damaged_verdict_is_not_believed(gather, tmp_path):
     verdict = gather().commit()
     path = tmp_path / f"out/_shards/train.verdict.{verdict.run_id}.json"
     path.write_text(path.read_text().replace("18 records", "19 records"))
-    with pytest.raises(ConversionError, match=r"train\.verdict\..* is damaged\. Run the same command again"):
+    with pytest.raises(
+        ConversionError, match=r"train\.verdict\..* is damaged\. Run the same command again"
+    ):
         Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id)
 
 
@@ -113,8 +127,14 @@ def test_committing_twice_changes_nothing(gather, tmp_path):
 
 
 LOSSES = {
-    "an input": (lambda g: g.summaries.pop(1), r"input .*train\.tar \(n00000002\) arrived 0 times instead of 1"),
-    "an input twice": (lambda g: g.summaries.append(g.summaries[0]), r"\(n00000001\) arrived 2 times instead of 1"),
+    "an input": (
+        lambda g: g.summaries.pop(1),
+        r"input .*train\.tar \(n00000002\) arrived 0 times instead of 1",
+    ),
+    "an input twice": (
+        lambda g: g.summaries.append(g.summaries[0]),
+        r"\(n00000001\) arrived 2 times instead of 1",
+    ),
     "a shard": (lambda g: g.results.pop(), "shard 2 arrived 0 times instead of 1"),
     "a shard twice": (lambda g: g.results.append(g.results[0]), "shard 0 arrived 2 times"),
     "a foreign shard": (
@@ -130,7 +150,9 @@ def test_a_commit_fails_if_the_runner_lost_or_repeated_data(gather, tmp_path, lo
     gathered = gather()
     lose, message = LOSSES[loss]
     lose(gathered)
-    with pytest.raises(ConversionError, match=rf"the runner lost or repeated data: .*{message}.*No manifest"):
+    with pytest.raises(
+        ConversionError, match=rf"the runner lost or repeated data: .*{message}.*No manifest"
+    ):
         gathered.commit()
     assert not (tmp_path / "out/manifest.json").exists()
 
@@ -138,34 +160,53 @@ def test_a_commit_fails_if_the_runner_lost_or_repeated_data(gather, tmp_path, lo
 def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out")
     rows[1] = rows[1].take(np.arange(len(rows[1]) - 1))
-    results = [Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+    results = [
+        Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs))
+        for shard, refs in rows.items()
+    ]
     with pytest.raises(ConversionError, match="18 records scanned, 17 written, 0 rejected"):
         commit_split(STORAGE, plan, summaries, results)
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_right(raw_imagenet, tmp_path):
+def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_right(
+    raw_imagenet, tmp_path
+):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out", max_bad_records=5)
     rows[1] = concat([rows[1].take(np.arange(1, len(rows[1]))), rows[2].take(np.array([0]))])
-    results = [Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+    results = [
+        Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs))
+        for shard, refs in rows.items()
+    ]
     assert sum(receipt.records for receipt in finished_shards(STORAGE, plan)) == 18
-    with pytest.raises(ConversionError, match="as many records arrived as were scanned, but not the same ones"):
+    with pytest.raises(
+        ConversionError, match="as many records arrived as were scanned, but not the same ones"
+    ):
         commit_split(STORAGE, plan, summaries, results)
 
 
 def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
     gathered = gather()
-    shard, receipt = (tmp_path / "out" / name for name in ("train-00001-of-00003", "_shards/train-00001-of-00003.json"))
+    shard, receipt = (
+        tmp_path / "out" / name
+        for name in ("train-00001-of-00003", "_shards/train-00001-of-00003.json")
+    )
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1])
-    with pytest.raises(ConversionError, match=r"train-00001-of-00003 has \d+ bytes; its receipt states"):
+    with pytest.raises(
+        ConversionError, match=r"train-00001-of-00003 has \d+ bytes; its receipt states"
+    ):
         gathered.commit()
     shard.unlink()
-    with pytest.raises(ConversionError, match=r"train-00001-of-00003 is missing; its receipt states \d+ bytes"):
+    with pytest.raises(
+        ConversionError, match=r"train-00001-of-00003 is missing; its receipt states \d+ bytes"
+    ):
         gathered.commit()
     shard.write_bytes(whole)
     receipt.write_text(receipt.read_text().replace(gathered.plan.digest, "0" * 32))
-    with pytest.raises(ConversionError, match=r"receipt of shard 1 of 'train' .* is missing, damaged or another"):
+    with pytest.raises(
+        ConversionError, match=r"receipt of shard 1 of 'train' .* is missing, damaged or another"
+    ):
         gathered.commit()
     assert not (tmp_path / "out/manifest.json").exists()
 
@@ -173,9 +214,14 @@ def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
 def test_bad_records_are_all_listed_before_the_split_fails(gather, raw_imagenet, tmp_path):
     raw_imagenet.train["n00000001"]["n00000001_3.JPEG"] = b""
     raw_imagenet.train["n00000002"]["n00000002_1.JPEG"] = b"no image"
-    with pytest.raises(ConversionError, match=r"2 bad records; --max-bad-records allows 1:\n  train/n00000001/"):
+    with pytest.raises(
+        ConversionError, match=r"2 bad records; --max-bad-records allows 1:\n  train/n00000001/"
+    ):
         gather(max_bad_records=1).commit()
-    ledger = [json.loads(line) for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()]
+    ledger = [
+        json.loads(line)
+        for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()
+    ]
     assert [(line["key"], line["stage"]) for line in ledger] == [
         ("train/n00000001/n00000001_3.JPEG", "scan"),
         ("train/n00000002/n00000002_1.JPEG", "convert"),
@@ -191,12 +237,17 @@ def test_a_second_split_joins_the_manifest_and_another_dataset_is_refused(gather
     later = gather("validation")
     later.commit()
     manifest = read_manifest(f"{tmp_path}/out")
-    assert {name: entry.num_records for name, entry in manifest.splits.items()} == {"train": 18, "validation": 4}
+    assert {name: entry.num_records for name, entry in manifest.splits.items()} == {
+        "train": 18,
+        "validation": 4,
+    }
     path = tmp_path / "out/manifest.json"
     edited = json.loads(path.read_text().replace('"imagenet2012"', '"flowers"'))
     del edited["checksum"]
     path.write_text(json.dumps(edited))
-    with pytest.raises(ConversionError, match=r"holds train of dataset 'flowers'.* Give another directory"):
+    with pytest.raises(
+        ConversionError, match=r"holds train of dataset 'flowers'.* Give another directory"
+    ):
         later.commit()
 
 
@@ -218,7 +269,9 @@ def test_raw_data_that_changes_between_scan_and_gather_is_named(raw_imagenet, tm
     tar = raw_imagenet.directory / "ILSVRC2012_img_train.tar"
     data = tar.read_bytes()
     tar.write_bytes(data + b"more")
-    with pytest.raises(RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} bytes"):
+    with pytest.raises(
+        RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} bytes"
+    ):
         write_shard(STORAGE, STORAGE, plan, 0, rows[0])
     tar.unlink()
     with pytest.raises(StorageError, match=r"cannot read .*train\.tar: No such file"):

@@ -14,7 +14,11 @@ from pipeline.shards.typed_json import sealed_line
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 FLAGS = ("--num-train-shards=3", "--splits=train", "--max-bad-records=1")
-RECEIPT, CLAIM, LEDGER = "_shards/train-00001-of-00003.json", "_shards/train.plan.json", "_rejects/train.jsonl"
+RECEIPT, CLAIM, LEDGER = (
+    "_shards/train-00001-of-00003.json",
+    "_shards/train.plan.json",
+    "_rejects/train.jsonl",
+)
 
 
 @pytest.fixture
@@ -55,19 +59,29 @@ def test_a_shard_with_a_damaged_receipt_is_unfinished(raw_imagenet, out, shard_d
         assert (out / RECEIPT).read_text() == receipt
 
 
-def test_a_damaged_claim_is_rebuilt_where_intact_receipts_agree_on_it(raw_imagenet, out, shard_digests):
+def test_a_damaged_claim_is_rebuilt_where_intact_receipts_agree_on_it(
+    raw_imagenet, out, shard_digests
+):
     good, claim = shard_digests(out), (out / CLAIM).read_text()
     (out / "manifest.json").unlink()
-    for damaged in ("{", claim.replace('"seed": 0', '"seed": 1'), claim.replace("checksum", "chacksum")):
+    for damaged in (
+        "{",
+        claim.replace('"seed": 0', '"seed": 1'),
+        claim.replace("checksum", "chacksum"),
+    ):
         (out / CLAIM).write_text(damaged)
         raw_imagenet.convert(out, *FLAGS)
         assert (out / CLAIM).read_text() == claim
         assert shard_digests(out) == good
 
 
-def test_a_damaged_claim_that_no_receipt_confirms_is_a_one_line_error_with_the_remedy(raw_imagenet, out):
+def test_a_damaged_claim_that_no_receipt_confirms_is_a_one_line_error_with_the_remedy(
+    raw_imagenet, out
+):
     (out / CLAIM).write_text("{")
-    line = r"train\.plan\.json.* It is damaged.*Repeat the options that .* or give another directory"
+    line = (
+        r"train\.plan\.json.* It is damaged.*Repeat the options that .* or give another directory"
+    )
     with pytest.raises(ConversionError, match=line):
         raw_imagenet.convert(out, *FLAGS, "--seed=7", "--overwrite")
     for path in (out / "_shards").glob("train-*"):
@@ -75,9 +89,21 @@ def test_a_damaged_claim_that_no_receipt_confirms_is_a_one_line_error_with_the_r
     (out / "manifest.json").unlink()
     with pytest.raises(ConversionError, match=line):
         raw_imagenet.convert(out, *FLAGS)
-    fields = {"plan": "p", "num_shards": 0, "records": 1, "bytes": 1, "seed": 0, "raw_checksum": None}
-    (out / CLAIM).write_bytes(sealed_line(fields | {"files": "{SPLIT}-{SHARD_X_OF_Y}", "sources": {}}))
-    with pytest.raises(ConversionError, match=r"train\.plan\.json: num_shards is 0: expected int >= 1\. It is damaged"):
+    fields = {
+        "plan": "p",
+        "num_shards": 0,
+        "records": 1,
+        "bytes": 1,
+        "seed": 0,
+        "raw_checksum": None,
+    }
+    (out / CLAIM).write_bytes(
+        sealed_line(fields | {"files": "{SPLIT}-{SHARD_X_OF_Y}", "sources": {}})
+    )
+    with pytest.raises(
+        ConversionError,
+        match=r"train\.plan\.json: num_shards is 0: expected int >= 1\. It is damaged",
+    ):
         raw_imagenet.convert(out, *FLAGS)
     for path in out.glob("train-*"):
         path.unlink()
@@ -87,13 +113,25 @@ def test_a_damaged_claim_that_no_receipt_confirms_is_a_one_line_error_with_the_r
 
 def test_verify_reads_the_ledger_and_the_same_command_repairs_it(raw_imagenet, out, capsys):
     ledger = (out / LEDGER).read_text()
-    for damaged in (ledger.replace("convert", "Convert"), ledger[:-3], "", ledger + ledger, ledger.replace('"k', '"K')):
+    for damaged in (
+        ledger.replace("convert", "Convert"),
+        ledger[:-3],
+        "",
+        ledger + ledger,
+        ledger.replace('"k', '"K'),
+    ):
         (out / LEDGER).write_text(damaged)
         assert verify.main([str(out)]) == 1
         assert "_rejects/train.jsonl" in capsys.readouterr().out.replace("\n", "")
     fields = json.loads(ledger)
-    for change, said in (({"checksum": "0"}, "its checksum is '0'"), ({"more": 1}, "checksum"), (None, "missing")):
-        (out / LEDGER).unlink() if change is None else (out / LEDGER).write_text(json.dumps(fields | change))
+    for change, said in (
+        ({"checksum": "0"}, "its checksum is '0'"),
+        ({"more": 1}, "checksum"),
+        (None, "missing"),
+    ):
+        (out / LEDGER).unlink() if change is None else (out / LEDGER).write_text(
+            json.dumps(fields | change)
+        )
         assert verify.main([str(out)]) == 1
         assert said in capsys.readouterr().out
     del fields["checksum"]
@@ -113,7 +151,9 @@ def test_verify_reads_the_ledger_and_the_same_command_repairs_it(raw_imagenet, o
 
 
 @pytest.mark.slow
-def test_no_mutation_of_receipts_claims_ledger_and_verdicts_is_believed(raw_imagenet, tmp_path, capsys):
+def test_no_mutation_of_receipts_claims_ledger_and_verdicts_is_believed(
+    raw_imagenet, tmp_path, capsys
+):
     raw_imagenet.train["n00000001"]["n00000001_3.JPEG"] = b"no image"
     raw_imagenet.write()
 

@@ -13,7 +13,12 @@ from pathlib import Path
 
 import google.auth
 import pytest
-from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, SetupOptions, WorkerOptions
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    GoogleCloudOptions,
+    SetupOptions,
+    WorkerOptions,
+)
 from dataflow_jobs import PLACE, job_of, options_of
 from dataflow_stub import server
 from fake_gcs.server import Status
@@ -37,17 +42,47 @@ def defaults(*flags, **changes):
 
 
 REFUSED = {
-    "no project": (["--region=us-central1"], "needs --project=ID: the Google Cloud project that pays"),
-    "a project's number": (["--project=123456"], "--project=123456 is the number of a project.* projects list"),
-    "a project's title": (["--project=My Project"], "--project=My Project is not the ID of a project"),
+    "no project": (
+        ["--region=us-central1"],
+        "needs --project=ID: the Google Cloud project that pays",
+    ),
+    "a project's number": (
+        ["--project=123456"],
+        "--project=123456 is the number of a project.* projects list",
+    ),
+    "a project's title": (
+        ["--project=My Project"],
+        "--project=My Project is not the ID of a project",
+    ),
     "no region": (["--project=my-project"], "needs --region=NAME, such as us-central1"),
-    "a zone": (["--project=p-1", "--region=europe-west4-b"], "is a zone. Give its region: --region=europe-west4"),
-    "no region's name": (["--project=p-1", "--region=Iowa"], "--region=Iowa is not a region of Google Cloud"),
-    "a job's name": ([*PLACE, "--job_name=My_Job"], "--job_name=My_Job: must start with a-z, contain only a-z"),
-    "local temp": ([*PLACE, "--temp_location=tmp"], "--temp_location=tmp: the workers .* share no disk"),
-    "local staging": ([*PLACE, "--staging_location=/s"], "--staging_location=/s: the workers .* share no disk"),
-    "no package": ([*PLACE, "--extra_package=mine/"], "--extra_package=mine/: must end in .whl, .tar.gz"),
-    "package not there": ([*PLACE, "--extra_package=a.whl"], "--extra_package=a.whl: there is no such file"),
+    "a zone": (
+        ["--project=p-1", "--region=europe-west4-b"],
+        "is a zone. Give its region: --region=europe-west4",
+    ),
+    "no region's name": (
+        ["--project=p-1", "--region=Iowa"],
+        "--region=Iowa is not a region of Google Cloud",
+    ),
+    "a job's name": (
+        [*PLACE, "--job_name=My_Job"],
+        "--job_name=My_Job: must start with a-z, contain only a-z",
+    ),
+    "local temp": (
+        [*PLACE, "--temp_location=tmp"],
+        "--temp_location=tmp: the workers .* share no disk",
+    ),
+    "local staging": (
+        [*PLACE, "--staging_location=/s"],
+        "--staging_location=/s: the workers .* share no disk",
+    ),
+    "no package": (
+        [*PLACE, "--extra_package=mine/"],
+        "--extra_package=mine/: must end in .whl, .tar.gz",
+    ),
+    "package not there": (
+        [*PLACE, "--extra_package=a.whl"],
+        "--extra_package=a.whl: there is no such file",
+    ),
 }
 
 
@@ -58,26 +93,38 @@ def test_options_that_the_service_would_refuse_are_named(flags, message):
 
 
 def test_a_local_output_is_refused():
-    with pytest.raises(OptionError, match="--output=/data/out: the workers .* share no disk. Give gs://"):
+    with pytest.raises(
+        OptionError, match="--output=/data/out: the workers .* share no disk. Give gs://"
+    ):
         options_of(*PLACE, output="/data/out")
 
 
 def test_without_googles_client_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "google_auth_httplib2", None)
-    with pytest.raises(InfeedError, match=r"needs google_auth_httplib2. Install it: pip install -e .*\["):
+    with pytest.raises(
+        InfeedError, match=r"needs google_auth_httplib2. Install it: pip install -e .*\["
+    ):
         options_of(*PLACE)
 
 
 @pytest.mark.parametrize("flag", ["detach", "cancel_on_interrupt"])
 def test_detaching_and_cancelling_are_refused_for_local_jobs(flag):
     args = Namespace(runner="local", local_processes=1, **{flag: True})
-    with pytest.raises(OptionError, match=f"--{flag.replace('_', '-')}: with --runner=local, a job ends with this"):
+    with pytest.raises(
+        OptionError, match=f"--{flag.replace('_', '-')}: with --runner=local, a job ends with this"
+    ):
         beam_options(args, [])
 
 
 @pytest.mark.parametrize(
     ("machine_type", "threads"),
-    [("n2-standard-4", 2), ("n1-highmem-16", 2), ("c2-highcpu-8", 1), ("n2-custom-4-16384", 1), ("odd", 1)],
+    [
+        ("n2-standard-4", 2),
+        ("n1-highmem-16", 2),
+        ("c2-highcpu-8", 1),
+        ("n2-custom-4-16384", 1),
+        ("odd", 1),
+    ],
 )
 def test_the_default_number_of_threads_follows_the_machine_memory(machine_type, threads):
     assert threads_of(machine_type) == threads
@@ -96,7 +143,9 @@ def test_the_default_number_of_threads_follows_the_machine_memory(machine_type, 
         (144, ["--autoscaling_algorithm=NONE"], None),
     ],
 )
-def test_the_default_number_of_workers_is_bounded_by_the_number_of_shards(gigabytes, flags, workers):
+def test_the_default_number_of_workers_is_bounded_by_the_number_of_shards(
+    gigabytes, flags, workers
+):
     assert defaults(*flags, gigabytes=gigabytes).view_as(WorkerOptions).max_num_workers == workers
 
 
@@ -108,17 +157,32 @@ def test_a_requested_number_of_shards_bounds_the_default_number_of_workers():
 
 def test_an_explicit_beam_flag_overrides_each_default():
     options = defaults(
-        *["--job_name=mine", "--temp_location=gs://t/x", "--label=infeed=mine", "--machine_type=n1-highmem-8"],
-        *["--disk_size_gb=99", "--number_of_worker_harness_threads=5", "--experiments=shuffle_mode=appliance"],
+        *[
+            "--job_name=mine",
+            "--temp_location=gs://t/x",
+            "--label=infeed=mine",
+            "--machine_type=n1-highmem-8",
+        ],
+        *[
+            "--disk_size_gb=99",
+            "--number_of_worker_harness_threads=5",
+            "--experiments=shuffle_mode=appliance",
+        ],
         "--save_main_session",
     )
     google, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
-    assert (google.job_name, google.temp_location, google.staging_location) == ("mine", "gs://t/x", "gs://t/x")
+    assert (google.job_name, google.temp_location, google.staging_location) == (
+        "mine",
+        "gs://t/x",
+        "gs://t/x",
+    )
     assert google.labels[-1] == "infeed=mine"  # Beam takes the last of a name
     assert (workers.machine_type, workers.disk_size_gb) == ("n1-highmem-8", 99)
     debug = options.view_as(DebugOptions)
     assert debug.number_of_worker_harness_threads == 5
-    assert [each for each in debug.experiments if "shuffle_mode" in each] == ["shuffle_mode=appliance"]
+    assert [each for each in debug.experiments if "shuffle_mode" in each] == [
+        "shuffle_mode=appliance"
+    ]
     assert options.view_as(SetupOptions).save_main_session is True
 
 
@@ -146,20 +210,29 @@ def service():
 
 
 def submit(job, *flags, waiting=Waiting(detach=True)):  # noqa: B008
-    flags = [*PLACE, "--experiments=disable_logging_submission_environment", *flags]  # no second of pip in each
+    flags = [
+        *PLACE,
+        "--experiments=disable_logging_submission_environment",
+        *flags,
+    ]  # no second of pip in each
     return launch(job, options_of(*flags, output=job.output_dir), Console(), waiting)
 
 
 def test_raw_data_on_a_disk_are_refused_before_the_bucket_or_the_service_is_asked(service):
     service.order()
-    with pytest.raises(OptionError, match=r"/data/train.tar is on this machine, where no worker .*gcloud storage cp"):
+    with pytest.raises(
+        OptionError,
+        match=r"/data/train.tar is on this machine, where no worker .*gcloud storage cp",
+    ):
         submit(job_of(uri="/data/train.tar", output="gs://not-there/out"), *service.flags)
     assert service.requests("GET") == []
 
 
 def test_tables_of_boxes_that_workers_read_must_be_in_a_bucket_too(bucket):
     job = job_of(output=f"{bucket}/out")
-    job = dataclasses.replace(job, converter=dataclasses.replace(job.converter, box_tables=("boxes.csv",)))
+    job = dataclasses.replace(
+        job, converter=dataclasses.replace(job.converter, box_tables=("boxes.csv",))
+    )
     with pytest.raises(OptionError, match="boxes.csv is on this machine"):
         submit(job)
 
@@ -169,7 +242,9 @@ def test_missing_credentials_are_reported_before_the_service_is_called(bucket, m
         raise DefaultCredentialsError("none here")
 
     monkeypatch.setattr(google.auth, "default", none)
-    with pytest.raises(InfeedError, match="no credentials for Google Cloud. Run `gcloud auth application-default"):
+    with pytest.raises(
+        InfeedError, match="no credentials for Google Cloud. Run `gcloud auth application-default"
+    ):
         submit(job_of(output=f"{bucket}/out"))
 
 
@@ -182,11 +257,31 @@ ANSWERS = {
         OFF,
         "API is disabled in project my-project. Enable it: `gcloud services enable dataflow.googleapis.com",
     ),
-    "permission": (403, "caller does not have permission", "no permission in project my-project.* Dataflow Developer"),
-    "quota": (429, "too many jobs", "a quota of project my-project in us-central1 is exhausted. Use fewer workers"),
-    "quota in 400": (400, "(a1b2): Quota exceeded: CPUS", "a quota of project my-project in us-central1 is exhausted"),
-    "region": (400, "Unknown location us-central1", "has no region us-central1. `gcloud compute regions list`"),
-    "token": (401, "bad token", "no valid credentials .*Run `gcloud auth application-default login`"),
+    "permission": (
+        403,
+        "caller does not have permission",
+        "no permission in project my-project.* Dataflow Developer",
+    ),
+    "quota": (
+        429,
+        "too many jobs",
+        "a quota of project my-project in us-central1 is exhausted. Use fewer workers",
+    ),
+    "quota in 400": (
+        400,
+        "(a1b2): Quota exceeded: CPUS",
+        "a quota of project my-project in us-central1 is exhausted",
+    ),
+    "region": (
+        400,
+        "Unknown location us-central1",
+        "has no region us-central1. `gcloud compute regions list`",
+    ),
+    "token": (
+        401,
+        "bad token",
+        "no valid credentials .*Run `gcloud auth application-default login`",
+    ),
     "other": (
         400,
         "(a1b2): The workflow\n is odd",
@@ -210,23 +305,31 @@ def test_a_refusal_is_one_line_and_nothing_is_staged_or_submitted(
 
 def test_a_refused_job_is_reported_with_the_exhausted_quota(bucket, service):
     service.order(refusals={"POST": [400, "Quota exceeded"]})
-    with pytest.raises(ConversionError, match="a quota of project my-project in us-central1 is exhausted"):
+    with pytest.raises(
+        ConversionError, match="a quota of project my-project in us-central1 is exhausted"
+    ):
         submit(job_of(output=f"{bucket}/out"), *service.flags)
 
 
 @pytest.mark.timeout(60)  # Beam would try for ten minutes
 def test_a_staging_bucket_that_is_not_there_is_named_at_once(bucket, service):
     service.order()
-    with pytest.raises(ConversionError, match=r"cannot create gs://nowhere/s/infeed-\S+: bucket 'nowhere' does"):
+    with pytest.raises(
+        ConversionError, match=r"cannot create gs://nowhere/s/infeed-\S+: bucket 'nowhere' does"
+    ):
         submit(job_of(output=f"{bucket}/out"), *service.flags, "--staging_location=gs://nowhere/s")
     assert service.requests("POST") == []
 
 
 @pytest.mark.timeout(60)
-def test_a_staging_bucket_without_read_permission_is_reported_immediately(bucket, service, gcs_server):
+def test_a_staging_bucket_without_read_permission_is_reported_immediately(
+    bucket, service, gcs_server
+):
     service.order()
     gcs_server.fail(r"GET /storage/v1/b/[^/]+\?", Status(403), times=None)
-    with pytest.raises(ConversionError, match=r"get bucket 'bucket-\w+', .*\(403\).* Storage Legacy Bucket Reader"):
+    with pytest.raises(
+        ConversionError, match=r"get bucket 'bucket-\w+', .*\(403\).* Storage Legacy Bucket Reader"
+    ):
         submit(job_of(output=f"{bucket}/out"), *service.flags)
     assert service.requests("POST") == []
 
@@ -234,15 +337,25 @@ def test_a_staging_bucket_without_read_permission_is_reported_immediately(bucket
 ERROR = {"id": "m2", "time": "2026-01-02T03:04:05Z", "messageImportance": "JOB_MESSAGE_ERROR"}
 
 
-ERROR_LINE = "".join(traceback.format_exception_only(RawDataError("a.tar is gone. Copy it again."))).strip()
+ERROR_LINE = "".join(
+    traceback.format_exception_only(RawDataError("a.tar is gone. Copy it again."))
+).strip()
 
 
 TRACEBACK = f"Traceback (most recent call last):\n  ...\n{ERROR_LINE}"
 
 
 ENDS = {
-    "our error": ("FAILED", [TRACEBACK, "a work item was attempted 4 times"], "^a.tar is gone. Copy it again.$"),
-    "quota": ("FAILED", ["Quota 'CPUS' exceeded"], "the Dataflow job failed: Quota 'CPUS' exceeded Use fewer workers"),
+    "our error": (
+        "FAILED",
+        [TRACEBACK, "a work item was attempted 4 times"],
+        "^a.tar is gone. Copy it again.$",
+    ),
+    "quota": (
+        "FAILED",
+        ["Quota 'CPUS' exceeded"],
+        "the Dataflow job failed: Quota 'CPUS' exceeded Use fewer workers",
+    ),
     "no reason": ("FAILED", [], "the Dataflow job failed: the service gives no reason"),
     "cancelled": ("CANCELLED", [], "the job was cancelled. Run the same command again to resume"),
     "lost": ("DONE", [], "the commit of train never ran: it lost data. No manifest was written"),
@@ -250,7 +363,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("state", "said", "message"), ENDS.values(), ids=ENDS.keys())
-def test_an_end_without_a_complete_split_is_an_error_that_says_why(bucket, service, monkeypatch, state, said, message):
+def test_an_end_without_a_complete_split_is_an_error_that_says_why(
+    bucket, service, monkeypatch, state, said, message
+):
     monkeypatch.setattr(dataflow_job, "POLL_SECONDS", 0.01)
     messages = [ERROR | {"id": f"m{i}", "messageText": text} for i, text in enumerate(said)]
     service.order(states=["JOB_STATE_RUNNING", f"JOB_STATE_{state}"], messages=messages)
@@ -260,7 +375,10 @@ def test_an_end_without_a_complete_split_is_an_error_that_says_why(bucket, servi
 
 def test_a_traceback_is_preferred_as_the_reason_and_reported_with_its_remedy():
     missing = "Traceback ...\nModuleNotFoundError: No module named 'birds'"
-    assert reason_of(["started slowly", missing, "A work item was attempted 4 times without success"]) == missing
+    assert (
+        reason_of(["started slowly", missing, "A work item was attempted 4 times without success"])
+        == missing
+    )
     assert "add it with --extra_package" in advice(missing)
     assert "PyPI" in advice("Failed to install packages: failed to install workflow")
     assert "Dataflow Worker" in advice("403 GET https://storage: forbidden")
@@ -272,7 +390,11 @@ def test_the_page_of_runners_states_the_defaults_and_commands_that_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     install = re.search(r"FROM apache/beam_python.*\nRUN pip install --no-cache-dir (.*)", page)
     assert shlex.split(install[1]) == project["dependencies"]
-    for default in (f"`{MACHINE_TYPE}`, {DISK_GB} GB", f"more than {MAX_WORKERS}", "12 for ImageNet"):
+    for default in (
+        f"`{MACHINE_TYPE}`, {DISK_GB} GB",
+        f"more than {MAX_WORKERS}",
+        "12 for ImageNet",
+    ):
         assert default in page
     command = re.search("^infeed convert imagenet (--runner=dataflow .*)", page, re.MULTILINE)
     args, rest = imagenet_to_gcs._parser().parse_known_args(shlex.split(command[1]))

@@ -14,7 +14,13 @@ from pipeline.shards.manifest import read_manifest
 
 def command(raw, out, *flags):
     base = ["-m", "converters.imagenet_to_gcs", f"--raw-data-dir={raw}", f"--gcs-output-path={out}"]
-    return [*base, f"--label-file={raw}/synsets.txt", "--splits=train", "--target-shard-bytes=250KB", *flags]
+    return [
+        *base,
+        f"--label-file={raw}/synsets.txt",
+        "--splits=train",
+        "--target-shard-bytes=250KB",
+        *flags,
+    ]
 
 
 # Root may write anywhere: the process gives up all capabilities, so that the test is one for root too.
@@ -95,12 +101,18 @@ LOSSY = {
         lambda real: lambda values: real(list(values)[:-1]),
         r"input .*\(n00000003\) arrived 0 times",
     ),
-    "all inputs": ("Create", lambda real: lambda values: real([]), r"the commit of train never ran: it lost data"),
+    "all inputs": (
+        "Create",
+        lambda real: lambda values: real([]),
+        r"the commit of train never ran: it lost data",
+    ),
 }
 
 
 @pytest.mark.parametrize("loss", LOSSY)
-def test_a_runner_that_loses_inputs_and_reports_success_is_found_out(raw_imagenet, tmp_path, monkeypatch, loss):
+def test_a_runner_that_loses_inputs_and_reports_success_is_found_out(
+    raw_imagenet, tmp_path, monkeypatch, loss
+):
     name, lossy, message = LOSSY[loss]
     monkeypatch.setattr(graph.beam, name, lossy(getattr(graph.beam, name)))
     with pytest.raises(ConversionError, match=message):

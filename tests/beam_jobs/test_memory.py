@@ -19,6 +19,8 @@ def peak_of(gcs_server, tmp_path_factory):
 @pytest.mark.parametrize("name", ROWS if SWEEP else ["tars"])
 def test_the_peak_over_idle_is_that_of_a_few_records_and_does_not_grow_with_the_data(peak_of, name):
     row = ROWS[name]
-    first, *more = (peak_of(name, gigabytes) for gigabytes in (row.gigabytes if SWEEP else (SMALL, LARGE)))
+    first, *more = (
+        peak_of(name, gigabytes) for gigabytes in (row.gigabytes if SWEEP else (SMALL, LARGE))
+    )
     assert first <= row.bound
     assert all(peak <= (row.bound if SWEEP else first + 16) for peak in more)

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 def test_a_target_smaller_than_a_record_is_refused(raw_imagenet, tmp_path, target, flags):
     message = r"--target-shard-bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
     with pytest.raises(ConversionError, match=rf"{message}for 18 records. A number"):
-        raw_imagenet.convert(tmp_path / "out", f"--target-shard-bytes={target}", "--splits=train", *flags)
+        raw_imagenet.convert(
+            tmp_path / "out", f"--target-shard-bytes={target}", "--splits=train", *flags
+        )
     assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
 
 
@@ -28,18 +30,22 @@ def test_the_smallest_allowed_target_is_the_mean_record_size(raw_imagenet, tmp_p
     raw_imagenet.convert(tmp_path / "out", f"--target-shard-bytes={mean}", "--splits=train")
     assert len(read_manifest(f"{tmp_path}/out").split("train").shards) == 18
     with pytest.raises(ConversionError, match="is less than the mean record"):
-        raw_imagenet.convert(tmp_path / "other", f"--target-shard-bytes={mean - 1}", "--splits=train")
+        raw_imagenet.convert(
+            tmp_path / "other", f"--target-shard-bytes={mean - 1}", "--splits=train"
+        )
 
 
-def test_more_shards_than_records_are_a_warning_that_counts_the_empty_ones(raw_imagenet, tmp_path, capsys):
-    warning = (
-        r"warning: 30 shards were requested for 18 records: 12 of them are empty. These are files of 0 bytes, which"
-    )
+def test_more_shards_than_records_are_a_warning_that_counts_the_empty_ones(
+    raw_imagenet, tmp_path, capsys
+):
+    warning = r"warning: 30 shards were requested for 18 records: 12 of them are empty. These are files of 0 bytes, which"
     for flags in (["--dry-run"], []):
         raw_imagenet.convert(tmp_path / "out", "--num-train-shards=30", "--splits=train", *flags)
         assert warning in capsys.readouterr().out
     shards = read_manifest(f"{tmp_path}/out").split("train").shards
-    assert sum(not shard.records for shard in shards) == sum(not shard.bytes for shard in shards) == 12
+    assert (
+        sum(not shard.records for shard in shards) == sum(not shard.bytes for shard in shards) == 12
+    )
     raw_imagenet.convert(tmp_path / "as_many", "--num-train-shards=18", "--splits=train")
     assert "were requested" not in capsys.readouterr().out
 
@@ -56,8 +62,14 @@ PLACES = [
 def test_an_output_that_shares_a_place_with_the_raw_data_is_refused(tmp_path, raw, out, message):
     (tmp_path / raw).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "raw")
-    for written in (f"{tmp_path}/{out}", f"{tmp_path}/{out}".replace("raw", "link"), f"{tmp_path}/raw/../{out}"):
-        with pytest.raises(OptionError, match=rf"--output=.*{message}.*an output directory outside the raw data"):
+    for written in (
+        f"{tmp_path}/{out}",
+        f"{tmp_path}/{out}".replace("raw", "link"),
+        f"{tmp_path}/raw/../{out}",
+    ):
+        with pytest.raises(
+            OptionError, match=rf"--output=.*{message}.*an output directory outside the raw data"
+        ):
             check_places(f"{tmp_path}/{raw}", written)
 
 

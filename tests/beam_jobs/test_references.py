@@ -19,14 +19,16 @@ from pipeline.shards.naming import ranks
 from pipeline.shards.schema import Schema
 from pipeline.storage.storage import Stat
 
-NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12) | st.just(
-    "odd \udcff byte"
-)
+NAMES = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12
+) | st.just("odd \udcff byte")
 ROWS = st.lists(
     st.builds(
         Reference,
         key=NAMES,
-        file=st.sampled_from([File("a.tar", Stat(10)), File("b.tar", Stat(20)), File("a.tar", Stat(10, 3))]),
+        file=st.sampled_from(
+            [File("a.tar", Stat(10)), File("b.tar", Stat(20)), File("a.tar", Stat(10, 3))]
+        ),
         offset=st.integers(0, 2**62),
         size=st.integers(0, 2**40),
         error=st.sampled_from(["", "bad"]),
@@ -67,13 +69,22 @@ def test_values_depend_on_everything_but_file_and_offset():
         return list(References.of([dataclasses.replace(row, **changes)]).values())
 
     assert values() == values(file=File("b", Stat(2))) == values(offset=6)
-    others = [values(), values(key="j"), values(size=8), values(error="x"), values(columns={"label": 4})]
+    others = [
+        values(),
+        values(key="j"),
+        values(size=8),
+        values(error="x"),
+        values(columns={"label": 4}),
+    ]
     assert all(a != b for i, a in enumerate(others) for b in others[:i])
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "\udcff"])
 def test_a_row_with_a_huge_name_is_rejected_under_a_short_one_and_makes_no_other_row_wide(letter):
-    rows = [Reference(name, File("a", Stat(1)), 0, 1, "", {}) for name in ("k", letter * 99_999, letter * 99_998)]
+    rows = [
+        Reference(name, File("a", Stat(1)), 0, 1, "", {})
+        for name in ("k", letter * 99_999, letter * 99_998)
+    ]
     refs = References.of([*rows, dataclasses.replace(rows[0], error=f"no label {letter * 99_999}")])
     assert max(refs.key.itemsize, refs.error.itemsize) < 1100
     good, first, second, told = refs
@@ -219,17 +230,32 @@ def test_the_number_of_buckets_changes_no_shard_and_no_digest():
 
 
 def test_the_first_of_duplicate_keys_is_kept_and_the_others_are_rejected():
-    rows = [Reference("same", File(uri, Stat(9)), 0, 10, "", {}) for uri in ("b.tar", "a.tar", "c.tar")]
+    rows = [
+        Reference("same", File(uri, Stat(9)), 0, 10, "", {}) for uri in ("b.tar", "a.tar", "c.tar")
+    ]
     plan, pieces = plan_of(make_job(), References.of(rows))
-    ((_, refs),) = [found for bucket, batch in pieces.items() for found in plan.assign(bucket, batch)]
-    assert [(row.file.uri, bool(row.error)) for row in refs] == [("a.tar", False), ("b.tar", True), ("c.tar", True)]
+    ((_, refs),) = [
+        found for bucket, batch in pieces.items() for found in plan.assign(bucket, batch)
+    ]
+    assert [(row.file.uri, bool(row.error)) for row in refs] == [
+        ("a.tar", False),
+        ("b.tar", True),
+        ("c.tar", True),
+    ]
     assert "duplicate key" in next(row.error for row in refs if row.error)
 
 
 def test_which_duplicate_is_kept_does_not_depend_on_the_order_of_rows():
     file = File("a.jpg", Stat(9))
-    rows = [Reference("same", file, 0, 10, "", {"label": label, "name": name}) for label in (3, 1, 2) for name in b"ba"]
-    rows = [dataclasses.replace(row, columns={**row.columns, "name": bytes([row.columns["name"]])}) for row in rows]
+    rows = [
+        Reference("same", file, 0, 10, "", {"label": label, "name": name})
+        for label in (3, 1, 2)
+        for name in b"ba"
+    ]
+    rows = [
+        dataclasses.replace(row, columns={**row.columns, "name": bytes([row.columns["name"]])})
+        for row in rows
+    ]
     kept = set()
     for order in itertools.permutations(rows, len(rows)):
         (first, *_) = in_order(0, "train", References.of(order))
@@ -244,9 +270,19 @@ def test_the_digest_covers_what_decides_bytes_and_nothing_else():
         return plan_of(make_job(**changes), refs)[0].digest
 
     other = References.of([dataclasses.replace(row, size=row.size + 1) for row in refs])
-    moved = References.of([dataclasses.replace(row, offset=99, file=File("z.tar", Stat(5, 7))) for row in refs])
-    different = [digest(), digest(seed=1), digest(num_shards={"train": 2}), digest(other), digest(make_refs([10, 20]))]
-    different.append(plan_of(dataclasses.replace(make_job(), converter=Sized(version=2)), refs)[0].digest)
+    moved = References.of(
+        [dataclasses.replace(row, offset=99, file=File("z.tar", Stat(5, 7))) for row in refs]
+    )
+    different = [
+        digest(),
+        digest(seed=1),
+        digest(num_shards={"train": 2}),
+        digest(other),
+        digest(make_refs([10, 20])),
+    ]
+    different.append(
+        plan_of(dataclasses.replace(make_job(), converter=Sized(version=2)), refs)[0].digest
+    )
     assert len(set(different)) == len(different)
     assert digest() == digest(moved)
     assert digest() == digest(run_id="x", max_bad_records=5, target_shard_bytes=4001)
@@ -255,10 +291,16 @@ def test_the_digest_covers_what_decides_bytes_and_nothing_else():
 def test_the_raw_checksum_depends_on_every_file_and_is_none_without_checksums():
     def checksum(*crcs):
         files = [File(f"{i}.JPEG", Stat(9, crc)) for i, crc in enumerate(crcs)]
-        rows = [dataclasses.replace(row, file=file) for row, file in zip(make_refs([9, 9]), files, strict=True)]
+        rows = [
+            dataclasses.replace(row, file=file)
+            for row, file in zip(make_refs([9, 9]), files, strict=True)
+        ]
         return plan_of(make_job(), References.of(rows))[0].raw_checksum
 
-    assert len({checksum(1, 2), checksum(2, 1), checksum(1, 3), checksum(None, 2), checksum(1, None)}) == 5
+    assert (
+        len({checksum(1, 2), checksum(2, 1), checksum(1, 3), checksum(None, 2), checksum(1, None)})
+        == 5
+    )
     assert checksum(None, None) is None
 
 
@@ -268,7 +310,9 @@ def test_sums_add_up_in_any_grouping():
     assert add_sums(measure(Sized(), part) for part in parts) == measure(Sized(), refs)
 
 
-@pytest.mark.parametrize(("count", "name"), [(1, "dir/0"), (2, "one of 2 files starting with dir/0")])
+@pytest.mark.parametrize(
+    ("count", "name"), [(1, "dir/0"), (2, "one of 2 files starting with dir/0")]
+)
 def test_a_group_of_small_files_is_named_by_its_first_and_their_number(count, name):
     files = [File(f"dir/{number}", Stat(7)) for number in range(count)]
     assert Source("train", files[0].uri, files[0].stat, group=group_of(files)).name == name

@@ -42,9 +42,13 @@ def test_a_dry_run_of_rejects_alone_would_fail_whatever_is_allowed(raw_imagenet,
     assert "train: no records: the conversion would fail.\n" in capsys.readouterr().out
 
 
-def test_a_failing_run_lists_the_rejects_of_all_splits_and_commits_the_good_ones(bad, tmp_path, capsys):
+def test_a_failing_run_lists_the_rejects_of_all_splits_and_commits_the_good_ones(
+    bad, tmp_path, capsys
+):
     out = tmp_path / "out"
-    with pytest.raises(ConversionError, match=r"^split 'train': 3 bad records; --max-bad-records allows 0:\n"):
+    with pytest.raises(
+        ConversionError, match=r"^split 'train': 3 bad records; --max-bad-records allows 0:\n"
+    ):
         convert(bad, out)
     assert "validation: 4 records" in capsys.readouterr().out
     assert list(read_manifest(str(out)).splits) == ["validation"]

@@ -53,12 +53,16 @@ def test_a_second_run_counts_what_the_first_had_finished(raw_imagenet, tmp_path,
     raw_imagenet.convert(tmp_path / "out", "--num-train-shards=4", "--splits=train")
     summary = read_summary(tmp_path / "out")
     assert summary["shards_finished_before"] == 3
-    assert summary["records_per_second"] == pytest.approx(entry.shards[1].records / summary["seconds"], abs=1e-3)
+    assert summary["records_per_second"] == pytest.approx(
+        entry.shards[1].records / summary["seconds"], abs=1e-3
+    )
     assert "in 4 shards (3 of them finished before)" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_shards_that_were_verified_and_found_intact_count_as_finished_before(raw_imagenet, tmp_path, capsys):
+def test_shards_that_were_verified_and_found_intact_count_as_finished_before(
+    raw_imagenet, tmp_path, capsys
+):
     for flags in ([], ["--verify-existing"]):
         raw_imagenet.convert(tmp_path / "out", "--splits=train", *flags)
     assert "in 1 shard, all finished before" in capsys.readouterr().out
@@ -103,7 +107,14 @@ def bar_job(directory, sources="a", splits=("train",)):
 
 
 def write_claim(directory, split="train", **fields):
-    claim = {"plan": "p", "num_shards": 2, "records": 20, "bytes": 2000, "seed": 0, "raw_checksum": None}
+    claim = {
+        "plan": "p",
+        "num_shards": 2,
+        "records": 20,
+        "bytes": 2000,
+        "seed": 0,
+        "raw_checksum": None,
+    }
     claim |= {"files": SHARD_FILES, "sources": {}} | fields
     (directory / "_shards").mkdir(exist_ok=True)
     (directory / plan_file(split)).write_bytes(sealed_line(claim))
@@ -115,7 +126,14 @@ def write_receipt(directory, shard, **fields):
     replace(receipt, **fields).write(LocalStorage(), str(directory))
 
 
-BAD_CLAIMS = [{"num_shards": 0}, {"num_shards": "2"}, {"num_shards": None}, {"bytes": []}, {"plan": 5}, {"more": 1}]
+BAD_CLAIMS = [
+    {"num_shards": 0},
+    {"num_shards": "2"},
+    {"num_shards": None},
+    {"bytes": []},
+    {"plan": 5},
+    {"more": 1},
+]
 
 
 @pytest.mark.parametrize("wrong", BAD_CLAIMS, ids=str)
@@ -126,7 +144,10 @@ def test_a_damaged_claim_stops_the_bar_of_its_split_only(tmp_path, wrong):
     with Progress() as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
         _update(job, bars)
-        assert [task.description for task in progress.tasks] == ["train: scanning", "validation: shards"]
+        assert [task.description for task in progress.tasks] == [
+            "train: scanning",
+            "validation: shards",
+        ]
         write_claim(tmp_path, "train")
         _update(job, bars)
         assert progress.tasks[0].description == "train: shards"
@@ -171,7 +192,11 @@ def test_no_thread_that_looks_for_receipts_outlives_a_conversion_unless_ctrl_c_c
     console = Console(file=Terminal(), force_terminal=True)
     with ended, progress_bars.progress_bars(bar_job(tmp_path), console):
         assert looking.wait(30)
-        [polling] = [thread for thread in threading.enumerate() if thread not in before and "_poll" in thread.name]
+        [polling] = [
+            thread
+            for thread in threading.enumerate()
+            if thread not in before and "_poll" in thread.name
+        ]
         if error is not KeyboardInterrupt:
             threading.Timer(0.2, answer.set).start()
         if error:
@@ -196,7 +221,9 @@ def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):
     assert done.wait(timeout=60) == 0, shown
     shards = read_summary(tmp_path / "out")["shards"]
     # On one line, for the report at the end has records/s, too.
-    assert re.search(rf"train: shards[^\r\n]*{shards}/{shards}[^\r\n]*[0-9] records/s, ".encode(), shown), shown
+    assert re.search(
+        rf"train: shards[^\r\n]*{shards}/{shards}[^\r\n]*[0-9] records/s, ".encode(), shown
+    ), shown
 
 
 def _read(terminal):

@@ -19,7 +19,9 @@ class OwnRunner(FnApiRunner):
 
 class NeverStarts(FnApiRunner):
     def run_pipeline(self, pipeline, options):
-        raise RuntimeError("Unable to fetch the server: Name or service not known.\nPlease look at our page.")
+        raise RuntimeError(
+            "Unable to fetch the server: Name or service not known.\nPlease look at our page."
+        )
 
 
 class LosesWorkers(FnApiRunner):
@@ -49,7 +51,14 @@ def runner_of(runner):
 
 
 @pytest.mark.parametrize(
-    "name", ["local", "DirectRunner", "direct", "FnApiRunner", "apache_beam.runners.direct.direct_runner.DirectRunner"]
+    "name",
+    [
+        "local",
+        "DirectRunner",
+        "direct",
+        "FnApiRunner",
+        "apache_beam.runners.direct.direct_runner.DirectRunner",
+    ],
 )
 def test_every_name_of_the_local_runner_selects_the_runner_that_downloads_nothing(name):
     assert runner_of(name) == RUNNERS["local"].runner
@@ -84,13 +93,17 @@ def test_names_of_beam_runners_and_user_classes_are_passed_to_beam_unchanged():
         ),
     ],
 )
-def test_a_runner_that_fails_says_what_it_raised_and_where_to_look(raw_mnist, tmp_path, capsys, runner, message):
+def test_a_runner_that_fails_says_what_it_raised_and_where_to_look(
+    raw_mnist, tmp_path, capsys, runner, message
+):
     raw_mnist.write()
     flags = [f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"]
     with pytest.raises(ConversionError) as raised:
         idx_to_gcs.main([*flags, f"--runner={__name__}.{runner}"])
     assert str(raised.value) == f"--runner={__name__}.{runner} {message}"
-    assert ("train: " in capsys.readouterr().out) == (runner == "LosesWorkers")  # which had committed before
+    assert ("train: " in capsys.readouterr().out) == (
+        runner == "LosesWorkers"
+    )  # which had committed before
 
 
 def test_a_flag_of_beam_wins_over_what_a_preset_adds():
@@ -101,11 +114,27 @@ def test_a_flag_of_beam_wins_over_what_a_preset_adds():
 @pytest.mark.parametrize(
     ("runner", "processes", "message"),
     [
-        ("locl", 1, r"--runner=locl: no such runner. Did you mean 'local'\? Known: .*FlinkRunner.*, local"),
-        ("json.Runner", 1, r"--runner=json.Runner cannot be imported. It must be .*package.module.Class"),
-        ("no_such.Runner", 1, r"--runner=no_such.Runner cannot be imported. .* \(No module named 'no_such'\)"),
+        (
+            "locl",
+            1,
+            r"--runner=locl: no such runner. Did you mean 'local'\? Known: .*FlinkRunner.*, local",
+        ),
+        (
+            "json.Runner",
+            1,
+            r"--runner=json.Runner cannot be imported. It must be .*package.module.Class",
+        ),
+        (
+            "no_such.Runner",
+            1,
+            r"--runner=no_such.Runner cannot be imported. .* \(No module named 'no_such'\)",
+        ),
         ("local", 0, r"--local-processes=0: must be at least 1"),
-        ("FlinkRunner", 2, r"--local-processes=2: --runner=FlinkRunner starts no processes here. Leave it out"),
+        (
+            "FlinkRunner",
+            2,
+            r"--local-processes=2: --runner=FlinkRunner starts no processes here. Leave it out",
+        ),
     ],
 )
 def test_an_unusable_runner_is_refused_with_the_reason(runner, processes, message):
@@ -115,7 +144,9 @@ def test_an_unusable_runner_is_refused_with_the_reason(runner, processes, messag
 
 @pytest.mark.slow
 def test_dask_by_address_and_by_processes_at_once_is_refused():
-    message = r"--local-processes=2 starts a Dask cluster here, but a scheduler's address selects another"
+    message = (
+        r"--local-processes=2 starts a Dask cluster here, but a scheduler's address selects another"
+    )
     with pytest.raises(OptionError, match=message):
         options_of("dask", "--dask_client_address=tcp://host:8786", processes=2)
 
@@ -123,18 +154,35 @@ def test_dask_by_address_and_by_processes_at_once_is_refused():
 def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     monkeypatch.delitem(sys.modules, "beam_jobs.runners.dask_runner", raising=False)
-    with pytest.raises(OptionError, match=r"--runner=dask needs more .* Install it: pip install -e"):
+    with pytest.raises(
+        OptionError, match=r"--runner=dask needs more .* Install it: pip install -e"
+    ):
         options_of("dask")
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), r"--runner=portable needs --job_endpoint=host:port, .*beam_jobs.loopback job_service --port=8099"),
-        (("--job_endpoint=8099",), r"--job_endpoint=8099: must be host:port, such as localhost:8099"),
-        (("--job_endpoint=localhost:1",), r"--runner=portable needs --environment_type: EXTERNAL with --env"),
-        (("--job_endpoint=localhost:1", "--environment_type=EXTERNAL"), r"--environment_type=EXTERNAL needs"),
-        (("--job_endpoint=localhost:1", "--environment_type=LOOPBACK"), r"no job service answers at"),
+        (
+            (),
+            r"--runner=portable needs --job_endpoint=host:port, .*beam_jobs.loopback job_service --port=8099",
+        ),
+        (
+            ("--job_endpoint=8099",),
+            r"--job_endpoint=8099: must be host:port, such as localhost:8099",
+        ),
+        (
+            ("--job_endpoint=localhost:1",),
+            r"--runner=portable needs --environment_type: EXTERNAL with --env",
+        ),
+        (
+            ("--job_endpoint=localhost:1", "--environment_type=EXTERNAL"),
+            r"--environment_type=EXTERNAL needs",
+        ),
+        (
+            ("--job_endpoint=localhost:1", "--environment_type=LOOPBACK"),
+            r"no job service answers at",
+        ),
     ],
 )
 def test_a_portable_job_without_its_endpoint_is_refused_before_reading_data(flags, message):

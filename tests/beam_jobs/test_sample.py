@@ -41,12 +41,18 @@ def job(tmp_path_factory):
     found = find_folders(str(raw), [], HeldOut(0.0))
     converter = ImageFolderConverter(found.classes, HeldOut(0.0))
     return ConversionJob(
-        converter, found.sources, str(raw.parent / "out"), target_shard_bytes=TARGET, max_bad_records=1
+        converter,
+        found.sources,
+        str(raw.parent / "out"),
+        target_shard_bytes=TARGET,
+        max_bad_records=1,
     )
 
 
 def rows(job):
-    return concat([refs for source in job.sources for refs in job.converter.scan(LocalStorage(), source)])
+    return concat(
+        [refs for source in job.sources for refs in job.converter.scan(LocalStorage(), source)]
+    )
 
 
 @pytest.mark.slow
@@ -89,7 +95,9 @@ def test_a_sample_without_a_valid_image_does_not_change_the_estimate(job, tmp_pa
     (tmp_path / "raw/noise").mkdir(parents=True)
     for i in range(50):
         (tmp_path / f"raw/noise/{i}.png").write_bytes(b"no image")
-    bad = dataclasses.replace(job, sources=find_folders(str(tmp_path / "raw"), [], HeldOut(0.0)).sources)
+    bad = dataclasses.replace(
+        job, sources=find_folders(str(tmp_path / "raw"), [], HeldOut(0.0)).sources
+    )
     sample = candidates(bad, "train", rows(bad))
     assert sample
     assert convert_sample(bad, sample) == Sampled()

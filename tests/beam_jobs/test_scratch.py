@@ -19,7 +19,9 @@ MB, GIB = 10**6, 1 << 30
 
 
 def left(out):
-    return [str(path) for path in out.glob("_scratch/*")] + [str(path) for path in out.glob("_scratch/.*")]
+    return [str(path) for path in out.glob("_scratch/*")] + [
+        str(path) for path in out.glob("_scratch/.*")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,10 @@ class Counting(LocalStorage):
     def open(self, path):
         file = super().open(path)
         read = file.read
-        file.read = lambda size: (data := read(size), setattr(self, "taken", self.taken + len(data)))[0]
+        file.read = lambda size: (
+            data := read(size),
+            setattr(self, "taken", self.taken + len(data)),
+        )[0]
         return file
 
 
@@ -83,7 +88,9 @@ def convert_idx(directory, out, *flags):
 
 
 def test_the_option_bounds_what_a_command_uncompresses(raw_mnist, tmp_path):
-    with pytest.raises(RawDataError, match=r"images-idx3-ubyte.gz has .* uncompresses to more than 100 B"):
+    with pytest.raises(
+        RawDataError, match=r"images-idx3-ubyte.gz has .* uncompresses to more than 100 B"
+    ):
         convert_idx(raw_mnist.write().directory, tmp_path / "out", "--max-uncompressed-bytes=100")
     assert left(tmp_path / "out") == []
 
@@ -134,13 +141,25 @@ with scratch.Scratch(out) as files:
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"), [(signal.SIGINT, "growing"), (signal.SIGTERM, "whole"), (signal.SIGTERM, "nothing")]
+    ("number", "moment"),
+    [(signal.SIGINT, "growing"), (signal.SIGTERM, "whole"), (signal.SIGTERM, "nothing")],
 )
-def test_ctrl_c_and_sigterm_remove_uncompressed_files_and_end_the_process_by_the_signal(tmp_path, number, moment):
+def test_ctrl_c_and_sigterm_remove_uncompressed_files_and_end_the_process_by_the_signal(
+    tmp_path, number, moment
+):
     (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(1000)))
-    command = [sys.executable, "-c", WAITING, str(tmp_path / "raw.gz"), str(tmp_path / "out"), moment]
+    command = [
+        sys.executable,
+        "-c",
+        WAITING,
+        str(tmp_path / "raw.gz"),
+        str(tmp_path / "out"),
+        moment,
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout
         assert process.stdout.readline() == b"there\n"
         assert bool(left(tmp_path / "out")) == (moment != "nothing")

@@ -13,7 +13,9 @@ def run(fork_server, tmp_path_factory):
     """run(command, env) -> (exit code, all that it printed)."""
 
     def forked(command, env):
-        return fork_server.run(command, tmp_path_factory.mktemp("printed") / "printed", env, timeout=120)
+        return fork_server.run(
+            command, tmp_path_factory.mktemp("printed") / "printed", env, timeout=120
+        )
 
     return forked
 
@@ -59,5 +61,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("kill", CASES)
-def test_a_killed_conversion_resumes_to_the_same_bytes_and_repeats_no_work(strike_one, reference, kill):
+def test_a_killed_conversion_resumes_to_the_same_bytes_and_repeats_no_work(
+    strike_one, reference, kill
+):
     assert strike_one(kill).problems(digests(reference)) == []

@@ -9,7 +9,12 @@ from pipeline.errors import InfeedError
 
 
 def command(raw, out, *more):
-    flags = (f"--raw-data-dir={raw}", f"--gcs-output-path={out}", f"--label-file={raw}/synsets.txt", *more)
+    flags = (
+        f"--raw-data-dir={raw}",
+        f"--gcs-output-path={out}",
+        f"--label-file={raw}/synsets.txt",
+        *more,
+    )
     return ["-m", "converters.imagenet_to_gcs", "--target-shard-bytes=100KB", *flags]
 
 
@@ -19,14 +24,21 @@ def at_once(fork_server, tmp_path):
 
     def run(*commands):
         printed = [tmp_path / f"printed-{number}" for number in range(len(commands))]
-        running = [fork_server.start(command, out) for command, out in zip(commands, printed, strict=True)]
-        return [(process.wait(120)[0], out.read_text()) for process, out in zip(running, printed, strict=True)]
+        running = [
+            fork_server.start(command, out) for command, out in zip(commands, printed, strict=True)
+        ]
+        return [
+            (process.wait(120)[0], out.read_text())
+            for process, out in zip(running, printed, strict=True)
+        ]
 
     return run
 
 
 @pytest.mark.slow
-def test_two_conversions_of_the_same_data_at_once_both_succeed(at_once, digits, tmp_path, shard_digests):
+def test_two_conversions_of_the_same_data_at_once_both_succeed(
+    at_once, digits, tmp_path, shard_digests
+):
     raw, out = digits
     for status, output in at_once(*[command(raw, tmp_path / "out")] * 2):
         assert status == 0, output
@@ -36,9 +48,13 @@ def test_two_conversions_of_the_same_data_at_once_both_succeed(at_once, digits, 
 
 
 @pytest.mark.slow
-def test_conversions_of_two_splits_at_once_are_both_in_the_manifest(at_once, digits, tmp_path, shard_digests):
+def test_conversions_of_two_splits_at_once_are_both_in_the_manifest(
+    at_once, digits, tmp_path, shard_digests
+):
     raw, out = digits
-    commands = [command(raw, tmp_path / "out", f"--splits={split}") for split in ("train", "validation")]
+    commands = [
+        command(raw, tmp_path / "out", f"--splits={split}") for split in ("train", "validation")
+    ]
     for status, output in at_once(*commands):
         assert status == 0, output
     assert shard_digests(tmp_path / "out") == shard_digests(out)

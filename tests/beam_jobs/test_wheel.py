@@ -56,26 +56,39 @@ def test_the_wheel_metadata_match_pyproject(built):
     assert [each for each in required if "; extra == " not in each] == project["dependencies"]
     assert f"Requires-Python: {project['requires-python']}" in metadata
     assert re.findall("Provides-Extra: (.*)", metadata) == list(project["optional-dependencies"])
-    assert {"tokenizers>=0.21; extra == 'text'", "apache-beam>=2.77; extra == 'dask'"} <= set(required)
+    assert {"tokenizers>=0.21; extra == 'text'", "apache-beam>=2.77; extra == 'dask'"} <= set(
+        required
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("tokenizers", "tokenizer.json needs the library tokenizers. Install it: pip install 'tokenizers>=0.21'."),
-        ("apache_beam.options", r"conversion needs Apache Beam \(.*\). Install it: pip install 'apache-beam>=2.77'."),
+        (
+            "tokenizers",
+            "tokenizer.json needs the library tokenizers. Install it: pip install 'tokenizers>=0.21'.",
+        ),
+        (
+            "apache_beam.options",
+            r"conversion needs Apache Beam \(.*\). Install it: pip install 'apache-beam>=2.77'.",
+        ),
     ],
 )
-def test_an_installed_wheel_names_a_missing_package_and_how_to_install_it(installed, tmp_path, missing, message):
+def test_an_installed_wheel_names_a_missing_package_and_how_to_install_it(
+    installed, tmp_path, missing, message
+):
     """A process that imports infeed from the installed wheel, and cannot import the package."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "train.txt").write_text("a text")
     (tmp_path / "tokenizer.json").write_text("{}")
-    command = (
-        "import runpy, sys; sys.modules[sys.argv.pop(1)] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
-    )
-    flags = ["converters.text_to_gcs", "--raw-data-dir=raw", "--output=out", "--validation-fraction=0"]
+    command = "import runpy, sys; sys.modules[sys.argv.pop(1)] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+    flags = [
+        "converters.text_to_gcs",
+        "--raw-data-dir=raw",
+        "--output=out",
+        "--validation-fraction=0",
+    ]
     if missing == "tokenizers":
         flags += ["--tokenizer=tokenizer.json"]
     done = subprocess.run(
@@ -94,7 +107,9 @@ def test_the_same_code_gives_the_same_bytes(built, tmp_path):
 
 
 @pytest.mark.slow
-def test_pip_installs_the_wheel_and_rebuilding_from_the_installation_is_identical(built, installed, tmp_path):
+def test_pip_installs_the_wheel_and_rebuilding_from_the_installation_is_identical(
+    built, installed, tmp_path
+):
     assert (installed / "beam_jobs/__pycache__").exists()
     again = build_wheel(tmp_path, root=installed)
     assert again.name == built.name
@@ -116,5 +131,7 @@ def test_a_wheel_rebuilt_from_an_installation_omits_the_files_that_pip_added(ins
 
 def test_code_neither_checked_out_nor_installed_cannot_be_built_into_a_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(wheel, "_NAME", "infeed-that-nobody-installed")
-    with pytest.raises(InfeedError, match=r"is neither a checkout of .* nor installed by pip.* pip install"):
+    with pytest.raises(
+        InfeedError, match=r"is neither a checkout of .* nor installed by pip.* pip install"
+    ):
         build_wheel(tmp_path, root=tmp_path)

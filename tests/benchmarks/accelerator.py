@@ -40,7 +40,17 @@ IMAGE_BYTES = 120e6  # of a training step in bfloat16, generously; and of a row 
 ROW_BYTES = {"none": 6e9, "attention": 1.8e9, "dots": 0.9e9, "full": 0.5e9}
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 ERROR = re.compile(r"[\w.]+Error: ")
-COLUMNS = ("model", "input", "k", "batch", "per second", "TFLOP/s", "of peak", "input wait", "peak memory")
+COLUMNS = (
+    "model",
+    "input",
+    "k",
+    "batch",
+    "per second",
+    "TFLOP/s",
+    "of peak",
+    "input wait",
+    "peak memory",
+)
 
 
 @dataclass(frozen=True)
@@ -63,20 +73,26 @@ class Row:
     @property
     def name(self) -> str:
         """The model, and how it computes."""
-        how = [f"remat {self.remat}"] * (self.remat != "none") + [self.attention] * (self.attention != "xla")
+        how = [f"remat {self.remat}"] * (self.remat != "none") + [self.attention] * (
+            self.attention != "xla"
+        )
         return ", ".join([self.model, *how])
 
 
 def rows(*, tiny: bool, gpu: bool) -> Iterator[Row]:
     """Those of the table."""
-    image = partial(Row, "small CNN" if tiny else "ResNet-50", size=32 if tiny else 224, batch=8 if tiny else 0)
+    image = partial(
+        Row, "small CNN" if tiny else "ResNet-50", size=32 if tiny else 224, batch=8 if tiny else 0
+    )
     yield from (image("memory", k) for k in ((1, 10) if tiny else (1, 10, 100)))
     cores = os.cpu_count() or 1
     workers = (0,) if tiny else sorted({0, max(2, cores // 4), max(2, cores - 2)})
     yield from (image("shards", 10, workers=count) for count in workers)
     small: Mapping[str, Any] = {"layers": 2, "width": 64, "heads": 2, "batch": 4, "length": 64}
     text = partial(Row, "Transformer", "memory", 10, **(small if tiny else {"length": 2048}))
-    yield from (text(remat=remat) for remat in ("none", "attention", "dots", "full")[: 2 if tiny else None])
+    yield from (
+        text(remat=remat) for remat in ("none", "attention", "dots", "full")[: 2 if tiny else None]
+    )
     if gpu and not tiny:
         yield text(attention="cudnn")
 
@@ -95,7 +111,10 @@ def write_shards(directory: Path, count: int, side: int) -> None:
         images.append(data.getvalue())
     features = {"image/encoded": Feature("bytes"), "image/class/label": Feature("int64")}
     for split, records in (("train", count), ("validation", min(count, 1000))):
-        made = ({"image/encoded": images[i % 500], "image/class/label": i % 1000} for i in range(records))
+        made = (
+            {"image/encoded": images[i % 500], "image/class/label": i % 1000}
+            for i in range(records)
+        )
         write_tfrecords(directory, features, made, split)
 
 
@@ -123,11 +142,24 @@ def measure(row: Row, data: str, seconds: float, peak_tflops: float | None) -> d
             peak_tflops=peak_tflops, checkpoint_every=None, input_workers=row.workers, superbatch_bytes=2**32,
         )  # fmt: skip
         task, input_fn = text(row, config) if row.length else images(row, config, data)
-        result = Trainer(task, config, callbacks=[Until()]).train(input_fn, max_steps=config.max_steps)
-    speed, memory = result.speed, (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+        result = Trainer(task, config, callbacks=[Until()]).train(
+            input_fn, max_steps=config.max_steps
+        )
+    speed, memory = (
+        result.speed,
+        (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
+    )
     assert speed
-    measured = {"per_second": speed.examples_per_second * (row.length or 1), "tflops": speed.tflops_per_second}
-    return measured | {"of_peak": speed.mfu, "input_wait": speed.input_wait, "peak_bytes": memory, "steps": result.step}
+    measured = {
+        "per_second": speed.examples_per_second * (row.length or 1),
+        "tflops": speed.tflops_per_second,
+    }
+    return measured | {
+        "of_peak": speed.mfu,
+        "input_wait": speed.input_wait,
+        "peak_bytes": memory,
+        "steps": result.step,
+    }
 
 
 def images(row: Row, config: Any, data: str) -> tuple[Any, Any]:
@@ -152,7 +184,9 @@ def images(row: Row, config: Any, data: str) -> tuple[Any, Any]:
 def first_of(source: Any) -> dict[str, Any]:
     """The first batch of an input, as an iterable would have it."""
     batches = source.batches(source.info.start)
-    batch = {name: np.array(value) for name, value in next(batches).items() if not name.startswith("_")}
+    batch = {
+        name: np.array(value) for name, value in next(batches).items() if not name.startswith("_")
+    }
     batches.close()
     return batch
 
@@ -177,7 +211,10 @@ def text(row: Row, config: Any) -> tuple[Any, Any]:
 
     def repeated(ctx: Any) -> Iterator[Mapping[str, Any]]:
         shape = (ctx.per_host_batch_size, row.length)
-        ones, places = np.ones(shape, np.int32), np.broadcast_to(np.arange(row.length, dtype=np.int32), shape)
+        ones, places = (
+            np.ones(shape, np.int32),
+            np.broadcast_to(np.arange(row.length, dtype=np.int32), shape),
+        )
         tokens = np.random.default_rng(0).integers(1, 250, shape, np.int32)
         lengths = np.full(shape[0], row.length, np.int32)
         batch = {"tokens": tokens, "segment_ids": ones, "positions": places, "num_bytes": lengths}
@@ -188,7 +225,9 @@ def text(row: Row, config: Any) -> tuple[Any, Any]:
 
 def fitting(row: Row, device_bytes: int | None, devices: int) -> int:
     """A first batch, a power of two per device; 64 images or 4 rows where the memory is unknown."""
-    kept = "attention" if row.attention == "cudnn" else row.remat  # cuDNN keeps nothing of length x length either
+    kept = (
+        "attention" if row.attention == "cudnn" else row.remat
+    )  # cuDNN keeps nothing of length x length either
     each = ROW_BYTES[kept] if row.length else IMAGE_BYTES
     most = 0.9 * device_bytes / each if device_bytes else 4 if row.length else 64
     return devices * max(1, 2 ** min(10, int(most).bit_length() - 1))
@@ -196,8 +235,19 @@ def fitting(row: Row, device_bytes: int | None, devices: int) -> int:
 
 def in_process(row: Row, data: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measures a row in a process of its own, with half of the batch as long as it runs out of memory."""
-    command = [sys.executable, "-m", "tests.benchmarks.accelerator", "--row", json.dumps(asdict(row)), "--data", data]
-    command += [f"--seconds={options.seconds}", *[f"--peak-tflops={options.peak_tflops}"] * bool(options.peak_tflops)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.accelerator",
+        "--row",
+        json.dumps(asdict(row)),
+        "--data",
+        data,
+    ]
+    command += [
+        f"--seconds={options.seconds}",
+        *[f"--peak-tflops={options.peak_tflops}"] * bool(options.peak_tflops),
+    ]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:
@@ -207,7 +257,9 @@ def in_process(row: Row, data: str, options: argparse.Namespace) -> dict[str, An
     if OUT_OF_MEMORY in done.stderr and row.batch > 1:
         return in_process(dataclasses.replace(row, batch=row.batch // 2), data, options)
     lines = done.stderr.strip().splitlines() or ["no output"]
-    return asdict(row) | {"error": next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])}
+    return asdict(row) | {
+        "error": next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])
+    }
 
 
 def line(row: Row, found: Mapping[str, Any]) -> str:
@@ -219,13 +271,24 @@ def line(row: Row, found: Mapping[str, Any]) -> str:
     share = "" if found["of_peak"] is None else f"{found['of_peak']:.1%}"
     memory = "" if found["peak_bytes"] is None else f"{found['peak_bytes'] / 1e9:.1f} GB"
     tflops = "" if found["tflops"] is None else f"{found['tflops']:.3g}"
-    done = (row.input + workers, row.k, found["batch"], f"{found['per_second']:,.0f} {unit}", tflops, share)
-    return f"| {' | '.join(map(str, (row.name, *done, format(found['input_wait'], '.0%'), memory)))} |"
+    done = (
+        row.input + workers,
+        row.k,
+        found["batch"],
+        f"{found['per_second']:,.0f} {unit}",
+        tflops,
+        share,
+    )
+    return (
+        f"| {' | '.join(map(str, (row.name, *done, format(found['input_wait'], '.0%'), memory)))} |"
+    )
 
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--peak-tflops", type=float)
     parser.add_argument("--images", type=int, default=8000)
@@ -236,7 +299,16 @@ def main() -> None:
     parser.add_argument("--device", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
-        print(json.dumps(measure(Row(**json.loads(options.row)), options.data, options.seconds, options.peak_tflops)))
+        print(
+            json.dumps(
+                measure(
+                    Row(**json.loads(options.row)),
+                    options.data,
+                    options.seconds,
+                    options.peak_tflops,
+                )
+            )
+        )
         return
     if options.device:
         import jax
@@ -249,21 +321,36 @@ def main() -> None:
     command = [sys.executable, "-m", "tests.benchmarks.accelerator", "--device"]
     asked = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=LIMIT)
     kind, name, devices, limit = json.loads(asked.stdout.splitlines()[-1])
-    versions = {package: version(package) for package in ("jax", "jaxlib", "flax", "optax", "numpy")}
+    versions = {
+        package: version(package) for package in ("jax", "jaxlib", "flax", "optax", "numpy")
+    }
     options.seconds = 1 if options.tiny else options.seconds
-    print(f"{devices} x {name} ({kind}); {os.cpu_count()} cores; Python {platform.python_version()};", end=" ")
+    print(
+        f"{devices} x {name} ({kind}); {os.cpu_count()} cores; Python {platform.python_version()};",
+        end=" ",
+    )
     print(", ".join(f"{package} {number}" for package, number in versions.items()), end="\n\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
     results = []
     with tempfile.TemporaryDirectory() as data:
-        write_shards(Path(data), 32 if options.tiny else options.images, 40 if options.tiny else 400)
+        write_shards(
+            Path(data), 32 if options.tiny else options.images, 40 if options.tiny else 400
+        )
         for row in rows(tiny=options.tiny, gpu=kind == "gpu"):
             wanted = dataclasses.replace(row, batch=row.batch or fitting(row, limit, devices))
             results.append(in_process(wanted, data, options))
             print(line(row, results[-1]), flush=True)
     if options.json:
-        about = {"device": name, "platform": kind, "devices": devices, "bytes_limit": limit, "versions": versions}
-        options.json.write_text(json.dumps(about | {"rows": results}, indent=1) + "\n", encoding="utf-8")
+        about = {
+            "device": name,
+            "platform": kind,
+            "devices": devices,
+            "bytes_limit": limit,
+            "versions": versions,
+        }
+        options.json.write_text(
+            json.dumps(about | {"rows": results}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

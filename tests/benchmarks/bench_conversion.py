@@ -41,7 +41,13 @@ def python_of(contender: str, options: argparse.Namespace) -> str:
 def convert(contender: str, raw: Path, output: Path, options: argparse.Namespace) -> Times:
     """One contender, once."""
     name, checkout = (OURS, options.before) if contender == BEFORE else (contender, ROOT)
-    command = [python_of(contender, options), *module("conversion_contenders"), name, str(raw), str(output)]
+    command = [
+        python_of(contender, options),
+        *module("conversion_contenders"),
+        name,
+        str(raw),
+        str(output),
+    ]
     printed, took = run(command, checkout)
     shutil.rmtree(output, ignore_errors=True)
     inside = json.loads(printed.splitlines()[-1])
@@ -53,30 +59,50 @@ def convert(contender: str, raw: Path, output: Path, options: argparse.Namespace
 
 def table(rounds: list[dict[str, Times]], raw_bytes: int, records: int) -> None:
     """One line per contender."""
-    print("| | CPU s | wall s | CPU s inside | wall s inside | CPU us a record inside | MB a CPU second inside |")
+    print(
+        "| | CPU s | wall s | CPU s inside | wall s inside | CPU us a record inside | MB a CPU second inside |"
+    )
     print("|" + " --- |" * 7)
     for name in rounds[0]:
         runs = [times[name] for times in rounds if name in times]
-        cpu, wall, cpu_in, wall_in = (statistics.median(column) for column in zip(*runs, strict=True))
+        cpu, wall, cpu_in, wall_in = (
+            statistics.median(column) for column in zip(*runs, strict=True)
+        )
         per = f"{cpu_in / records * 1e6:.0f} | {raw_bytes / cpu_in / 1e6:.0f}"
         print(f"| {name} | {cpu:.2f} | {wall:.2f} | {cpu_in:.2f} | {wall_in:.2f} | {per} |")
-    print(f"\n| time over ours: median (quartiles) | {' | '.join(Times._fields)} |\n|{' --- |' * 5}")
+    print(
+        f"\n| time over ours: median (quartiles) | {' | '.join(Times._fields)} |\n|{' --- |' * 5}"
+    )
     for name in list(rounds[0])[1:]:
         both = [(times[name], times[OURS]) for times in rounds if name in times]
-        cells = [spread([theirs[i] / ours[i] for theirs, ours in both]) for i in range(len(Times._fields))]
+        cells = [
+            spread([theirs[i] / ours[i] for theirs, ours in both])
+            for i in range(len(Times._fields))
+        ]
         print(f"| {name} | {' | '.join(cells)} |")
 
 
 def main() -> None:
     """Prints two tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=int, default=1150)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--peers", default="", help=f"comma-separated, of {', '.join(PEERS)}")
-    parser.add_argument("--peer_rounds", type=int, default=3, help="rounds in which the peers run too: they are slow")
+    parser.add_argument(
+        "--peer_rounds",
+        type=int,
+        default=3,
+        help="rounds in which the peers run too: they are slow",
+    )
     parser.add_argument("--before", type=Path, help="another checkout of infeed, to compare with")
-    parser.add_argument("--mds_python", default=sys.executable, help="the Python that has mosaicml-streaming")
-    parser.add_argument("--scratch", help="a directory on the disk to measure (default: that of temporary files)")
+    parser.add_argument(
+        "--mds_python", default=sys.executable, help="the Python that has mosaicml-streaming"
+    )
+    parser.add_argument(
+        "--scratch", help="a directory on the disk to measure (default: that of temporary files)"
+    )
     options = parser.parse_args()
     peers = [peer for peer in options.peers.split(",") if peer]
     for peer in peers:
@@ -91,7 +117,9 @@ def main() -> None:
             before = [BEFORE] if options.before else []
             contenders = [OURS, *before, BARE, *(peers if number < options.peer_rounds else ())]
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
-            rounds.append({name: convert(name, raw, Path(scratch, "output"), options) for name in contenders})
+            rounds.append(
+                {name: convert(name, raw, Path(scratch, "output"), options) for name in contenders}
+            )
     raw_bytes = sum(image[2] for image in images)
     print(f"{len(images):,} images, {raw_bytes / 1e9:.2f} GB; {options.rounds} rounds; {load()}\n")
     table(rounds, raw_bytes, len(images))

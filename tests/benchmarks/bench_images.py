@@ -25,7 +25,16 @@ from tests.benchmarks.harness import ROOT, has_module, load, module, spread
 from tests.benchmarks.image_contenders import CONTENDERS
 
 OURS, COUNT = "ours", 320
-SIZES = ((375, 500), (333, 500), (500, 375), (500, 333), (500, 500), (480, 640), (768, 1024), (1200, 1600))
+SIZES = (
+    (375, 500),
+    (333, 500),
+    (500, 375),
+    (500, 333),
+    (500, 500),
+    (480, 640),
+    (768, 1024),
+    (1200, 1600),
+)
 SHARES = (0.48, 0.18, 0.13, 0.06, 0.05, 0.05, 0.03, 0.02)  # as often as in ILSVRC2012
 Key = tuple[str, int]  # a contender and its threads
 Took = dict[str, float]  # cpu and wall microseconds per image
@@ -64,7 +73,9 @@ def write_images(directory: Path) -> None:
         (directory / f"{number:04d}.jpg").write_bytes(photograph(random, *SIZES[size]))
 
 
-def measured(keys: Sequence[Key], directory: Path, options: argparse.Namespace) -> dict[Key, list[Took]]:
+def measured(
+    keys: Sequence[Key], directory: Path, options: argparse.Namespace
+) -> dict[Key, list[Took]]:
     """What each took in each round."""
     processes = {key: Process(key, directory, options.grain) for key in keys}
     for process in processes.values():
@@ -83,25 +94,37 @@ def measured(keys: Sequence[Key], directory: Path, options: argparse.Namespace) 
 
 def table(measured: dict[Key, list[Took]]) -> None:
     """One line per contender."""
-    print("| from payloads to batches | threads | CPU us an image | images/s | CPU over ours | wall over ours |")
+    print(
+        "| from payloads to batches | threads | CPU us an image | images/s | CPU over ours | wall over ours |"
+    )
     print("|" + " --- |" * 6)
     for (name, threads), turns in measured.items():
         cpu, wall = (statistics.median(turn[what] for turn in turns) for what in ("cpu", "wall"))
         both = list(zip(turns, measured[OURS, threads], strict=True))
-        over = [spread([theirs[what] / ours[what] for theirs, ours in both]) for what in ("cpu", "wall")]
+        over = [
+            spread([theirs[what] / ours[what] for theirs, ours in both]) for what in ("cpu", "wall")
+        ]
         print(f"| {name} | {threads} | {cpu:.0f} | {1e6 / wall:.0f} | {' | '.join(over)} |")
 
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--grain", help="the directory into which grain was installed")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    names = [name for name, each in CONTENDERS.items() if has_module(sys.executable, each.imports, options.grain or "")]
+    names = [
+        name
+        for name, each in CONTENDERS.items()
+        if has_module(sys.executable, each.imports, options.grain or "")
+    ]
     with tempfile.TemporaryDirectory() as directory:
         write_images(Path(directory))
-        turns = measured([(name, threads) for threads in (1, 2) for name in names], Path(directory), options)
+        turns = measured(
+            [(name, threads) for threads in (1, 2) for name in names], Path(directory), options
+        )
     print(f"{options.rounds} rounds; {load()}\n")
     table(turns)
 

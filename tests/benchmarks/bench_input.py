@@ -25,7 +25,11 @@ from pipeline.shards.schema import Feature
 from tests.benchmarks.conversion_data import photograph
 from tests.benchmarks.harness import ROOT, load, spread, write_tfrecords
 
-IMAGE = {"image/encoded": Feature("bytes"), "image/class/label": Feature("int64"), "image/filename": Feature("bytes")}
+IMAGE = {
+    "image/encoded": Feature("bytes"),
+    "image/class/label": Feature("int64"),
+    "image/filename": Feature("bytes"),
+}
 LENGTH = 1024
 PROGRAM = """
 import json, os, resource, sys, time
@@ -69,22 +73,32 @@ def pictures(height: int, width: int) -> Callable[[np.random.Generator], dict[st
     }
 
 
-def table(floats: int, integers: int) -> tuple[dict[str, Feature], Callable[[np.random.Generator], dict[str, Any]]]:
+def table(
+    floats: int, integers: int
+) -> tuple[dict[str, Feature], Callable[[np.random.Generator], dict[str, Any]]]:
     features = {f"number_{i}": Feature("float32") for i in range(floats)}
     features |= {f"class_{i}": Feature("int64") for i in range(integers)}
 
     def record(random: np.random.Generator) -> dict[str, Any]:
-        return {key: random.normal() if key[0] == "n" else int(random.integers(1000)) for key in features}
+        return {
+            key: random.normal() if key[0] == "n" else int(random.integers(1000))
+            for key in features
+        }
 
     return features, record
 
 
 def raw(*shape: int) -> tuple[dict[str, Feature], Callable[[np.random.Generator], dict[str, Any]]]:
     features = {"image": Feature("float32", shape), "label": Feature("int64")}
-    return features, lambda random: {"image": random.random(math.prod(shape)).astype(np.float32), "label": 3}
+    return features, lambda random: {
+        "image": random.random(math.prod(shape)).astype(np.float32),
+        "label": 3,
+    }
 
 
-def packed(vocabulary: int) -> tuple[dict[str, Feature], Callable[[np.random.Generator], dict[str, Any]]]:
+def packed(
+    vocabulary: int,
+) -> tuple[dict[str, Feature], Callable[[np.random.Generator], dict[str, Any]]]:
     shape = (LENGTH,)
     features = {key: Feature("int64", shape) for key in ("tokens", "segment_ids", "positions")}
     within = np.arange(LENGTH)
@@ -97,11 +111,19 @@ def packed(vocabulary: int) -> tuple[dict[str, Feature], Callable[[np.random.Gen
 
 def ragged(random: np.random.Generator) -> dict[str, Any]:
     ids, weights = random.integers(20, 200, 2)
-    return {"ids": random.integers(0, 32_000, ids), "weights": random.normal(size=weights), "label": 3}
+    return {
+        "ids": random.integers(0, 32_000, ids),
+        "weights": random.normal(size=weights),
+        "label": 3,
+    }
 
 
 CROP = "'ops': [DecodeRandomResizedCrop()], 'keys': ['image', 'image/class/label']"
-LISTS = {"ids": Feature("int64", (None,)), "weights": Feature("float32", (None,)), "label": Feature("int64")}
+LISTS = {
+    "ids": Feature("int64", (None,)),
+    "weights": Feature("float32", (None,)),
+    "label": Feature("int64"),
+}
 KINDS = {
     "photographs": Kind(IMAGE, pictures(375, 500), 800, f"{{{CROP}}}", 15),
     "photographs, TrivialAugmentWide": Kind(
@@ -129,7 +151,12 @@ KINDS = {
 def main() -> None:
     """Prints medians and quartiles of the pairs' ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"one of {', '.join(map(repr, KINDS))}; default: all")
+    parser.add_argument(
+        "kinds",
+        nargs="*",
+        metavar="KIND",
+        help=f"one of {', '.join(map(repr, KINDS))}; default: all",
+    )
     sides = parser.add_mutually_exclusive_group(required=True)
     sides.add_argument("--before", type=Path)
     sides.add_argument("--workers", type=int, default=0)
@@ -137,16 +164,21 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7)
     args = parser.parse_args()
     print(f"{load()}\n")
-    print("| records | CPU us before, now | ratio | wall us before, now | ratio | first batch, s | peak MiB | load |")
+    print(
+        "| records | CPU us before, now | ratio | wall us before, now | ratio | first batch, s | peak MiB | load |"
+    )
     print("|" + " --- |" * 8)
     for name in args.kinds or KINDS:
         with tempfile.TemporaryDirectory() as data:
             kind, random = KINDS[name], np.random.default_rng(0)
-            write_tfrecords(Path(data), kind.features, (kind.record(random) for _ in range(kind.records)))
+            write_tfrecords(
+                Path(data), kind.features, (kind.record(random) for _ in range(kind.records))
+            )
             sides = ((args.before or ROOT, args.python, 0), (ROOT, sys.executable, args.workers))
             rounds = [[measured(data, kind, *side) for side in sides] for _ in range(args.pairs)]
         before, now = (
-            [statistics.median(each) for each in zip(*side, strict=True)] for side in zip(*rounds, strict=True)
+            [statistics.median(each) for each in zip(*side, strict=True)]
+            for side in zip(*rounds, strict=True)
         )
         cpu, wall = (spread([new[at] / old[at] for old, new in rounds]) for at in (0, 1))
         print(
@@ -161,7 +193,9 @@ def measured(data: str, kind: Kind, checkout: Path, python: str, workers: int) -
     options = kind.options if not workers else f"{kind.options} | {{'workers': {workers}}}"
     command = [python, "-c", PROGRAM, data, str(kind.batch), str(kind.batches), options]
     env = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return json.loads(subprocess.run(command, env=env, cwd="/", check=True, capture_output=True, text=True).stdout)
+    return json.loads(
+        subprocess.run(command, env=env, cwd="/", check=True, capture_output=True, text=True).stdout
+    )
 
 
 if __name__ == "__main__":

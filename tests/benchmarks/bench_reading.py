@@ -28,7 +28,11 @@ def present(peer_python: str) -> dict[str, str]:
     """The interpreter of each contender that can run, in their order."""
     interpreters = {}
     for name, contender in CONTENDERS.items():
-        pythons = [python for python in (sys.executable, peer_python) if has_module(python, contender.imports)]
+        pythons = [
+            python
+            for python in (sys.executable, peer_python)
+            if has_module(python, contender.imports)
+        ]
         if pythons:
             interpreters[name] = pythons[0]
         else:
@@ -59,22 +63,36 @@ def read(name: str, python: str, directory: Path) -> dict[str, float]:
 
 def table(rounds: list[dict[str, dict[str, float]]]) -> None:
     """One line per contender."""
-    print("| us a record | CPU | of it kernel | wall | MiB over imports | CPU over ours | wall over ours |")
+    print(
+        "| us a record | CPU | of it kernel | wall | MiB over imports | CPU over ours | wall over ours |"
+    )
     print("|" + " --- |" * 7)
     for name in rounds[0]:
         both = [(times[name], times[OURS]) for times in rounds if name in times]
-        cpu, kernel, wall, peak = (statistics.median(theirs[key] for theirs, _ in both) for key in COLUMNS)
-        over = [spread([theirs[key] / ours[key] for theirs, ours in both]) for key in ("cpu", "wall")]
-        print(f"| {name} | {cpu:.1f} | {kernel:.1f} | {wall:.0f} | {peak:.0f} | {' | '.join(over)} |")
+        cpu, kernel, wall, peak = (
+            statistics.median(theirs[key] for theirs, _ in both) for key in COLUMNS
+        )
+        over = [
+            spread([theirs[key] / ours[key] for theirs, ours in both]) for key in ("cpu", "wall")
+        ]
+        print(
+            f"| {name} | {cpu:.1f} | {kernel:.1f} | {wall:.0f} | {peak:.0f} | {' | '.join(over)} |"
+        )
 
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=18_200, help="2 GB in each of four formats")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--slow_rounds", type=int, default=3, help="rounds in which all run, not only the fastest")
-    parser.add_argument("--peer_python", default=sys.executable, help="the Python that has the peers")
+    parser.add_argument(
+        "--slow_rounds", type=int, default=3, help="rounds in which all run, not only the fastest"
+    )
+    parser.add_argument(
+        "--peer_python", default=sys.executable, help="the Python that has the peers"
+    )
     parser.add_argument("--data", help="a directory that keeps the data (default: a temporary one)")
     options = parser.parse_args()
     pythons = present(options.peer_python)
@@ -84,9 +102,15 @@ def main() -> None:
         rounds = []
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds}, {load()}", file=sys.stderr)
-            names = [each for each in pythons if CONTENDERS[each].every_round or number < options.slow_rounds]
+            names = [
+                each
+                for each in pythons
+                if CONTENDERS[each].every_round or number < options.slow_rounds
+            ]
             rounds.append({name: read(name, pythons[name], directory) for name in names})
-    print(f"{options.records:,} records; {options.rounds} rounds, all in {options.slow_rounds}; {load()}\n")
+    print(
+        f"{options.records:,} records; {options.rounds} rounds, all in {options.slow_rounds}; {load()}\n"
+    )
     table(rounds)
 
 

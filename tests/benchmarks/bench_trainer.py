@@ -40,7 +40,9 @@ class KerasLoop:
 
     def __init__(self, python: str, name: str, steps: int) -> None:
         command = [python, "-W", "ignore", *module("trainer_keras"), name, str(steps)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
 
     def turn(self, marks: int) -> Turn:
         assert self._process.stdin
@@ -52,7 +54,9 @@ class KerasLoop:
         self._process.communicate()
 
 
-def loops(name: str, work: Work, directory: Path, options: argparse.Namespace) -> Iterator[tuple[str, Turning]]:
+def loops(
+    name: str, work: Work, directory: Path, options: argparse.Namespace
+) -> Iterator[tuple[str, Turning]]:
     """All that train one of the works."""
     steps = work.k * (WARM + work.looks + 2) * (options.rounds + 3)  # more than all turns take
     for number, (contender, train) in enumerate(CONTENDERS.items()):
@@ -60,7 +64,10 @@ def loops(name: str, work: Work, directory: Path, options: argparse.Namespace) -
             continue  # a scan over convolutions is several times slower on a CPU, so it is no limit
         place = directory / f"{name} {number}"
         place.mkdir()
-        yield contender, Loop(lambda mark, train=train, place=place: train(work, mark, place, steps))
+        yield (
+            contender,
+            Loop(lambda mark, train=train, place=place: train(work, mark, place, steps)),
+        )
     if has_module(options.peer_python, "keras"):
         yield f"{KERAS}, steps_per_execution={work.k}", KerasLoop(options.peer_python, name, steps)
 
@@ -89,16 +96,26 @@ def each(turn: Turn) -> tuple[float, float]:
 
 def table(title: str, measured: Rounds) -> None:
     """One line per loop."""
-    print(f"\n| {title} | steps/s | us a step | CPU us a step | time over ours | CPU time over ours |\n|{' --- |' * 6}")
+    print(
+        f"\n| {title} | steps/s | us a step | CPU us a step | time over ours | CPU time over ours |\n|{' --- |' * 6}"
+    )
     for name in measured[0]:
         wall, cpu = (statistics.median(each(turns[name])[i] for turns in measured) for i in (0, 1))
-        over = [spread([each(turns[name])[i] / each(turns[OURS])[i] for turns in measured]) for i in (0, 1)]
-        print(f"| {name} | {1e6 / wall:,.0f} | {wall:,.1f} | {cpu:,.1f} | {' | '.join(over)} |", flush=True)
+        over = [
+            spread([each(turns[name])[i] / each(turns[OURS])[i] for turns in measured])
+            for i in (0, 1)
+        ]
+        print(
+            f"| {name} | {1e6 / wall:,.0f} | {wall:,.1f} | {cpu:,.1f} | {' | '.join(over)} |",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=17)
     parser.add_argument("--peer_python", default=sys.executable, help="the Python that has Keras")
     parser.add_argument("--only", nargs="*", default=[*WORKS], help="of: %(default)s")

@@ -53,7 +53,12 @@ def infeed(raw: Path, output: Path) -> Callable[[], int]:
     from pipeline.shards.manifest import read_manifest
 
     def run() -> int:
-        sys.argv[1:] = [f"--raw-data-dir={raw}", f"--output={output}", "--splits=train", "--local-processes=1"]
+        sys.argv[1:] = [
+            f"--raw-data-dir={raw}",
+            f"--output={output}",
+            "--splits=train",
+            "--local-processes=1",
+        ]
         del sys.modules["converters.imagenet_to_gcs"]  # -m runs it as __main__
         with contextlib.suppress(SystemExit):
             runpy.run_module("converters.imagenet_to_gcs", run_name="__main__", alter_sys=True)
@@ -73,7 +78,9 @@ def bare(raw: Path, output: Path) -> Callable[[], int]:
 
     def run() -> int:
         for number, images in enumerate(shards):
-            with (output / f"train-{number:05d}-of-{len(shards):05d}").open("wb", buffering=1 << 20) as file:
+            with (output / f"train-{number:05d}-of-{len(shards):05d}").open(
+                "wb", buffering=1 << 20
+            ) as file:
                 for image in images:
                     data = os.pread(fd, image.size, image.offset)
                     length = struct.pack("<Q", len(data))

@@ -25,12 +25,19 @@ _DIFFERENT = 300
 
 def write_raw(directory: Path, total_bytes: int) -> None:
     """Writes the tar and images.json, which says where each image is in it; unless they are there."""
-    path, listing, count = directory / TRAIN_TAR, directory / "images.json", max(1, total_bytes // MEAN_BYTES)
+    path, listing, count = (
+        directory / TRAIN_TAR,
+        directory / "images.json",
+        max(1, total_bytes // MEAN_BYTES),
+    )
     if listing.exists():
         return
     directory.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
-    photos = [photograph(random, *random.integers(300, 520, 2).tolist()) for _ in range(min(_DIFFERENT, count))]
+    photos = [
+        photograph(random, *random.integers(300, 520, 2).tolist())
+        for _ in range(min(_DIFFERENT, count))
+    ]
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, begin in enumerate(range(0, count, IMAGES_PER_CLASS)):
             synset = list(ilsvrc2012_synsets())[number]
@@ -66,10 +73,15 @@ def photograph(random: np.random.Generator, height: int, width: int) -> bytes:
     """A JPEG with what photographs have: smooth areas, edges, and grain of two sizes."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     angles, waves = random.uniform(0, 2 * np.pi, 3), random.uniform(20, 200, 3)
-    planes = [128 + 90 * np.sin((x * np.cos(a) + y * np.sin(a)) / w) for a, w in zip(angles, waves, strict=True)]
+    planes = [
+        128 + 90 * np.sin((x * np.cos(a) + y * np.sin(a)) / w)
+        for a, w in zip(angles, waves, strict=True)
+    ]
     image = np.stack(planes, axis=-1)
     image += random.normal(0, random.uniform(9, 21), (height, width, 1))
     coarse = random.normal(0, 25, (height // 8 + 1, width // 8 + 1)).astype(np.float32)
-    image += np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))[..., None]
+    image += np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))[
+        ..., None
+    ]
     pixels = np.ascontiguousarray(image.clip(0, 255).astype(np.uint8))
     return simplejpeg.encode_jpeg(pixels, quality=int(random.integers(88, 97)), colorspace="RGB")

@@ -42,18 +42,28 @@ def run(command: Sequence[str], cwd: Path = ROOT) -> tuple[str, Took]:
     env = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     begun, before = time.perf_counter(), os.times()
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, cwd=cwd, env=env
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        cwd=cwd,
+        env=env,
     )
     wall, after = time.perf_counter() - begun, os.times()
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return done.stdout, Took(cpu, wall)
 
 
 def spread(values: Sequence[float]) -> str:
     """The median, and in brackets the quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
+    low, middle, high = (
+        statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
+    )
     return f"{middle:.2f} ({low:.2f}, {high:.2f})"
 
 
@@ -77,7 +87,9 @@ def write_tfrecords(
 
     schema, left = Schema("made", dict(features)), iter(records)
     for number in itertools.count():
-        data = b"".join(frame(encode_example(schema, record)) for record in itertools.islice(left, per_file))
+        data = b"".join(
+            frame(encode_example(schema, record)) for record in itertools.islice(left, per_file)
+        )
         if not data:
             break
         (directory / f"{split}-{number:05d}.tfrecord").write_bytes(data)

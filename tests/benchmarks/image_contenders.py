@@ -79,14 +79,23 @@ def ours(images: Sequence[bytes], threads: int) -> Run:
 def tf_data(images: Sequence[bytes], threads: int) -> Run:
     """map and batch of big_vision's recipe: in the caller's thread, or in several of tf.data's."""
     tf = _tensorflow(threads)
-    random, sizes = np.random.default_rng(0), [Image.open(io.BytesIO(image)).size for image in images]
+    random, sizes = (
+        np.random.default_rng(0),
+        [Image.open(io.BytesIO(image)).size for image in images],
+    )
     tables = itertools.cycle([_windows(sizes, random) for _ in range(PASSES)])
     windows = tf.Variable(_windows(sizes, random))
-    features = {IMAGE: tf.io.FixedLenFeature([], tf.string), LABEL: tf.io.FixedLenFeature([], tf.int64)}
+    features = {
+        IMAGE: tf.io.FixedLenFeature([], tf.string),
+        LABEL: tf.io.FixedLenFeature([], tf.int64),
+    }
 
     def one(payload: Any, number: Any) -> Any:
         parsed = tf.io.parse_single_example(payload, features)
-        return {"image": big_vision(tf, parsed[IMAGE], tf.gather(windows, number)), LABEL: parsed[LABEL]}
+        return {
+            "image": big_vision(tf, parsed[IMAGE], tf.gather(windows, number)),
+            LABEL: parsed[LABEL],
+        }
 
     dataset = tf.data.Dataset.from_tensor_slices((_payloads(images), tf.range(len(images))))
     dataset = dataset.map(one, num_parallel_calls=None if threads == 1 else threads)
@@ -107,7 +116,9 @@ def tf_data(images: Sequence[bytes], threads: int) -> Run:
 
 def _windows(sizes: Sequence[tuple[int, int]], random: np.random.Generator) -> np.ndarray:
     boxes = np.array([_box(width, height, random) for width, height in sizes], np.int32)
-    return np.stack([boxes[:, 1], boxes[:, 0], boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]], 1)
+    return np.stack(
+        [boxes[:, 1], boxes[:, 0], boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]], 1
+    )
 
 
 def big_vision(tf: Any, data: Any, window: Any) -> Any:
@@ -134,15 +145,23 @@ def grain_pil(images: Sequence[bytes], threads: int) -> Run:
     import grain
 
     class Crop(grain.transforms.RandomMap):
-        def random_map(self, element: tuple[bytes, int], rng: np.random.Generator) -> dict[str, Any]:
+        def random_map(
+            self, element: tuple[bytes, int], rng: np.random.Generator
+        ) -> dict[str, Any]:
             return {"image": _pillow(element[0], rng), LABEL: element[1]}
 
     source = [(image, number % 23) for number, image in enumerate(images)]
-    dataset = grain.MapDataset.source(source).seed(0).random_map(Crop()).batch(BATCH, drop_remainder=True)
+    dataset = (
+        grain.MapDataset.source(source).seed(0).random_map(Crop()).batch(BATCH, drop_remainder=True)
+    )
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4)
 
     def run() -> Iterator[np.ndarray]:
-        batches = (dataset[i] for i in range(len(dataset))) if threads == 1 else dataset.to_iter_dataset(options)
+        batches = (
+            (dataset[i] for i in range(len(dataset)))
+            if threads == 1
+            else dataset.to_iter_dataset(options)
+        )
         for batch in batches:
             yield batch["image"]
 
@@ -184,7 +203,11 @@ def main() -> None:
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         count = sum(len(batch) for batch in run())
-        found = {"images": count, "cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+        found = {
+            "images": count,
+            "cpu": time.process_time() - cpu,
+            "wall": time.perf_counter() - wall,
+        }
         print(json.dumps(found), flush=True)
 
 

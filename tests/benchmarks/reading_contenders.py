@@ -30,7 +30,9 @@ class Contender(NamedTuple):
     format: str
     imports: str
     prepare: Callable[[Path], Run]
-    every_round: bool = False  # the others only in the first ones: they are slow, or of little interest
+    every_round: bool = (
+        False  # the others only in the first ones: they are slow, or of little interest
+    )
 
 
 def infeed(directory: Path) -> Run:
@@ -43,14 +45,18 @@ def infeed(directory: Path) -> Run:
 
     def run() -> Iterator[int]:
         records = open_dataset(str(directory), "train")
-        block = default_block_records(records.info.num_bytes / records.num_records, records.num_records)
+        block = default_block_records(
+            records.info.num_bytes / records.num_records, records.num_records
+        )
         order = usual_order(records.num_records, BATCH, block_records=block)
         positions = (order.advance(order.start, step) for step in range(order.steps_per_epoch))
         groups = (order.rows(position, [range(BATCH)]).record_ids for position in positions)
         reading = records.read(weighed(records, groups), AHEAD_BYTES)
         batches = ([intact(record).payload for record in batch] for batch in reading)
         for batch in Background(
-            batches, limit=lambda: AHEAD_BYTES - reading.held_bytes, cost=lambda batch: sum(map(len, batch))
+            batches,
+            limit=lambda: AHEAD_BYTES - reading.held_bytes,
+            cost=lambda batch: sum(map(len, batch)),
         ):
             yield len(batch)
 
@@ -82,7 +88,9 @@ def bare(directory: Path) -> Run:
     return run
 
 
-def tensorflow(directory: Path, *, buffer: int = 0, calls: int | None = None, block: int = 1, ahead: int = 1) -> Run:
+def tensorflow(
+    directory: Path, *, buffer: int = 0, calls: int | None = None, block: int = 1, ahead: int = 1
+) -> Run:
     """TFRecordDataset on all files: one after the other, or 16 at a time before a shuffle buffer."""
     from pipeline.tf_cpu import tf
 
@@ -90,8 +98,12 @@ def tensorflow(directory: Path, *, buffer: int = 0, calls: int | None = None, bl
         files = sorted(map(str, directory.glob("train-*")))
         if buffer:
             dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files))
-            parallel = {} if calls is None else {"num_parallel_calls": calls, "deterministic": False}
-            dataset = dataset.interleave(tf.data.TFRecordDataset, 16, block, **parallel).shuffle(buffer)
+            parallel = (
+                {} if calls is None else {"num_parallel_calls": calls, "deterministic": False}
+            )
+            dataset = dataset.interleave(tf.data.TFRecordDataset, 16, block, **parallel).shuffle(
+                buffer
+            )
         else:
             dataset = tf.data.TFRecordDataset(files)
         dataset = dataset.batch(BATCH, drop_remainder=True)
@@ -106,9 +118,17 @@ def grain_array_record(directory: Path, threads: int) -> Run:
     import grain
 
     def run() -> Iterator[int]:
-        source = grain.sources.ArrayRecordDataSource(sorted(map(str, directory.glob("*.array_record"))))
-        dataset = grain.MapDataset.source(source).shuffle(seed=0).batch(BATCH, drop_remainder=True, batch_fn=list)
-        for batch in dataset.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)):
+        source = grain.sources.ArrayRecordDataSource(
+            sorted(map(str, directory.glob("*.array_record")))
+        )
+        dataset = (
+            grain.MapDataset.source(source)
+            .shuffle(seed=0)
+            .batch(BATCH, drop_remainder=True, batch_fn=list)
+        )
+        for batch in dataset.to_iter_dataset(
+            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
+        ):
             yield len(batch)
 
     return run
@@ -135,7 +155,9 @@ def mosaic(directory: Path, workers: int) -> Run:
     from streaming import StreamingDataset
 
     def run() -> Iterator[int]:
-        dataset = StreamingDataset(local=str(directory), shuffle=True, batch_size=BATCH, num_canonical_nodes=1)
+        dataset = StreamingDataset(
+            local=str(directory), shuffle=True, batch_size=BATCH, num_canonical_nodes=1
+        )
         loader = torch.utils.data.DataLoader(
             dataset, batch_size=BATCH, num_workers=workers, collate_fn=list, drop_last=True
         )
@@ -146,10 +168,14 @@ def mosaic(directory: Path, workers: int) -> Run:
 
 
 def _tf(**options: int) -> Contender:
-    return Contender("tfrecord", "tensorflow", functools.partial(tensorflow, **options), every_round=True)
+    return Contender(
+        "tfrecord", "tensorflow", functools.partial(tensorflow, **options), every_round=True
+    )
 
 
-def _peer(imports: str, run: Callable[..., Run], every_round: bool = False, **options: int) -> Contender:
+def _peer(
+    imports: str, run: Callable[..., Run], every_round: bool = False, **options: int
+) -> Contender:
     data = {"webdataset": "webdataset", "streaming": "mds"}.get(imports, "array_record")
     return Contender(data, imports, functools.partial(run, **options), every_round=every_round)
 
@@ -159,7 +185,9 @@ CONTENDERS = {
     "bare loop": Contender("tfrecord", "google_crc32c", bare, every_round=True),
     "TFRecordDataset": _tf(ahead=0),
     "interleave 16 (AUTOTUNE), shuffle 1,024": _tf(buffer=1024, calls=-1, ahead=2),
-    "interleave 16 (2 calls, blocks of 16), shuffle 1,024": _tf(buffer=1024, calls=2, block=16, ahead=2),
+    "interleave 16 (2 calls, blocks of 16), shuffle 1,024": _tf(
+        buffer=1024, calls=2, block=16, ahead=2
+    ),
     "grain, ArrayRecord, 1 thread": _peer("grain", grain_array_record, True, threads=1),
     "grain, ArrayRecord, 4 threads": _peer("grain", grain_array_record, True, threads=4),
     "webdataset": _peer("webdataset", webdataset, workers=0),
@@ -186,7 +214,12 @@ def main() -> None:
     bare, begun, before = peak_mib(), time.perf_counter(), cpu_seconds()
     records = sum(run())
     wall, after = time.perf_counter() - begun, cpu_seconds()
-    found = {"records": records, "wall": wall, "user": after[0] - before[0], "kernel": after[1] - before[1]}
+    found = {
+        "records": records,
+        "wall": wall,
+        "user": after[0] - before[0],
+        "kernel": after[1] - before[1],
+    }
     print(json.dumps(found | {"peak": peak_mib() - bare}), flush=True)
     os._exit(0)  # some peers wait long for their threads
 

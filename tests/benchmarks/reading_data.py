@@ -32,7 +32,11 @@ def _tfrecord(directory: Path, records: int) -> None:
     from pipeline.shards.schema import Feature
     from tests.benchmarks.harness import write_tfrecords
 
-    images = ({"image/encoded": image, "label": label} for shard in _shards(records) for image, label in shard)
+    images = (
+        {"image/encoded": image, "label": label}
+        for shard in _shards(records)
+        for image, label in shard
+    )
     features = {"image/encoded": Feature("bytes"), "label": Feature("int64")}
     write_tfrecords(directory, features, images, per_file=_SHARD_RECORDS)
 
@@ -42,7 +46,9 @@ def _array_record(directory: Path, records: int) -> None:
 
     for number, images in enumerate(_shards(records)):
         # A record a chunk, as grain asks for; noise does not get smaller, so to compress it would only cost.
-        writer = ArrayRecordWriter(str(directory / f"train-{number:05d}.array_record"), "group_size:1,uncompressed")
+        writer = ArrayRecordWriter(
+            str(directory / f"train-{number:05d}.array_record"), "group_size:1,uncompressed"
+        )
         for image, label in images:
             writer.write(label.to_bytes(4, "little") + image)
         writer.close()
@@ -50,7 +56,9 @@ def _array_record(directory: Path, records: int) -> None:
 
 def _webdataset(directory: Path, records: int) -> None:
     for number, images in enumerate(_shards(records)):
-        with tarfile.open(directory / f"train-{number:05d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        with tarfile.open(
+            directory / f"train-{number:05d}.tar", "w", format=tarfile.USTAR_FORMAT
+        ) as tar:
             for i, (image, label) in enumerate(images):
                 for suffix, data in (("jpg", image), ("cls", str(label).encode())):
                     info = tarfile.TarInfo(f"{number:05d}{i:05d}.{suffix}")
@@ -62,13 +70,20 @@ def _mds(directory: Path, records: int) -> None:
     from streaming import MDSWriter
 
     directory.rmdir()  # it wants to make it
-    with MDSWriter(out=str(directory), columns={"image": "bytes", "label": "int"}, size_limit=SHARD_BYTES) as writer:
+    with MDSWriter(
+        out=str(directory), columns={"image": "bytes", "label": "int"}, size_limit=SHARD_BYTES
+    ) as writer:
         for images in _shards(records):
             for image, label in images:
                 writer.write({"image": image, "label": label})
 
 
-FORMATS = {"tfrecord": _tfrecord, "array_record": _array_record, "webdataset": _webdataset, "mds": _mds}
+FORMATS = {
+    "tfrecord": _tfrecord,
+    "array_record": _array_record,
+    "webdataset": _webdataset,
+    "mds": _mds,
+}
 
 
 def write(name: str, directory: Path, records: int) -> None:

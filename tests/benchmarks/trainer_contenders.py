@@ -62,7 +62,11 @@ def ours(work: Work, mark: Marks, directory: Path, steps: int) -> None:
     """Trainer.train with all that it does: checks, an event file and metrics.jsonl of every step, log lines."""
     task = Task(
         init=lambda key, spec: Variables(new_params(work, key)),
-        loss_fn=lambda variables, batch, rng, train: (losses(work, variables.params, batch), variables, None),
+        loss_fn=lambda variables, batch, rng, train: (
+            losses(work, variables.params, batch),
+            variables,
+            None,
+        ),
         optimizer=work.made_optimizer(),
     )
     config = TrainerConfig(
@@ -72,7 +76,9 @@ def ours(work: Work, mark: Marks, directory: Path, steps: int) -> None:
         log_every=work.k,
         checkpoint_every_steps=None,
     )
-    Trainer(task, config, callbacks=[_Marking(mark)]).train(lambda context: MemoryInput(work), steps=steps)
+    Trainer(task, config, callbacks=[_Marking(mark)]).train(
+        lambda context: MemoryInput(work), steps=steps
+    )
 
 
 def _fresh(work: Work) -> tuple[Any, Any]:

@@ -21,11 +21,17 @@ def model_of(work: Work) -> keras.Model:
     layers = [keras.Input(work.shape, dtype="uint8" if work.is_image else "float32")]
     if work.is_image:
         layers.append(keras.layers.Rescaling(1 / 127.5, -1.0))
-    convs = [keras.layers.Conv2D(width, 3, strides=2, padding="same", activation="relu") for width in work.conv]
+    convs = [
+        keras.layers.Conv2D(width, 3, strides=2, padding="same", activation="relu")
+        for width in work.conv
+    ]
     layers += [*convs, *([keras.layers.Flatten()] * bool(convs))]
     layers += [keras.layers.Dense(width, activation="relu") for width in work.dense]
     model = keras.Sequential([*layers, keras.layers.Dense(CLASSES)])
-    optimizers = {"adamw": keras.optimizers.AdamW(1e-3, weight_decay=1e-4), "sgd": keras.optimizers.SGD(1e-2)}
+    optimizers = {
+        "adamw": keras.optimizers.AdamW(1e-3, weight_decay=1e-4),
+        "sgd": keras.optimizers.SGD(1e-2),
+    }
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizers[work.optimizer], loss, steps_per_execution=work.k)
     return model
@@ -55,7 +61,9 @@ def main() -> None:
     mark = Marks(lambda: int(sys.stdin.readline() or 0), tell)
     batches = ((batch["image"], batch["label"]) for batch in work.batches())
     try:
-        model_of(work).fit(batches, steps_per_epoch=steps, verbose=0, callbacks=[Marking(mark, work.k)])
+        model_of(work).fit(
+            batches, steps_per_epoch=steps, verbose=0, callbacks=[Marking(mark, work.k)]
+        )
     except Ended:
         return
 

@@ -36,7 +36,9 @@ class Work(NamedTuple):
 
     def made_optimizer(self) -> optax.GradientTransformation:
         """The optimizer in optax."""
-        return optax.adamw(1e-3, weight_decay=1e-4) if self.optimizer == "adamw" else optax.sgd(1e-2)
+        return (
+            optax.adamw(1e-3, weight_decay=1e-4) if self.optimizer == "adamw" else optax.sgd(1e-2)
+        )
 
     def batches(self) -> Iterator[dict[str, np.ndarray]]:
         """Endless batches: image [b, *shape] and label int32 [b]. The arrays are made before the first."""
@@ -44,9 +46,18 @@ class Work(NamedTuple):
         shape = (self.batch, *self.shape)
         kept = []
         for _ in range(IN_MEMORY):
-            noise = random.integers(0, 256, shape, np.uint8) if self.is_image else random.standard_normal(shape)
+            noise = (
+                random.integers(0, 256, shape, np.uint8)
+                if self.is_image
+                else random.standard_normal(shape)
+            )
             image = noise if self.is_image else noise.astype(np.float32)
-            kept.append({"image": image, "label": random.integers(CLASSES, size=self.batch).astype(np.int32)})
+            kept.append(
+                {
+                    "image": image,
+                    "label": random.integers(CLASSES, size=self.batch).astype(np.int32),
+                }
+            )
         while True:
             yield from kept
 

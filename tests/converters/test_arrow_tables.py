@@ -47,7 +47,10 @@ RECORD = {
 
 
 def features_of(out):
-    return {name: (feature.dtype, feature.shape) for name, feature in read_manifest(str(out)).schema.features.items()}
+    return {
+        name: (feature.dtype, feature.shape)
+        for name, feature in read_manifest(str(out)).schema.features.items()
+    }
 
 
 def image(color):
@@ -70,11 +73,19 @@ def write_stream(table, path):
 WRITERS = {
     "train.parquet": lambda table, path: parquet.write_table(table, path, row_group_size=3),
     "train-1.parquet": lambda table, path: parquet.write_table(
-        table, path, compression="zstd", use_dictionary=False, column_encoding={"i": "DELTA_BINARY_PACKED"}
+        table,
+        path,
+        compression="zstd",
+        use_dictionary=False,
+        column_encoding={"i": "DELTA_BINARY_PACKED"},
     ),
-    "train-2.parquet": lambda table, path: parquet.write_table(table, path, data_page_version="2.0", version="2.6"),
+    "train-2.parquet": lambda table, path: parquet.write_table(
+        table, path, data_page_version="2.0", version="2.6"
+    ),
     "train.arrow": write_stream,
-    "train.feather": lambda table, path: feather.write_feather(table, str(path), compression="zstd"),
+    "train.feather": lambda table, path: feather.write_feather(
+        table, str(path), compression="zstd"
+    ),
 }
 
 
@@ -96,18 +107,32 @@ def test_every_type_arrives_as_the_table_says(raw, raw_tables, tmp_path, name):
     assert records[3]["s"] == [-1]
 
 
-def test_hugging_face_s_classes_keep_their_numbers_and_images_become_jpegs(raw, raw_tables, tmp_path):
-    images = [{"bytes": image("red"), "path": None}, {"bytes": None, "path": "a.png"}, {"bytes": b"", "path": "a.png"}]
+def test_hugging_face_s_classes_keep_their_numbers_and_images_become_jpegs(
+    raw, raw_tables, tmp_path
+):
+    images = [
+        {"bytes": image("red"), "path": None},
+        {"bytes": None, "path": "a.png"},
+        {"bytes": b"", "path": "a.png"},
+    ]
     (raw / "a.png").write_bytes(image("blue"))
-    features = {"label": {"names": ["zebra", "ant"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+    features = {
+        "label": {"names": ["zebra", "ant"], "_type": "ClassLabel"},
+        "image": {"_type": "Image"},
+    }
     for split, number in (("train", 0), ("train", 1), ("validation", 0)):
         table = pa.table({"image": images, "label": [0, 1, 1]})
-        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        table = table.replace_schema_metadata(
+            {"huggingface": json.dumps({"info": {"features": features}})}
+        )
         parquet.write_table(table, raw / f"{split}-{number:05d}-of-00002.parquet")
     raw_tables.convert(tmp_path / "out", "--label-column=label")
     manifest = read_manifest(str(tmp_path / "out"))
     assert manifest.labels.names == ("zebra", "ant")
-    assert {split: entry.num_records for split, entry in manifest.splits.items()} == {"train": 6, "validation": 3}
+    assert {split: entry.num_records for split, entry in manifest.splits.items()} == {
+        "train": 6,
+        "validation": 3,
+    }
     assert manifest.schema.features["image"].content == "image"
     for record in records_of(tmp_path / "out"):
         red, _, blue = np.asarray(Image.open(io.BytesIO(record["image"][0]))).mean((0, 1))
@@ -115,9 +140,15 @@ def test_hugging_face_s_classes_keep_their_numbers_and_images_become_jpegs(raw, 
 
 
 def test_only_the_columns_asked_for_are_read(raw, raw_tables, tmp_path, monkeypatch):
-    parquet.write_table(pa.table({"a": [1, 2], "b": ["x", "x"], "c": [{"d": 1}] * 2}), raw / "train.parquet")
+    parquet.write_table(
+        pa.table({"a": [1, 2], "b": ["x", "x"], "c": [{"d": 1}] * 2}), raw / "train.parquet"
+    )
     read, iter_batches = [], parquet.ParquetFile.iter_batches
-    spy = lambda *args, columns, **options: read.append(columns) or iter_batches(*args, columns=columns, **options)  # noqa: E731
+
+    def spy(*args, columns, **options):
+        read.append(columns)
+        return iter_batches(*args, columns=columns, **options)
+
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", spy)
     raw_tables.convert(tmp_path / "out", "--columns=b=text,c=skip", "--key-column=b", "--dry-run")
     assert read == [[], ["a", "b"]]  # texts are looked at only where they may be classes
@@ -125,14 +156,26 @@ def test_only_the_columns_asked_for_are_read(raw, raw_tables, tmp_path, monkeypa
 
 def test_texts_and_images_with_labels_come_from_parquet_as_from_csv(raw, raw_tables, tmp_path):
     raw_tables.write_images()
-    rows = {"file": [f"img/{i}.jpg" for i in range(4)], "note": ["a", "b", "", "d"], "tag": ["x", "y", "x", "x"]}
+    rows = {
+        "file": [f"img/{i}.jpg" for i in range(4)],
+        "note": ["a", "b", "", "d"],
+        "tag": ["x", "y", "x", "x"],
+    }
     parquet.write_table(pa.table(rows), raw / "train.parquet")
-    raw_tables.convert(tmp_path / "texts", "--text-column=note", "--label-column=tag", "--max-bad-records=1")
+    raw_tables.convert(
+        tmp_path / "texts", "--text-column=note", "--label-column=tag", "--max-bad-records=1"
+    )
     texts = {record["text"][0]: record["label"] for record in records_of(tmp_path / "texts")}
     assert texts == {b"a": [0], b"b": [1], b"d": [0]}
-    assert "row 3: 'note' is ''; it must be text" in (tmp_path / "texts/_rejects/train.jsonl").read_text()
+    assert (
+        "row 3: 'note' is ''; it must be text"
+        in (tmp_path / "texts/_rejects/train.jsonl").read_text()
+    )
     raw_tables.convert(tmp_path / "images", "--image-column=file", "--label-column=tag")
-    images = {record["image/encoded"][0]: record["image/class/label"] for record in records_of(tmp_path / "images")}
+    images = {
+        record["image/encoded"][0]: record["image/class/label"]
+        for record in records_of(tmp_path / "images")
+    }
     assert images == {raw_tables.images[f"img/{i}.jpg"]: [1 + (i == 1)] for i in range(4)}
 
 
@@ -147,13 +190,19 @@ def test_texts_of_digits_stay_texts(raw, raw_tables, tmp_path):
 def test_texts_that_are_not_utf_8_are_one_clear_error(raw, raw_tables, tmp_path):
     damaged = pa.array([b"a", b"\xff"]).view(pa.string())
     parquet.write_table(pa.table({"note": damaged}), raw / "train.parquet")
-    with pytest.raises(RawDataError, match=r"train.parquet cannot be read: 'utf-8' codec .* Write it again\."):
+    with pytest.raises(
+        RawDataError, match=r"train.parquet cannot be read: 'utf-8' codec .* Write it again\."
+    ):
         raw_tables.convert(tmp_path / "out")
 
 
 def test_two_columns_of_one_name_are_refused(raw, raw_tables, tmp_path):
-    parquet.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), raw / "train.parquet")
-    with pytest.raises(RawDataError, match=r"train.parquet has two columns 'a'\. Rename one of them"):
+    parquet.write_table(
+        pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), raw / "train.parquet"
+    )
+    with pytest.raises(
+        RawDataError, match=r"train.parquet has two columns 'a'\. Rename one of them"
+    ):
         raw_tables.convert(tmp_path / "out")
 
 
@@ -178,7 +227,10 @@ def test_classes_of_all_files_are_found(raw):
 def test_an_integer_that_is_missing_is_named_by_its_row(raw, raw_tables, tmp_path):
     parquet.write_table(pa.table({"a": [1, None, 3]}), raw / "train.parquet", row_group_size=1)
     raw_tables.convert(tmp_path / "out", "--max-bad-records=1")
-    assert "row 2: 'a' is None; it must be an integer" in (tmp_path / "out/_rejects/train.jsonl").read_text()
+    assert (
+        "row 2: 'a' is None; it must be an integer"
+        in (tmp_path / "out/_rejects/train.jsonl").read_text()
+    )
     raw_tables.convert(tmp_path / "zero", "--missing=a=0")
     assert sorted(record["a"][0] for record in records_of(tmp_path / "zero")) == [0, 1, 3]
 
@@ -188,20 +240,27 @@ def test_an_integer_that_is_missing_is_named_by_its_row(raw, raw_tables, tmp_pat
     [
         (pa.array([{"a": 1}]), "nested columns"),
         (pa.array([[[1]]]), "nested lists"),
-        (pa.array([[{"a": None}]], pa.list_(pa.struct([("a", pa.list_(pa.null()))]))), "nested columns"),
+        (
+            pa.array([[{"a": None}]], pa.list_(pa.struct([("a", pa.list_(pa.null()))]))),
+            "nested columns",
+        ),
         (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "nested columns"),
     ],
 )
 def test_a_nested_column_is_refused_by_name(raw, raw_tables, tmp_path, array, what):
     parquet.write_table(pa.table({"ok": [1], "nested": array}), raw / "train.parquet")
-    with pytest.raises(OptionError, match=f"the column 'nested' holds {what}.* --columns nested=skip"):
+    with pytest.raises(
+        OptionError, match=f"the column 'nested' holds {what}.* --columns nested=skip"
+    ):
         raw_tables.convert(tmp_path / "out")
     raw_tables.convert(tmp_path / "out", "--columns=nested=skip")
     assert records_of(tmp_path / "out") == [{"ok": [1]}]
 
 
 @pytest.mark.parametrize("name", ["train.parquet", "train.arrow", "train.feather"])
-@pytest.mark.parametrize("damage", [lambda _: b"", lambda _: b"nonsense" * 9, lambda data: data[: len(data) // 2]])
+@pytest.mark.parametrize(
+    "damage", [lambda _: b"", lambda _: b"nonsense" * 9, lambda data: data[: len(data) // 2]]
+)
 def test_a_file_that_is_none_is_one_clear_error(raw, raw_tables, tmp_path, name, damage):
     WRITERS[name](pa.table({"a": list(range(1000))}), raw / name)
     (raw / name).write_bytes(damage((raw / name).read_bytes()))
@@ -219,20 +278,30 @@ def test_a_small_file_that_repeats_a_long_text_is_read_in_parts(raw):
     assert sum(size for cells, size in rows if cells["a"] == text) == 20 * 10**9
 
 
-def test_a_value_that_cannot_be_read_in_parts_is_refused_by_name(raw, raw_tables, tmp_path, monkeypatch):
+def test_a_value_that_cannot_be_read_in_parts_is_refused_by_name(
+    raw, raw_tables, tmp_path, monkeypatch
+):
     monkeypatch.setattr(arrow_tables, "MAX_BATCH_BYTES", 10_000)
     parquet.write_table(pa.table({"a": [1], "big": [[1.0] * 2000]}), raw / "train.parquet")
-    with pytest.raises(InfeedError, match="column 'big' of .*train.parquet has 16 KB that cannot be read"):
+    with pytest.raises(
+        InfeedError, match="column 'big' of .*train.parquet has 16 KB that cannot be read"
+    ):
         raw_tables.convert(tmp_path / "out")
     raw_tables.convert(tmp_path / "out", "--columns=big=skip")
     (raw / "train.parquet").unlink()
     feather.write_feather(pa.table({"a": [1] * 2000}), str(raw / "train.feather"))
-    with pytest.raises(InfeedError, match="column 'a' of .*train.feather has 16 KB that cannot be read"):
+    with pytest.raises(
+        InfeedError, match="column 'a' of .*train.feather has 16 KB that cannot be read"
+    ):
         raw_tables.convert(tmp_path / "feather")
 
 
 def test_metadata_of_hugging_face_that_is_damaged_names_no_classes(raw):
-    features = (b'{"a": 5}', b'{"a": {"_type": "ClassLabel"}}', b'{"a": {"_type": "ClassLabel", "names": [1]}}')
+    features = (
+        b'{"a": 5}',
+        b'{"a": {"_type": "ClassLabel"}}',
+        b'{"a": {"_type": "ClassLabel", "names": [1]}}',
+    )
     for text in (b"{", b"[]", *(b'{"info": {"features": %s}}' % each for each in features)):
         table = pa.table({"a": [0, 1]}).replace_schema_metadata({"huggingface": text})
         parquet.write_table(table, raw / "train.parquet")

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 
 def features_of(out):
     features = read_manifest(str(out)).schema.features
-    return {name: (feature.dtype, feature.shape, feature.content) for name, feature in features.items()}
+    return {
+        name: (feature.dtype, feature.shape, feature.content) for name, feature in features.items()
+    }
 
 
 def lines(*rows):
@@ -30,7 +32,10 @@ def lines(*rows):
 
 
 def test_a_csv_of_numbers_classes_and_texts_needs_no_option(table, raw_tables, tmp_path):
-    rows = [f"{i / 2 if i else ''},{i},{'Rome' if i % 3 else 'Oslo'},{100 - i % 2},note {i}\n" for i in range(9)]
+    rows = [
+        f"{i / 2 if i else ''},{i},{'Rome' if i % 3 else 'Oslo'},{100 - i % 2},note {i}\n"
+        for i in range(9)
+    ]
     table("train.csv", "price,rooms,city,zip code,note\n" + "".join(rows))
     raw_tables.convert(tmp_path / "out")
     assert features_of(tmp_path / "out") == {
@@ -44,11 +49,22 @@ def test_a_csv_of_numbers_classes_and_texts_needs_no_option(table, raw_tables, t
     assert math.isnan(found[0]["price"][0])
     del found[0]["price"]
     assert found[0] == {"rooms": [0], "city": [0], "zip code": [100], "note": [b"note 0"]}
-    assert found[1] == {"price": [0.5], "rooms": [1], "city": [1], "zip code": [99], "note": [b"note 1"]}
+    assert found[1] == {
+        "price": [0.5],
+        "rooms": [1],
+        "city": [1],
+        "zip code": [99],
+        "note": [b"note 1"],
+    }
 
 
-def test_json_has_lists_of_one_length_or_of_any_and_objects_may_lack_columns(table, raw_tables, tmp_path):
-    rows = [{"box": [i, 2.5], "ids": list(range(i)), "tags": ["x"] * i, "ok": i > 1, "zip": "0123"} for i in range(4)]
+def test_json_has_lists_of_one_length_or_of_any_and_objects_may_lack_columns(
+    table, raw_tables, tmp_path
+):
+    rows = [
+        {"box": [i, 2.5], "ids": list(range(i)), "tags": ["x"] * i, "ok": i > 1, "zip": "0123"}
+        for i in range(4)
+    ]
     table("train.jsonl", lines(*rows, {"box": [0, None], "zip": "0124", "ok": False}))
     raw_tables.convert(tmp_path / "out", "--columns=zip=bytes")
     assert features_of(tmp_path / "out") == {
@@ -58,33 +74,57 @@ def test_json_has_lists_of_one_length_or_of_any_and_objects_may_lack_columns(tab
         "ok": ("int64", (), "raw"),
         "zip": ("bytes", (), "raw"),
     }
-    found = {len(record["ids"]): record for record in records_of(tmp_path / "out") if not math.isnan(record["box"][1])}
-    assert found[3] == {"box": [3, 2.5], "ids": [0, 1, 2], "tags": [0, 0, 0], "ok": [1], "zip": [b"0123"]}
+    found = {
+        len(record["ids"]): record
+        for record in records_of(tmp_path / "out")
+        if not math.isnan(record["box"][1])
+    }
+    assert found[3] == {
+        "box": [3, 2.5],
+        "ids": [0, 1, 2],
+        "tags": [0, 0, 0],
+        "ok": [1],
+        "zip": [b"0123"],
+    }
     assert sum(math.isnan(record["box"][1]) for record in records_of(tmp_path / "out")) == 1
 
 
-def test_options_or_a_file_say_what_columns_hold_and_what_is_left_out(table, raw_tables, tmp_path, capsys):
-    table("train.csv", ",price,rooms,city,note\n" + "".join(f"{i},{i},,{i % 2},{i}\n" for i in range(4)))
+def test_options_or_a_file_say_what_columns_hold_and_what_is_left_out(
+    table, raw_tables, tmp_path, capsys
+):
+    table(
+        "train.csv",
+        ",price,rooms,city,note\n" + "".join(f"{i},{i},,{i % 2},{i}\n" for i in range(4)),
+    )
     flags = ["--columns=*=skip,price=float32,city=category,rooms=int64", "--missing=rooms=7"]
     raw_tables.convert(tmp_path / "out", *flags, "--dry-run")
-    assert "note: columns: price float32, rooms int64, city category of 2 classes\n" in capsys.readouterr().out
+    assert (
+        "note: columns: price float32, rooms int64, city category of 2 classes\n"
+        in capsys.readouterr().out
+    )
     raw_tables.convert(tmp_path / "out", *flags)
     assert sorted(record["price"][0] for record in records_of(tmp_path / "out")) == [0, 1, 2, 3]
     assert {record["rooms"][0] for record in records_of(tmp_path / "out")} == {7}
-    (tmp_path / "columns.json").write_text(json.dumps({"*": "skip", "price": "float32", "city": "category"}))
+    (tmp_path / "columns.json").write_text(
+        json.dumps({"*": "skip", "price": "float32", "city": "category"})
+    )
     raw_tables.convert(tmp_path / "file", f"--columns={tmp_path}/columns.json")
     assert set(features_of(tmp_path / "file")) == {"price", "city"}
 
 
 def test_a_label_is_named_in_the_manifest_and_never_missing(table, raw_tables, tmp_path):
     table("train.csv", "x,kind,color\n1,b,red\n2,a,\n3,,red\n4,b,red\n")
-    raw_tables.convert(tmp_path / "out", "--label-column=kind", "--max-bad-records=1", "--columns=color=category")
+    raw_tables.convert(
+        tmp_path / "out", "--label-column=kind", "--max-bad-records=1", "--columns=color=category"
+    )
     labels = read_manifest(str(tmp_path / "out")).labels
     assert (labels.key, labels.base, labels.names) == ("kind", 0, ("a", "b"))
     assert [*ledger_of(tmp_path / "out").values()] == [
         "line 4: 'kind' is ''; a label is a text of one line, or an integer"
     ]
-    assert sorted((r["x"][0], r["kind"][0], r["color"][0]) for r in records_of(tmp_path / "out")) == [
+    assert sorted(
+        (r["x"][0], r["kind"][0], r["color"][0]) for r in records_of(tmp_path / "out")
+    ) == [
         (1, 1, 0),
         (2, 0, -1),
         (4, 1, 0),
@@ -103,7 +143,9 @@ def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
     jpegs = {(data,) for data in raw_tables.images.values() if data.startswith(b"\xff\xd8")}
     assert jpegs < images
     assert len(images) == len(raw_tables.images)
-    assert sorted(error.partition(": ")[2][:50] for error in [*ledger_of(tmp_path / "out").values()]) == [
+    assert sorted(
+        error.partition(": ")[2][:50] for error in [*ledger_of(tmp_path / "out").values()]
+    ) == [
         "'city' is ''; a label is a text of one line, or an",
         "'rooms' is 'x'; it must be an integer within int64",
         "4 cells; the header has 5",
@@ -127,7 +169,9 @@ def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
         ({"a": 1}, ["--text-column=a", "--missing=a=1"], OptionError, "--missing=a=1: not with --image-column or"),
     ],
 )  # fmt: skip
-def test_what_no_feature_can_hold_is_one_clear_error(table, raw_tables, tmp_path, cells, flags, error, message):
+def test_what_no_feature_can_hold_is_one_clear_error(
+    table, raw_tables, tmp_path, cells, flags, error, message
+):
     table("train.jsonl", lines(cells, {"a": 1} if "alone" in message else cells))
     with pytest.raises(error, match=message):
         raw_tables.convert(tmp_path / "out", *flags)
@@ -137,15 +181,25 @@ def test_what_no_feature_can_hold_is_one_clear_error(table, raw_tables, tmp_path
 @pytest.mark.slow
 def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
     table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in range(100_001)))
-    with pytest.raises(LabelError, match="'id' has over 100,000 different values.* give --columns id=text"):
+    with pytest.raises(
+        LabelError, match="'id' has over 100,000 different values.* give --columns id=text"
+    ):
         raw_tables.convert(tmp_path / "out", "--columns=id=category")
 
 
 @pytest.mark.parametrize(
     ("column", "cell", "message"),
     [
-        (Column("a", "int64"), None, "'a' is None; .* Give --missing a=VALUE, or --columns a=float32"),
-        (Column("a", "int64"), "NA", "'a' is 'NA'; .* Give --missing a=VALUE, or --columns a=float32"),
+        (
+            Column("a", "int64"),
+            None,
+            "'a' is None; .* Give --missing a=VALUE, or --columns a=float32",
+        ),
+        (
+            Column("a", "int64"),
+            "NA",
+            "'a' is 'NA'; .* Give --missing a=VALUE, or --columns a=float32",
+        ),
         (Column("a", "int64"), 2**63, "it must be an integer within int64"),
         (Column("a", "int64"), 1.5, "it must be an integer within int64"),
         (Column("a", "int64", missing="x"), None, "'a' is 'x'; it must be an integer"),
@@ -184,7 +238,9 @@ def test_cells_of_each_kind_become_these_values(column, cell, value):
 
 
 @pytest.mark.parametrize(
-    "scale", [1e-45, 1.0, 1e30, 10.0 ** np.linspace(-40, 30, 1000)], ids=["tiny", "one", "huge", "mixed"]
+    "scale",
+    [1e-45, 1.0, 1e30, 10.0 ** np.linspace(-40, 30, 1000)],
+    ids=["tiny", "one", "huge", "mixed"],
 )
 def test_sums_are_exact_and_do_not_depend_on_the_order(scale):
     array = (np.random.default_rng(0).normal(size=1000) * scale).astype(np.float32)
@@ -199,7 +255,9 @@ def test_sums_are_exact_and_do_not_depend_on_the_order(scale):
 
 
 def test_a_split_has_its_own_statistics_whatever_the_shards(table, raw_tables, tmp_path, capsys):
-    rows = [f"{'' if i == 3 else i / 8},{i * 2**40},{'ab'[i % 2] if i else ''}\n" for i in range(40)]
+    rows = [
+        f"{'' if i == 3 else i / 8},{i * 2**40},{'ab'[i % 2] if i else ''}\n" for i in range(40)
+    ]
     for name, some in (("train", rows), ("validation", rows[:2])):
         table(f"{name}.csv", "price,big,city\n" + "".join(some))
     flags = ("--columns=city=category",)
@@ -207,7 +265,9 @@ def test_a_split_has_its_own_statistics_whatever_the_shards(table, raw_tables, t
     raw_tables.convert(tmp_path / "many", *flags, "--num-train-shards=7")
     raw_tables.convert(tmp_path / "later", *flags, "--splits=validation")
     raw_tables.convert(tmp_path / "later", *flags, "--splits=train")
-    files = {(tmp_path / out / "_summary/columns.json").read_bytes() for out in ("one", "many", "later")}
+    files = {
+        (tmp_path / out / "_summary/columns.json").read_bytes() for out in ("one", "many", "later")
+    }
     assert len(files) == 1
     found = read_statistics(open_storage(str(tmp_path)), str(tmp_path / "one"))
     train = found["train"]

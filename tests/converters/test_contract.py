@@ -39,7 +39,9 @@ IN_A_BUCKET = (
 def reversed_scans(converter):
     """The converter, but its scans come in the opposite order: what another listing or tar order would do."""
 
-    class Reversed(type(converter)):  # isinstance(..., Packer) looks for members in the class, since Python 3.12
+    class Reversed(
+        type(converter)
+    ):  # isinstance(..., Packer) looks for members in the class, since Python 3.12
         def scan(self, storage, source):
             refs = concat(list(super().scan(storage, source)))
             yield refs.take(np.arange(len(refs))[::-1])
@@ -47,7 +49,9 @@ def reversed_scans(converter):
         def pack(self, source, number, window):
             pack = super().pack(source, number, window)
             columns = {name: values[::-1] for name, values in pack.columns.items()}
-            return dataclasses.replace(pack, keys=pack.keys[::-1], payloads=pack.payloads[::-1], columns=columns)
+            return dataclasses.replace(
+                pack, keys=pack.keys[::-1], payloads=pack.payloads[::-1], columns=columns
+            )
 
         def __reduce__(self):
             return reversed_scans, (converter,)
@@ -121,10 +125,14 @@ if SWEEP:
 
 @without_beam
 @pytest.mark.parametrize("converted", CONVERTERS if SWEEP else IN_A_BUCKET, indirect=True)
-def test_raw_data_and_shards_in_a_bucket_have_the_same_bytes(converted, bucket, gcs_server, shard_digests):
+def test_raw_data_and_shards_in_a_bucket_have_the_same_bytes(
+    converted, bucket, gcs_server, shard_digests
+):
     row, raw, out = converted
     for path in (path for path in raw.rglob("*") if path.is_file()):
-        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{path.relative_to(raw)}", path.read_bytes())
+        gcs_server.write(
+            bucket.removeprefix("gs://"), f"raw/{path.relative_to(raw)}", path.read_bytes()
+        )
     convert(row.shards, *row.find(f"{bucket}/raw"), f"{bucket}/out")
     assert shard_digests(f"{bucket}/out") == shard_digests(out)
 
@@ -138,7 +146,10 @@ def test_every_record_has_exactly_the_features_of_the_schema(converted):
     for record in written:
         features = decode_example(record)
         assert set(features) == set(converter.schema.features)
-        alone = {key: value if converter.schema.features[key].shape else value[0] for key, value in features.items()}
+        alone = {
+            key: value if converter.schema.features[key].shape else value[0]
+            for key, value in features.items()
+        }
         assert row.passed_on or encode_example(converter.schema, alone) == record
         for label in features[converter.labels.key] if converter.labels else ():
             assert 0 <= label - converter.labels.base < len(converter.labels.names)

@@ -66,7 +66,11 @@ def convert(find, raw: Path, out: Path) -> Ended:
     args = type("Args", (), {"runner": "local", "local_processes": 1})
     try:
         with without_beam():
-            launch(ConversionJob(*find(str(raw), str(out)), str(out), **shards), beam_options(args, []), CONSOLE)
+            launch(
+                ConversionJob(*find(str(raw), str(out)), str(out), **shards),
+                beam_options(args, []),
+                CONSOLE,
+            )
     except InfeedError as e:
         return Ended(refused=str(e))
     splits = read_manifest(str(out)).splits.values()
@@ -92,14 +96,19 @@ def whole(write_raw_data, tmp_path_factory):
             directory = tmp_path_factory.mktemp("whole")
             write_raw_data(kind, directory / "raw")
             paths = (path for path in (directory / "raw").rglob("*") if path.is_file())
-            made[kind] = {str(path.relative_to(directory / "raw")): path.read_bytes() for path in sorted(paths)}
+            made[kind] = {
+                str(path.relative_to(directory / "raw")): path.read_bytes()
+                for path in sorted(paths)
+            }
         return made[kind]
 
     return files
 
 
 def tree(directory: Path, but: Path) -> dict[str, int]:
-    return {str(p): p.lstat().st_ino for p in directory.rglob("*") if p != but and but not in p.parents}
+    return {
+        str(p): p.lstat().st_ino for p in directory.rglob("*") if p != but and but not in p.parents
+    }
 
 
 def check(source: Source, files: Files, directory: Path) -> Ended:
@@ -115,7 +124,9 @@ def checked(source: Source, raw: Path, out: Path, directory: Path, least: int) -
     before = tree(directory, out)
     ended = convert(source.find, raw, out)
     assert tree(directory, out) == before
-    assert ended.refused or ended.written + ended.rejected >= least, ended  # the commit compares with the scan
+    assert ended.refused or ended.written + ended.rejected >= least, (
+        ended
+    )  # the commit compares with the scan
     shutil.rmtree(directory)
     return ended
 
@@ -126,7 +137,9 @@ def written(whole, tmp_path_factory):
 
     @functools.cache
     def count(name):
-        ended = check(SOURCES[name], whole(SOURCES[name].kind), tmp_path_factory.mktemp("written") / "good")
+        ended = check(
+            SOURCES[name], whole(SOURCES[name].kind), tmp_path_factory.mktemp("written") / "good"
+        )
         assert not ended.refused
         return ended.written
 
@@ -135,7 +148,9 @@ def written(whole, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "mutation"), CASES, ids=lambda value: value.replace(" ", "-"))
-def test_damaged_data_are_written_or_listed_and_nothing_crashes_or_hangs(whole, written, tmp_path, name, mutation):
+def test_damaged_data_are_written_or_listed_and_nothing_crashes_or_hangs(
+    whole, written, tmp_path, name, mutation
+):
     source = SOURCES[name]
     good = whole(source.kind)
     targets = [path for path in good if Path("/", path).match(source.damaged)]
@@ -154,20 +169,27 @@ HOSTILE = hostile_tars.hostile(JPEG)
 
 
 def among_good(part: bytes) -> bytes:
-    before, after = (hostile_tars.member(b"ILSVRC2012_val_0000000%d.JPEG" % n, JPEG) for n in (1, 2))
+    before, after = (
+        hostile_tars.member(b"ILSVRC2012_val_0000000%d.JPEG" % n, JPEG) for n in (1, 2)
+    )
     return before + part + after + bytes(1024)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_member_costs_no_record_before_it_and_writes_no_file(whole, tmp_path, name):
     tar = among_good(HOSTILE[name])
-    classes = [hostile_tars.member(b"n0000000%d.tar" % n, data) for n, data in ((1, tar), (2, among_good(b"")))]
+    classes = [
+        hostile_tars.member(b"n0000000%d.tar" % n, data)
+        for n, data in ((1, tar), (2, among_good(b"")))
+    ]
     good = whole("imagenet tars")
     inside = {**good, TRAIN_TAR: b"".join(classes) + bytes(1024)}
     ended = check(SOURCES["train tar"], inside, tmp_path / "class tar")
     assert not ended.refused
     assert ended.written >= 3 + 4
-    ended = check(SOURCES["validation tar"], {**good, VALIDATION_TAR: tar}, tmp_path / "validation tar")
+    ended = check(
+        SOURCES["validation tar"], {**good, VALIDATION_TAR: tar}, tmp_path / "validation tar"
+    )
     assert not ended.refused
     among_classes = classes[1] + HOSTILE[name] + bytes(1024)
     check(SOURCES["train tar"], {**good, TRAIN_TAR: among_classes}, tmp_path / "train tar")
@@ -175,7 +197,14 @@ def test_a_hostile_member_costs_no_record_before_it_and_writes_no_file(whole, tm
 
 def odd_folder(raw: Path, jpeg: bytes) -> int:
     """Fills a class's folder with what may lie in one; returns how many records that is."""
-    for name in ("two\nlines.jpg", "\x1b[31mred.jpg", "odd \udcff.jpg", "[bold].jpg", "-rf.jpg", "x" * 251 + ".jpg"):
+    for name in (
+        "two\nlines.jpg",
+        "\x1b[31mred.jpg",
+        "odd \udcff.jpg",
+        "[bold].jpg",
+        "-rf.jpg",
+        "x" * 251 + ".jpg",
+    ):
         (raw / name).write_bytes(jpeg)
     (raw / "folder.jpg").mkdir()
     (raw / "good link.jpg").symlink_to(raw / "-rf.jpg")
@@ -193,7 +222,9 @@ def test_every_entry_of_a_class_folder_is_written_or_listed(whole, tmp_path, nam
         (raw / path).parent.mkdir(parents=True, exist_ok=True)
         (raw / path).write_bytes(data)
     odd = odd_folder(next(path for path in (raw / "train").iterdir() if path.is_dir()), JPEG)
-    ended = checked(source, raw, tmp_path / "a/out", tmp_path / "a", source.records(whole(source.kind)))
+    ended = checked(
+        source, raw, tmp_path / "a/out", tmp_path / "a", source.records(whole(source.kind))
+    )
     assert (ended.refused, ended.rejected >= 5) == ("", True)
     assert odd > 12
 
@@ -203,15 +234,21 @@ def test_a_compressed_tar_is_bounded_by_the_disk_and_leaves_nothing_on_it(whole,
     good = whole("imagenet tars")
     data = {
         "bomb": lambda: hostile_tars.compressed(bytes(1 << 25)),
-        "bomb in a tar": lambda: hostile_tars.compressed(hostile_tars.member(b"n00000001.tar", bytes(1 << 25))),
+        "bomb in a tar": lambda: hostile_tars.compressed(
+            hostile_tars.member(b"n00000001.tar", bytes(1 << 25))
+        ),
         "truncated": lambda: hostile_tars.compressed(good[TRAIN_TAR])[:-100],
         "not gzip": lambda: good[TRAIN_TAR],
         "no tar in it": lambda: hostile_tars.compressed(b"nothing"),
     }[name]()
-    files = {path: data for path, data in good.items() if path != TRAIN_TAR} | {f"{TRAIN_TAR}.gz": data}
+    files = {path: data for path, data in good.items() if path != TRAIN_TAR} | {
+        f"{TRAIN_TAR}.gz": data
+    }
     none = dataclasses.replace(SOURCES["train tar"], records=lambda files: 0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 24, before[1]))  # a disk of 16 MiB, for one file
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1 << 24, before[1])
+    )  # a disk of 16 MiB, for one file
     try:
         ended = check(none, files, tmp_path / "a")
     finally:

@@ -41,7 +41,11 @@ def folders(raw: Path):
 
 def archives(raw: Path):
     folders(raw / "inside")
-    files = {str(p.relative_to(raw / "inside")): p.read_bytes() for p in (raw / "inside").rglob("*") if p.is_file()}
+    files = {
+        str(p.relative_to(raw / "inside")): p.read_bytes()
+        for p in (raw / "inside").rglob("*")
+        if p.is_file()
+    }
     (raw / "train.zip").write_bytes(zip_of(files))
     (raw / "val.tar").write_bytes(tar_of(files))
     for path in sorted((raw / "inside").rglob("*"), reverse=True):
@@ -52,14 +56,21 @@ def archives(raw: Path):
 
 def json_rows(raw: Path):
     raw.mkdir()
-    rows = [{"text": f"text {i} {LINES}", f"label{LINES}": f"cat [/red] {BAD}", f"more{LINES}": i} for i in range(5)]
-    (raw / "train.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"text": "x", f"y{LINES}": 1}])) + f"\n{BAD}\n")
+    rows = [
+        {"text": f"text {i} {LINES}", f"label{LINES}": f"cat [/red] {BAD}", f"more{LINES}": i}
+        for i in range(5)
+    ]
+    (raw / "train.jsonl").write_text(
+        "\n".join(map(json.dumps, [*rows, {"text": "x", f"y{LINES}": 1}])) + f"\n{BAD}\n"
+    )
     return table_to_gcs.main, ["--text-column=text", f"--label-column=label{LINES}"]
 
 
 def tfrecords(raw: Path):
     raw.mkdir()
-    schema = Schema("s", {f"text{LINES}": Feature("bytes", content="text"), "number": Feature("int64")})
+    schema = Schema(
+        "s", {f"text{LINES}": Feature("bytes", content="text"), "number": Feature("int64")}
+    )
     records = [frame(encode_example(schema, {f"text{LINES}": b"x", "number": i})) for i in range(5)]
     broken = bytearray(records[-1])
     broken[-6] ^= 1
@@ -100,7 +111,11 @@ def captured(on_terminal: bool):
     thread.start()
     printed: list[str] = []
     try:
-        with os.fdopen(follower, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        with (
+            os.fdopen(follower, "w") as out,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(out),
+        ):
             yield printed
     finally:
         thread.join()
@@ -141,7 +156,9 @@ def test_names_in_raw_data_never_control_the_terminal(source, on_terminal, tmp_p
     assert "intact" in printed[4], "".join(printed)
     shard = next(out.glob("train-*"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x00")
-    printed += [run(tool, str(out), on_terminal=on_terminal) for tool in (verify.main, describe.main)]
+    printed += [
+        run(tool, str(out), on_terminal=on_terminal) for tool in (verify.main, describe.main)
+    ]
     for text in printed:
         assert harmless(text, on_terminal), text
     assert r"\x1b]0;owned" in "".join(printed)

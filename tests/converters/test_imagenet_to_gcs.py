@@ -52,7 +52,9 @@ def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tm
 
 def test_a_dry_run_tells_the_plan_and_writes_nothing(digits, tmp_path, capsys):
     raw, out = digits
-    imagenet_to_gcs.main([*flags_of(raw, tmp_path / "none"), "--target-shard-bytes=100KB", "--dry-run"])
+    imagenet_to_gcs.main(
+        [*flags_of(raw, tmp_path / "none"), "--target-shard-bytes=100KB", "--dry-run"]
+    )
     printed = capsys.readouterr().out
     assert "train: 1,429 records, 1.52 MB in 15 shards of 100 KB..102 KB" in printed
     assert read_manifest(str(out)).split("train").plan_digest in printed
@@ -68,7 +70,10 @@ def spoil_duplicate(raw):
 
 
 BAD_RECORDS = {
-    "truncated": (spoil_truncated, r"1 bad record;.*\n  train/n00000002/n00000002_1\.JPEG: truncated or damaged JPEG"),
+    "truncated": (
+        spoil_truncated,
+        r"1 bad record;.*\n  train/n00000002/n00000002_1\.JPEG: truncated or damaged JPEG",
+    ),
     "duplicate": (
         spoil_duplicate,
         r"1 bad record;.*\n  train/n00000001/n00000001_1\.JPEG: duplicate key: another record",
@@ -87,18 +92,34 @@ def test_a_bad_record_fails_the_split_unless_it_is_allowed(raw_imagenet, tmp_pat
     assert not (tmp_path / "out/manifest.json").exists()
     raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max-bad-records=1")
     entry = read_manifest(str(tmp_path / "out")).split("train")
-    assert entry.rejected == len((tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()) == 1
-    assert json.loads((tmp_path / "out/_rejects/train.jsonl").read_text())["uri"].endswith("train.tar")
+    assert (
+        entry.rejected == len((tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()) == 1
+    )
+    assert json.loads((tmp_path / "out/_rejects/train.jsonl").read_text())["uri"].endswith(
+        "train.tar"
+    )
 
 
 BAD_OPTIONS = [
     ("--splits=,", OptionError, "--splits=,: no split was chosen. Known: train, validation"),
     ("--num-train-shards=0", OptionError, "--num-train-shards=0: must be at least 1"),
-    ("--gcs-output-path=", OptionError, r"--output is empty. Give a directory; the current one is '\.'"),
+    (
+        "--gcs-output-path=",
+        OptionError,
+        r"--output is empty. Give a directory; the current one is '\.'",
+    ),
     ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
     ("--max-bad-records=-1", OptionError, "--max-bad-records=-1: must be at least 0"),
-    ("--verfiy=end", OptionError, "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean"),
-    ("--gcs-output-path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
+    (
+        "--verfiy=end",
+        OptionError,
+        "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean",
+    ),
+    (
+        "--gcs-output-path=/proc/nowhere",
+        ConversionError,
+        "cannot create /proc/nowhere/_shards/train.plan.json",
+    ),
 ]
 
 
@@ -111,7 +132,9 @@ def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, me
 
 def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
     monkeypatch.setattr(command_line, "_beam", lambda args, rest: None)
-    ours = command_line.conversion_parser("imagenet_to_gcs", "", (), ("train", "validation"), "", fraction="a part")
+    ours = command_line.conversion_parser(
+        "imagenet_to_gcs", "", (), ("train", "validation"), "", fraction="a part"
+    )
     command = ["--raw-data-dir=raw", "--output=out"]
     for options in PipelineOptions.__subclasses__():
         theirs = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
@@ -125,7 +148,11 @@ def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
     ("split", "error", "message"),
     [
         ("train", RawDataError, r"train\.tar has no class tars in it"),
-        ("validation", ConversionError, r"split 'validation' has no records: its sources contain nothing to convert"),
+        (
+            "validation",
+            ConversionError,
+            r"split 'validation' has no records: its sources contain nothing to convert",
+        ),
     ],
 )
 def test_an_empty_split_is_one_clear_error(raw_imagenet, tmp_path, split, error, message):
@@ -145,7 +172,9 @@ def test_a_class_that_is_not_in_the_label_list_is_one_clear_error(raw_imagenet, 
 
 
 @without_beam
-def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(raw_imagenet, tmp_path, capsys):
+def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(
+    raw_imagenet, tmp_path, capsys
+):
     old = ["--project=p", "--local-scratch-dir=/nowhere", "--nogcs-upload"]
     raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
     notes = capsys.readouterr().err
@@ -169,7 +198,9 @@ def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imag
         "    except SystemExit as e:\n"
         "        print('ended:', e.code or 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     help_text, _, rest = done.stdout.partition("ended: 0\n")
     assert "--raw-data-dir" in help_text
     dry, _, wet = rest.partition("ended: 0\n")

@@ -33,7 +33,11 @@ def raw(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tables")
     for part in range(3):
         rows = range(100 * part, 100 * part + 100)
-        table = {"x": [i / 7 for i in rows], "city": ["ab"[i % 2] for i in rows], "note": [f"row {i}" for i in rows]}
+        table = {
+            "x": [i / 7 for i in rows],
+            "city": ["ab"[i % 2] for i in rows],
+            "note": [f"row {i}" for i in rows],
+        }
         parquet.write_table(pa.table(table), directory / f"train-{part}.parquet", row_group_size=40)
     return directory
 
@@ -43,17 +47,33 @@ def convert(fork_server, tmp_path_factory, raw):
     """convert(out, kill_at, processes) -> (exit code, all that the command printed)."""
 
     def converted(out, kill_at="", processes=1):
-        flags = [f"--raw-data-dir={raw}", f"--output={out}", "--num-train-shards=3", f"--local-processes={processes}"]
-        env = {"KILL_AT": kill_at, "KILL_ROOT": str(ROOT), "PYTHONPATH": str(ROOT / "tests/beam_jobs/faults")}
+        flags = [
+            f"--raw-data-dir={raw}",
+            f"--output={out}",
+            "--num-train-shards=3",
+            f"--local-processes={processes}",
+        ]
+        env = {
+            "KILL_AT": kill_at,
+            "KILL_ROOT": str(ROOT),
+            "PYTHONPATH": str(ROOT / "tests/beam_jobs/faults"),
+        }
         printed = tmp_path_factory.mktemp("printed") / "printed"
-        return fork_server.run(["-c", OWN_GROUP + CONVERT, *flags], printed, {**os.environ, **env}, timeout=120)
+        return fork_server.run(
+            ["-c", OWN_GROUP + CONVERT, *flags], printed, {**os.environ, **env}, timeout=120
+        )
 
     return converted
 
 
 def digests(out):
     """Of all that has to be the same in equal conversions."""
-    paths = [*out.glob("train-*"), *out.glob("_index/*"), out / "_summary/columns.json", out / "manifest.json"]
+    paths = [
+        *out.glob("train-*"),
+        *out.glob("_index/*"),
+        out / "_summary/columns.json",
+        out / "manifest.json",
+    ]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
@@ -74,7 +94,11 @@ def test_a_table_that_was_killed_resumes_to_the_same_bytes(convert, expected, tm
     code, printed = convert(out)
     assert code == 0, printed
     assert digests(out) == expected
-    assert [path for path in Path(out).rglob("*") if path.name.endswith(".tmp") or path.parent.name == "_scratch"] == []
+    assert [
+        path
+        for path in Path(out).rglob("*")
+        if path.name.endswith(".tmp") or path.parent.name == "_scratch"
+    ] == []
 
 
 @pytest.mark.slow

@@ -19,49 +19,97 @@ IMAGES = ("--image-column=file", "--label-column=animal")
 
 
 WRONG = [
-    (["--image-column=fiel"], OptionError, r"--image-column: \S+train-0.csv has no column 'fiel'\. Did you mean"),
-    (["--image-column=file", "--target-columns=weight,wieght"], OptionError, r"--target-columns: .*'wieght'.*'weight'"),
-    (["--image-column=file", "--target-columns=weight,"], OptionError, "a column is empty, or is listed twice"),
-    ([*IMAGES, "--key-column=id"], OptionError, r"--key-column: .* has no column 'id'\. Known: animal, file"),
+    (
+        ["--image-column=fiel"],
+        OptionError,
+        r"--image-column: \S+train-0.csv has no column 'fiel'\. Did you mean",
+    ),
+    (
+        ["--image-column=file", "--target-columns=weight,wieght"],
+        OptionError,
+        r"--target-columns: .*'wieght'.*'weight'",
+    ),
+    (
+        ["--image-column=file", "--target-columns=weight,"],
+        OptionError,
+        "a column is empty, or is listed twice",
+    ),
+    (
+        [*IMAGES, "--key-column=id"],
+        OptionError,
+        r"--key-column: .* has no column 'id'\. Known: animal, file",
+    ),
     ([*IMAGES, "--delimiter=||"], OptionError, "--delimiter='||': it must be one character"),
-    (["--image-column=file", "--label-file=x"], OptionError, "--label-file names the classes of --label-column or"),
-    ([*IMAGES, "--jpeg-quality=0"], OptionError, "--jpeg-quality=0: must be at least 1 and at most 100"),
-    ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
+    (
+        ["--image-column=file", "--label-file=x"],
+        OptionError,
+        "--label-file names the classes of --label-column or",
+    ),
+    (
+        [*IMAGES, "--jpeg-quality=0"],
+        OptionError,
+        "--jpeg-quality=0: must be at least 1 and at most 100",
+    ),
+    (
+        [*IMAGES, "--splits=test"],
+        RawDataError,
+        r"does not have the test split\. It has: train, validation",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("flags", "error", "message"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_tables, tmp_path, flags, error, message):
+def test_a_wrong_option_is_one_clear_error_and_writes_nothing(
+    raw_tables, tmp_path, flags, error, message
+):
     with pytest.raises(error, match=message):
         raw_tables.write().convert(tmp_path / "out", *flags)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("flags", [("--image-column=file", "--text-column=note"), (*IMAGES, "--target-columns=weight")])
+@pytest.mark.parametrize(
+    "flags", [("--image-column=file", "--text-column=note"), (*IMAGES, "--target-columns=weight")]
+)
 def test_options_that_exclude_each_other_are_one_line(raw_tables, tmp_path, capsys, flags):
     with pytest.raises(SystemExit):
         raw_tables.write().convert(tmp_path / "out", *flags)
     error = capsys.readouterr().err
-    assert error.startswith(f"error: argument {flags[-1].split('=')[0]}: not allowed with argument --")
+    assert error.startswith(
+        f"error: argument {flags[-1].split('=')[0]}: not allowed with argument --"
+    )
     assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("name", "text", "error", "message"),
     [
-        ("photos.csv", "text,label\na,b\n", RawDataError, r"no table of a split, .*photos.csv.*--validation-fraction"),
-        ("train.xls", "", RawDataError, r"has no tables \(\.csv, .*, \.feather\)\. It has: train\.xls"),
+        (
+            "photos.csv",
+            "text,label\na,b\n",
+            RawDataError,
+            r"no table of a split, .*photos.csv.*--validation-fraction",
+        ),
+        (
+            "train.xls",
+            "",
+            RawDataError,
+            r"has no tables \(\.csv, .*, \.feather\)\. It has: train\.xls",
+        ),
         ("train.csv", "", RawDataError, "has no header with the names of its columns: it is empty"),
         ("train.csv", "text,label\na,\n", LabelError, "no table has a label in column 'label'"),
     ],
 )
-def test_a_layout_that_is_not_quite_right_is_one_clear_error(table, raw_tables, tmp_path, name, text, error, message):
+def test_a_layout_that_is_not_quite_right_is_one_clear_error(
+    table, raw_tables, tmp_path, name, text, error, message
+):
     table(name, text)
     with pytest.raises(error, match=message):
         raw_tables.convert(tmp_path / "out", "--text-column=text", "--label-column=label")
 
 
-def test_a_table_without_a_split_is_noted_with_its_likely_purpose(table, raw_tables, tmp_path, capsys):
+def test_a_table_without_a_split_is_noted_with_its_likely_purpose(
+    table, raw_tables, tmp_path, capsys
+):
     table("train.csv", "text,label\nsome,b\n")
     table("labels.csv", "a\nb\n")
     flags = ("--text-column=text", "--label-column=label")
@@ -75,7 +123,11 @@ def test_a_table_without_a_split_is_noted_with_its_likely_purpose(table, raw_tab
 
 
 LABEL = Column("a", "category", names=("x", "y"), required=True)
-TARGETS = [LABEL, replace(LABEL, shape=(None,), separator="|"), Column("b", "float32", (1,), parts=("a",))]
+TARGETS = [
+    LABEL,
+    replace(LABEL, shape=(None,), separator="|"),
+    Column("b", "float32", (1,), parts=("a",)),
+]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -89,7 +141,16 @@ def test_a_target_names_the_value_that_it_cannot_convert(target, cell):
 
 
 def test_paths_that_no_object_of_a_bucket_can_have_are_listed(bucket, gcs_server):
-    names = ["gs://bucket", "gs://bucket/", "gs://B?/x", "gs://bucket/..", "../../..", "../..", "x\ty", "x" * 1025]
+    names = [
+        "gs://bucket",
+        "gs://bucket/",
+        "gs://B?/x",
+        "gs://bucket/..",
+        "../../..",
+        "../..",
+        "x\ty",
+        "x" * 1025,
+    ]
     rows = "".join(json.dumps({"f": name}) + "\n" for name in [*names, "two\nlines"])
     gcs_server.write(bucket.removeprefix("gs://"), "raw/train.jsonl", rows.encode())
     (source,) = find_tables(f"{bucket}/raw", [], None).sources
@@ -121,7 +182,12 @@ def test_rows_with_long_keys_are_each_assigned_to_exactly_one_split(table, raw_t
     table("all.csv", "file,id\n" + "".join(f"img/0.jpg,{i}{'x' * 5000}\n" for i in range(20)))
     sources = find_tables(str(raw_tables.directory), [], HeldOut(fraction)).sources
     converter = ImageTableConverter("file", (), "id", held_out=HeldOut(fraction))
-    found = [row for source in sources for refs in converter.scan(open_storage("/"), source) for row in refs]
+    found = [
+        row
+        for source in sources
+        for refs in converter.scan(open_storage("/"), source)
+        for row in refs
+    ]
     assert len({row.key.partition("/")[2] for row in found}) == len(found) == 20
 
 
@@ -136,11 +202,19 @@ ANY_TARGET = [
 
 
 @pytest.mark.parametrize("target", ANY_TARGET, ids=["none", "label", "labels", "numbers"])
-def test_sizes_of_table_records_are_predicted_within_a_few_bytes_for_any_target(table, raw_tables, target):
+def test_sizes_of_table_records_are_predicted_within_a_few_bytes_for_any_target(
+    table, raw_tables, target
+):
     """What is encoded as it stands is not sampled: shards are as large as this says."""
     numbers = {f"n{i}": i / 7 for i in range(100)}
     rows = [
-        {"file": f"img/{i}.jpg", "text": "ä" * 30 * i, "fruit": FRUITS[i % 2], "fruits": [*range(i * 9)], **numbers}
+        {
+            "file": f"img/{i}.jpg",
+            "text": "ä" * 30 * i,
+            "fruit": FRUITS[i % 2],
+            "fruits": [*range(i * 9)],
+            **numbers,
+        }
         for i in range(1, 8)
     ]
     table("train.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, {"text": "bad"}]))

@@ -28,7 +28,9 @@ def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_
     for record in found:
         (name,), (label,) = record["image/filename"], record["image/class/label"]
         number = int(name.decode().split(".")[0])
-        assert (label, record["image/class/text"]) == ((1, [b"cat"]) if number % 3 else (2, [b"dog"]))
+        assert (label, record["image/class/text"]) == (
+            (1, [b"cat"]) if number % 3 else (2, [b"dog"])
+        )
         image = Image.open(io.BytesIO(record["image/encoded"][0]), formats=("JPEG",))
         assert image.size == (record["image/width"][0], record["image/height"][0])
         if name.endswith(b"jpg"):
@@ -43,7 +45,9 @@ def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_
     assert (labels.key, labels.base, labels.names) == ("image/class/label", 1, ("cat", "dog"))
 
 
-def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(raw_tables, tmp_path, shard_digests):
+def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(
+    raw_tables, tmp_path, shard_digests
+):
     header = raw_tables.tables["val.csv"][0]
     raw_tables.tables = {"train-0.csv": raw_tables.tables["val.csv"]}
     raw_tables.write().convert(tmp_path / "a", *IMAGES, "--num-train-shards=2")
@@ -52,22 +56,40 @@ def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(raw_tables, 
     raw_tables.tables = {"train.csv": [header, *lines[:5]], "train_b.csv": [header, *lines[5:]]}
     raw_tables.write().convert(tmp_path / "b", *IMAGES, "--num-train-shards=2")
     a, b = (shard_digests(tmp_path / name) for name in "ab")
-    assert {name: a[name] for name in a if "-of-" in name} == {name: b[name] for name in b if "-of-" in name}
+    assert {name: a[name] for name in a if "-of-" in name} == {
+        name: b[name] for name in b if "-of-" in name
+    }
 
 
-def test_paths_may_be_absolute_or_contain_dots_and_invalid_ones_are_listed(raw_tables, table, tmp_path):
+def test_paths_may_be_absolute_or_contain_dots_and_invalid_ones_are_listed(
+    raw_tables, table, tmp_path
+):
     raw_tables.write_images()
     outside = tmp_path / "elsewhere.jpg"
     outside.write_bytes(raw_tables.images["img/1.jpg"])
     good = ["img/0.jpg", "./img/1.jpg", "../raw/img/2.jpg", str(outside)]
-    bad = ["", "img", "gs://bucket/x.jpg", "http://x/y.jpg", "x" * 300 + ".jpg", "img/../../none", "a\0b"]
-    table("train.jsonl", "".join(json.dumps({"file": name}) + "\n" for name in [*good, *bad, None, 1.5, ["x"]]))
+    bad = [
+        "",
+        "img",
+        "gs://bucket/x.jpg",
+        "http://x/y.jpg",
+        "x" * 300 + ".jpg",
+        "img/../../none",
+        "a\0b",
+    ]
+    table(
+        "train.jsonl",
+        "".join(json.dumps({"file": name}) + "\n" for name in [*good, *bad, None, 1.5, ["x"]]),
+    )
     raw_tables.convert(tmp_path / "out", "--image-column=file", "--max-bad-records=10")
     images = {record["image/encoded"][0] for record in records_of(tmp_path / "out", "train")}
     assert images == {raw_tables.images[f"img/{i}.jpg"] for i in range(3)}
     assert len(records_of(tmp_path / "out", "train")) == 4
     errors = ledger_of(tmp_path / "out", "train")
-    assert errors["train/train.jsonl:5"] == "line 5: 'file' is ''; it must be text, without zero bytes and not empty"
+    assert (
+        errors["train/train.jsonl:5"]
+        == "line 5: 'file' is ''; it must be text, without zero bytes and not empty"
+    )
     assert errors["train/img"] == "line 6: no file 'img' can be found"
     assert errors["train/gs://bucket/x.jpg"] == (
         "line 7: 'gs://bucket/x.jpg' is not in the storage that its table is in. Copy the table to the images."
@@ -87,7 +109,9 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
         "s3://a/b",
     ]
     gcs_server.write(bucket.removeprefix("gs://"), "raw/a.jpg", b"12345")
-    gcs_server.write(bucket.removeprefix("gs://"), "raw/train.csv", "\n".join(["f", *names]).encode())
+    gcs_server.write(
+        bucket.removeprefix("gs://"), "raw/train.csv", "\n".join(["f", *names]).encode()
+    )
     (source,) = find_tables(f"{bucket}/raw", [], None).sources
     storage = open_storage(bucket)
     rows = [row for refs in ImageTableConverter("f").scan(storage, source) for row in refs]
@@ -115,43 +139,73 @@ def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, tmp_path):
     raw_tables.tables = {"all.csv": ["file,animal", *(f"{name},cat" for name in raw_tables.images)]}
     raw_tables.write().convert(tmp_path / "out", *IMAGES, "--validation-fraction=0.3")
     names = {
-        split: {f"img/{record['image/filename'][0].decode()}" for record in records_of(tmp_path / "out", split)}
+        split: {
+            f"img/{record['image/filename'][0].decode()}"
+            for record in records_of(tmp_path / "out", split)
+        }
         for split in ("train", "validation")
     }
-    assert names["validation"] == {name for name in raw_tables.images if HeldOut(0.3).split_of(name) == "validation"}
+    assert names["validation"] == {
+        name for name in raw_tables.images if HeldOut(0.3).split_of(name) == "validation"
+    }
     assert names["train"] == set(raw_tables.images) - names["validation"]
     assert 2 <= len(names["validation"]) <= 16
 
 
 def test_targets_arrive_as_float32_and_invalid_numbers_are_listed(table, tmp_path, raw_tables):
     texts = ["1.5,-2e3", "0.1,7", ",1", "nan,1", "1,inf", "1e39,1", "1_000,1", "x,1", " 3 ,4"]
-    table("train.csv", "text,a,b\n" + "".join(f'"row {i}",{text}\n' for i, text in enumerate(texts)))
+    table(
+        "train.csv", "text,a,b\n" + "".join(f'"row {i}",{text}\n' for i, text in enumerate(texts))
+    )
     flags = ("--text-column=text", "--target-columns=b,a", "--max-bad-records=6")
     raw_tables.convert(tmp_path / "out", *flags)
-    found = {record["text"][0]: record["target"] for record in records_of(tmp_path / "out", "train")}
-    assert found == {b"row 0": [-2000.0, 1.5], b"row 1": [7.0, float(np.float32(0.1))], b"row 8": [4.0, 3.0]}
+    found = {
+        record["text"][0]: record["target"] for record in records_of(tmp_path / "out", "train")
+    }
+    assert found == {
+        b"row 0": [-2000.0, 1.5],
+        b"row 1": [7.0, float(np.float32(0.1))],
+        b"row 8": [4.0, 3.0],
+    }
     errors = ledger_of(tmp_path / "out", "train")
-    assert errors["train/train.csv:4"] == "line 4: 'a' is ''; it must be a finite number within float32"
+    assert (
+        errors["train/train.csv:4"]
+        == "line 4: 'a' is ''; it must be a finite number within float32"
+    )
     assert set(errors) == {f"train/train.csv:{line}" for line in range(4, 10)}
     manifest = read_manifest(str(tmp_path / "out"))
     assert (manifest.schema.features["target"].shape, manifest.labels) == ((2,), None)
     assert manifest.schema.features["target"].doc == "b, a"
 
 
-def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(table, tmp_path, raw_tables):
+def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(
+    table, tmp_path, raw_tables
+):
     texts = ['say "hi"', "two\nlines", "Käse 🧀, süß", "a\r\nb", "  spaces  "]
     table(
         "train.csv",
-        "id,text,label\n" + "".join(f'{i},"{t.replace(chr(34), chr(34) * 2)}",{i}\n' for i, t in enumerate(texts)),
+        "id,text,label\n"
+        + "".join(f'{i},"{t.replace(chr(34), chr(34) * 2)}",{i}\n' for i, t in enumerate(texts)),
     )
     rows = [{"label": i, "text": text} for i, text in enumerate(texts)]
     table(
         "test.jsonl",
-        "\n".join([*map(json.dumps, rows), '{"label": 1, "text": "\\ud800"}', '{"label": true, "text": "x"}']),
+        "\n".join(
+            [
+                *map(json.dumps, rows),
+                '{"label": 1, "text": "\\ud800"}',
+                '{"label": true, "text": "x"}',
+            ]
+        ),
     )
-    raw_tables.convert(tmp_path / "out", "--text-column=text", "--label-column=label", "--max-bad-records=2")
+    raw_tables.convert(
+        tmp_path / "out", "--text-column=text", "--label-column=label", "--max-bad-records=2"
+    )
     for split in ("train", "test"):
-        found = {record["label"][0]: record["text"][0].decode() for record in records_of(tmp_path / "out", split)}
+        found = {
+            record["label"][0]: record["text"][0].decode()
+            for record in records_of(tmp_path / "out", split)
+        }
         assert found == dict(enumerate(texts))
     assert ledger_of(tmp_path / "out", "test") == {
         "test/test.jsonl:6": r"line 6: 'text' is '\ud800', which is not Unicode text",
@@ -162,15 +216,22 @@ def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(table, 
 
 def test_rows_may_have_several_labels_which_tfds_reads(table, tmp_path, raw_tables):
     table("train.csv", "text,tags\na,x|y\nb,\nc,y\nd,x|x\ne,x||y\n")
-    raw_tables.convert(tmp_path / "out", "--text-column=text", "--labels-column=tags", "--max-bad-records=2")
-    found = {record["text"][0]: record["labels"] for record in records_of(tmp_path / "out", "train")}
+    raw_tables.convert(
+        tmp_path / "out", "--text-column=text", "--labels-column=tags", "--max-bad-records=2"
+    )
+    found = {
+        record["text"][0]: record["labels"] for record in records_of(tmp_path / "out", "train")
+    }
     assert found == {b"a": [0, 1], b"b": [], b"c": [1]}
     assert ledger_of(tmp_path / "out", "train") == {
         "train/train.csv:5": "line 5: 'tags' has a label twice: 'x|x'",
         "train/train.csv:6": "line 6: 'tags' is ''; a label is a text of one line, or an integer",
     }
     builder = tfds.builder_from_directory(str(tmp_path / "out"))
-    read = {example["text"].numpy(): list(example["labels"].numpy()) for example in builder.as_dataset(split="train")}
+    read = {
+        example["text"].numpy(): list(example["labels"].numpy())
+        for example in builder.as_dataset(split="train")
+    }
     assert read == found
     assert builder.info.features["labels"].feature.names == ["x", "y"]
     builder.info.features.save_config(tmp_path)
@@ -179,21 +240,37 @@ def test_rows_may_have_several_labels_which_tfds_reads(table, tmp_path, raw_tabl
 
 def test_the_first_object_of_a_json_table_may_lack_a_column(table, raw_tables, tmp_path):
     table("train.jsonl", '{"text": "a"}\n{"text": "b", "tags": ["x"]}\n')
-    raw_tables.convert(tmp_path / "out", "--text-column=text", "--labels-column=tags", "--max-bad-records=1")
-    assert ledger_of(tmp_path / "out", "train") == {"train/train.jsonl:1": "line 1: no 'tags' in it"}
+    raw_tables.convert(
+        tmp_path / "out", "--text-column=text", "--labels-column=tags", "--max-bad-records=1"
+    )
+    assert ledger_of(tmp_path / "out", "train") == {
+        "train/train.jsonl:1": "line 1: no 'tags' in it"
+    }
 
 
 def test_blanks_around_a_label_are_stripped(table, raw_tables, tmp_path):
-    table("train.csv", 'text,label,tags\na,cat,cat | dog\nb,cat ,dog|cat\nc, dog," "\nd, ,cat| cat\n')
+    table(
+        "train.csv", 'text,label,tags\na,cat,cat | dog\nb,cat ,dog|cat\nc, dog," "\nd, ,cat| cat\n'
+    )
     (tmp_path / "classes").write_text("cat\n dog\n")
     for flags in ((), (f"--label-file={tmp_path}/classes",)):
         out = tmp_path / f"out{len(flags)}"
-        raw_tables.convert(out / "one", "--text-column=text", "--label-column=label", "--max-bad-records=1", *flags)
-        assert {r["text"][0]: r["label"] for r in records_of(out / "one", "train")} == {b"a": [0], b"b": [0], b"c": [1]}
-        raw_tables.convert(out / "all", "--text-column=text", "--labels-column=tags", "--max-bad-records=1", *flags)
+        raw_tables.convert(
+            out / "one", "--text-column=text", "--label-column=label", "--max-bad-records=1", *flags
+        )
+        assert {r["text"][0]: r["label"] for r in records_of(out / "one", "train")} == {
+            b"a": [0],
+            b"b": [0],
+            b"c": [1],
+        }
+        raw_tables.convert(
+            out / "all", "--text-column=text", "--labels-column=tags", "--max-bad-records=1", *flags
+        )
         found = {r["text"][0]: r["labels"] for r in records_of(out / "all", "train")}
         assert found == {b"a": [0, 1], b"b": [1, 0], b"c": []}
-        assert ledger_of(out / "all", "train") == {"train/train.csv:5": "line 5: 'tags' has a label twice: 'cat| cat'"}
+        assert ledger_of(out / "all", "train") == {
+            "train/train.csv:5": "line 5: 'tags' has a label twice: 'cat| cat'"
+        }
 
 
 def test_classes_are_those_of_all_splits_sorted_as_numbers_if_they_are_and_a_label_file_has_its_own_order(
@@ -210,7 +287,10 @@ def test_classes_are_those_of_all_splits_sorted_as_numbers_if_they_are_and_a_lab
     assert ledger_of(tmp_path / "by_file", "test") == {
         "test/test.csv:2": "line 2: unknown label '100'. Did you mean '10'? Known: 10, 9."
     }
-    assert {r["text"][0]: r["label"] for r in records_of(tmp_path / "by_file", "train")} == {b"a": [0], b"b": [1]}
+    assert {r["text"][0]: r["label"] for r in records_of(tmp_path / "by_file", "train")} == {
+        b"a": [0],
+        b"b": [1],
+    }
 
 
 def test_a_text_that_is_changed_in_place_is_another_plan(table, tmp_path, raw_tables):

@@ -18,11 +18,15 @@ JPEG = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwgJC4nICIsIxwcKDcpLDAxNDQ0Hyc5PTgyPC4z"
     "NDL/wAALCAAIABABAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAB//EABQQAQAAAAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8ASAi//9k="
 )
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGOIAgAAXABb2LRWWgAAAABJRU5ErkJggg==")
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGOIAgAAXABb2LRWWgAAAABJRU5ErkJggg=="
+)
 FILES = {
     f"{name}/{i}{suffix}": data + bytes(i)
     for name in ("cat", "grey eel")
-    for i, (suffix, data) in enumerate([(".jpg", JPEG), (".jpeg", JPEG), (".txt", b"no image"), (".JPG", JPEG)])
+    for i, (suffix, data) in enumerate(
+        [(".jpg", JPEG), (".jpeg", JPEG), (".txt", b"no image"), (".JPG", JPEG)]
+    )
 }
 
 
@@ -43,7 +47,9 @@ def tar_of(files):
 
 
 def image_folders(raw):
-    write(raw, {f"{split}/{name}": data for split in ("train", "val") for name, data in FILES.items()})
+    write(
+        raw, {f"{split}/{name}": data for split in ("train", "val") for name, data in FILES.items()}
+    )
     (raw / "train/no images").mkdir()
     return image_folder_to_gcs.main, ["--max-bad-records=2"]
 
@@ -61,13 +67,22 @@ def folders_with_a_png(raw):
 def a_table(raw):
     rows = "".join(f"{name},{name.split('/')[0]}\n" for name in FILES)
     write(raw, {**FILES, "train.csv": f"file,animal\n{rows}".encode()})
-    return table_to_gcs.main, ["--image-column=file", "--label-column=animal", "--max-bad-records=2"]
+    return table_to_gcs.main, [
+        "--image-column=file",
+        "--label-column=animal",
+        "--max-bad-records=2",
+    ]
 
 
 def a_table_of_several_labels(raw):
     rows = "".join(f"{name},{('a', 'a|bb', 'bb')[i % 3]}\n" for i, name in enumerate(FILES))
     write(raw, {**FILES, "train.csv": f"file,tags\n{rows}".encode()})
-    flags = ["--image-column=file", "--labels-column=tags", "--label-separator=|", "--num-train-shards=3"]
+    flags = [
+        "--image-column=file",
+        "--labels-column=tags",
+        "--label-separator=|",
+        "--num-train-shards=3",
+    ]
     return table_to_gcs.main, [*flags, "--max-bad-records=2"]
 
 
@@ -78,8 +93,13 @@ def a_table_of_numbers(raw):
 
 
 def imagenet(raw):
-    classes = {f"n0000000{i}.tar": tar_of({f"n0000000{i}_{j}.JPEG": JPEG + bytes(j) for j in range(3)}) for i in (1, 2)}
-    write(raw, {"ILSVRC2012_img_train.tar": tar_of(classes), "synsets.txt": b"n00000001\nn00000002\n"})
+    classes = {
+        f"n0000000{i}.tar": tar_of({f"n0000000{i}_{j}.JPEG": JPEG + bytes(j) for j in range(3)})
+        for i in (1, 2)
+    }
+    write(
+        raw, {"ILSVRC2012_img_train.tar": tar_of(classes), "synsets.txt": b"n00000001\nn00000002\n"}
+    )
     return imagenet_to_gcs.main, [f"--label-file={raw}/synsets.txt", "--splits=train"]
 
 
@@ -91,11 +111,17 @@ def imagenet_for_tfds(raw):
 # By layout: the plan digest of each split and the sha256 of all shards, which is None where an encoder has a say.
 UNCHANGED = {
     image_folders: (
-        {"train": "9e476c68db72a039d4e02884ec57e248", "validation": "37aa0fcee222349cd8e2a530b92071f9"},
+        {
+            "train": "9e476c68db72a039d4e02884ec57e248",
+            "validation": "37aa0fcee222349cd8e2a530b92071f9",
+        },
         "74b14fe07c8eb032ad38d2fb97ef6ea98804b0b81fb95c187fc4b81ba10b25db",
     ),
     one_set_of_folders: (
-        {"train": "acac166be686a47ed67a127a1dc5ba2b", "validation": "eaef0345a52ebc3aeaf1949076ecc96b"},
+        {
+            "train": "acac166be686a47ed67a127a1dc5ba2b",
+            "validation": "eaef0345a52ebc3aeaf1949076ecc96b",
+        },
         "7a91f6d73b377fe825eceb9fe9f8bc25fc4ec276b03245e0740727183d09d4f6",
     ),
     folders_with_a_png: ({"train": "5df4141db7a91fec5cfd3e3814b69ea6"}, None),

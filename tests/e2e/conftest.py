@@ -75,10 +75,15 @@ class Run:
             self.kill()
         ends = [process.wait() for process in self.processes]
         printed = self._printed()
-        return [Ended(*end, printed[i], reported(self.out / f"{i}.json"), self.out) for i, end in enumerate(ends)]
+        return [
+            Ended(*end, printed[i], reported(self.out / f"{i}.json"), self.out)
+            for i, end in enumerate(ends)
+        ]
 
     def _printed(self) -> list[str]:
-        return [(self.out / f"{i}.txt").read_text(errors="replace") for i in range(len(self.processes))]
+        return [
+            (self.out / f"{i}.txt").read_text(errors="replace") for i in range(len(self.processes))
+        ]
 
     def kill(self) -> None:
         for process in self.processes:
@@ -108,7 +113,9 @@ def start_hosts(fork_server, tmp_path_factory):
 @pytest.fixture(scope="session")
 def run_hosts(start_hosts):
     """run_hosts("function", count, devices, **order) -> [Ended of process 0, of process 1, ...]."""
-    return lambda *args, timeout_seconds=240, **order: start_hosts(*args, **order).end(timeout_seconds)
+    return lambda *args, timeout_seconds=240, **order: start_hosts(*args, **order).end(
+        timeout_seconds
+    )
 
 
 @pytest.fixture
@@ -180,7 +187,9 @@ def saved():
         with ocp.CheckpointManager(workdir / "checkpoints") as manager:
             found = manager.restore(step, args=ocp.args.Composite(**items))
         arrays = jax.tree_util.tree_leaves_with_path(found["state"])
-        return {jax.tree_util.keystr(path): np.asarray(array) for path, array in arrays}, found["contents"]["input"]
+        return {jax.tree_util.keystr(path): np.asarray(array) for path, array in arrays}, found[
+            "contents"
+        ]["input"]
 
     return read
 

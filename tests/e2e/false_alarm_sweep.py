@@ -27,7 +27,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--load", type=int, default=8)
     parser.add_argument(
-        "--k", type=int, nargs="+", default=[1, 10], help="steps per dispatch, of equal parts of the time"
+        "--k",
+        type=int,
+        nargs="+",
+        default=[1, 10],
+        help="steps per dispatch, of equal parts of the time",
     )
     args = parser.parse_args()
     failed = 0
@@ -36,7 +40,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as out:
             hosts = [start(out, index, k, seconds) for index in range(2)]
             time.sleep(0.8 * seconds)
-            busy = [multiprocessing.Process(target=compute, args=(0.2 * seconds,)) for _ in range(args.load)]
+            busy = [
+                multiprocessing.Process(target=compute, args=(0.2 * seconds,))
+                for _ in range(args.load)
+            ]
             for process in busy:
                 process.start()
             codes = [host.wait() for host in hosts]
@@ -45,7 +52,9 @@ def main() -> None:
             printed = [Path(out, f"{index}.txt").read_text() for index in range(2)]
             told = [path.read_text() for path in sorted(Path(out).glob("[01].json"))]
         waited = sum(text.count("; host ") for text in printed)
-        print(f"k={k}: exit codes {codes}, {told}, one waited for another {waited} times", flush=True)
+        print(
+            f"k={k}: exit codes {codes}, {told}, one waited for another {waited} times", flush=True
+        )
         if codes != [0, 0]:
             failed += 1
             print(*(text[-4000:] for text in printed), sep="\n")
@@ -59,11 +68,29 @@ def start(out: str, index: int, k: int, seconds: float) -> subprocess.Popen:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port.write_text(str(s.getsockname()[1]))
-    order = {"function": "unhurried", "count": 2, "devices": 1, "out": out, "index": index, "xla_flags": "", "k": k}
-    order |= {"workdir": f"{out}/run", "address": f"127.0.0.1:{port.read_text()}", "seconds": seconds}
+    order = {
+        "function": "unhurried",
+        "count": 2,
+        "devices": 1,
+        "out": out,
+        "index": index,
+        "xla_flags": "",
+        "k": k,
+    }
+    order |= {
+        "workdir": f"{out}/run",
+        "address": f"127.0.0.1:{port.read_text()}",
+        "seconds": seconds,
+    }
     with Path(out, f"{index}.txt").open("w") as printed:
-        command = [sys.executable, str(WORKER), json.dumps(order | {"host_timeout_seconds": TIMEOUT, "limits": LIMITS})]
-        return subprocess.Popen(command, stdout=printed, stderr=printed, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+        command = [
+            sys.executable,
+            str(WORKER),
+            json.dumps(order | {"host_timeout_seconds": TIMEOUT, "limits": LIMITS}),
+        ]
+        return subprocess.Popen(
+            command, stdout=printed, stderr=printed, env=os.environ | {"JAX_PLATFORMS": "cpu"}
+        )
 
 
 def compute(seconds: float) -> None:

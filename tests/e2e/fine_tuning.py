@@ -68,7 +68,9 @@ def accuracy(shards: Path, workdir: Path, steps: str, *flags: object) -> float:
 
 def main() -> None:
     """Exit code 1 unless fine-tuning is better by MARGIN with every seed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("package", type=Path, help="where the photographs were unpacked")
     parser.add_argument("directory", type=Path, help="a directory to be made")
     args = parser.parse_args()
@@ -81,9 +83,16 @@ def main() -> None:
     tuned, fresh = [], []
     for seed in SEEDS:
         fresh.append(accuracy(shards / "few", runs / f"fresh{seed}", STEPS[1], "--seed", seed))
-        flags = ("--init-from", runs / "many", "--seed", seed)  # the classes differ, so the head is new
+        flags = (
+            "--init-from",
+            runs / "many",
+            "--seed",
+            seed,
+        )  # the classes differ, so the head is new
         tuned.append(accuracy(shards / "few", runs / f"tuned{seed}", STEPS[1], *flags))
-    print(f"fine-tuned: {tuned}; from nothing: {fresh}, of {HELD_OUT * (len(CLASSES) - len(MANY))} photographs")
+    print(
+        f"fine-tuned: {tuned}; from nothing: {fresh}, of {HELD_OUT * (len(CLASSES) - len(MANY))} photographs"
+    )
     if min(np.subtract(tuned, fresh)) < MARGIN:
         sys.exit(f"fine-tuning must be better by {MARGIN} with every seed")
 

@@ -59,7 +59,10 @@ def preempted(order):
     try:
         trainer.train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
     except KeyboardInterrupt:
-        yield "evaluated", trainer.evaluate(numbered, name="afterwards").step  # it makes up for none without a name
+        yield (
+            "evaluated",
+            trainer.evaluate(numbered, name="afterwards").step,
+        )  # it makes up for none without a name
         raise
     yield "trained", True
 
@@ -67,8 +70,12 @@ def preempted(order):
 def goes_on(order):
     """Runs that go on, or begin, in the work directories of `order.runs`: {name: (k, workdir)}."""
     for name, (k, workdir) in order.runs.items():
-        config = replace(settings(order, iterations_per_loop=k, checkpoint_every_steps=EVERY), workdir=workdir)
-        result = Trainer(dense_task(), config).train_and_evaluate(numbered, numbered, max_steps=STEPS)
+        config = replace(
+            settings(order, iterations_per_loop=k, checkpoint_every_steps=EVERY), workdir=workdir
+        )
+        result = Trainer(dense_task(), config).train_and_evaluate(
+            numbered, numbered, max_steps=STEPS
+        )
         evaluations = {each.step: each.metrics for each in result.evaluations}
         yield (
             name,

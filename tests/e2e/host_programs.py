@@ -23,7 +23,9 @@ def programs(order):
 
     def program(seed):
         return lambda ctx: tf_data.training_batches(
-            examples.shuffle(RECORDS, seed=seed).map(lambda example: example, num_parallel_calls=2), BATCH, ctx.hosts
+            examples.shuffle(RECORDS, seed=seed).map(lambda example: example, num_parallel_calls=2),
+            BATCH,
+            ctx.hosts,
         )
 
     def evaluated(ctx):
@@ -37,13 +39,26 @@ def programs(order):
         for step in stops:
             trained = trainer(name).train(training, max_steps=step)
         result = trainer(name).evaluate(evaluation)
-        return [checksums(trained.state), result.metrics, result.records, result.num_records, result.proven]
+        return [
+            checksums(trained.state),
+            result.metrics,
+            result.records,
+            result.num_records,
+            result.proven,
+        ]
 
     yield "program", report("program", program(1), evaluated, STEPS)
     yield "program, stopped", report("stopped", program(1), evaluated, STOP, STEPS)
     if order.count > 1:
-        yield "itself", error_of(lambda: trainer("program").evaluate(tf_data.evaluation_batches(examples, BATCH)))
-        shuffled = examples.shuffle(RECORDS, seed=jax.process_index())  # as without a seed, but surely different
+        yield (
+            "itself",
+            error_of(
+                lambda: trainer("program").evaluate(tf_data.evaluation_batches(examples, BATCH))
+            ),
+        )
+        shuffled = examples.shuffle(
+            RECORDS, seed=jax.process_index()
+        )  # as without a seed, but surely different
 
         def unlike(ctx):
             return tf_data.evaluation_batches(shuffled, BATCH, ctx.hosts)
@@ -58,5 +73,7 @@ def programs(order):
         yield "mapped", len(list(mapped))
         yield (
             "training unlike",
-            error_of(lambda: trainer("unlike").train(program(jax.process_index()), max_steps=STEPS)),
+            error_of(
+                lambda: trainer("unlike").train(program(jax.process_index()), max_steps=STEPS)
+            ),
         )

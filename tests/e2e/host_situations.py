@@ -79,14 +79,18 @@ def situation(order):
     fault, task = Fault(order), dense_task()
     if order.where == "device":
         task = replace(task, loss_fn=with_call(task.loss_fn, lambda step: fault("device", step)))
-    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY, log_every=10)
+    config = settings(
+        order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY, log_every=10
+    )
     config = replace(config, **(LIMITS | getattr(order, "limits", {})))
     trainer = Trainer(task, config, callbacks=[AtStep(fault)])
 
     def open_input(ctx):
         return FaultyInput(ctx, fault)
 
-    result = trainer.train_and_evaluate(open_input, open_input, max_steps=STEPS, eval_every_steps=EVERY)
+    result = trainer.train_and_evaluate(
+        open_input, open_input, max_steps=STEPS, eval_every_steps=EVERY
+    )
     # Of the last checkpoint: a run that was stuck after it has nothing left to train, and no state.
     names = get_variable_names(config.workdir)
     read = {name: zlib.crc32(get_variable_value(config.workdir, name).tobytes()) for name in names}
@@ -109,7 +113,9 @@ def with_call(loss_fn, call):
         loss, *others = loss_fn(variables, batch, rng, train)
         if train:
             fixed = jax.lax.stop_gradient(loss)
-            loss = loss + 0 * jax.pure_callback(called, jax.ShapeDtypeStruct(loss.shape, loss.dtype), fixed)
+            loss = loss + 0 * jax.pure_callback(
+                called, jax.ShapeDtypeStruct(loss.shape, loss.dtype), fixed
+            )
         return loss, *others
 
     return calling
@@ -143,8 +149,12 @@ def unhurried(order):
 
     task = dense_task()
     # Once in a dispatch.
-    slow = with_call(task.loss_fn, lambda step: step % order.k or pause(0.6 * order.host_timeout_seconds))
-    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=500, **order.limits)
+    slow = with_call(
+        task.loss_fn, lambda step: step % order.k or pause(0.6 * order.host_timeout_seconds)
+    )
+    config = settings(
+        order, iterations_per_loop=order.k, checkpoint_every_steps=500, **order.limits
+    )
     trainer = Trainer(replace(task, loss_fn=slow), config, callbacks=[Pausing()])
     evaluated = {"eval_every_steps": 500, "max_steps": 10**7}
     open_input = lambda ctx: PausingInput(ctx, RECORDS)  # noqa: E731

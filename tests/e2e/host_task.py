@@ -30,7 +30,10 @@ def dense_task(learning_rate=0.05, width=32, rich=False):
     def init(rng, spec):
         a, b = jax.random.split(rng)
         pixels = int(np.prod(spec["image"].shape[1:]))
-        params = {"a": jax.random.normal(a, (pixels, width)) / 32, "b": jax.random.normal(b, (width, 10)) / 8}
+        params = {
+            "a": jax.random.normal(a, (pixels, width)) / 32,
+            "b": jax.random.normal(b, (width, 10)) / 8,
+        }
         return Variables(params)
 
     def loss_fn(variables, batch, rng, train):
@@ -41,7 +44,11 @@ def dense_task(learning_rate=0.05, width=32, rich=False):
         labels = batch[LABEL] - 1
         if "labels" in batch:
             return optax.softmax_cross_entropy(logits, batch["labels"]), variables, (logits, labels)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels), variables, (logits, labels)
+        return (
+            optax.softmax_cross_entropy_with_integer_labels(logits, labels),
+            variables,
+            (logits, labels),
+        )
 
     def augment(batch):
         return cutmix(one_hot(batch, LABEL, 10, base=1))
@@ -101,7 +108,9 @@ class Recorded:
         decode = DecodeJpeg(RAW, into=IMAGE, shape=(32, 32, 1))
         options = {"keys": (IMAGE, LABEL)} | self.options
         if ctx.mode == "train":
-            data = train_dataset(self.data_dir, "train", ops=[decode, RandomShift(IMAGE, pixels=2)], **options)
+            data = train_dataset(
+                self.data_dir, "train", ops=[decode, RandomShift(IMAGE, pixels=2)], **options
+            )
         else:
             data = eval_dataset(self.data_dir, "validation", ops=[decode], **options)
         source = data(ctx)
@@ -134,7 +143,11 @@ class NumberedInput:
     def batch(self, step):
         size = self.ctx.global_batch_size
         ids = np.array([step * size + row for part in self.ctx.hosts.rows for row in part])
-        ids = ids % self.records if self.ctx.mode == "train" else np.where(ids < self.records, ids, -1)
+        ids = (
+            ids % self.records
+            if self.ctx.mode == "train"
+            else np.where(ids < self.records, ids, -1)
+        )
         ids = ids.astype(np.int32)
         image = np.broadcast_to(ids[:, None, None], (len(ids), 8, 8)).astype(np.uint8)
         mask = (ids >= 0).astype(np.float32)
@@ -142,7 +155,10 @@ class NumberedInput:
         return {"image": image, LABEL: 1 + np.maximum(ids, 0) % 10} | extra
 
     def batches(self, position):
-        return map(self.batch, range(position, 10**6 if self.ctx.mode == "train" else self.info.steps_per_epoch))
+        return map(
+            self.batch,
+            range(position, 10**6 if self.ctx.mode == "train" else self.info.steps_per_epoch),
+        )
 
     def advance(self, position, n):
         return position + n
@@ -157,13 +173,17 @@ class NumberedInput:
 def checksums(state):
     """Of every array, however it is cut: the parts of this process only."""
     return [
-        zlib.crc32(b"".join(np.asarray(s.data).tobytes() for s in leaf.addressable_shards)) for leaf in leaves(state)
+        zlib.crc32(b"".join(np.asarray(s.data).tobytes() for s in leaf.addressable_shards))
+        for leaf in leaves(state)
     ]
 
 
 def whole(state):
     """Every parameter, put together from all hosts, as its bytes in hexadecimal: 33,000 numbers take JSON 0.1 s."""
-    return [multihost_utils.process_allgather(leaf, tiled=True).tobytes().hex() for leaf in leaves(state)]
+    return [
+        multihost_utils.process_allgather(leaf, tiled=True).tobytes().hex()
+        for leaf in leaves(state)
+    ]
 
 
 def leaves(state):
@@ -186,7 +206,9 @@ def plain_batches(ctx, at=None, then=None):
 def settings(order, **others):
     defaults = {"global_batch_size": 16, "iterations_per_loop": 5, "checkpoint_every_steps": None}
     return TrainerConfig(
-        workdir=order.workdir, host_timeout_seconds=order.host_timeout_seconds, **defaults | {"seed": 3} | others
+        workdir=order.workdir,
+        host_timeout_seconds=order.host_timeout_seconds,
+        **defaults | {"seed": 3} | others,
     )
 
 

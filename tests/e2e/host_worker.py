@@ -71,21 +71,32 @@ def placed(devices, model):
     rows last; the shape of a batch of half the host's rows, or that it is refused.
 
     A batch is the numbers of its rows. Nothing is compiled."""
-    placement = Placement.of([jax.devices()[i] for i in devices], {"model": model}, BatchAxes({"last": 1}))
+    placement = Placement.of(
+        [jax.devices()[i] for i in devices], {"model": model}, BatchAxes({"last": 1})
+    )
     rows = placement.hosts(ROWS).rows
     numbers = np.array([row for part in rows for row in part], np.int32)
     batch = {"row": numbers, "last": np.stack([numbers, -numbers])}
     struct = placement.global_struct(batch_struct(batch), ROWS)
     placed = placement.place(batch, struct)
     parts = {
-        name: {jax.devices().index(shard.device): shard.data.tolist() for shard in array.addressable_shards}
+        name: {
+            jax.devices().index(shard.device): shard.data.tolist()
+            for shard in array.addressable_shards
+        }
         for name, array in placed.items()
     }
     try:
-        half = placement.place({"row": numbers[: len(numbers) // 2]}, {"row": struct["row"]})["row"].shape
+        half = placement.place({"row": numbers[: len(numbers) // 2]}, {"row": struct["row"]})[
+            "row"
+        ].shape
     except ValueError:
         half = "refused"
-    own = {"rows": [[part.start, part.stop] for part in rows], "half": half, "shape": placed["row"].shape}
+    own = {
+        "rows": [[part.start, part.stop] for part in rows],
+        "half": half,
+        "shape": placed["row"].shape,
+    }
     return own | {"parts": parts["row"], "last": parts["last"]}
 
 
@@ -118,13 +129,28 @@ def same_truth(order):
         epochs = 3 if check_padding else 1  # with each kind of padding
         once = evaluation.batches[: len(evaluation.batches) // epochs]
         assert evaluation.batches == epochs * once
-        report = {"start_step": trained.start_step, "last step": trained.metrics, "trained": train.batches}
-        report |= {"evaluated": once, "records": result.records, "proven": result.proven, "metrics": result.metrics}
-        report |= {"complete": complete.steps, "checksums": checksums(trained.state), "params": whole(trained.state)}
+        report = {
+            "start_step": trained.start_step,
+            "last step": trained.metrics,
+            "trained": train.batches,
+        }
+        report |= {
+            "evaluated": once,
+            "records": result.records,
+            "proven": result.proven,
+            "metrics": result.metrics,
+        }
+        report |= {
+            "complete": complete.steps,
+            "checksums": checksums(trained.state),
+            "params": whole(trained.state),
+        }
         if "exports" in layout:
             inputs = Recorded(order.data_dir)
             latest = Exporter(layout["exports"], inputs)
-            worse = Exporter(layout["exports"], inputs, when="best", better="max")  # not better than the latest
+            worse = Exporter(
+                layout["exports"], inputs, when="best", better="max"
+            )  # not better than the latest
             task = replace(dense_task(), predict_fn=class_scores)
             Trainer(task, config, devices, callbacks=[latest, worse]).evaluate(inputs)
             report["exported"] = sorted(export.name for export in Path(layout["exports"]).iterdir())
@@ -163,16 +189,31 @@ def disagreements(order):
 
     attempts = {
         "seed": (settings(order, seed=4 if mine else 3), dense_task(), plain_batches),
-        "iterations_per_loop": (settings(order, iterations_per_loop=4 if mine else 5), dense_task(), plain_batches),
+        "iterations_per_loop": (
+            settings(order, iterations_per_loop=4 if mine else 5),
+            dense_task(),
+            plain_batches,
+        ),
         "spec": (settings(order), dense_task(), different if mine else plain_batches),
         "model": (settings(order), dense_task(width=16 if mine else 32), plain_batches),
     }
     for name, (config, task, input_fn) in attempts.items():
-        yield name, error_of(lambda c=config, t=task, i=input_fn: Trainer(t, c).train(i, max_steps=5))
+        yield (
+            name,
+            error_of(lambda c=config, t=task, i=input_fn: Trainer(t, c).train(i, max_steps=5)),
+        )
     small, large = Recorded(order.data_dir), Recorded(order.wrong_dir)
     config = settings(order, global_batch_size=32)
-    yield "data", error_of(lambda: Trainer(dense_task(), config).train(large if mine else small, max_steps=5))
-    yield "steps", error_of(lambda: Trainer(dense_task(), config).train(small, max_steps=6 if mine else 5))
+    yield (
+        "data",
+        error_of(
+            lambda: Trainer(dense_task(), config).train(large if mine else small, max_steps=5)
+        ),
+    )
+    yield (
+        "steps",
+        error_of(lambda: Trainer(dense_task(), config).train(small, max_steps=6 if mine else 5)),
+    )
     print(AGREED)
     yield from uneven_inputs(order)
     yield from mixed_rows(order)
@@ -197,7 +238,10 @@ def mixed_rows(order):
     trainer = Trainer(replace(task, loss_fn=centred), settings(order))
     yield "at last", trainer.train(input_fn, max_steps=5).step
     for name, check_padding in (("one", jax.process_index() == order.host), ("all", True)):
-        yield name, error_of(lambda check=check_padding: trainer.evaluate(input_fn, check_padding=check))
+        yield (
+            name,
+            error_of(lambda check=check_padding: trainer.evaluate(input_fn, check_padding=check)),
+        )
 
 
 def uneven_inputs(order):
@@ -216,7 +260,10 @@ def predictions(order):
 
     def means(variables, batch):
         image = batch["image"].astype(jnp.float32)
-        return {"mean": image.mean((1, 2)), "of all": jnp.broadcast_to(image.mean(), batch["_mask"].shape)}
+        return {
+            "mean": image.mean((1, 2)),
+            "of all": jnp.broadcast_to(image.mean(), batch["_mask"].shape),
+        }
 
     def input_fn(ctx):
         if ctx.mode == "train":
@@ -233,7 +280,10 @@ def predictions(order):
     for name, layout in layouts.items():
         for gather in (False, True):
             found = list(trainer(**layout).predict(input_fn, gather=gather))
-            yield f"{name}, {gather}", [[int(record["_index"]), float(record["mean"])] for record in found]
+            yield (
+                f"{name}, {gather}",
+                [[int(record["_index"]), float(record["mean"])] for record in found],
+            )
     mine = jax.process_index() == order.host
     for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
         if index == (4 if mine else 20):  # of 16 records a dispatch: one has made a dispatch more
@@ -265,7 +315,9 @@ def main():
         place = {"coordinator_address": order.address, "coordinator_bind_address": order.address}
         jax.distributed.initialize(num_processes=order.count, process_id=order.index, **place)
     elif order.count > 1:
-        place = Distributed(coordinator_address=order.address, num_processes=order.count, process_id=order.index)
+        place = Distributed(
+            coordinator_address=order.address, num_processes=order.count, process_id=order.index
+        )
         join(place, getattr(order, "host_timeout_seconds", 90))
     report, out = {}, Path(order.out, f"{order.index}.json")
     try:

@@ -31,7 +31,9 @@ TRAININGS = {
 def write_chapters(unpacked: Path, raw: Path) -> None:
     """A file for each of the 1,189 chapters, with a line per verse."""
     program = [unpacked / "usr/bin/bible", "-l9999", "-p", unpacked / "usr/lib", "gen1:1-rev22:21"]
-    text = subprocess.run(list(map(str, program)), check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(
+        list(map(str, program)), check=True, capture_output=True, text=True
+    ).stdout
     raw.mkdir(parents=True)
     title, *chapters = re.split(r"^((?:\d )?[A-Z][A-Za-z ]* \d+)\n\n", text, flags=re.MULTILINE)
     assert not title.strip(), title
@@ -46,7 +48,9 @@ def predicted_tokens(shards: Path, split: str) -> tuple[np.ndarray, int]:
     for row in open_dataset(str(shards), split).examples(["tokens", "segment_ids", "num_bytes"]):
         tokens, segments = np.asarray(row["tokens"]), np.asarray(row["segment_ids"])
         places = np.flatnonzero((segments[1:] == segments[:-1]) & (segments[1:] > 0)) + 1
-        second = np.where((places >= 2) & (segments[places - 2] == segments[places]), tokens[places - 2], 0)
+        second = np.where(
+            (places >= 2) & (segments[places - 2] == segments[places]), tokens[places - 2], 0
+        )
         found.append(np.stack([second, tokens[places - 1], tokens[places]]))
         num_bytes += int(row["num_bytes"])
     return np.concatenate(found, axis=1).astype(np.int64), num_bytes
@@ -61,15 +65,23 @@ def frequencies(seen: np.ndarray, asked: np.ndarray, size: int) -> np.ndarray:
     def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
         return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
 
-    before = triples.reshape(-1, size).sum(axis=1)[x * size + y], pairs.reshape(-1, size).sum(axis=1)[y]
-    of_three, of_two = share(triples[(x * size + y) * size + z], before[0]), share(pairs[y * size + z], before[1])
+    before = (
+        triples.reshape(-1, size).sum(axis=1)[x * size + y],
+        pairs.reshape(-1, size).sum(axis=1)[y],
+    )
+    of_three, of_two = (
+        share(triples[(x * size + y) * size + z], before[0]),
+        share(pairs[y * size + z], before[1]),
+    )
     return np.stack([np.full(len(z), 1 / size), single[z] / len(c), of_two, of_three])
 
 
 def trigram_bits_per_byte(shards: Path) -> float:
     """Of the validation split."""
     size = read_text_info(str(shards)).tokenizer.vocabulary_size
-    (train, _), (held_out, num_bytes) = (predicted_tokens(shards, split) for split in ("train", "validation"))
+    (train, _), (held_out, num_bytes) = (
+        predicted_tokens(shards, split) for split in ("train", "validation")
+    )
     tenth = train.shape[1] // 10
     each, weights = frequencies(train[:, tenth:], train[:, :tenth], size), np.full(4, 0.25)
     for _ in range(50):
@@ -96,15 +108,32 @@ def compare(recipe: str, raw: Path, directory: Path) -> None:
     trigram = trigram_bits_per_byte(shards)
     seconds = run("trainer", recipe, "--data-dir", shards, "--workdir", workdir, *flags)
     result = json.loads((workdir / "eval_result.json").read_text())
-    run("trainer", recipe, "--data-dir", shards, "--workdir", workdir, "--mode", "sample", "--prompt", "And God ")
-    print(f"{recipe}: {result['bits_per_byte']:.3f} bits per byte in {seconds:.0f} CPU seconds; trigrams {trigram:.3f}")
+    run(
+        "trainer",
+        recipe,
+        "--data-dir",
+        shards,
+        "--workdir",
+        workdir,
+        "--mode",
+        "sample",
+        "--prompt",
+        "And God ",
+    )
+    print(
+        f"{recipe}: {result['bits_per_byte']:.3f} bits per byte in {seconds:.0f} CPU seconds; trigrams {trigram:.3f}"
+    )
     if not result["proven"] or result["bits_per_byte"] > trigram - MARGIN or seconds > CPU_SECONDS:
-        sys.exit(f"{recipe} must be proven, better by {MARGIN} and take at most {CPU_SECONDS} CPU seconds")
+        sys.exit(
+            f"{recipe} must be proven, better by {MARGIN} and take at most {CPU_SECONDS} CPU seconds"
+        )
 
 
 def main() -> None:
     """Compares both recipes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("unpacked", type=Path, help="where the two packages are unpacked")
     parser.add_argument("directory", type=Path, help="a directory to be made")
     parser.add_argument("--recipes", nargs="+", choices=TRAININGS, default=list(TRAININGS))

@@ -37,7 +37,11 @@ class Config(Recipe):
     """Fits a line."""
 
     trainer: TrainerConfig = settings(
-        global_batch_size=16, max_steps=40, iterations_per_loop=5, checkpoint_every_steps=20, keep_max=2
+        global_batch_size=16,
+        max_steps=40,
+        iterations_per_loop=5,
+        checkpoint_every_steps=20,
+        keep_max=2,
     )
 
     def task(self):

@@ -36,21 +36,44 @@ def run(*command: str | Path) -> None:
 
 def main() -> None:
     """Exit code 1 unless the evaluation is exact and as good as asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("photos", type=Path, help="where the packages were unpacked")
     parser.add_argument("directory", type=Path, help="a directory to be made")
     parser.add_argument("--steps", default="600")
     parser.add_argument("--classes", type=int, default=20, help="how many there must be at least")
-    parser.add_argument("--at_least", type=float, default=0.85, help="the accuracy that the evaluation must reach")
+    parser.add_argument(
+        "--at_least", type=float, default=0.85, help="the accuracy that the evaluation must reach"
+    )
     args = parser.parse_args()
     begun = time.monotonic()
     classes = write_tiles(args.photos, args.directory / "raw")
     if classes < args.classes:
-        sys.exit(f"{args.photos} has {classes} photographs; {args.classes} are wanted. See --help for their packages.")
+        sys.exit(
+            f"{args.photos} has {classes} photographs; {args.classes} are wanted. See --help for their packages."
+        )
     shards, workdir = args.directory / "shards", args.directory / "model"
     raw = ["--raw-data-dir", args.directory / "raw"]
-    run("converters.image_folder_to_gcs", *raw, "--gcs-output-path", shards, "--target-shard-bytes", "4MB")
-    run("trainer", "images", "--data-dir", shards, "--workdir", workdir, "--max-steps", args.steps, *AUGMENTED)
+    run(
+        "converters.image_folder_to_gcs",
+        *raw,
+        "--gcs-output-path",
+        shards,
+        "--target-shard-bytes",
+        "4MB",
+    )
+    run(
+        "trainer",
+        "images",
+        "--data-dir",
+        shards,
+        "--workdir",
+        workdir,
+        "--max-steps",
+        args.steps,
+        *AUGMENTED,
+    )
     result = json.loads((workdir / "eval_result.json").read_text())
     print(f"{classes} photographs, {result['accuracy']:.1%} of {result['records']} held-out tiles are told apart, in "
           f"{time.monotonic() - begun:.0f} s; by chance it would be {1 / classes:.1%}")  # fmt: skip

@@ -26,7 +26,9 @@ def runs(run_hosts, digits, tmp_path_factory):
     def ran(count, devices):
         files = {"data_dir": data_dir, "quarantine_file": str(directory / f"bad of {count}.jsonl")}
         ended = run_hosts("bad_records", count, devices, host_timeout_seconds=60, **files)
-        assert [process.code for process in ended] == [0] * count, "\n".join(process.printed for process in ended)
+        assert [process.code for process in ended] == [0] * count, "\n".join(
+            process.printed for process in ended
+        )
         workdirs.append(str(ended[0].out / "workdir"))
         return [process.report for process in ended]
 
@@ -40,7 +42,9 @@ def joined(hosts, what):
     """[steps] of record ids in the order of the global batch's rows."""
     steps = []
     for parts in zip(*(host[what] for host in hosts), strict=True):
-        batch = {row: number for rows, ids, _ in parts for row, number in zip(rows, ids, strict=True)}
+        batch = {
+            row: number for rows, ids, _ in parts for row, number in zip(rows, ids, strict=True)
+        }
         steps.append([batch[row] for row in sorted(batch)])
     return steps
 
@@ -69,7 +73,9 @@ def test_the_records_are_named_that_one_host_or_two_trained_on(runs):
     one, _, _, workdirs = runs
     for workdir in workdirs:
         steps = seen_steps(read_history(workdir), workdir, range(1, 45))
-        assert [[record.index for record in seen.records] for seen in steps] == joined([one], "trained")[:44]
+        assert [[record.index for record in seen.records] for seen in steps] == joined(
+            [one], "trained"
+        )[:44]
 
 
 def test_one_file_names_what_both_hosts_have_met(runs):

@@ -72,8 +72,13 @@ def wheel(tmp_path_factory):
     path = directory / "birds-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("birds.py", BIRDS)
-        file.writestr("birds-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: birds\nVersion: 1.0\n")
-        file.writestr("birds-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            "birds-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: birds\nVersion: 1.0\n"
+        )
+        file.writestr(
+            "birds-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         file.writestr("birds-1.0.dist-info/RECORD", "")
     return path
 
@@ -84,12 +89,26 @@ def start(service, place, wheel, fork_server, tmp_path_factory):
 
     @contextlib.contextmanager
     def started(out, *more, key=None):
-        flags = [f"--raw-data-dir={place[0]}", f"--gcs-output-path=gs://{BUCKET}/{out}", "--num-train-shards=3"]
-        flags += [f"--label-file={place[0]}/synsets.txt", f"--extra_package={wheel}", *FLAGS, *service.flags, *more]
+        flags = [
+            f"--raw-data-dir={place[0]}",
+            f"--gcs-output-path=gs://{BUCKET}/{out}",
+            "--num-train-shards=3",
+        ]
+        flags += [
+            f"--label-file={place[0]}/synsets.txt",
+            f"--extra_package={wheel}",
+            *FLAGS,
+            *service.flags,
+            *more,
+        ]
         if key:
             flags.remove("--no_auth")
         path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        env = os.environ | {"PYTHONPATH": path} | ({"GOOGLE_APPLICATION_CREDENTIALS": str(key)} if key else {})
+        env = (
+            os.environ
+            | {"PYTHONPATH": path}
+            | ({"GOOGLE_APPLICATION_CREDENTIALS": str(key)} if key else {})
+        )
         printed = tmp_path_factory.mktemp("printed") / "printed"
         launcher = fork_server.start(["-c", LAUNCHER, *flags], printed, env)
         try:
@@ -101,8 +120,14 @@ def start(service, place, wheel, fork_server, tmp_path_factory):
 
 
 COUNTERS = [
-    {"name": {"name": "train_records", "context": {"namespace": "infeed", "step": "gather"}}, "scalar": 18},
-    {"name": {"name": "train_records", "context": {"namespace": "infeed", "tentative": "true"}}, "scalar": 99},
+    {
+        "name": {"name": "train_records", "context": {"namespace": "infeed", "step": "gather"}},
+        "scalar": 18,
+    },
+    {
+        "name": {"name": "train_records", "context": {"namespace": "infeed", "tentative": "true"}},
+        "scalar": 99,
+    },
     {"name": {"name": "other", "context": {"namespace": "not ours"}}, "scalar": 7},
 ]
 WARNING = {"id": "m1", "time": "2026-01-02T03:04:05Z", "messageImportance": "JOB_MESSAGE_WARNING"}
@@ -123,7 +148,9 @@ def story(service, start, gcs_server, tmp_path_factory):
     return execution.Story(job, staged, python, ran, launcher.printed, status)
 
 
-def test_the_staged_artifacts_alone_convert_to_the_digests_of_a_local_run(story, place, shard_digests, gcs_server):
+def test_the_staged_artifacts_alone_convert_to_the_digests_of_a_local_run(
+    story, place, shard_digests, gcs_server
+):
     assert story.ran.returncode == 0, story.ran.stdout + story.ran.stderr
     found, golden = shard_digests(f"gs://{BUCKET}/out"), shard_digests(place[1])
     manifests = [
@@ -158,7 +185,11 @@ def test_a_job_has_a_name_labels_and_workers_that_fit_it(story):
     assert re.fullmatch(r"infeed-imagenet2012-\d{8}-\d{6}-[0-9a-f]{8}", story.job["name"])
     run = story.job["labels"].pop("infeed-run")
     assert story.job["name"].endswith(run[:8])
-    assert story.job["labels"] == {"infeed": "conversion", "infeed-dataset": "imagenet2012", "team": "vision"}
+    assert story.job["labels"] == {
+        "infeed": "conversion",
+        "infeed-dataset": "imagenet2012",
+        "team": "vision",
+    }
     assert story.job["type"] in ("JOB_TYPE_BATCH", 1)
     assert story.pool["machineType"] == "n2-standard-4"
     assert story.pool["diskSizeGb"] == 30
@@ -170,7 +201,9 @@ def test_a_job_has_a_name_labels_and_workers_that_fit_it(story):
 
 def test_a_job_is_staged_next_to_its_output_under_its_own_name(story):
     prefix = f"storage.googleapis.com/{BUCKET}/infeed-dataflow"
-    assert story.job["environment"]["tempStoragePrefix"].startswith(f"{prefix}/temp/{story.job['name']}")
+    assert story.job["environment"]["tempStoragePrefix"].startswith(
+        f"{prefix}/temp/{story.job['name']}"
+    )
     for package in story.pool["packages"]:
         assert package["location"].startswith(f"{prefix}/staging/{story.job['name']}"), package
 
@@ -188,7 +221,12 @@ def test_without_the_wheel_the_workers_find_no_module(tmp_path):
     python = execution.fresh_environment(tmp_path / "venv", [])
     found = "from importlib.util import find_spec; print(*map(bool, map(find_spec, ('apache_beam', 'beam_jobs'))))"
     ran = subprocess.run(
-        [python, "-I", "-c", found], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [python, "-I", "-c", found],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert ran.stdout.split() == ["True", "False"]
 
@@ -202,10 +240,15 @@ def command_of(page, text):
 def test_the_pages_commands_for_imagenet_convert_into_a_bucket_and_are_accepted_by_dataflow(
     service, open_bucket, gcs_server, fork_server, tmp_path, monkeypatch
 ):
-    local = command_of("docs/large-machine.md", "^python -m converters.imagenet_to_gcs .*=gs://my-bucket/imagenet ")
+    local = command_of(
+        "docs/large-machine.md", "^python -m converters.imagenet_to_gcs .*=gs://my-bucket/imagenet "
+    )
     remote = command_of("README.md", "^python -m converters.imagenet_to_gcs .* --runner=dataflow ")
     raw = RawImagenet(tmp_path / "ILSVRC2012")
-    wnids = [line.split()[0] for line in (ROOT / "converters/imagenet/synsets.txt").read_text().splitlines()[:3]]
+    wnids = [
+        line.split()[0]
+        for line in (ROOT / "converters/imagenet/synsets.txt").read_text().splitlines()[:3]
+    ]
     raw.train = dict(zip(wnids, raw.train.values(), strict=True))
     raw.validation_labels = [wnids[0]] * len(raw.validation)
     raw.write()
@@ -218,11 +261,15 @@ def test_the_pages_commands_for_imagenet_convert_into_a_bucket_and_are_accepted_
         for name in gcs_server.objects("my-bucket", "imagenet/"):
             gcs_server.delete("my-bucket", name)
         service.order()
-        launcher = fork_server.start([*remote, *service.flags], tmp_path / "printed", dict(os.environ))
+        launcher = fork_server.start(
+            [*remote, *service.flags], tmp_path / "printed", dict(os.environ)
+        )
         try:
             job = service.wait_for_job(launcher)  # what a job does, the story tells
             assert job["labels"]["infeed-dataset"] == "imagenet2012"
-            assert job["environment"]["tempStoragePrefix"].startswith("storage.googleapis.com/my-bucket/")
+            assert job["environment"]["tempStoragePrefix"].startswith(
+                "storage.googleapis.com/my-bucket/"
+            )
             launcher.wait_for("dataflow: pending")
         finally:
             launcher.kill()
@@ -239,13 +286,22 @@ class Detached:
 
 @pytest.fixture(scope="module")
 def detached(service, start, tmp_path_factory):
-    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+    key = {
+        "type": "authorized_user",
+        "client_id": "c",
+        "client_secret": SECRET,
+        "refresh_token": SECRET,
+    }
     path = tmp_path_factory.mktemp("credentials") / "key.json"
     path.write_text(json.dumps(key))
     service.order()
     with start("detached", "--detach", key=path) as launcher:
         status, _ = launcher.wait(45)
-    return Detached(launcher.printed, status, {method: service.requests(method) for method in ("GET", "POST", "PUT")})
+    return Detached(
+        launcher.printed,
+        status,
+        {method: service.requests(method) for method in ("GET", "POST", "PUT")},
+    )
 
 
 def test_a_detached_command_exits_and_prints_how_to_cancel_the_job(detached):
@@ -254,14 +310,22 @@ def test_a_detached_command_exits_and_prints_how_to_cancel_the_job(detached):
     cancel = "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678 --project=my-project --region=us-central1"
     assert detached.printed.rstrip().endswith(cancel)
     assert detached.requests["PUT"] == []
-    assert not [request for request in detached.requests["GET"] if "/jobs/" in request["path"]]  # nobody waited
+    assert not [
+        request for request in detached.requests["GET"] if "/jobs/" in request["path"]
+    ]  # nobody waited
 
 
-def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_submitted(detached, gcs_server, tmp_path):
+def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_submitted(
+    detached, gcs_server, tmp_path
+):
     (submitted,) = detached.requests["POST"]
     assert submitted["authorization"] == f"Bearer {stand_ins.TOKEN}"
     staged = execution.stage(gcs_server, submitted["body"], tmp_path)
-    for what in (detached.printed, json.dumps(submitted["body"]), *(path.read_bytes() for path in staged.values())):
+    for what in (
+        detached.printed,
+        json.dumps(submitted["body"]),
+        *(path.read_bytes() for path in staged.values()),
+    ):
         for secret in (SECRET, stand_ins.TOKEN):
             assert (secret.encode() if isinstance(what, bytes) else secret) not in what
 
@@ -287,7 +351,9 @@ def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submit
     service, start, gcs_server, tmp_path
 ):
     service.order()
-    with start("templated", f"--template_location=gs://{BUCKET}/templates/birds", "--job_name=birds") as launcher:
+    with start(
+        "templated", f"--template_location=gs://{BUCKET}/templates/birds", "--job_name=birds"
+    ) as launcher:
         assert launcher.wait(45)[0] == 0, launcher.printed
     run = "gcloud dataflow jobs run NAME --gcs-location=gs://dataflow/templates/birds --project=my-project"
     assert run in launcher.printed

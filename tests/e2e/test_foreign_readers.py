@@ -34,7 +34,9 @@ def test_tensorflow_reads_the_shards_with_tensorflow_tpus_keys(dataset):
     images = {d for images in raw.train.values() for d in images.values()}
     assert {r["image/encoded"].numpy() for r in records} == images
     for r in records:
-        assert raw.synsets[int(r["image/class/label"]) - 1].encode() == r["image/class/synset"].numpy()
+        assert (
+            raw.synsets[int(r["image/class/label"]) - 1].encode() == r["image/class/synset"].numpy()
+        )
         assert tf.io.decode_jpeg(r["image/encoded"]).shape == (int(r["image/height"]), 16, 3)
 
 
@@ -48,7 +50,9 @@ def test_tfds_reads_the_directory_with_names_and_sub_splits(dataset):
     label = builder.info.features["image"]["class"]["label"]
     assert label.num_classes == 4
     assert label.int2str(2) == raw.synsets[1]
-    examples = list(builder.as_dataset(split="train[:50%]")) + list(builder.as_dataset(split="train[50%:]"))
+    examples = list(builder.as_dataset(split="train[:50%]")) + list(
+        builder.as_dataset(split="train[50%:]")
+    )
     assert len(examples) == 18
     names = {e["image"]["filename"].numpy().decode() for e in examples}
     assert names == {name for images in raw.train.values() for name in images}
@@ -69,17 +73,24 @@ def test_tfds_reads_images_with_labels_from_a_directory_in_its_own_schema(raw_im
 
 
 def test_tfds_reads_texts_with_any_number_of_labels(raw_tables, tmp_path):
-    flags = ("--text-column=text", "--labels-column=about", "--max-bad-records=4", "--validation-fraction=0")
+    flags = (
+        "--text-column=text",
+        "--labels-column=about",
+        "--max-bad-records=4",
+        "--validation-fraction=0",
+    )
     raw_tables.write_texts().convert(tmp_path / "out", *flags)
     builder = tfds.builder_from_directory(str(tmp_path / "out"))
     pairs = builder.as_dataset(split="train", as_supervised=True)
-    assert {int(text.numpy().decode().split()[2]) % 4: labels.numpy().tolist() for text, labels in pairs} == {
-        count: [0, 1, 2][:count] for count in range(4)
-    }
+    assert {
+        int(text.numpy().decode().split()[2]) % 4: labels.numpy().tolist() for text, labels in pairs
+    } == {count: [0, 1, 2][:count] for count in range(4)}
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_that_came_as_png_webp_or_in_grey_are_decoded_by_every_reader(raw_image_folder, tmp_path, channels):
+def test_images_that_came_as_png_webp_or_in_grey_are_decoded_by_every_reader(
+    raw_image_folder, tmp_path, channels
+):
     raw_image_folder.write("train").convert(tmp_path / "out", "--max-bad-records=3")
     files = sorted(tf.io.gfile.glob(f"{tmp_path}/out/train-*"))
     keys = {key: feature for key, feature in TPU_KEYS.items() if key != "image/class/synset"}
@@ -87,7 +98,9 @@ def test_images_that_came_as_png_webp_or_in_grey_are_decoded_by_every_reader(raw
     assert len(records) == 24
     for record in records:
         decode = DecodeJpeg("image/encoded", shape=(int(record["image/height"]), 16, channels))
-        assert decode({"image/encoded": record["image/encoded"].numpy()}, None)["image"].dtype == "u1"
+        assert (
+            decode({"image/encoded": record["image/encoded"].numpy()}, None)["image"].dtype == "u1"
+        )
         assert raw_image_folder.files[record["image/class/text"].numpy().decode()]
     examples = list(tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="train"))
     assert {e["image"]["encoded"].shape[1:] for e in examples} == {(16, 3)}
@@ -98,7 +111,9 @@ def test_the_features_file_is_what_tfds_itself_would_write(dataset, tmp_path):
     features = tfds.builder_from_directory(out).info.features
     features.save_config(tmp_path)
     assert tfds.features.FeaturesDict.from_config(tmp_path) is not None
-    assert (tmp_path / "features.json").read_text() == (tf.io.gfile.GFile(f"{out}/features.json").read())
+    assert (tmp_path / "features.json").read_text() == (
+        tf.io.gfile.GFile(f"{out}/features.json").read()
+    )
     assert (tmp_path / "image-class-label.labels.txt").read_text().split() == (
         tf.io.gfile.GFile(f"{out}/image-class-label.labels.txt").read().split()
     )

@@ -76,10 +76,17 @@ def test_a_conversion_killed_before_a_receipt_resumes_without_sending_finished_s
 def test_two_conversions_of_the_same_data_at_once_both_succeed(
     fork_server, raw, bucket, gcs_server, expected, shard_digests, tmp_path
 ):
-    both = [fork_server.start(command(raw, f"{bucket}/out"), tmp_path / f"{i}", os.environ) for i in range(2)]
+    both = [
+        fork_server.start(command(raw, f"{bucket}/out"), tmp_path / f"{i}", os.environ)
+        for i in range(2)
+    ]
     assert [process.wait(120)[0] for process in both] == [0, 0]
     assert shard_digests(f"{bucket}/out") == expected
-    assert not [name for name in gcs_server.objects(bucket.removeprefix("gs://"), "out/") if "verdict" in name]
+    assert not [
+        name
+        for name in gcs_server.objects(bucket.removeprefix("gs://"), "out/")
+        if "verdict" in name
+    ]
 
 
 def other_bytes(data):
@@ -89,20 +96,26 @@ def other_bytes(data):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_beam")
-def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrite(raw, bucket, gcs_server):
+def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrite(
+    raw, bucket, gcs_server
+):
     imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--splits=validation"])
     name, tar = bucket.removeprefix("gs://"), "raw/ILSVRC2012_img_val.tar"
     before = gcs_server.objects(name, "out/")
     gcs_server.write(name, tar, other_bytes(gcs_server.read(name, tar)))
     again = [*flags(raw, f"{bucket}/out"), "--splits=validation", "--max-bad-records=1"]
-    with pytest.raises(ConversionError, match=rf"other raw data: \S+{tar} has changed .* --overwrite"):
+    with pytest.raises(
+        ConversionError, match=rf"other raw data: \S+{tar} has changed .* --overwrite"
+    ):
         imagenet_to_gcs.main(again)
     assert gcs_server.objects(name, "out/") == before
     imagenet_to_gcs.main([*again, "--overwrite"])
     assert read_manifest(f"{bucket}/out").split("validation").rejected == 1
 
 
-def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(raw, bucket, gcs_server, monkeypatch):
+def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(
+    raw, bucket, gcs_server, monkeypatch
+):
     name, tar = bucket.removeprefix("gs://"), "raw/ILSVRC2012_img_val.tar"
     convert, other = ImagenetConverter.convert, other_bytes(gcs_server.read(name, tar))
 
@@ -131,24 +144,38 @@ def test_a_conversion_from_a_disk_resumes_from_a_bucket_after_comparing_the_byte
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_a_shard_replaced_after_the_conversion_is_refused_before_a_record_is_read(raw, bucket, gcs_server):
+def test_a_shard_replaced_after_the_conversion_is_refused_before_a_record_is_read(
+    raw, bucket, gcs_server
+):
     imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     name = bucket.removeprefix("gs://")
     shard = bytearray(gcs_server.read(name, "out/validation-00001-of-00004"))
     shard[-1] ^= 1
     gcs_server.write(name, "out/validation-00001-of-00004", bytes(shard))  # the same size
     gcs_server.reset()
-    with pytest.raises(ShardError, match=r"validation-00001-of-00004 has \d+ bytes with crc32c .*, the manifest says"):
+    with pytest.raises(
+        ShardError,
+        match=r"validation-00001-of-00004 has \d+ bytes with crc32c .*, the manifest says",
+    ):
         eval_dataset(f"{bucket}/out", global_batch=64)
     assert gcs_server.requests(r"alt=media.*-of-") == gcs_server.requests(r"-of-.*alt=media") == []
 
 
 @pytest.mark.slow
-def test_credentials_are_used_and_show_in_no_output_object_or_options(run_forked, raw, bucket, gcs_server, tmp_path):
-    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+def test_credentials_are_used_and_show_in_no_output_object_or_options(
+    run_forked, raw, bucket, gcs_server, tmp_path
+):
+    key = {
+        "type": "authorized_user",
+        "client_id": "c",
+        "client_secret": SECRET,
+        "refresh_token": SECRET,
+    }
     (tmp_path / "key.json").write_text(json.dumps(key))
     env = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")}
-    del env["STORAGE_EMULATOR_HOST"]  # by https and with a token, as in production; the proxy brings it to the server
+    del env[
+        "STORAGE_EMULATOR_HOST"
+    ]  # by https and with a token, as in production; the proxy brings it to the server
     gcs_server.reset()
     gcs_server.fail("upload.*_shards/train-00003", Status(403), times=1)
     for _ in range(2):  # the first fails and says why
@@ -157,9 +184,15 @@ def test_credentials_are_used_and_show_in_no_output_object_or_options(run_forked
     assert status == 0, printed
     uploads = gcs_server.requests("upload.*out/")
     assert uploads
-    assert all(request.authorization and request.host.endswith("googleapis.com") for request in uploads)
+    assert all(
+        request.authorization and request.host.endswith("googleapis.com") for request in uploads
+    )
     name = bucket.removeprefix("gs://")
-    objects = [found for found in gcs_server.objects(name, "out/") if "-of-" not in found or "_shards" in found]
+    objects = [
+        found
+        for found in gcs_server.objects(name, "out/")
+        if "-of-" not in found or "_shards" in found
+    ]
     assert len(objects) > 20
     for found in objects:
         content = gcs_server.read(name, found)

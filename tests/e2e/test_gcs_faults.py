@@ -28,7 +28,11 @@ def run(bucket, raw, capfd):
     """run("--flag", ...): (exit status, what it says on stderr) of the real command into gs://bucket/out."""
 
     def command(*flags):
-        base = [f"--raw-data-dir={raw}", f"--gcs-output-path={bucket}/out", f"--label-file={raw}/synsets.txt"]
+        base = [
+            f"--raw-data-dir={raw}",
+            f"--gcs-output-path={bucket}/out",
+            f"--label-file={raw}/synsets.txt",
+        ]
         try:
             exit_with(lambda: imagenet_to_gcs.main([*base, "--num-train-shards=5", *flags]))
             return 0, capfd.readouterr().err
@@ -44,8 +48,16 @@ def golden(photos, tmp_path_factory, shard_digests):
 
     @functools.cache
     def converted(*flags):
-        out, labels = tmp_path_factory.mktemp("golden") / "out", f"--label-file={photos[0]}/synsets.txt"
-        local = [f"--raw-data-dir={photos[0]}", f"--gcs-output-path={out}", labels, "--num-train-shards=5"]
+        out, labels = (
+            tmp_path_factory.mktemp("golden") / "out",
+            f"--label-file={photos[0]}/synsets.txt",
+        )
+        local = [
+            f"--raw-data-dir={photos[0]}",
+            f"--gcs-output-path={out}",
+            labels,
+            "--num-train-shards=5",
+        ]
         with without_beam():
             imagenet_to_gcs.main([*local, *flags])
         return shard_digests(out)
@@ -61,13 +73,19 @@ def goes_on(bucket, gcs_server, run, golden, shard_digests):
         name = bucket.removeprefix("gs://")
         gcs_server.reset()
         before = gcs_server.objects(name, "out/")
-        shards = [path for path in before if "/train-" in path and f"out/_shards/{path[4:]}.json" in before]
+        shards = [
+            path
+            for path in before
+            if "/train-" in path and f"out/_shards/{path[4:]}.json" in before
+        ]
         assert len(shards) == finished
         with without_beam():
             assert run(*flags) == (0, "")
         after = gcs_server.objects(name, "out/")
         assert {path: after[path] for path in shards} == {path: before[path] for path in shards}
-        assert not [path for path in shards if gcs_server.requests(f"POST /upload.*name={path}(&|$)")]
+        assert not [
+            path for path in shards if gcs_server.requests(f"POST /upload.*name={path}(&|$)")
+        ]
         assert shard_digests(f"{bucket}/out") == golden(*flags)
 
     return check
@@ -80,7 +98,9 @@ def one_error(ended):
     return said
 
 
-def test_a_raw_object_that_vanishes_after_the_scan_is_named(raw, bucket, gcs_server, run, goes_on, monkeypatch):
+def test_a_raw_object_that_vanishes_after_the_scan_is_named(
+    raw, bucket, gcs_server, run, goes_on, monkeypatch
+):
     name, write_shard, begun = bucket.removeprefix("gs://"), graph.write_shard, []
     data = gcs_server.read(name, TRAIN)
 
@@ -98,8 +118,12 @@ def test_a_raw_object_that_vanishes_after_the_scan_is_named(raw, bucket, gcs_ser
     goes_on("--splits=train", finished=2)
 
 
-@pytest.mark.parametrize("request_for", ["GET .*{}.*alt=media", r"GET /storage\S*{}\.tar\?projection"])
-def test_raw_data_that_may_not_be_read_or_found_are_named(raw, gcs_server, run, goes_on, request_for):
+@pytest.mark.parametrize(
+    "request_for", ["GET .*{}.*alt=media", r"GET /storage\S*{}\.tar\?projection"]
+)
+def test_raw_data_that_may_not_be_read_or_found_are_named(
+    raw, gcs_server, run, goes_on, request_for
+):
     gcs_server.fail(request_for.format("ILSVRC2012_img_train"), Status(403), times=None)
     said = one_error(run("--splits=train"))
     assert re.search(rf"cannot (read|find) {raw}/ILSVRC2012_img_train\.tar: {FORBIDDEN}", said)
@@ -112,7 +136,9 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(gcs_upload, "PIECE_BYTES", 256 * 1024)
 
 
-def test_a_quota_that_is_used_up_in_the_middle_of_an_upload_is_named(bucket, gcs_server, run, goes_on, small_pieces):
+def test_a_quota_that_is_used_up_in_the_middle_of_an_upload_is_named(
+    bucket, gcs_server, run, goes_on, small_pieces
+):
     gcs_server.fail("PUT /upload.*name=out/train-00003", Status(403), times=None, skip=1)
     said = one_error(run("--splits=train"))
     assert re.search(rf"cannot write {bucket}/out/train-00003-of-00005: {FORBIDDEN}", said)
@@ -123,7 +149,9 @@ def test_a_quota_that_is_used_up_in_the_middle_of_an_upload_is_named(bucket, gcs
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_a_split_is_converted_into_a_bucket_that_lets_no_object_be_changed_and_again(bucket, gcs_server, run):
+def test_a_split_is_converted_into_a_bucket_that_lets_no_object_be_changed_and_again(
+    bucket, gcs_server, run
+):
     gcs_server.fail(NO_CHANGES, Status(403), times=None)
     assert run("--splits=train") == (0, "")
     assert run("--splits=train") == (0, "")
@@ -132,7 +160,9 @@ def test_a_split_is_converted_into_a_bucket_that_lets_no_object_be_changed_and_a
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_a_temporary_file_that_may_not_be_deleted_fails_no_conversion(bucket, raw, photos, gcs_server, run):
+def test_a_temporary_file_that_may_not_be_deleted_fails_no_conversion(
+    bucket, raw, photos, gcs_server, run
+):
     tar = (photos[0] / "ILSVRC2012_img_train.tar").read_bytes()
     name = bucket.removeprefix("gs://")
     gcs_server.delete(name, "raw/ILSVRC2012_img_train.tar")
@@ -143,7 +173,9 @@ def test_a_temporary_file_that_may_not_be_deleted_fails_no_conversion(bucket, ra
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_where_no_object_may_be_changed_a_second_split_is_refused_by_name(bucket, gcs_server, run, goes_on):
+def test_where_no_object_may_be_changed_a_second_split_is_refused_by_name(
+    bucket, gcs_server, run, goes_on
+):
     gcs_server.fail(NO_CHANGES, Status(403), times=None)
     said = one_error(run())
     assert re.search(rf"cannot write {bucket}/out/\w+\.json: {FORBIDDEN}", said)
@@ -151,7 +183,9 @@ def test_where_no_object_may_be_changed_a_second_split_is_refused_by_name(bucket
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_where_no_object_may_be_changed_overwriting_is_refused_and_takes_nothing_away(bucket, gcs_server, run):
+def test_where_no_object_may_be_changed_overwriting_is_refused_and_takes_nothing_away(
+    bucket, gcs_server, run
+):
     assert run("--splits=train")[0] == 0
     before = gcs_server.objects(bucket.removeprefix("gs://"), "out/")
     gcs_server.fail(NO_CHANGES, Status(403), times=None)
@@ -165,7 +199,9 @@ def test_where_no_object_may_be_changed_overwriting_is_refused_and_takes_nothing
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_where_no_object_may_be_changed_a_killed_conversion_goes_on(bucket, gcs_server, run, monkeypatch, small_pieces):
+def test_where_no_object_may_be_changed_a_killed_conversion_goes_on(
+    bucket, gcs_server, run, monkeypatch, small_pieces
+):
     """A shard without a receipt stands in its own way: it is made again, and is found to be there already."""
 
     def killed(*_):

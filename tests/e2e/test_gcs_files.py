@@ -14,7 +14,11 @@ from pipeline.sources.records import fetch, intact
 
 PAYLOADS = [bytes([i]) * 100_000 for i in range(90)]
 FRAMED = [b"".join(map(frame, PAYLOADS[start : start + 30])) for start in (0, 30, 60)]
-TFRECORDS = {"train-0-of-3": gzip.compress(FRAMED[0], 0), "train-1-of-3": FRAMED[1], "train-2-of-3": FRAMED[2]}
+TFRECORDS = {
+    "train-0-of-3": gzip.compress(FRAMED[0], 0),
+    "train-1-of-3": FRAMED[1],
+    "train-2-of-3": FRAMED[2],
+}
 
 
 @pytest.fixture
@@ -33,7 +37,9 @@ def fixed_length(bucket, write):
     return f"{bucket}/of", written
 
 
-def test_records_of_fixed_length_are_read_and_replaced_files_are_other_data(fixed_length, gcs_server, write):
+def test_records_of_fixed_length_are_read_and_replaced_files_are_other_data(
+    fixed_length, gcs_server, write
+):
     directory, written = fixed_length
     format = FixedLength(100, header_bytes=4)
     records = open_dataset(directory, format=format)
@@ -43,7 +49,10 @@ def test_records_of_fixed_length_are_read_and_replaced_files_are_other_data(fixe
     assert len(gcs_server.requests("alt=media")) == 3
     assert [records[0], *records.take([29, 3])] == [written[0], written[29], written[3]]
     assert len(gcs_server.requests("alt=media")) == 6
-    prints = [open_dataset(f"{directory}/{names}", format=format).info.fingerprint for names in ("*.bin", "[01].bin")]
+    prints = [
+        open_dataset(f"{directory}/{names}", format=format).info.fingerprint
+        for names in ("*.bin", "[01].bin")
+    ]
     assert prints[0] == records.info.fingerprint != prints[1]
     assert open_dataset(f"{directory}/2.bin", format=format).num_records == 10
     write("of/1.bin", b"head" + b"".join(written[:10]))  # the same size, other bytes
@@ -53,18 +62,26 @@ def test_records_of_fixed_length_are_read_and_replaced_files_are_other_data(fixe
 
 
 def test_workers_read_a_bucket_with_the_same_bits(fixed_length):
-    records = open_dataset(fixed_length[0], format=FixedLength(np.dtype([("x", "u1", (100,))]), header_bytes=4))
+    records = open_dataset(
+        fixed_length[0], format=FixedLength(np.dtype([("x", "u1", (100,))]), header_bytes=4)
+    )
     options = {"global_batch": 5, "epochs": "span"}
-    ours, theirs = (taken(train_dataset(records, workers=workers, **options), count=9) for workers in (2, 0))
+    ours, theirs = (
+        taken(train_dataset(records, workers=workers, **options), count=9) for workers in (2, 0)
+    )
     assert_same(ours, theirs)
 
 
 def numbers(source, count):
-    return [(batch["_index"].tolist(), batch["_crc"].tolist()) for batch in taken(source, count=count)]
+    return [
+        (batch["_index"].tolist(), batch["_crc"].tolist()) for batch in taken(source, count=count)
+    ]
 
 
 @pytest.mark.slow
-def test_tfrecords_without_an_index_give_the_batches_of_a_disk_with_few_requests(bucket, write, gcs_server, tmp_path):
+def test_tfrecords_without_an_index_give_the_batches_of_a_disk_with_few_requests(
+    bucket, write, gcs_server, tmp_path
+):
     for name, data in TFRECORDS.items():
         write(f"data/{name}", data)
         (tmp_path / name).write_bytes(data)
@@ -73,7 +90,9 @@ def test_tfrecords_without_an_index_give_the_batches_of_a_disk_with_few_requests
         gcs_server.reset()
         records = open_dataset(directory)
         if records.info.remote:
-            assert len(gcs_server.requests()) <= 3 * (3 + 3 + 1) + 9  # of each file 3 MB are counted and sampled
+            assert (
+                len(gcs_server.requests()) <= 3 * (3 + 3 + 1) + 9
+            )  # of each file 3 MB are counted and sampled
             gcs_server.reset()
         evaluated = numbers(eval_dataset(records, global_batch=16), 6)
         if records.info.remote:

@@ -40,7 +40,13 @@ def _quick_retries():
 
 
 def flags(shards, workdir, *more):
-    return ["digits", f"--data-dir={shards}", f"--workdir={workdir}", "--iterations-per-loop=5", *more]
+    return [
+        "digits",
+        f"--data-dir={shards}",
+        f"--workdir={workdir}",
+        "--iterations-per-loop=5",
+        *more,
+    ]
 
 
 def train_and_go_on(shards, workdir):
@@ -55,11 +61,25 @@ def travel(bucket, digits, server):
         server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
     raw, shards = f"{bucket}/raw", f"{bucket}/shards"
     labels = f"--label-file={raw}/synsets.txt"
-    imagenet_to_gcs.main([f"--raw-data-dir={raw}", f"--gcs-output-path={shards}", labels, "--target-shard-bytes=100KB"])
+    imagenet_to_gcs.main(
+        [
+            f"--raw-data-dir={raw}",
+            f"--gcs-output-path={shards}",
+            labels,
+            "--target-shard-bytes=100KB",
+        ]
+    )
     train_and_go_on(shards, f"{bucket}/model")
 
 
-FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Reset(when="after"), Short()]
+FAULTS = [
+    Status(503),
+    Status(429),
+    Status(500, when="after"),
+    Reset(),
+    Reset(when="after"),
+    Short(),
+]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +117,9 @@ def test_the_journey_with_failing_requests_ends_with_the_results_on_disk(
     train_and_go_on(digits[1], tmp_path)
     assert shard_digests(downloaded(f"{bucket}/shards")) == shard_digests(digits[1])
     model = downloaded(f"{bucket}/model")
-    (arrays, position), (expected, expected_position) = (saved(workdir, STEPS[1]) for workdir in (model, tmp_path))
+    (arrays, position), (expected, expected_position) = (
+        saved(workdir, STEPS[1]) for workdir in (model, tmp_path)
+    )
     assert len(expected) > 10
     assert arrays.keys() == expected.keys()
     assert [name for name in arrays if arrays[name].tobytes() != expected[name].tobytes()] == []
@@ -108,7 +130,9 @@ def test_the_journey_with_failing_requests_ends_with_the_results_on_disk(
 
 def test_the_page_of_an_evaluation_is_written_to_a_bucket(there, gcs_server, capsys):
     path = f"{there}/pages/evaluation.html"
-    assert main(flags(f"{there}/shards", f"{there}/model", "--mode=evaluate", f"--report={path}")) == 0
+    assert (
+        main(flags(f"{there}/shards", f"{there}/model", "--mode=evaluate", f"--report={path}")) == 0
+    )
     assert f"evaluation page written to {path}\n" in capsys.readouterr().out
     page = gcs_server.read(there.removeprefix("gs://"), "pages/evaluation.html").decode()
     assert f"checkpoint {there}/model/checkpoints/{STEPS[1]}" in page
@@ -116,21 +140,39 @@ def test_the_page_of_an_evaluation_is_written_to_a_bucket(there, gcs_server, cap
     assert page.count("<img ") == 24
 
 
-def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_server, run_forked, tmp_path):
-    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+def test_credentials_are_used_and_show_in_no_output_object_or_event(
+    there, gcs_server, run_forked, tmp_path
+):
+    key = {
+        "type": "authorized_user",
+        "client_id": "c",
+        "client_secret": SECRET,
+        "refresh_token": SECRET,
+    }
     (tmp_path / "key.json").write_text(json.dumps(key))
-    env = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"), "JAX_PLATFORMS": "cpu"}
+    env = os.environ | {
+        "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"),
+        "JAX_PLATFORMS": "cpu",
+    }
     # By https and with a token, as in production; the proxy brings it to the server.
     env["TENSORSTORE_CA_BUNDLE"] = env["CURL_CA_BUNDLE"]
-    for shortcut in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):
+    for shortcut in (
+        "STORAGE_EMULATOR_HOST",
+        "TENSORSTORE_GCS_HTTP_URL",
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING",
+    ):
         del env[shortcut]
     gcs_server.reset()
-    gcs_server.fail("POST .*secret/eval_result", Status(403), times=None)  # an error is to be told, too
+    gcs_server.fail(
+        "POST .*secret/eval_result", Status(403), times=None
+    )  # an error is to be told, too
     command = ["-m", "trainer", *flags(f"{there}/shards", f"{there}/secret", "--max-steps=5")]
     code, printed = run_forked(command, timeout=100, env=env)
     assert code == 2, printed
     assert "error: cannot write gs://journey/secret/eval_result.json: permission denied" in printed
-    assert [request for request in gcs_server.requests("/b/journey/") if not request.authorization] == []
+    assert [
+        request for request in gcs_server.requests("/b/journey/") if not request.authorization
+    ] == []
     objects = gcs_server.objects("journey", "secret/")
     assert len([name for name in objects if "tfevents" in name]) == 2
     assert "secret/checkpoints/5/commit_success.txt" in objects

@@ -41,7 +41,10 @@ def test_a_bucket_gives_the_batches_of_a_disk(shards, digits):
         if directory == shards:
             expected = found
     assert found == expected
-    assert sum(np.sum(np.array(crcs, np.uint64)) for _, crcs in found[0]) % 2**32 == evaluation.info.expected_crc
+    assert (
+        sum(np.sum(np.array(crcs, np.uint64)) for _, crcs in found[0]) % 2**32
+        == evaluation.info.expected_crc
+    )
 
 
 def test_opening_takes_a_handful_of_requests_and_an_epoch_one_for_many_records(shards, gcs_server):
@@ -65,7 +68,9 @@ def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, 
         next(batches)
     batches.close()
     reading = gcs_server.requests("-of-.*alt=media")
-    assert len(reading) < 1429 / 8 * 1.5  # the files end inside blocks, and it reads ahead of what is taken
+    assert (
+        len(reading) < 1429 / 8 * 1.5
+    )  # the files end inside blocks, and it reads ahead of what is taken
     gcs_server.reset()
     batches = train_dataset(shards, keys=KEYS, global_batch=64).batches()  # all of it fits
     for _ in range(3 * source.steps_per_epoch):
@@ -75,7 +80,9 @@ def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, 
 
 
 @pytest.mark.parametrize("cache", ["ram", "disk"])
-def test_a_cached_evaluation_makes_requests_in_its_first_pass_only(shards, gcs_server, tmp_path, cache):
+def test_a_cached_evaluation_makes_requests_in_its_first_pass_only(
+    shards, gcs_server, tmp_path, cache
+):
     cache = tmp_path if cache == "disk" else cache
     source = eval_dataset(shards, global_batch=100, keys=KEYS, cache=cache)
     first = numbers(source.batches())
@@ -93,7 +100,9 @@ def test_a_cached_evaluation_makes_requests_in_its_first_pass_only(shards, gcs_s
 def test_a_cached_training_makes_requests_in_its_first_epoch_only(shards, gcs_server):
     # Less is read ahead than the records take, so a record comes again long after it was dropped.
     options = {"global_batch": 64, "keys": KEYS, "epochs": "span", "read_ahead_bytes": 100_000}
-    plain, batches = (train_dataset(shards, cache=cache, **options).batches() for cache in (None, "ram"))
+    plain, batches = (
+        train_dataset(shards, cache=cache, **options).batches() for cache in (None, "ram")
+    )
     expected = numbers(next(plain) for _ in range(70))  # three epochs in all
     plain.close()
     gcs_server.reset()
@@ -105,7 +114,9 @@ def test_a_cached_training_makes_requests_in_its_first_epoch_only(shards, gcs_se
     assert gcs_server.requests() == []
 
 
-def test_describe_states_the_requests_and_bytes_that_training_takes(shards, gcs_server, monkeypatch):
+def test_describe_states_the_requests_and_bytes_that_training_takes(
+    shards, gcs_server, monkeypatch
+):
     monkeypatch.setattr(describe, "BATCH", 64)
     records = IndexedRecords(read_manifest(shards), "train", open_storage(shards))
     planned = describe.planned_requests(records)
@@ -118,22 +129,31 @@ def test_describe_states_the_requests_and_bytes_that_training_takes(shards, gcs_
     made = gcs_server.requests("-of-.*alt=media")
     assert round(planned.requests * source.steps_per_epoch) == len(made) == 15
     read = sum(request.response_bytes for request in made)
-    assert planned.num_bytes * source.steps_per_epoch == pytest.approx(read, rel=0.05)  # frames between records
+    assert planned.num_bytes * source.steps_per_epoch == pytest.approx(
+        read, rel=0.05
+    )  # frames between records
 
 
 def test_every_record_is_read_once_while_requests_fail(shards, gcs_server, monkeypatch):
     monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.02, 0.1))
-    expected = numbers(eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches())
+    expected = numbers(
+        eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches()
+    )
     for seed, fault in enumerate([Status(503), Status(429), Reset(), Short()]):
         gcs_server.fail_share("GET.*alt=media", fault, 0.03, seed=seed)
     gcs_server.fail("GET.*-of-.*alt=media", Short())
-    assert numbers(eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches()) == expected
+    assert (
+        numbers(eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches())
+        == expected
+    )
     assert [request for request in gcs_server.requests() if request.fault]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "way"), [(train_dataset, "batches"), (eval_dataset, "tf_data")])
-def test_a_stalled_get_ends_in_an_error_with_all_stacks_within_the_bound(shards, gcs_server, caplog, recipe, way):
+def test_a_stalled_get_ends_in_an_error_with_all_stacks_within_the_bound(
+    shards, gcs_server, caplog, recipe, way
+):
     source = recipe(shards, global_batch=16, keys=KEYS, stall_seconds=1.0)
     gcs_server.fail("GET.*-of-.*alt=media", Stall(), times=None)
     kind, text = (StallError, "") if way == "batches" else (tf.errors.OpError, "StallError: ")
@@ -172,7 +192,9 @@ def test_a_record_that_changes_after_the_opening_is_named(shards, bucket, gcs_se
     shard = bytearray(gcs_server.read(name, "data/validation-00002-of-00004"))
     shard[len(shard) // 2] ^= 1
     gcs_server.write(name, "data/validation-00002-of-00004", bytes(shard))
-    with pytest.raises(CorruptRecordError, match=r"gs://\S+/validation-00002-of-00004, record \d+ at byte \d+"):
+    with pytest.raises(
+        CorruptRecordError, match=r"gs://\S+/validation-00002-of-00004, record \d+ at byte \d+"
+    ):
         list(evaluation.batches())
 
 

@@ -50,8 +50,14 @@ class Command:
 @pytest.fixture(scope="module")
 def start_command(gcs_server, fork_server, tmp_path_factory):
     """start_command(workdir, flag, ...) -> Command; killed at the end if it still runs."""
-    clean = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    env = clean | gcs_server.env | {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
+    }
+    env = (
+        clean
+        | gcs_server.env
+        | {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
+    )
     started = []
 
     def start(workdir, *flags, program=("-m", "line_worker")):
@@ -124,11 +130,21 @@ def test_two_processes_share_a_work_directory_in_a_bucket_and_begin_with_the_arr
     gcs_server, start_command, free_port, journey, downloaded
 ):
     gcs_server.make_bucket("two-hosts")
-    together = [f"--coordinator-address=127.0.0.1:{free_port}", "--num-processes=2", "--host-timeout-seconds=60"]
+    together = [
+        f"--coordinator-address=127.0.0.1:{free_port}",
+        "--num-processes=2",
+        "--host-timeout-seconds=60",
+    ]
     # The arrays of a checkpoint of ours are one of Orbax.
-    start = ["--init-from=gs://workdir/model/checkpoints/40/state", "--init-rename", "variables/params/*=*"]
+    start = [
+        "--init-from=gs://workdir/model/checkpoints/40/state",
+        "--init-rename",
+        "variables/params/*=*",
+    ]
     together += [*start, "--no-init-strict"]
-    commands = [start_command("gs://two-hosts/model", *together, f"--process-id={i}") for i in range(2)]
+    commands = [
+        start_command("gs://two-hosts/model", *together, f"--process-id={i}") for i in range(2)
+    ]
     printed = [command.end() for command in commands]
     assert "step 40/40" in printed[0]
     losses = [losses_of(workdir) for workdir in (downloaded("gs://two-hosts/model"), journey[0])]

@@ -17,7 +17,18 @@ from trainer.recipes import imagenet_resnet50, images
 
 pytestmark = pytest.mark.slow
 
-SMALL = ("--size", "16", "--global-batch-size", "4", "--eval-batch-size", "4", "--bn-span", "2", "--max-steps", "2")
+SMALL = (
+    "--size",
+    "16",
+    "--global-batch-size",
+    "4",
+    "--eval-batch-size",
+    "4",
+    "--bn-span",
+    "2",
+    "--max-steps",
+    "2",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,9 +70,27 @@ def test_evaluation_crops_the_central_seven_eighths_and_resizes_bicubically(trai
     assert replace(trained, size=224).central_crop().border == 32
 
 
-def test_the_images_recipe_fine_tunes_the_model_with_a_new_head(trained, imagenet, tmp_path, caplog):
-    start = ("--model", "resnet50", "--init-from", trained.trainer.workdir, "--init-exclude", "head/*")
-    flags = ["--data-dir", str(imagenet), "--workdir", str(tmp_path), "--num-classes", "1200", *SMALL, *start]
+def test_the_images_recipe_fine_tunes_the_model_with_a_new_head(
+    trained, imagenet, tmp_path, caplog
+):
+    start = (
+        "--model",
+        "resnet50",
+        "--init-from",
+        trained.trainer.workdir,
+        "--init-exclude",
+        "head/*",
+    )
+    flags = [
+        "--data-dir",
+        str(imagenet),
+        "--workdir",
+        str(tmp_path),
+        "--num-classes",
+        "1200",
+        *SMALL,
+        *start,
+    ]
     with caplog.at_level("INFO", "trainer"):
         run(parsed(images.Config, flags, "train")[0])
     assert "head/kernel" in caplog.text

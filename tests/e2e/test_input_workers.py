@@ -31,18 +31,26 @@ def config_of(digits, workdir, workers):
         workdir=str(workdir), global_batch_size=16, eval_batch_size=100, max_steps=6, iterations_per_loop=2,
         checkpoint_every_steps=2, keep_max=9, input_workers=workers,
     )  # fmt: skip
-    return Config(data_dir=str(digits[1]), size=16, widths=(4, 8), augmentation="trivial", trainer=settings)
+    return Config(
+        data_dir=str(digits[1]), size=16, widths=(4, 8), augmentation="trivial", trainer=settings
+    )
 
 
 def model(workdir, step):
     names = get_variable_names(str(workdir), step=step, all_arrays=True)
-    return {name: get_variable_value(str(workdir), name, step=step, all_arrays=True).tobytes() for name in names}
+    return {
+        name: get_variable_value(str(workdir), name, step=step, all_arrays=True).tobytes()
+        for name in names
+    }
 
 
 def without_times(path):
     times = ("time", "seconds", "per_second", "wait", "goodput", "workdir")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{name: value for name, value in line.items() if not any(each in name for each in times)} for line in lines]
+    return [
+        {name: value for name, value in line.items() if not any(each in name for each in times)}
+        for line in lines
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +73,15 @@ def test_training_evaluation_and_predictions_do_not_depend_on_workers(digits, al
     for mode in ("train", "predict"):
         run(replace(config_of(digits, tmp_path, 3), mode=mode))
     assert_same(tmp_path, alone)
-    assert (tmp_path / "predictions.jsonl").read_bytes() == (alone / "predictions.jsonl").read_bytes()
+    assert (tmp_path / "predictions.jsonl").read_bytes() == (
+        alone / "predictions.jsonl"
+    ).read_bytes()
 
 
 @pytest.mark.slow
-def test_a_run_that_began_without_workers_goes_on_with_them_to_the_same_bits(digits, alone, tmp_path):
+def test_a_run_that_began_without_workers_goes_on_with_them_to_the_same_bits(
+    digits, alone, tmp_path
+):
     shutil.copytree(alone, tmp_path / "run")
     config = config_of(digits, tmp_path / "run", 2)
     run(replace(config, trainer=replace(config.trainer, restore_step=2)))
@@ -79,7 +91,9 @@ def test_a_run_that_began_without_workers_goes_on_with_them_to_the_same_bits(dig
 def workers_of(process):
     """The worker processes of a process, in the order of their start."""
     children = psutil.Process(process.pid).children()
-    return [child.pid for child in children if "pipeline.inputs.worker" in " ".join(child.cmdline())]
+    return [
+        child.pid for child in children if "pipeline.inputs.worker" in " ".join(child.cmdline())
+    ]
 
 
 def end_within(seconds, pids):
@@ -99,7 +113,9 @@ def started(digits, fork_server, tmp_path):
         "--max-steps=6000000", "--checkpoint-every-steps=200", "--iterations-per-loop=2", "--stall-seconds=5",
     ]  # fmt: skip
     process = fork_server.start(command, tmp_path / "printed")
-    while not (workers := workers_of(process)) or not (tmp_path / "run/train/metrics.jsonl").exists():
+    while (
+        not (workers := workers_of(process)) or not (tmp_path / "run/train/metrics.jsonl").exists()
+    ):
         assert process.poll() is None, process.printed
         time.sleep(0.05)
     yield process, workers
@@ -118,7 +134,9 @@ def test_a_run_whose_worker_is_lost_ends_with_its_name(fault, started):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "evaluate", "predict"] if SWEEP else ["evaluate"])
-def test_the_command_of_a_run_that_lost_a_worker_ends_with_the_same_bits(mode, digits, fork_server, tmp_path):
+def test_the_command_of_a_run_that_lost_a_worker_ends_with_the_same_bits(
+    mode, digits, fork_server, tmp_path
+):
     def start(config):
         return fork_server.start(["-c", PROGRAM, pickle.dumps(config).hex()], tmp_path / "printed")
 
@@ -137,16 +155,22 @@ def test_the_command_of_a_run_that_lost_a_worker_ends_with_the_same_bits(mode, d
     while not (workers := workers_of(process)) and process.poll() is None:
         time.sleep(0.01)
     os.kill(workers[0], signal.SIGKILL)
-    assert process.wait(90)[0] == 0 or re.search(r"worker \d of 2 \(process", process.printed), process.printed
+    assert process.wait(90)[0] == 0 or re.search(r"worker \d of 2 \(process", process.printed), (
+        process.printed
+    )
     assert end_within(10, workers)
     run_apart(config)
     assert_same(workdir, tmp_path / "apart")
     if mode == "predict":
-        assert (workdir / "predictions.jsonl").read_bytes() == (tmp_path / "apart/predictions.jsonl").read_bytes()
+        assert (workdir / "predictions.jsonl").read_bytes() == (
+            tmp_path / "apart/predictions.jsonl"
+        ).read_bytes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [("SIGTERM", 75), ("SIGINT", 130), ("SIGKILL", -9)][: 3 if SWEEP else 1])
+@pytest.mark.parametrize(
+    ("sent", "code"), [("SIGTERM", 75), ("SIGINT", 130), ("SIGKILL", -9)][: 3 if SWEEP else 1]
+)
 def test_signals_to_a_training_end_its_workers_with_it(sent, code, started):
     process, workers = started
     process.send_signal(signal.Signals[sent])

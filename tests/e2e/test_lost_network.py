@@ -44,8 +44,22 @@ def linked():
 
 
 def start(name, index, out):
-    told = {"how": "", "where": "", "host": -1, "at": 0, "k": 1, "slow": 0.5, "xla_flags": os.environ["XLA_FLAGS"]}
-    told |= {"function": "situation", "count": 2, "devices": 1, "index": index, "address": "10.213.0.1:29871"}
+    told = {
+        "how": "",
+        "where": "",
+        "host": -1,
+        "at": 0,
+        "k": 1,
+        "slow": 0.5,
+        "xla_flags": os.environ["XLA_FLAGS"],
+    }
+    told |= {
+        "function": "situation",
+        "count": 2,
+        "devices": 1,
+        "index": index,
+        "address": "10.213.0.1:29871",
+    }
     told |= {"out": str(out), "workdir": str(out / "workdir"), "host_timeout_seconds": TIMEOUT}
     with (out / f"{index}.txt").open("wb") as printed:
         command = ["ip", "netns", "exec", name, sys.executable, str(WORKER), json.dumps(told)]
@@ -71,4 +85,6 @@ def test_hosts_whose_link_is_cut_are_ended_by_jax_in_time(linked, tmp_path):
             process.kill()
     for code, path in zip(codes, printed, strict=True):
         assert code in (-signal.SIGABRT, 128 + signal.SIGABRT), path.read_text()
-        assert "JAX aborts this process (exit code 134); the same command resumes" in path.read_text()
+        assert (
+            "JAX aborts this process (exit code 134); the same command resumes" in path.read_text()
+        )

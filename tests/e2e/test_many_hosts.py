@@ -19,7 +19,9 @@ LAYOUTS = {  # of two processes with two devices each: 0 and 1, 2 and 3
 RESUMED = ("2x2", "1x4 from a cut model")  # at step STOP
 ALL = [*LAYOUTS, *RESUMED]
 ROWS = 16  # as in host_worker.py
-MESHES = [*itertools.product(([0, 1, 2, 3], [0, 2, 1, 3], [2, 0, 3, 1]), (1, 2, 4))]  # devices in order; model axis
+MESHES = [
+    *itertools.product(([0, 1, 2, 3], [0, 2, 1, 3], [2, 0, 3, 1]), (1, 2, 4))
+]  # devices in order; model axis
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +35,13 @@ def runs(run_hosts, digits, tmp_path_factory):
             layouts[CUT]["exports"] = str(work / "exports")
         order = {"data_dir": data_dir, "meshes": meshes, "layouts": layouts, "max_steps": STEPS}
         ended = run_hosts("same_truth", count, devices, **order)
-        assert [process.code for process in ended] == [0] * count, "\n".join(process.printed for process in ended)
-        return {name: [process.report[name] for process in ended] for name in ["placed"] * bool(meshes) + [*layouts]}
+        assert [process.code for process in ended] == [0] * count, "\n".join(
+            process.printed for process in ended
+        )
+        return {
+            name: [process.report[name] for process in ended]
+            for name in ["placed"] * bool(meshes) + [*layouts]
+        }
 
     def resumed(source):
         return {"workdir": str(work / source), "restore_step": STOP}
@@ -54,9 +61,12 @@ def test_each_device_holds_its_rows_of_the_global_batch_on_any_mesh(runs):
             rows = [row for start, stop in host["rows"] for row in range(start, stop)]
             assert rows == sorted({row for part in host["parts"].values() for row in part})
             held |= {int(device): part for device, part in host["parts"].items()}
-            assert host["last"] == {device: [part, [-row for row in part]] for device, part in host["parts"].items()}
+            assert host["last"] == {
+                device: [part, [-row for row in part]] for device, part in host["parts"].items()
+            }
         assert held == {
-            device: [*range(at // model * size, (at // model + 1) * size)] for at, device in enumerate(devices)
+            device: [*range(at // model * size, (at // model + 1) * size)]
+            for at, device in enumerate(devices)
         }
 
 
@@ -67,7 +77,9 @@ def test_a_host_that_delivers_half_of_its_rows_is_refused(runs):
 
 def global_batches(hosts, what):
     """[steps][row] -> record id, put together from the rows of all hosts; hosts that hold the same rows must agree."""
-    assert len({len(host[what]) for host in hosts}) == 1  # E3: every host makes the same number of steps
+    assert (
+        len({len(host[what]) for host in hosts}) == 1
+    )  # E3: every host makes the same number of steps
     steps = []
     for parts in zip(*(host[what] for host in hosts), strict=True):
         batch = {}
@@ -96,7 +108,9 @@ def test_every_layout_evaluates_each_record_once_and_proves_it(runs, name):
     assert ids == [*range(368), *[-1] * (-368 % 48)]
 
 
-@pytest.mark.parametrize(("name", "alone"), [*((name, "one host") for name in ALL), ("warm", "one warm host")])
+@pytest.mark.parametrize(
+    ("name", "alone"), [*((name, "one host") for name in ALL), ("warm", "one warm host")]
+)
 def test_every_layout_has_the_same_metrics_and_parameters_within_1e_4(runs, name, alone):
     expected = runs[alone][0]
     for host in runs[name]:
@@ -134,7 +148,9 @@ def test_a_restart_on_the_same_mesh_ends_with_the_same_bits(runs):
 def test_a_warm_start_on_two_hosts_begins_where_the_other_training_ended(runs):
     warm, trained = runs["warm"][0], runs["data"][0]
     assert warm["start_step"] == 0
-    assert warm["metrics"]["loss"] < trained["metrics"]["loss"] + 0.2  # that of a fresh model is 2.3
+    assert (
+        warm["metrics"]["loss"] < trained["metrics"]["loss"] + 0.2
+    )  # that of a fresh model is 2.3
 
 
 def test_a_model_sharded_over_hosts_is_exported_once_and_completely(runs):

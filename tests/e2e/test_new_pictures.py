@@ -69,11 +69,17 @@ def photographs(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("photographs")
     odd_photographs(directory / "raw")
     with without_beam():
-        image_folder_to_gcs.main([f"--raw-data-dir={directory}/raw", f"--output={directory}/shards", *request.param])
+        image_folder_to_gcs.main(
+            [f"--raw-data-dir={directory}/raw", f"--output={directory}/shards", *request.param]
+        )
     train(directory / "run", "images", directory / "shards", *PHOTOS)
     predict_records(directory / "run", "images", directory / "shards", *PHOTOS)
     shutil.rmtree(directory / "shards")
-    return directory / "run", directory / "raw/validation", [each.replace("_", "-") for each in request.param]
+    return (
+        directory / "run",
+        directory / "raw/validation",
+        [each.replace("_", "-") for each in request.param],
+    )
 
 
 def train(workdir, recipe, shards, *options):
@@ -117,7 +123,10 @@ def predicted(infeed_predict):
 def test_every_format_of_photographs_is_predicted_as_its_converted_record(photographs, predicted):
     workdir, raw, options = photographs
     lines = predicted(workdir, raw, *options)
-    found = {(Path(line["file"]).name, line["class"], line["class_name"], line["probability"]) for line in lines}
+    found = {
+        (Path(line["file"]).name, line["class"], line["class_name"], line["probability"])
+        for line in lines
+    }
     assert found == {*of_records(workdir, "file", "class", "class_name", "probability")}
     assert len(lines) == len(FORMATS) + 4
     assert not {"label", "label_name", "index"} & lines[0].keys()
@@ -143,10 +152,14 @@ def files_of(shards, split, directory):
     return paths
 
 
-def test_the_recipe_of_small_jpegs_predicts_files_as_records(digits, digits_run, predicted, tmp_path):
+def test_the_recipe_of_small_jpegs_predicts_files_as_records(
+    digits, digits_run, predicted, tmp_path
+):
     paths = files_of(digits[1], "validation", tmp_path / "files")
     lines = predicted(digits_run, *paths, "--step=best")
-    assert [(line["class"], line["probability"]) for line in lines] == of_records(digits_run, "class", "probability")
+    assert [(line["class"], line["probability"]) for line in lines] == of_records(
+        digits_run, "class", "probability"
+    )
 
 
 def of_idx(directory):
@@ -167,7 +180,10 @@ def of_cifar(directory):
 PIXELS = {
     "mnist": (of_idx, ["--widths", "2", "4", "--hidden=8"]),
     "images": (of_idx, ["--widths", "2", "4", "--size=16", "--num-classes=10"]),
-    "imagenet_resnet50": (of_cifar, ["--model=cnn", "--bn-span=None", "--widths", "2", "4", "--size=16", "--warmup=0"]),
+    "imagenet_resnet50": (
+        of_cifar,
+        ["--model=cnn", "--bn-span=None", "--widths", "2", "4", "--size=16", "--warmup=0"],
+    ),
 }
 
 
@@ -186,7 +202,9 @@ def test_pngs_of_exact_pixels_are_predicted_as_records(recipe, predicted, tmp_pa
 
 
 @pytest.mark.slow
-def test_an_evaluation_has_the_options_of_the_training_and_a_resumed_one_says_what_changed(caplog, capsys, tmp_path):
+def test_an_evaluation_has_the_options_of_the_training_and_a_resumed_one_says_what_changed(
+    caplog, capsys, tmp_path
+):
     of_idx(tmp_path)
     workdir, shards = tmp_path / "run", tmp_path / "shards"
     others = [*BATCHES, "--eval-split=test"]
@@ -200,7 +218,14 @@ def test_an_evaluation_has_the_options_of_the_training_and_a_resumed_one_says_wh
     capsys.readouterr()
     assert (
         trainer_main(
-            ["images", f"--data-dir={shards}", f"--workdir={workdir}", "--mode=evaluate", "--size=32", *others]
+            [
+                "images",
+                f"--data-dir={shards}",
+                f"--workdir={workdir}",
+                "--mode=evaluate",
+                "--size=32",
+                *others,
+            ]
         )
         == 2
     )
@@ -212,17 +237,29 @@ def test_an_evaluation_has_the_options_of_the_training_and_a_resumed_one_says_wh
 def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, digits_run):
     model = load(str(digits_run), "best")
     ops, keys = [model.recipe._decoding()], ["image"]
-    given = [dict(batch) for batch in eval_dataset(str(digits[1]), global_batch=4, ops=ops, keys=keys).batches()]
+    given = [
+        dict(batch)
+        for batch in eval_dataset(str(digits[1]), global_batch=4, ops=ops, keys=keys).batches()
+    ]
     made = [model.predict({"image": batch["image"]}) for batch in given]
-    found = [pair for each in made for pair in zip(each["class"].tolist(), each["probability"].tolist(), strict=True)]
-    trainer = Trainer(model.task, replace(model.recipe.trainer, predict_batch_size=4), jax.devices()[:1])
+    found = [
+        pair
+        for each in made
+        for pair in zip(each["class"].tolist(), each["probability"].tolist(), strict=True)
+    ]
+    trainer = Trainer(
+        model.task, replace(model.recipe.trainer, predict_batch_size=4), jax.devices()[:1]
+    )
     records = model.recipe.on(open_dataset(str(digits[1]), "validation"))
     expected = trainer.predict(records.eval_input, keys=["class", "probability"])
     assert found == [(int(each["class"]), float(each["probability"])) for each in expected]
     assert made[0].keys() == {"class", "probability"}
     assert (model.inputs["image"].shape, model.inputs["image"].dtype) == ((1, 32, 32, 1), np.uint8)
     for wrong, problem in (
-        (given[0]["image"] / np.float32(255), r"'image' is float32 .*; the recipe reads uint8 \[rows, 32, 32, 1\]"),
+        (
+            given[0]["image"] / np.float32(255),
+            r"'image' is float32 .*; the recipe reads uint8 \[rows, 32, 32, 1\]",
+        ),
         (given[0]["image"][:, 1:], r"'image' is uint8 \[4, 31, 32, 1\]; the recipe reads"),
         (given[0]["image"][:0], "the batch has no rows"),
     ):
@@ -241,15 +278,21 @@ def test_a_model_is_loaded_from_a_bucket(digits_run, bucket, gcs_server):
     for file in filter(Path.is_file, digits_run.rglob("*")):
         name = f"run/{file.relative_to(digits_run)}"
         gcs_server.write(bucket.removeprefix("gs://"), name, file.read_bytes())
-    for step in (digits_run / "checkpoints").iterdir():  # where a bucket cannot rename, a file says that it is complete
-        gcs_server.write(bucket.removeprefix("gs://"), f"run/checkpoints/{step.name}/commit_success.txt", b"")
+    for step in (
+        digits_run / "checkpoints"
+    ).iterdir():  # where a bucket cannot rename, a file says that it is complete
+        gcs_server.write(
+            bucket.removeprefix("gs://"), f"run/checkpoints/{step.name}/commit_success.txt", b""
+        )
     loaded, expected = load(f"{bucket}/run"), load(str(digits_run))
     for name, array in expected.variables.params.items():
         np.testing.assert_array_equal(loaded.variables.params[name], array)
 
 
 @pytest.mark.slow
-def test_a_model_of_several_devices_is_loaded_on_one_and_predicts_on_any_number(digits, run_forked, tmp_path):
+def test_a_model_of_several_devices_is_loaded_on_one_and_predicts_on_any_number(
+    digits, run_forked, tmp_path
+):
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     options = [f"--data-dir={digits[1]}", f"--workdir={tmp_path}/run", *DIGITS, "--max-steps=1"]
     code, printed = run_forked(["-m", "trainer", "digits", *options], timeout=120, env=flags)
@@ -259,14 +302,21 @@ def test_a_model_of_several_devices_is_loaded_on_one_and_predicts_on_any_number(
     assert {len(array.devices()) for array in model.variables.params.values()} == {1}
     (path, *_) = files_of(digits[1], "validation", tmp_path / "files")
     flags["XLA_FLAGS"] = flags["XLA_FLAGS"].replace("=4", "=3")
-    code, printed = run_forked(["-m", "trainer.commands.predict", f"{tmp_path}/run", str(path)], timeout=120, env=flags)
+    code, printed = run_forked(
+        ["-m", "trainer.commands.predict", f"{tmp_path}/run", str(path)], timeout=120, env=flags
+    )
     assert code == 0, printed
 
 
 def test_cells_of_rows_are_the_values_of_features_or_no_guess():
-    schema = Schema("own", {"text": Feature("bytes"), "number": Feature("int64"), "pair": Feature("float32", (2,))})
+    schema = Schema(
+        "own",
+        {"text": Feature("bytes"), "number": Feature("int64"), "pair": Feature("float32", (2,))},
+    )
     config = Digits(data_dir="unused", trainer=settings(workdir="unused"))
-    recipe = config.on(ExampleRecords("rows", schema, [{"text": b"", "number": 0, "pair": [0.0, 0.0]}]))
+    recipe = config.on(
+        ExampleRecords("rows", schema, [{"text": b"", "number": 0, "pair": [0.0, 0.0]}])
+    )
     row = {"text": "é", "number": "-3", "pair": [1, "0.5"], "other": None}
     assert recipe.row_record(row) == {"text": b"\xc3\xa9", "number": -3, "pair": [1.0, 0.5]}
     for cells in ({"text": None}, {"text": 1}, {"number": 1.5}, {"number": "x"}, {"pair": ["inf"]}):
@@ -311,7 +361,9 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
     paths[0].rename(odd / "a.jpg")
     turned = Image.Exif()
     turned[0x0112] = 6
-    (odd / "b.jpg").write_bytes(encoded(picture(32, 32).convert("L"), "JPEG", exif=turned.tobytes()))
+    (odd / "b.jpg").write_bytes(
+        encoded(picture(32, 32).convert("L"), "JPEG", exif=turned.tobytes())
+    )
     (odd / "cut.jpg").write_bytes(paths[1].read_bytes()[:200])
     (odd / "large.jpg").write_bytes(encoded(picture(80, 60).convert("L"), "JPEG"))
     for name in ("x", "y"):  # of 2**40 paths to the same folder
@@ -330,7 +382,9 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
     assert [line["file"] for line in lines] == [f"{odd}/a.jpg", f"{odd}/b.jpg"]
     ((expected, probability), *_) = of_records(digits_run, "class", "probability")
     assert lines[0]["class"] == expected
-    assert lines[0]["probability"] == pytest.approx(probability, rel=1e-6)  # other rows per device, other last bits
+    assert lines[0]["probability"] == pytest.approx(
+        probability, rel=1e-6
+    )  # other rows per device, other last bits
     for file, problem in {
         f"{odd}/cut.jpg": "truncated",
         f"{odd}/notes.txt and 1 more": "not a JPEG or PNG file",
@@ -341,7 +395,10 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
     }.items():
         assert f"{file}: {problem}" in err
     assert f"{odd}/pipe.csv is a directory or a device, not a file." in err
-    assert "note: EXIF rotates 1 of the pictures, which was ignored. --apply-orientation turns them upright" in err
+    assert (
+        "note: EXIF rotates 1 of the pictures, which was ignored. --apply-orientation turns them upright"
+        in err
+    )
     assert "error: left out 8 of 10, which could not be read." in err
     status, out, err = infeed_predict(digits_run, odd / "large.jpg", "--json")
     assert (status, out, "left out 1 of 1" in err) == (1, "", True)
@@ -362,7 +419,9 @@ def test_a_table_has_predictions_with_and_without_a_name(
 def test_the_work_directory_of_the_model_is_only_read(digits, digits_run, predicted, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in (digits_run, *digits_run.rglob("*"))}
     predicted(digits_run, files_of(digits[1], "validation", tmp_path / "files")[0], "--step=best")
-    assert {path: path.stat().st_mtime_ns for path in (digits_run, *digits_run.rglob("*"))} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in (digits_run, *digits_run.rglob("*"))
+    } == before
 
 
 def test_no_other_checkpoint_is_looked_for_because_a_history_names_it(digits_run, tmp_path):
@@ -376,7 +435,9 @@ def test_no_other_checkpoint_is_looked_for_because_a_history_names_it(digits_run
     assert load(str(tmp_path / "run")).recipe.checkpoint_path is None
 
 
-def test_what_a_foreign_work_directory_states_costs_no_memory_and_ends_no_program(digits_run, tmp_path):
+def test_what_a_foreign_work_directory_states_costs_no_memory_and_ends_no_program(
+    digits_run, tmp_path
+):
     shutil.copytree(digits_run, tmp_path / "huge")
     page = json.loads((tmp_path / "huge/description.json").read_text())
     page["schema"]["features"]["image/height"]["shape"] = [10**12]
@@ -388,11 +449,15 @@ def test_what_a_foreign_work_directory_states_costs_no_memory_and_ends_no_progra
     start = read_history(str(digits_run)).starts[0]
     helping = replace(start, command=replace(start.command, options=["--help"]))
     append(str(tmp_path / "helping"), helping)
-    with pytest.raises(CheckpointError, match=r"the history is damaged: --help prints help and trains no model"):
+    with pytest.raises(
+        CheckpointError, match=r"the history is damaged: --help prints help and trains no model"
+    ):
         load(str(tmp_path / "helping"))
 
 
-def test_a_directory_without_a_checkpoint_and_a_table_of_too_many_rows_are_refused(digits_run, monkeypatch, tmp_path):
+def test_a_directory_without_a_checkpoint_and_a_table_of_too_many_rows_are_refused(
+    digits_run, monkeypatch, tmp_path
+):
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         load(str(tmp_path))
     monkeypatch.setattr("trainer.commands.predict.MOST_ROWS", 3)

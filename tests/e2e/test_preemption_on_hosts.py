@@ -16,7 +16,10 @@ K = 7  # divides neither the steps nor the evaluations; 1 and 3 are those of oth
 ROWS = [("train", 3), ("evaluate", 3), ("begin", K)]
 ROWS += [("train", 1)] if SWEEP else []
 HOST = {"train": 1, "evaluate": 0, "begin": 1}  # which one is asked to end
-AT, EVERY = 3, 20  # as in host_preemption.py: the step that the signal comes after; steps from save to save
+AT, EVERY = (
+    3,
+    20,
+)  # as in host_preemption.py: the step that the signal comes after; steps from save to save
 LATE = 4  # dispatches that may still be made
 
 
@@ -32,7 +35,12 @@ def preempted(start_hosts, work):
     for row in [*ROWS, None]:
         following = None
         if row:
-            order = {"where": row[0], "k": row[1], "host": HOST[row[0]], "workdir": workdir_of(work, row)}
+            order = {
+                "where": row[0],
+                "k": row[1],
+                "host": HOST[row[0]],
+                "workdir": workdir_of(work, row),
+            }
             order["number"] = number_of(row)
             if order["number"] == signal.SIGINT:  # as a terminal sends it
                 order["host"] = "all"
@@ -87,9 +95,11 @@ def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_reported(preempted, w
 
 @pytest.mark.parametrize(("where", "k"), ROWS)
 def test_a_preempted_run_resumes_and_ends_with_the_bits_of_the_straight_run(reports, where, k):
-    starts = {"train": range(AT, AT + 1 + (LATE + 1) * k), "evaluate": [EVERY], "begin": range(1 + (LATE + 1) * k)}[
-        where
-    ]
+    starts = {
+        "train": range(AT, AT + 1 + (LATE + 1) * k),
+        "evaluate": [EVERY],
+        "begin": range(1 + (LATE + 1) * k),
+    }[where]
     for report in reports:
         mine, expected = report[f"{where} {k}"], report["straight"]
         assert mine["start"] in starts

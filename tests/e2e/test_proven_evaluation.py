@@ -20,7 +20,10 @@ from trainer.trainer import Trainer
 def trained(digits, tmp_path_factory):
     """(trainer, eval input_fn) after two steps: what is evaluated does not matter here, only what is counted."""
     settings = TrainerConfig(
-        workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=16, eval_batch_size=100, max_steps=2
+        workdir=str(tmp_path_factory.mktemp("model")),
+        global_batch_size=16,
+        eval_batch_size=100,
+        max_steps=2,
     )
     recipe = Digits(data_dir=str(digits[1]), trainer=settings)
     trainer = Trainer(recipe.task(), settings, devices=jax.devices()[:1])
@@ -35,7 +38,9 @@ def test_an_evaluation_over_shards_counts_every_record_and_proves_it(trained):
     assert result.crc == result.expected_crc
 
 
-def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail(trained, monkeypatch):
+def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail(
+    trained, monkeypatch
+):
     trainer, eval_input = trained
     read = IndexedReading.__iter__
 
@@ -55,12 +60,16 @@ def test_shards_that_were_only_indexed_are_proven_as_well(trained, digits, tmp_p
     for path in digits[1].glob("*-of-*"):
         shutil.copy(path, tmp_path / f"foreign_{path.name}.tfrecord")
     assert index.main([str(tmp_path)]) == 0
-    settings = TrainerConfig(workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2)
+    settings = TrainerConfig(
+        workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2
+    )
     result = trainer.evaluate(Digits(data_dir=str(tmp_path), trainer=settings).eval_input)
     assert (result.records, result.num_records, result.proven) == (368, 368, True)
 
 
-def test_the_recipe_writes_a_line_for_every_record_in_order_and_evaluates_what_has_come(trained, digits):
+def test_the_recipe_writes_a_line_for_every_record_in_order_and_evaluates_what_has_come(
+    trained, digits
+):
     trainer, eval_input = trained
     for mode in ("evaluate-continuously", "predict"):
         run(Digits(data_dir=str(digits[1]), mode=mode, trainer=trainer.config))

@@ -28,7 +28,10 @@ def test_training_and_evaluation_are_fifteen_lines():
 @pytest.mark.slow
 def test_the_program_is_the_same_on_two_processes(digits, fork_server, tmp_path):
     found, port = {}, free_port()
-    for name, beginnings in {"one": [""], "two": [HOSTS.format(port, index) for index in (0, 1)]}.items():
+    for name, beginnings in {
+        "one": [""],
+        "two": [HOSTS.format(port, index) for index in (0, 1)],
+    }.items():
         directory = tmp_path / name
         directory.mkdir()
         (directory / "shards").symlink_to(digits[1])
@@ -42,4 +45,6 @@ def test_the_program_is_the_same_on_two_processes(digits, fork_server, tmp_path)
         found[name] = [re.search(RESULT, process.printed) for process in processes]
     (alone,), pair = found["one"], found["two"]
     for result in pair:
-        assert [float(number) for number in result.groups()] == pytest.approx([*map(float, alone.groups())], rel=1e-3)
+        assert [float(number) for number in result.groups()] == pytest.approx(
+            [*map(float, alone.groups())], rel=1e-3
+        )

@@ -18,13 +18,21 @@ from trainer.checkpoints import get_variable_names, get_variable_value
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 HEADER = ["rooms", "area", "code", "garden", "kind"]
 MISSING = float("nan")
-LARGE = [2**24 + 1, 2**25 + 3, -(2**24) - 3, 2**31 - 1, -(2**31)]  # float32 does not hold all of them
+LARGE = [
+    2**24 + 1,
+    2**25 + 3,
+    -(2**24) - 3,
+    2**31 - 1,
+    -(2**31),
+]  # float32 does not hold all of them
 
 
 def drawn(rows, seed, first_rooms=()):
     """Rows of a table without gaps: the kind depends on all columns."""
     rng = np.random.default_rng(seed)
-    for number, rooms in enumerate([*first_rooms, *rng.integers(1, 9, rows - len(first_rooms)).tolist()]):
+    for number, rooms in enumerate(
+        [*first_rooms, *rng.integers(1, 9, rows - len(first_rooms)).tolist()]
+    ):
         area, garden = round(float(rng.normal()), 3), ["false", "true"][rng.integers(2)]
         score = rooms / 4 + area + (garden == "true") + number % 2
         yield [rooms, area, [101, 205][number % 2], garden, "big" if score > 2 else "low"]
@@ -39,10 +47,25 @@ def run(tmp_path_factory):
         with (directory / "raw" / name).open("w") as file:
             csv.writer(file).writerows([HEADER, *drawn(*options)])
     with without_beam():
-        options = [f"--raw-data-dir={directory}/raw", f"--output={directory}/shards", "--columns=code=category"]
+        options = [
+            f"--raw-data-dir={directory}/raw",
+            f"--output={directory}/shards",
+            "--columns=code=category",
+        ]
         table_to_gcs.main(options)
-    options = ["tabular", f"--data-dir={directory}/shards", f"--workdir={directory}/run", "--target=kind"]
-    options += ["--widths", "16", "--max-steps=60", "--iterations-per-loop=30", "--eval-batch-size=8"]
+    options = [
+        "tabular",
+        f"--data-dir={directory}/shards",
+        f"--workdir={directory}/run",
+        "--target=kind",
+    ]
+    options += [
+        "--widths",
+        "16",
+        "--max-steps=60",
+        "--iterations-per-loop=30",
+        "--eval-batch-size=8",
+    ]
     assert trainer_main(options) == 0
     assert trainer_main([*options, "--mode=predict"]) == 0
     return directory
@@ -55,7 +78,10 @@ def expected(run):
         table = list(csv.DictReader(file))
     numbers = {name: np.array([float(row[name]) for row in table]) for name in ("rooms", "area")}
     classes = {name: sorted({row[name] for row in table}) for name in ("code", "garden")}
-    weights = {name: np.asarray(get_variable_value(run / "run", name)) for name in get_variable_names(run / "run")}
+    weights = {
+        name: np.asarray(get_variable_value(run / "run", name))
+        for name in get_variable_names(run / "run")
+    }
 
     def part(*words):
         (name,) = [name for name in weights if all(word in name for word in words)]
@@ -69,7 +95,9 @@ def expected(run):
         for name, cell in zip(classes, cells, strict=True):
             number = classes[name].index(cell) if cell in classes[name] else -1
             parts.append(part("embeddings", name)[number + 1])
-        hidden = np.maximum(np.concatenate(parts) @ part("layers", "kernel") + part("layers", "bias"), 0)
+        hidden = np.maximum(
+            np.concatenate(parts) @ part("layers", "kernel") + part("layers", "bias"), 0
+        )
         outputs = hidden @ part("head", "kernel") + part("head", "bias")
         exponentials = np.exp(outputs - outputs.max())
         return exponentials / exponentials.sum()
@@ -83,7 +111,9 @@ def predicted(run, monkeypatch, capsys, tmp_path):
 
     def predict(name, content, status=0):
         (tmp_path / name).write_bytes(content)
-        found, out, err = run_infeed(monkeypatch, capsys, "predict", str(run / "run"), str(tmp_path / name), "--json")
+        found, out, err = run_infeed(
+            monkeypatch, capsys, "predict", str(run / "run"), str(tmp_path / name), "--json"
+        )
         assert found == status, err
         return [json.loads(line) for line in out.splitlines()], err
 
@@ -108,7 +138,11 @@ def assert_are(lines, rows, expected):
         assert line["probability"] == pytest.approx(probabilities.max(), rel=1e-5)
 
 
-FIRST, SECOND, THIRD = (3, 0.5, "101", "true"), (7, -0.25, "205", "false"), (MISSING, MISSING, "", "")
+FIRST, SECOND, THIRD = (
+    (3, 0.5, "101", "true"),
+    (7, -0.25, "205", "false"),
+    (MISSING, MISSING, "", ""),
+)
 
 
 def test_cells_of_csv_mean_what_they_mean_in_the_conversion(predicted, expected):
@@ -133,7 +167,12 @@ def test_cells_of_parquet_mean_what_they_mean_in_the_conversion(predicted, expec
     )  # fmt: skip
     lines, _ = predicted("new.parquet", content)
     assert_are(lines, [FIRST, SECOND, THIRD], expected)
-    content = as_parquet(rooms=pa.array([3, None], pa.int8()), area=[0.5, None], code=[101, None], garden=["true", ""])
+    content = as_parquet(
+        rooms=pa.array([3, None], pa.int8()),
+        area=[0.5, None],
+        code=[101, None],
+        garden=["true", ""],
+    )
     lines, _ = predicted("integers.parquet", content)
     assert_are(lines, [FIRST, THIRD], expected)
 
@@ -155,17 +194,29 @@ def test_classes_never_seen_are_missing_and_counted(predicted, expected):
 
 
 def test_what_is_no_number_is_an_error_of_its_row(predicted, expected, tmp_path):
-    rows = [HEADER[:4], ("inf", 0.5, 101, "true"), (3, "inf", 101, "true"), (3, 0.5, 101, "true"), (3, "-", 101, "")]
+    rows = [
+        HEADER[:4],
+        ("inf", 0.5, 101, "true"),
+        (3, "inf", 101, "true"),
+        (3, 0.5, 101, "true"),
+        (3, "-", 101, ""),
+    ]
     lines, err = predicted("new.csv", as_csv(rows), status=1)
     assert_are(lines, [FIRST], expected)
     assert f"{tmp_path}/new.csv:2: 'rooms' is 'inf'; it must be an integer within int64.\n" in err
-    assert f"{tmp_path}/new.csv:3: 'area' is 'inf'; it must be a finite number within float32\n" in err
-    assert f"{tmp_path}/new.csv:5: 'area' is '-'; it must be a finite number within float32\n" in err
+    assert (
+        f"{tmp_path}/new.csv:3: 'area' is 'inf'; it must be a finite number within float32\n" in err
+    )
+    assert (
+        f"{tmp_path}/new.csv:5: 'area' is '-'; it must be a finite number within float32\n" in err
+    )
     assert "error: left out 3 of 4, which could not be read." in err
 
 
 def test_complete_rows_have_the_bits_of_their_records(run, predicted):
-    records = [json.loads(line) for line in (run / "run/predictions.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (run / "run/predictions.jsonl").read_text().splitlines()
+    ]
     lines, _ = predicted("new.csv", (run / "raw/validation.csv").read_bytes())
     assert sorted((line["class"], line["probability"]) for line in lines) == sorted(
         (record["class"], record["probability"]) for record in records
@@ -181,35 +232,67 @@ def other_table(directory, name, change):
     with (raw / "validation.csv").open("w") as file:
         csv.writer(file).writerows([HEADER, *rows])
     with without_beam():
-        table_to_gcs.main([f"--raw-data-dir={raw}", f"--output={shards}", "--columns=code=category"])
-    options = ["tabular", f"--data-dir={shards}", f"--workdir={directory}/run", "--target=kind", "--widths", "16"]
+        table_to_gcs.main(
+            [f"--raw-data-dir={raw}", f"--output={shards}", "--columns=code=category"]
+        )
+    options = [
+        "tabular",
+        f"--data-dir={shards}",
+        f"--workdir={directory}/run",
+        "--target=kind",
+        "--widths",
+        "16",
+    ]
     return [*options, "--mode=evaluate", "--eval-batch-size=8"], rows
 
 
 @pytest.mark.slow
-def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_never_seen(run, expected, capfd):
+def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_never_seen(
+    run, expected, capfd
+):
     def change(number, row):
-        return [*row[:2], 999 if number % 3 == 0 else row[2], *row[3:]]  # 101 and 205 have other numbers here
+        return [
+            *row[:2],
+            999 if number % 3 == 0 else row[2],
+            *row[3:],
+        ]  # 101 and 205 have other numbers here
 
     options, rows = other_table(run, "other", change)
     assert trainer_main(options) == 0
     result = json.loads((run / "run/eval_result.json").read_text())
-    cells = [(rooms, area, "" if code == 999 else str(code), garden) for rooms, area, code, garden, _ in rows]
-    right = [["big", "low"][np.argmax(expected(*each))] == row[4] for each, row in zip(cells, rows, strict=True)]
+    cells = [
+        (rooms, area, "" if code == 999 else str(code), garden)
+        for rooms, area, code, garden, _ in rows
+    ]
+    right = [
+        ["big", "low"][np.argmax(expected(*each))] == row[4]
+        for each, row in zip(cells, rows, strict=True)
+    ]
     assert result["accuracy"] == pytest.approx(np.mean(right))
     assert (result["unseen"], result["records"], result["proven"]) == (20, 60, True)
-    assert "categories never seen count as missing (20 values)" in " ".join(capfd.readouterr().out.split())
+    assert "categories never seen count as missing (20 values)" in " ".join(
+        capfd.readouterr().out.split()
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["evaluate", "train"])
-def test_a_class_that_the_model_does_not_have_is_refused_before_anything_is_written(run, mode, capfd):
+def test_a_class_that_the_model_does_not_have_is_refused_before_anything_is_written(
+    run, mode, capfd
+):
     def change(number, row):
         return [*row[:4], "mid" if row[4] == "low" else "big"]
 
     before = {path: path.read_bytes() for path in (run / "run").glob("*.json*")}
     options, _ = other_table(run, f"classes {mode}", change)
-    options += [f"--mode={mode}", "--train-split=validation", "--max-steps=99", "--global-batch-size=16"]
+    options += [
+        f"--mode={mode}",
+        "--train-split=validation",
+        "--max-steps=99",
+        "--global-batch-size=16",
+    ]
     assert trainer_main(options) == 2
-    assert "'kind' has the class 'mid', which the model does not have" in " ".join(capfd.readouterr().err.split())
+    assert "'kind' has the class 'mid', which the model does not have" in " ".join(
+        capfd.readouterr().err.split()
+    )
     assert {path: path.read_bytes() for path in before} == before

@@ -69,7 +69,9 @@ def among_own_files(tmp_path):
     """A directory whose files have the names of our packages."""
     (tmp_path / "own").mkdir()
     for name in ("pipeline", "converters", "beam_jobs"):
-        (tmp_path / "own" / f"{name}.py").write_text("raise RuntimeError('a file of the user was imported')")
+        (tmp_path / "own" / f"{name}.py").write_text(
+            "raise RuntimeError('a file of the user was imported')"
+        )
     return tmp_path / "own"
 
 
@@ -79,10 +81,22 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
     import; the first process at kill_at is killed."""
 
     def run(*flags, kill_at=""):
-        command = ["-c", BY_INFEED, str(among_own_files), f"--raw-data-dir={raw.directory}", *SHARDS]
-        command += [f"--gcs-output-path={tmp_path / 'out'}", f"--label-file={raw.directory}/synsets.txt", *flags]
+        command = [
+            "-c",
+            BY_INFEED,
+            str(among_own_files),
+            f"--raw-data-dir={raw.directory}",
+            *SHARDS,
+        ]
+        command += [
+            f"--gcs-output-path={tmp_path / 'out'}",
+            f"--label-file={raw.directory}/synsets.txt",
+            *flags,
+        ]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
-        status, output = run_forked(command, timeout=120, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})
+        status, output = run_forked(
+            command, timeout=120, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)}
+        )
         assert (tmp_path / "killed").exists()
         return status, output
 
@@ -96,7 +110,9 @@ def test_worker_processes_write_the_same_bytes_and_listen_on_loopback_alone(conv
     assert not exposed(found)
 
 
-@pytest.mark.parametrize("kill_at", ["half:train-00002-of-*5", *(["after:train.npy"] if SWEEP else [])])
+@pytest.mark.parametrize(
+    "kill_at", ["half:train-00002-of-*5", *(["after:train.npy"] if SWEEP else [])]
+)
 def test_a_worker_process_that_dies_ends_the_command_and_the_next_goes_on(
     run_command, converted, golden, tmp_path, kill_at
 ):
@@ -114,7 +130,11 @@ def dask_workers(tmp_path_factory):
     """(the address of a scheduler with two worker processes, which no command started; the file of what they scan)."""
     scanned = tmp_path_factory.mktemp("dask") / "scanned"
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"KILL_ROOT": str(ROOT), "PYTHONPATH": str(FAULTS), "SCANNED": str(scanned)}.items():
+        for name, value in {
+            "KILL_ROOT": str(ROOT),
+            "PYTHONPATH": str(FAULTS),
+            "SCANNED": str(scanned),
+        }.items():
             patch.setenv(name, value)
         dask_forks.import_once()
         cluster = LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0")
@@ -123,10 +143,16 @@ def dask_workers(tmp_path_factory):
     dask_forks.stop()
 
 
-def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(converted, golden, dask_workers, monkeypatch):
+def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(
+    converted, golden, dask_workers, monkeypatch
+):
     """Beam's own DaskRunner scans again in every partition that reads a sum, and has a partition a source."""
     groupby, partitions = Bag.groupby, []
-    monkeypatch.setattr(Bag, "groupby", lambda self, key: (partitions.append(self.npartitions), groupby(self, key))[1])
+    monkeypatch.setattr(
+        Bag,
+        "groupby",
+        lambda self, key: (partitions.append(self.npartitions), groupby(self, key))[1],
+    )
     address, scanned = dask_workers
     assert converted("--runner=dask", f"--dask_client_address={address}") == golden
     sources = scanned.read_text().split()
@@ -134,7 +160,9 @@ def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(converte
     assert min(partitions) == 4 * 4
 
 
-def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_command, golden, tmp_path, shard_digests):
+def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(
+    run_command, golden, tmp_path, shard_digests
+):
     flags = ("--runner=dask", "--local-processes=2")
     status, output = run_command(*flags, kill_at="half:train-00002-of-*5")
     assert (status, shard_digests(tmp_path / "out")) == (0, golden), output
@@ -143,7 +171,9 @@ def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_comm
 
 def test_a_dask_cluster_without_our_packages_is_named(converted, dask_workers, monkeypatch):
     monkeypatch.setattr("beam_jobs.runners.presets._PACKAGE", "not_there")
-    with pytest.raises(ConversionError, match=r"workers at tcp:.*, tcp:.*, tcp:.* cannot import infeed. Install"):
+    with pytest.raises(
+        ConversionError, match=r"workers at tcp:.*, tcp:.*, tcp:.* cannot import infeed. Install"
+    ):
         converted("--runner=dask", f"--dask_client_address={dask_workers[0]}")
 
 
@@ -151,7 +181,9 @@ def test_an_unreachable_dask_scheduler_is_one_clear_error(converted, free_port):
     address = f"tcp://127.0.0.1:{free_port}"
     message = f"no Dask scheduler answers at {address}: .*--local-processes=N starts a cluster here"
     with pytest.raises(ConversionError, match=message):
-        converted("--runner=dask", f"--dask_client_address={address}", "--dask_connection_timeout=1")
+        converted(
+            "--runner=dask", f"--dask_client_address={address}", "--dask_connection_timeout=1"
+        )
 
 
 @pytest.fixture
@@ -159,7 +191,9 @@ def job_service(fork_server, free_port, tmp_path, monkeypatch):
     """(flags for Beam's own job service and a pool of workers, each a process of its own; the pids of the two)."""
     ports = {"job_service": free_port, "worker_pool": unused_port()}
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # the pool starts `python`
+    monkeypatch.setenv(
+        "PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    )  # the pool starts `python`
     commands = [
         ["job_service", f"--port={ports['job_service']}"],
         ["worker_pool", f"--service_port={ports['worker_pool']}"],
@@ -168,12 +202,17 @@ def job_service(fork_server, free_port, tmp_path, monkeypatch):
     try:
         for command in commands:
             out = tmp_path / f"{command[0]}.txt"
-            running.append(fork_server.start(["-m", "beam_jobs.loopback", *command], out, os.environ))
+            running.append(
+                fork_server.start(["-m", "beam_jobs.loopback", *command], out, os.environ)
+            )
         for port in ports.values():
             await_port(port)
         flags = (
             *("--runner=portable", f"--job_endpoint=localhost:{ports['job_service']}"),
-            *("--environment_type=EXTERNAL", f"--environment_config=localhost:{ports['worker_pool']}"),
+            *(
+                "--environment_type=EXTERNAL",
+                f"--environment_config=localhost:{ports['worker_pool']}",
+            ),
         )
         yield flags, [process.pid for process in running]
     finally:
@@ -198,13 +237,20 @@ def await_port(port):
     pytest.fail(f"nobody listens on {port}")
 
 
-def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_bytes(converted, golden, job_service):
+def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_bytes(
+    converted, golden, job_service
+):
     flags, services = job_service
     with listeners(*services) as found:
         assert converted(*flags) == golden
     assert len({port for _, port in found}) >= 6  # those of the services, and of the job
     assert not exposed(found)
-    cards = [each for found in psutil.net_if_addrs().values() for each in found if each.family == socket.AF_INET]
+    cards = [
+        each
+        for found in psutil.net_if_addrs().values()
+        for each in found
+        if each.family == socket.AF_INET
+    ]
     for address in {card.address for card in cards} - {"127.0.0.1"}:
         for port in (int(flag.rpartition(":")[2]) for flag in flags if "localhost:" in flag):
             with pytest.raises(ConnectionRefusedError):
@@ -256,7 +302,9 @@ def test_a_runner_that_loses_elements_commits_nothing_and_leaves_nothing_that_is
     converted, golden, tmp_path, monkeypatch, step
 ):
     monkeypatch.setattr(LossyRunner, "step", step)
-    with pytest.raises(ConversionError, match=r"the runner lost or repeated data: .* No manifest was written"):
+    with pytest.raises(
+        ConversionError, match=r"the runner lost or repeated data: .* No manifest was written"
+    ):
         converted(f"--runner={__name__}.LossyRunner")
     assert not (tmp_path / "out/manifest.json").exists()
     with without_beam():

@@ -42,7 +42,9 @@ class Row:
 
 FIRE = "OSError: the disk of this host is on fire"
 SHAPE = "a batch's image is uint8 [8, 4, 8]; expected uint8 [8, 8, 8]"
-STUCK = f"no progress for {WORK:g} s: it is in on_loop_end of the callback AtStep (limit {WORK:g} s)"
+STUCK = (
+    f"no progress for {WORK:g} s: it is in on_loop_end of the callback AtStep (limit {WORK:g} s)"
+)
 DEVICES = "waiting for its devices: it has launched the steps up to "
 EXCEPTIONS = [
     Row("raises", "input", said=FIRE),
@@ -53,13 +55,29 @@ EXCEPTIONS = [
 DEATHS = [Row("SIGKILL", "callback", code=-9), Row("SIGKILL", "callback", host=0, code=-9)]
 HANGS = [
     Row("hangs", "callback", code=3, said=STUCK, bound=WORK),
-    Row("hangs in C", "evaluation", host=0, code=3, said="in on_evaluation_end of the callback", bound=WORK, at=10),
+    Row(
+        "hangs in C",
+        "evaluation",
+        host=0,
+        code=3,
+        said="in on_evaluation_end of the callback",
+        bound=WORK,
+        at=10,
+    ),
     Row("hangs", "device", host=0, code=3, said=DEVICES, bound=TIMEOUT, at=30),
 ]
 ALONE = [Row("hangs", "callback", host=0, count=1, code=3, said=STUCK, bound=WORK)]
 if SWEEP:
-    EXCEPTIONS += [Row("raises", where, host, 4, said=FIRE) for where in ("input", "evaluation") for host in (0, 3)]
-    DEATHS += [Row("SIGKILL", where, host, 4, code=-9) for where in ("input", "evaluation") for host in (0, 3)]
+    EXCEPTIONS += [
+        Row("raises", where, host, 4, said=FIRE)
+        for where in ("input", "evaluation")
+        for host in (0, 3)
+    ]
+    DEATHS += [
+        Row("SIGKILL", where, host, 4, code=-9)
+        for where in ("input", "evaluation")
+        for host in (0, 3)
+    ]
     HANGS += [Row("hangs", "callback", 3, 4, code=3, said=STUCK, bound=WORK, k=10)]
 
 
@@ -68,8 +86,17 @@ def start(start_hosts):
     """start(row) -> Run."""
 
     def started(row, **order):
-        told = {"how": row.how, "where": row.where, "host": row.host, "at": row.at, "k": row.k, "slow": 0.0}
-        return start_hosts("situation", row.count, **told | {"host_timeout_seconds": TIMEOUT} | row.more | order)
+        told = {
+            "how": row.how,
+            "where": row.where,
+            "host": row.host,
+            "at": row.at,
+            "k": row.k,
+            "slow": 0.0,
+        }
+        return start_hosts(
+            "situation", row.count, **told | {"host_timeout_seconds": TIMEOUT} | row.more | order
+        )
 
     return started
 
@@ -89,7 +116,9 @@ def happened(start):
 
 
 @pytest.mark.parametrize("row", EXCEPTIONS, ids=str)
-def test_an_exception_on_one_host_ends_the_others_in_time_with_its_number_and_its_first_line(happened, row):
+def test_an_exception_on_one_host_ends_the_others_in_time_with_its_number_and_its_first_line(
+    happened, row
+):
     ended, at = happened(row)
     for index, process in enumerate(ended):
         assert process.at - at < row.bound + SLACK
@@ -105,16 +134,23 @@ def test_an_exception_on_one_host_ends_the_others_in_time_with_its_number_and_it
 
 
 @pytest.mark.parametrize("row", DEATHS, ids=str)
-def test_a_host_that_is_killed_ends_the_others_by_jaxs_abort_of_which_the_log_has_warned(happened, row):
+def test_a_host_that_is_killed_ends_the_others_by_jaxs_abort_of_which_the_log_has_warned(
+    happened, row
+):
     ended, at = happened(row)
     for index, process in enumerate(ended):
         assert process.at - at < row.bound + JAX + SLACK
         assert process.code == (-9 if index == row.host else -signal.SIGABRT), process.printed
-        assert "if one is lost, JAX aborts this process (exit code 134); the same command resumes" in process.printed
+        assert (
+            "if one is lost, JAX aborts this process (exit code 134); the same command resumes"
+            in process.printed
+        )
 
 
 @pytest.mark.parametrize("row", HANGS, ids=str)
-def test_a_host_that_is_stuck_ends_itself_with_its_stacks_and_the_others_with_its_reason(happened, row):
+def test_a_host_that_is_stuck_ends_itself_with_its_stacks_and_the_others_with_its_reason(
+    happened, row
+):
     ended, at = happened(row)
     for process in ended:
         assert process.code == 3, process.printed
@@ -154,11 +190,17 @@ def test_a_host_that_was_suspended_goes_on_or_ends_once_the_others_have(start, s
         time.sleep(0.1)
     run.processes[1].send_signal(signal.SIGCONT)
     codes = [process.code for process in run.end(200)]
-    assert codes == [0, 0] if seconds < TIMEOUT else codes[0] == -signal.SIGABRT and codes[1] not in (0, -9)
+    assert (
+        codes == [0, 0]
+        if seconds < TIMEOUT
+        else codes[0] == -signal.SIGABRT and codes[1] not in (0, -9)
+    )
 
 
 def test_a_host_may_keep_the_others_waiting_for_longer_than_a_dispatch_may_take(start):
-    row = Row("pauses", "callback", more={"seconds": 3 * 4.0, "limits": {"work_seconds": 60.0}}, at=38)
+    row = Row(
+        "pauses", "callback", more={"seconds": 3 * 4.0, "limits": {"work_seconds": 60.0}}, at=38
+    )
     first, second = start(row, host_timeout_seconds=4.0).end(200)
     assert (first.code, second.code) == (0, 0), first.printed
     assert "finished; host 1 of 2 is in on_loop_end of the callback AtStep" in first.printed
@@ -168,7 +210,14 @@ def test_a_host_may_keep_the_others_waiting_for_longer_than_a_dispatch_may_take(
     ("row", "said"),
     [
         (
-            Row("SIGTERM", "callback", host=0, count=1, code=75, more={"limits": {"work_seconds": 600.0}}),
+            Row(
+                "SIGTERM",
+                "callback",
+                host=0,
+                count=1,
+                code=75,
+                more={"limits": {"work_seconds": 600.0}},
+            ),
             "SIGTERM; no progress for 10 s; it is in on_loop_end of the callback AtStep",
         ),
         (
@@ -190,7 +239,10 @@ def test_a_process_that_was_asked_to_end_and_cannot_says_which_step_is_saved(sta
     process, at = ended[row.host], float((run.out / "happened").read_text())
     assert process.code == row.code, process.printed
     assert said in process.printed
-    assert re.search("step [12]0 is the last that is saved, and the same command resumes from there", process.printed)
+    assert re.search(
+        "step [12]0 is the last that is saved, and the same command resumes from there",
+        process.printed,
+    )
     assert process.at - at < 10.0 + SLACK
     assert row.count == 1 or ended[0].code == 3, ended[0].printed
 
@@ -200,15 +252,22 @@ def test_a_slow_host_is_not_stuck_and_is_named_in_the_metrics_and_the_progress_l
     for process in run.end(120):
         assert process.code == 0, process.printed
         assert "no progress" not in process.printed
-    lines = [json.loads(line) for line in (run.out / "workdir" / "train" / "metrics.jsonl").read_text().splitlines()]
-    told = [line for line in lines if "speed/slowest_host" in line][1:]  # the first has compilations
+    lines = [
+        json.loads(line)
+        for line in (run.out / "workdir" / "train" / "metrics.jsonl").read_text().splitlines()
+    ]
+    told = [line for line in lines if "speed/slowest_host" in line][
+        1:
+    ]  # the first has compilations
     assert told
     for line in told:
         assert line["speed/slowest_host"] == 1
         assert line["speed/slowest_share"] > 0.5
 
 
-def test_ctrl_c_while_the_program_uses_a_prediction_is_told_with_the_next_and_ends_nothing(start_hosts):
+def test_ctrl_c_while_the_program_uses_a_prediction_is_told_with_the_next_and_ends_nothing(
+    start_hosts,
+):
     (process,) = start_hosts("interrupted_consumer", 1, host_timeout_seconds=TIMEOUT).end(120)
     assert process.code == 0, process.printed
     assert process.report == {"used": True, "told": True}

@@ -33,26 +33,47 @@ def houses(tmp_path, without_beam):
             csv.writer(file).writerows([["area", "city", "price"], *lines(rows, seed)])
     table_to_gcs.main([f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/shards"])
     (tmp_path / "new.csv").write_text("city,area,note\nOslo,0.5,x\nRome,-0.5,\nParis,NA,\n")
-    parquet.write_table(pa.table({"city": ["Oslo", "Rome", None], "area": [0.5, -0.5, None]}), tmp_path / "new.parquet")
+    parquet.write_table(
+        pa.table({"city": ["Oslo", "Rome", None], "area": [0.5, -0.5, None]}),
+        tmp_path / "new.parquet",
+    )
     return tmp_path
 
 
 @pytest.mark.slow
-def test_a_number_is_learned_evaluated_exported_and_predicted_from_files_never_converted(run_forked, houses):
-    command = ["-m", "trainer", "tabular", f"--data-dir={houses}/shards", f"--workdir={houses}/run", "--target=price"]
+def test_a_number_is_learned_evaluated_exported_and_predicted_from_files_never_converted(
+    run_forked, houses
+):
+    command = [
+        "-m",
+        "trainer",
+        "tabular",
+        f"--data-dir={houses}/shards",
+        f"--workdir={houses}/run",
+        "--target=price",
+    ]
     command += ["--columns", "area", "city", "--max-steps=200", "--iterations-per-loop=20"]
     code, printed = run_forked([*command, f"--export-path={houses}/export"], timeout=200)
     assert code == 0, printed
     result = json.loads((houses / "run/eval_result.json").read_bytes())
-    assert (result["records"], result["labelled"], result["proven"], result["not_finite"]) == (130, 104, True, {})
+    assert (result["records"], result["labelled"], result["proven"], result["not_finite"]) == (
+        130,
+        104,
+        True,
+        {},
+    )
     assert result["regression/r2"] > 0.9
     assert np.isfinite(result["loss"])
     assert list((houses / "export").iterdir())
 
     new = [f"{houses}/new.csv", f"{houses}/new.parquet", f"--output={houses}/made.jsonl"]
-    code, printed = run_forked(["-m", "trainer.commands.predict", f"{houses}/run", *new], timeout=200)
+    code, printed = run_forked(
+        ["-m", "trainer.commands.predict", f"{houses}/run", *new], timeout=200
+    )
     assert code == 0, printed
-    prices = [json.loads(line)["prediction"] for line in (houses / "made.jsonl").read_text().splitlines()]
+    prices = [
+        json.loads(line)["prediction"] for line in (houses / "made.jsonl").read_text().splitlines()
+    ]
     assert prices[:2] == [pytest.approx(106.5, abs=2), pytest.approx(93.5, abs=2)]
     assert np.isfinite(prices[2])
     assert prices[3:5] == prices[:2]  # of the parquet

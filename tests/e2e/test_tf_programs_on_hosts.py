@@ -27,16 +27,27 @@ def test_hosts_whose_programs_have_another_order_end_with_an_error_that_says_so(
     for name in ("unlike", "training unlike"):
         errors = [process.report[name] for process in ended[:2]]
         assert all(error.startswith("DisagreementError") for error in errors), errors
-        assert all("different batches up to step 5, but each must deliver the same" in error for error in errors)
+        assert all(
+            "different batches up to step 5, but each must deliver the same" in error
+            for error in errors
+        )
 
 
 def test_datasets_that_are_no_hosts_part_are_refused_with_the_form_for_several_hosts(ended):
     for process in ended[:2]:
-        assert "has global_batch=8, the trainer 16 (eval). Leave out global_batch" in process.report["per host"]
-        assert "this run has several hosts. Give a function that makes it" in process.report["itself"]
+        assert (
+            "has global_batch=8, the trainer 16 (eval). Leave out global_batch"
+            in process.report["per host"]
+        )
+        assert (
+            "this run has several hosts. Give a function that makes it" in process.report["itself"]
+        )
 
 
 def test_a_program_that_was_transformed_afterwards_cannot_be_compared_which_the_log_says(ended):
     for process in ended[:2]:
         assert process.report["mapped"]
-        assert "Transform it before training_batches or evaluation_batches, not after" in process.printed
+        assert (
+            "Transform it before training_batches or evaluation_batches, not after"
+            in process.printed
+        )

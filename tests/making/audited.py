@@ -21,7 +21,16 @@ STARTS = (
     "os.forkpty",
     "pty.spawn",
 )
-CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod")
+CHANGES = (
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -34,14 +43,21 @@ def main(record: str, commands: Sequence[Sequence[str]]) -> None:
         if event == "exec":
             seen.append(("exec", args[0].co_filename))
         elif event == "compile":
-            seen.append(("compile", os.fsdecode(args[1] or b"") if isinstance(args[1], str | bytes | None) else ""))
+            seen.append(
+                (
+                    "compile",
+                    os.fsdecode(args[1] or b"") if isinstance(args[1], str | bytes | None) else "",
+                )
+            )
         elif event == "import":
             seen.append(("import", str(args[0])))
         elif event == "pickle.find_class":
             seen.append(("unpickled", f"{args[0]}.{args[1]}"))
         elif event in STARTS:
             seen.append(("started", f"{event} {args[:2]}"))
-        elif event in CHANGES or (event == "open" and not isinstance(args[0], int) and (args[2] or 0) & WRITING):
+        elif event in CHANGES or (
+            event == "open" and not isinstance(args[0], int) and (args[2] or 0) & WRITING
+        ):
             seen.append(("changed", str(Path(os.fsdecode(args[0])).absolute())))
 
     def write() -> None:

@@ -11,7 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 SECONDS = 60.0
 
 
@@ -24,16 +30,29 @@ class Browser:
     """One tab. `show` opens a file and returns a View."""
 
     def __init__(self, to_browser, from_browser):
-        self._out, self._in, self._numbers, self._rest = to_browser, from_browser, itertools.count(1), b""
+        self._out, self._in, self._numbers, self._rest = (
+            to_browser,
+            from_browser,
+            itertools.count(1),
+            b"",
+        )
         self.events = []
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 
     def show(self, path, width=1200, dark=False):
         """Opens a file in a window of this width, in light or dark colors."""
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
@@ -50,8 +69,16 @@ class Browser:
     def screenshot(self, path, top=0, height=12_000):
         """Saves the page as a PNG: from pixel `top` on, at most this high."""
         height = min(height, self.evaluate("document.documentElement.scrollHeight") - top)
-        clip = {"x": 0, "y": top, "width": self.evaluate("window.innerWidth"), "height": height, "scale": 1}
-        data = self._call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
+        clip = {
+            "x": 0,
+            "y": top,
+            "width": self.evaluate("window.innerWidth"),
+            "height": height,
+            "scale": 1,
+        }
+        data = self._call(
+            "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
+        )["data"]
         Path(path).write_bytes(base64.b64decode(data))
 
     def _call(self, method, **params):
@@ -144,7 +171,10 @@ def open_browser(directory):
         f"--user-data-dir={directory}",
     ]
     with subprocess.Popen(
-        command, pass_fds=(read_end, write_end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        pass_fds=(read_end, write_end),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as process:
         os.close(read_end)
         os.close(write_end)

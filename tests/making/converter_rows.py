@@ -103,14 +103,18 @@ def find_image_tables(directory):
     tables = find_tables(directory, [], None)
     (found,) = find_columns(tables.paths, None, {"animal": "category", "*": "skip"})
     label = replace(found, key="image/class/label", base=1, required=True)
-    return ImageTableConverter("file", (label, replace(label, kind=CLASS_NAME, key="image/class/text"))), tables.sources
+    return ImageTableConverter(
+        "file", (label, replace(label, kind=CLASS_NAME, key="image/class/text"))
+    ), tables.sources
 
 
 def find_text_tables(directory):
     tables = find_tables(directory, [], HeldOut(0.3))
     (found,) = find_columns(tables.paths, None, {"about": "category", "*": "skip"}, "|")
     about = replace(found, shape=(None,), key="labels", separator="|", required=True)
-    return RowConverter((Column("text", "text", required=True), about), held_out=HeldOut(0.3)), tables.sources
+    return RowConverter(
+        (Column("text", "text", required=True), about), held_out=HeldOut(0.3)
+    ), tables.sources
 
 
 def find_rows(directory):
@@ -128,29 +132,55 @@ def find_texts_to_pack(directory):
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
-    *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
+    *(
+        {"to_jpeg": to}
+        for to in (
+            ToJpeg("decode"),
+            ToJpeg(max_side=9),
+            ToJpeg("end", None, True),
+            ToJpeg(quality=90),
+        )
+    ),
 )
 IDX = ({"names": ("0", "one")}, {"transpose": True})
 IMAGE_TABLES = (
-    *({"target": (Column(name, "category", names=names),)} for name, names in (("kind", "ab"), ("animal", ("cat",)))),
-    *({"target": target} for target in ((Column("weight", "float32", (1,), parts=("weight",)),), ())),
+    *(
+        {"target": (Column(name, "category", names=names),)}
+        for name, names in (("kind", "ab"), ("animal", ("cat",)))
+    ),
+    *(
+        {"target": target}
+        for target in ((Column("weight", "float32", (1,), parts=("weight",)),), ())
+    ),
     *({"column": "note"}, {"key_column": "note"}, {"delimiter": ";"}),
 )
-TEXT_TABLES = tuple({"columns": (Column("about", "category", names=("x",), separator=each),)} for each in "|,")
+TEXT_TABLES = tuple(
+    {"columns": (Column("about", "category", names=("x",), separator=each),)} for each in "|,"
+)
 PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
     {"info": TextInfo(ByteTokenizer(), 65, "concat", HeldOut(0.3))},
     {"info": TextInfo(ByteTokenizer(), 64, "documents", HeldOut(0.3))},
     {"info": TextInfo(ByteTokenizer(), 64, "concat", 0.1)},
-    *({"info": TextInfo(CharacterTokenizer(alphabet), 64, "concat", 0.3)} for alphabet in ("ab", "b")),
+    *(
+        {"info": TextInfo(CharacterTokenizer(alphabet), 64, "concat", 0.3)}
+        for alphabet in ("ab", "b")
+    ),
     *(
         {"reading": reading}
-        for reading in (DocumentFormat("block"), DocumentFormat(column="x"), DocumentFormat(max_bytes=9))
+        for reading in (
+            DocumentFormat("block"),
+            DocumentFormat(column="x"),
+            DocumentFormat(max_bytes=9),
+        )
     ),
     {"reading": DocumentFormat(delimiter=";")},
 )
 ROWS = (
     *({"columns": (Column("price", kind),)} for kind in ("float32", "text")),
-    *({"columns": (column,)} for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))),
+    *(
+        {"columns": (column,)}
+        for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))
+    ),
     *({"name": "x"}, {"key_column": "note"}, {"delimiter": ";"}, {"held_out": HeldOut(0.1)}),
     *IMAGE_FOLDER[1:],
 )

@@ -18,4 +18,6 @@ def job_of(gigabytes=1, uri="gs://bucket/raw/train.tar", output="gs://bucket/out
     size = int(gigabytes * 10**9)
     converter = ImagenetConverter(("n00000001",))
     source = Source("train", uri, Stat(size), 0, size)
-    return ConversionJob(converter, (source,), output, run_id="0123456789abcdef", started=1e9, **changes)
+    return ConversionJob(
+        converter, (source,), output, run_id="0123456789abcdef", started=1e9, **changes
+    )

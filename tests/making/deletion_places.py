@@ -23,7 +23,9 @@ RANDOM_WORKDIRS = f"{RUNS}test_no_run_changes_what_others_put_into_its_work_dire
 
 PRIVATE = Proof(
     "made by this process, in a new temporary directory, or under a name with 32 or more random bits",
-    ("tests/pipeline/storage/test_storage.py::test_an_exception_in_the_block_leaves_the_old_file_and_no_trace",),
+    (
+        "tests/pipeline/storage/test_storage.py::test_an_exception_in_the_block_leaves_the_old_file_and_no_trace",
+    ),
 )
 CLAIMED = Proof(
     "the split is claimed (_shards/<split>.plan.json), and the names were free before the first claim",

@@ -47,7 +47,9 @@ def packed(value: float) -> bytes:
     return varint(value & 2**64 - 1) if isinstance(value, int) else struct.pack("<f", value)
 
 
-def odd_example(random: Random, features: Mapping[str, Feature], values: Values, odd: float) -> bytes:
+def odd_example(
+    random: Random, features: Mapping[str, Feature], values: Values, odd: float
+) -> bytes:
     """The keys in the order of `values`. None: a feature without a kind. odd: the chance of each oddity."""
 
     def now() -> bool:
@@ -58,8 +60,16 @@ def odd_example(random: Random, features: Mapping[str, Feature], values: Values,
             return plain_list(dtype, items)
         cut = random.randint(0, len(items))
         single = b"" if dtype == "bytes" else b"\x08" if dtype == "int64" else b"\x0d"
-        unpacked = [single + packed(item) for item in items[:cut]] if single else [plain_list(dtype, items[:cut])]
-        return b"".join(unpacked) + plain_list(dtype, items[cut:]) + (b"\x0a\0" if now() and single else b"")
+        unpacked = (
+            [single + packed(item) for item in items[:cut]]
+            if single
+            else [plain_list(dtype, items[:cut])]
+        )
+        return (
+            b"".join(unpacked)
+            + plain_list(dtype, items[cut:])
+            + (b"\x0a\0" if now() and single else b"")
+        )
 
     def unknown() -> bytes:
         return random.choice(UNKNOWN) if now() else b""
@@ -67,16 +77,23 @@ def odd_example(random: Random, features: Mapping[str, Feature], values: Values,
     entries = []
     for key, items in values.items():
         dtype = features[key].dtype if key in features else "int64"
-        body = b"" if items is None else unknown() + feature(dtype, listed(dtype, items)) + unknown()
+        body = (
+            b"" if items is None else unknown() + feature(dtype, listed(dtype, items)) + unknown()
+        )
         name, value = field(1, key.encode()), field(2, body)
-        entries.append(value + name if now() else name + (b"" if items is None and now() else value))
+        entries.append(
+            value + name if now() else name + (b"" if items is None and now() else value)
+        )
         if now():
             entries.insert(0, entry(key, feature(dtype, b"")))  # a later one counts
     parts = [entries]
     if now():
         cut = random.randint(0, len(entries))
         parts = [entries[:cut], entries[cut:]]
-    return b"".join(field(1, unknown() + b"".join(field(1, each) for each in part)) + unknown() for part in parts)
+    return b"".join(
+        field(1, unknown() + b"".join(field(1, each) for each in part)) + unknown()
+        for part in parts
+    )
 
 
 def damaged(random: Random, payload: bytes, other: bytes) -> bytes:
@@ -86,7 +103,9 @@ def damaged(random: Random, payload: bytes, other: bytes) -> bytes:
         at, count = random.randrange(len(data)), random.randint(1, 20)
         there = random.randrange(len(other))
         structure = random.choice((0, 1, 2, 3, 4, 5, 8, 10, 11, 12, 13, 18, 26, 127, 128, 255))
-        change = random.choice(("flip", "set", "insert", "delete", "repeat", "replace", "truncate", "lengthen"))
+        change = random.choice(
+            ("flip", "set", "insert", "delete", "repeat", "replace", "truncate", "lengthen")
+        )
         match change:
             case "flip":
                 data[at] ^= 1 << random.randrange(8)

@@ -7,7 +7,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 VALUES = (
-    *(None, True, False, 0, -1, 1.5, 10**30, 2**63, float("nan"), float("inf"), "", "0", "\ud800", "\u202e\x1b[31m"),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1.5,
+        10**30,
+        2**63,
+        float("nan"),
+        float("inf"),
+        "",
+        "0",
+        "\ud800",
+        "\u202e\x1b[31m",
+    ),
     *("../../evil", "evilmod.X", "evilmod:Config", [], {}, [[]], ["evilmod.X"], {"evilmod.X": 1}),
 )
 DEEP = 900  # json parses it; others may not
@@ -78,7 +93,10 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
 def _other_value(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     lines = _lines(data)
     parent, key = rng.choice([place for line in lines for place in _places(line)])
-    kind, old = rng.choice(["value", "value", "value", "lost", "added", "copied"]), copy.deepcopy(parent[key])
+    kind, old = (
+        rng.choice(["value", "value", "value", "lost", "added", "copied"]),
+        copy.deepcopy(parent[key]),
+    )
     if kind == "lost":
         del parent[key]
     elif kind == "added" and isinstance(parent, dict):
@@ -87,7 +105,9 @@ def _other_value(data: bytes, rng: random.Random) -> tuple[str, bytes]:
         parent.insert(0, old)
     else:
         parent[key] = rng.choice(VALUES)
-    return f"{kind} at {key!r}: {str(parent)[:80]!r}", b"\n".join(json.dumps(line).encode() for line in lines) + b"\n"
+    return f"{kind} at {key!r}: {str(parent)[:80]!r}", b"\n".join(
+        json.dumps(line).encode() for line in lines
+    ) + b"\n"
 
 
 def _odd_text(data: bytes, rng: random.Random) -> tuple[str, bytes]:
@@ -106,4 +126,6 @@ def _odd_text(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     )
     parent[key] = mark
     changed = b"\n".join(json.dumps(line).encode() for line in lines) + b"\n"
-    return f"{how} at {key!r}", changed.replace(json.dumps(mark).encode(), text.encode(errors="surrogateescape"))
+    return f"{how} at {key!r}", changed.replace(
+        json.dumps(mark).encode(), text.encode(errors="surrogateescape")
+    )

@@ -11,9 +11,23 @@ from hypothesis import strategies as st
 __all__ = ["Planted", "plant", "seen", "trees"]
 
 Kind = Literal["file", "directory", "link to a file", "link to a directory", "dangling link"]
-KINDS: Sequence[Kind] = ("file", "directory", "link to a file", "link to a directory", "dangling link")
+KINDS: Sequence[Kind] = (
+    "file",
+    "directory",
+    "link to a file",
+    "link to a directory",
+    "dangling link",
+)
 IN_VICTIM = (
-    *("a.jpg", "assets.extra/infeed.json", "features.json", "lock", "metrics.jsonl", "saved_model.pb", "state/d/part"),
+    *(
+        "a.jpg",
+        "assets.extra/infeed.json",
+        "features.json",
+        "lock",
+        "metrics.jsonl",
+        "saved_model.pb",
+        "state/d/part",
+    ),
     *("train-00000-of-00003", "train.npy", "train.plan.json.txt", "variables/variables.index"),
 )
 
@@ -49,8 +63,12 @@ def plant(output: Path, outside: Path, tree: Sequence[Planted]) -> list[Path]:
         made.append(victim / name)
     for planted in tree:
         path = output / planted.name
-        parents = [parent for parent in path.parents if parent != output and output in parent.parents]
-        if os.path.lexists(path) or any(parent.is_symlink() or parent.is_file() for parent in parents):
+        parents = [
+            parent for parent in path.parents if parent != output and output in parent.parents
+        ]
+        if os.path.lexists(path) or any(
+            parent.is_symlink() or parent.is_file() for parent in parents
+        ):
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         if planted.kind == "file":

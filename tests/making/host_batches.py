@@ -10,7 +10,9 @@ from pipeline.datasets import DatasetInput, Position
 Batch = dict[str, np.ndarray]
 
 
-def taken(source: DatasetInput, position: Position | None = None, count: int | None = None) -> list[Batch]:
+def taken(
+    source: DatasetInput, position: Position | None = None, count: int | None = None
+) -> list[Batch]:
     """So many batches of one host, or all."""
     batches = source.batches(position)
     try:
@@ -22,7 +24,10 @@ def taken(source: DatasetInput, position: Position | None = None, count: int | N
 
 def joined(hosts: Sequence[list[Batch]]) -> list[Batch]:
     """The global batches, from those of each host."""
-    return [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in zip(*hosts, strict=True)]
+    return [
+        {key: np.concatenate([b[key] for b in step]) for key in step[0]}
+        for step in zip(*hosts, strict=True)
+    ]
 
 
 def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
@@ -51,5 +56,11 @@ def by_stream(ids: np.ndarray, streams: int) -> np.ndarray:
 
 def first_epoch(ids: np.ndarray, num_records: int, streams: int) -> list[int]:
     """What the streams of "span" give until each begins again; their lengths may differ by one."""
-    lengths = [(c + 1) * num_records // streams - c * num_records // streams for c in range(streams)]
-    return [i for row, length in zip(by_stream(ids, streams), lengths, strict=True) for i in row[:length].tolist()]
+    lengths = [
+        (c + 1) * num_records // streams - c * num_records // streams for c in range(streams)
+    ]
+    return [
+        i
+        for row, length in zip(by_stream(ids, streams), lengths, strict=True)
+        for i in row[:length].tolist()
+    ]

@@ -7,7 +7,9 @@ from pipeline.commands import infeed, program
 
 __all__ = ["SCRIPT", "run_infeed"]
 
-SCRIPT = "import sys\nfrom pipeline.commands.infeed import main\nsys.exit(main())\n"  # what pip writes
+SCRIPT = (
+    "import sys\nfrom pipeline.commands.infeed import main\nsys.exit(main())\n"  # what pip writes
+)
 
 
 def run_infeed(monkeypatch, capsys, *arguments):
@@ -24,5 +26,7 @@ def run_infeed(monkeypatch, capsys, *arguments):
         except SystemExit as left:
             status = left.code or 0
         finally:
-            signal.signal(signal.SIGINT, before)  # the command exits at Ctrl-C; later tests interrupt themselves
+            signal.signal(
+                signal.SIGINT, before
+            )  # the command exits at Ctrl-C; later tests interrupt themselves
     return status, *capsys.readouterr()

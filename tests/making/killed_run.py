@@ -36,9 +36,17 @@ def train(workdir):
             x = np.random.default_rng(step).standard_normal((4, 64)).astype(np.float32)
             yield {"x": x, "y": np.tanh(x)}
 
-    task = Task(lambda rng, spec: Variables({"w": jnp.zeros((64, 64)), "b": jnp.zeros(64)}), loss_fn, optax.adam(0.1))
+    task = Task(
+        lambda rng, spec: Variables({"w": jnp.zeros((64, 64)), "b": jnp.zeros(64)}),
+        loss_fn,
+        optax.adam(0.1),
+    )
     config = TrainerConfig(
-        workdir=str(workdir), global_batch_size=4, iterations_per_loop=EVERY, checkpoint_every_steps=EVERY, keep_max=1
+        workdir=str(workdir),
+        global_batch_size=4,
+        iterations_per_loop=EVERY,
+        checkpoint_every_steps=EVERY,
+        keep_max=1,
     )
     return Trainer(task, config, jax.devices()[:1]).train(input_fn, max_steps=STEPS)
 
@@ -61,7 +69,9 @@ def main(workdir, stop, kill, event):
         step = int(at.relative_to(checkpoints).parts[0].partition(".")[0])
         removed += emptied is at
         if stop and (step == stop or (emptied is at and removed % 4 == 1)):
-            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this one stops at once, not a step later
+            signal.pthread_kill(
+                threading.get_ident(), signal.SIGSTOP
+            )  # this one stops at once, not a step later
         count += step == kill
         if count == event:
             os.kill(pid, signal.SIGKILL)

@@ -17,7 +17,9 @@ def listeners(*others: int) -> Iterator[set[tuple[str, int]]]:
     def look() -> None:
         before = None
         while not ended.wait(0.3):
-            if (now := _listening()) != before:  # asking every process each time takes a third of a core
+            if (
+                now := _listening()
+            ) != before:  # asking every process each time takes a third of a core
                 before = now
                 for process in ours:
                     with contextlib.suppress(psutil.NoSuchProcess):
@@ -42,12 +44,16 @@ def exposed(found: set[tuple[str, int]]) -> set[ipaddress.IPv4Address | ipaddres
 def _listening() -> set[tuple[str, str]]:
     """(address, inode) of everything on this machine that listens, as the kernel tells it."""
     files = [Path("/proc/net", name) for name in ("tcp", "tcp6")]
-    lines = [line.split() for file in files if file.exists() for line in file.read_text().splitlines()]
+    lines = [
+        line.split() for file in files if file.exists() for line in file.read_text().splitlines()
+    ]
     return {(words[1], words[9]) for words in lines if words[3] == "0A"}
 
 
 def _ports(process: psutil.Process) -> set[tuple[str, int]]:
     with contextlib.suppress(psutil.NoSuchProcess):
         there = process.net_connections("tcp")
-        return {(each.laddr.ip, each.laddr.port) for each in there if each.status == psutil.CONN_LISTEN}
+        return {
+            (each.laddr.ip, each.laddr.port) for each in there if each.status == psutil.CONN_LISTEN
+        }
     return set()

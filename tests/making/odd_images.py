@@ -20,7 +20,9 @@ from pipeline.shards.schema import Feature, Schema
 __all__ = ["KINDS", "Kind", "verdicts"]
 
 DAMAGED = r"the (JPEG|PNG|WebP) image is damaged or truncated\. Replace it"
-NO_IMAGE = r"'image/encoded' is {}; it must be a JPEG, a PNG or a still WebP\. Save it as one of these"
+NO_IMAGE = (
+    r"'image/encoded' is {}; it must be a JPEG, a PNG or a still WebP\. Save it as one of these"
+)
 TOO_LARGE = r"'image/encoded' has more pixels than max_pixels=\d+\. Give the op a larger max_pixels"
 ANY = "|".join([DAMAGED, NO_IMAGE.format(".*"), TOO_LARGE])
 SIZES = ((120, 80), (61, 97), (33, 8), (200, 150), (16, 16), (256, 31))  # width, height
@@ -53,7 +55,13 @@ def verdicts(images: Sequence[bytes], directory: Path, op: Op) -> list[str | Non
     directory.mkdir()
     (directory / "train.tfrecord-00000-of-00001").write_bytes(b"".join(records))
     source = eval_dataset(
-        directory, "train", global_batch=16, ops=[op], keys=["image"], on_error="mask", max_bad_records=len(images)
+        directory,
+        "train",
+        global_batch=16,
+        ops=[op],
+        keys=["image"],
+        on_error="mask",
+        max_bad_records=len(images),
     )
     decoded = np.concatenate([batch["_mask"] for batch in source.batches()])[: len(images)]
     found: list[str | None] = [None] * len(images)
@@ -79,7 +87,15 @@ def _png(depth: int, colour: int, interlaced: bool) -> Make:
         channels = {0: 1, 2: 3, 4: 2, 6: 4}[colour]
         values = np.asarray(picture(width, height).convert("RGBA"))[..., :channels]
         pixels = (values.astype(np.uint16) * 257).astype(">u2") if depth == 16 else values
-        passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+        passes = [
+            (0, 0, 8, 8),
+            (0, 4, 8, 8),
+            (4, 0, 8, 4),
+            (0, 2, 4, 4),
+            (2, 0, 4, 2),
+            (0, 1, 2, 2),
+            (1, 0, 2, 1),
+        ]
         rows = [
             b"\0" + row.tobytes()
             for y, x, down, right in (passes if interlaced else [(0, 0, 1, 1)])
@@ -109,12 +125,26 @@ def _subsampled(*factors: int) -> Make:
         data = bytearray(encoded(Image.new("RGB", (width, height), (128, 128, 128)), subsampling=0))
         at = data.index(b"\xff\xc0") + 11
         data[at : at + 9 : 3] = bytes(factors)
-        across, down = (8 * max(sides) for sides in zip(*(divmod(factor, 16) for factor in factors), strict=True))
-        codes = "001010", "0000", "0000"  # of such a block of brightness and of colours, by the usual tables
-        unit = "".join(code * (factor >> 4) * (factor & 15) for code, factor in zip(codes, factors, strict=True))
+        across, down = (
+            8 * max(sides)
+            for sides in zip(*(divmod(factor, 16) for factor in factors), strict=True)
+        )
+        codes = (
+            "001010",
+            "0000",
+            "0000",
+        )  # of such a block of brightness and of colours, by the usual tables
+        unit = "".join(
+            code * (factor >> 4) * (factor & 15)
+            for code, factor in zip(codes, factors, strict=True)
+        )
         bits = unit * (-(-width // across) * -(-height // down))
         bits += "1" * (-len(bits) % 8)
-        return bytes(data[: data.index(b"\xff\xda") + 14]) + int(bits, 2).to_bytes(len(bits) // 8) + b"\xff\xd9"
+        return (
+            bytes(data[: data.index(b"\xff\xda") + 14])
+            + int(bits, 2).to_bytes(len(bits) // 8)
+            + b"\xff\xd9"
+        )
 
     return make
 
@@ -150,7 +180,9 @@ def _claiming(kind: str, width: int, height: int) -> Make:
 
 def _animated(rng: np.random.Generator, number: int) -> bytes:
     frames = [picture(40, 30), picture(40, 30, "L").convert("RGB")]
-    return encoded(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=bool(number % 2))
+    return encoded(
+        frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=bool(number % 2)
+    )
 
 
 def _transparent(rng: np.random.Generator, number: int) -> bytes:
@@ -158,7 +190,9 @@ def _transparent(rng: np.random.Generator, number: int) -> bytes:
 
 
 def _transparent_animation(rng: np.random.Generator, number: int) -> bytes:
-    return encoded(transparent(40, 30), "WEBP", save_all=True, append_images=[picture(40, 30, "RGBA")])
+    return encoded(
+        transparent(40, 30), "WEBP", save_all=True, append_images=[picture(40, 30, "RGBA")]
+    )
 
 
 def _truncated(rng: np.random.Generator, data: bytes) -> bytes:
@@ -210,23 +244,41 @@ NOT_DECODED = {
     "a TIFF": _saved("TIFF"),
     "a JPEG 2000": _saved("JPEG2000"),
     "an AVIF or HEIC": _saved("AVIF"),
-    "HTML or XML": _constant(b"<!DOCTYPE html>\n<html><body>404 \xe2\x80\x93 not found</body></html>"),
+    "HTML or XML": _constant(
+        b"<!DOCTYPE html>\n<html><body>404 \xe2\x80\x93 not found</body></html>"
+    ),
     "not a known image format": lambda rng, number: rng.bytes(2000 * number),  # the first is empty
-    "not a known image format, but gzip": lambda rng, number: gzip.compress(_saved("JPEG")(rng, number)),
+    "not a known image format, but gzip": lambda rng, number: gzip.compress(
+        _saved("JPEG")(rng, number)
+    ),
 }
 KINDS: dict[str, Kind] = {
-    **{f"{name}, truncated": Kind(_after(_truncated, make), 14, DAMAGED) for name, make in DAMAGED_FORMATS.items()},
-    **{f"{name}, bits flipped": Kind(_after(_flipped, make), 14, ANY, True) for name, make in DAMAGED_FORMATS.items()},
+    **{
+        f"{name}, truncated": Kind(_after(_truncated, make), 14, DAMAGED)
+        for name, make in DAMAGED_FORMATS.items()
+    },
+    **{
+        f"{name}, bits flipped": Kind(_after(_flipped, make), 14, ANY, True)
+        for name, make in DAMAGED_FORMATS.items()
+    },
     **{
         f"{name}, bits of its header flipped": Kind(_after(_flipped_in_header, make), 8, ANY, True)
         for name, make in DAMAGED_FORMATS.items()
     },
-    **{f"{name}, zeroed part": Kind(_after(_zeroed, make), 10, ANY, True) for name, make in DAMAGED_FORMATS.items()},
-    **{name: Kind(make, 4, NO_IMAGE.format("no intact image")) for name, make in NOT_DECODED.items()},
+    **{
+        f"{name}, zeroed part": Kind(_after(_zeroed, make), 10, ANY, True)
+        for name, make in DAMAGED_FORMATS.items()
+    },
+    **{
+        name: Kind(make, 4, NO_IMAGE.format("no intact image"))
+        for name, make in NOT_DECODED.items()
+    },
     "animated WebP": Kind(_animated, 5, NO_IMAGE.format("an animated WebP")),
     "PNG that claims 10,000 x 10,000": Kind(_claiming("PNG", 10_000, 10_000), 3, TOO_LARGE),
     "PNG that claims 8,000 x 8,000": Kind(_claiming("PNG", 8_000, 8_000), 3, DAMAGED),
-    "PNG that claims 2^31 x 1": Kind(_claiming("PNG", 2**31, 1), 3, NO_IMAGE.format("no intact image")),
+    "PNG that claims 2^31 x 1": Kind(
+        _claiming("PNG", 2**31, 1), 3, NO_IMAGE.format("no intact image")
+    ),
     "JPEG that claims 65,500 x 65,500": Kind(_claiming("JPEG", 65_500, 65_500), 3, TOO_LARGE),
     "JPEG that claims 8,000 x 8,000": Kind(_claiming("JPEG", 8_000, 8_000), 3, DAMAGED, True),
     "JPEG of 10,000 x 10,000": Kind(_sized("JPEG", 10_000, 10_000), 1, TOO_LARGE, large=True),
@@ -238,8 +290,12 @@ KINDS: dict[str, Kind] = {
     **{f"{kind} of 1 x 4000": Kind(_sized(kind, 1, 4000), 3) for kind in ("JPEG", "PNG", "WEBP")},
     **{f"{kind} of 4000 x 1": Kind(_sized(kind, 4000, 1), 3) for kind in ("JPEG", "PNG", "WEBP")},
     "CMYK JPEG": Kind(_saved("JPEG", "CMYK"), 4),
-    "JPEG with bytes after its end": Kind(_after(lambda rng, data: data + rng.bytes(500), _saved("JPEG")), 4),
-    "JPEG with bytes before its end": Kind(_after(lambda rng, data: data[:-2] + b"??" + data[-2:], _saved("JPEG")), 4),
+    "JPEG with bytes after its end": Kind(
+        _after(lambda rng, data: data + rng.bytes(500), _saved("JPEG")), 4
+    ),
+    "JPEG with bytes before its end": Kind(
+        _after(lambda rng, data: data[:-2] + b"??" + data[-2:], _saved("JPEG")), 4
+    ),
     "JPEG of an unknown version": Kind(
         _after(lambda rng, data: data.replace(b"JFIF\0\1", b"JFIF\0\0", 1), _saved("JPEG")), 4
     ),
@@ -253,10 +309,18 @@ KINDS: dict[str, Kind] = {
         }.items()
     },
     "palette PNG": Kind(_saved("PNG", "P"), 4),
-    "palette PNG with transparent colours": Kind(_after_header(lambda header: _chunk(b"tRNS", bytes(200)), "P"), 2),
-    "PNG with a transparent colour": Kind(_after_header(lambda header: _chunk(b"tRNS", bytes(6))), 2),
-    "PNG with a wrong checksum of its pixels": Kind(_after(_with_wrong_checksum, _saved("PNG")), 2, DAMAGED),
-    "PNG without its last chunk": Kind(_after(lambda rng, data: data[:-12], _saved("PNG")), 2, DAMAGED),
+    "palette PNG with transparent colours": Kind(
+        _after_header(lambda header: _chunk(b"tRNS", bytes(200)), "P"), 2
+    ),
+    "PNG with a transparent colour": Kind(
+        _after_header(lambda header: _chunk(b"tRNS", bytes(6))), 2
+    ),
+    "PNG with a wrong checksum of its pixels": Kind(
+        _after(_with_wrong_checksum, _saved("PNG")), 2, DAMAGED
+    ),
+    "PNG without its last chunk": Kind(
+        _after(lambda rng, data: data[:-12], _saved("PNG")), 2, DAMAGED
+    ),
     "PNG with a second, larger header": Kind(
         _after_header(lambda header: _chunk(header[:4], b"\0\1\0\0" * 2 + header[12:])), 2, DAMAGED
     ),
@@ -269,5 +333,7 @@ KINDS: dict[str, Kind] = {
     "interlaced PNG": Kind(_png(8, 2, True), 4),
     "lossless WebP": Kind(_saved("WEBP", lossless=True), 4),
     "WebP with alpha": Kind(_transparent, 4),
-    "animated WebP with alpha": Kind(_transparent_animation, 2, NO_IMAGE.format("an animated WebP")),
+    "animated WebP with alpha": Kind(
+        _transparent_animation, 2, NO_IMAGE.format("an animated WebP")
+    ),
 }

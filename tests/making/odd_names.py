@@ -33,9 +33,17 @@ def dataset_with_markup(directory):
     payloads = []
     for number in range(RECORDS):
         image = io.BytesIO()
-        Image.fromarray(rng.integers(0, 256, (40, 90 + number, 3)).astype(np.uint8)).save(image, "JPEG")
-        values = {"image": image.getvalue(), MARKUP: MARKUP.encode(), "file_name": f"{number}{MARKUP}".encode()}
-        payloads.append(encode_example(schema, values | {"label": number % 2, "height": float(rng.normal())}))
+        Image.fromarray(rng.integers(0, 256, (40, 90 + number, 3)).astype(np.uint8)).save(
+            image, "JPEG"
+        )
+        values = {
+            "image": image.getvalue(),
+            MARKUP: MARKUP.encode(),
+            "file_name": f"{number}{MARKUP}".encode(),
+        }
+        payloads.append(
+            encode_example(schema, values | {"label": number % 2, "height": float(rng.normal())})
+        )
     return _write(directory, schema, payloads, Labels("label", 0, (MARKUP, "plain")))
 
 
@@ -44,10 +52,18 @@ def text_with_markup(directory):
     text = MARKUP.encode()
     length = len(text) + 1
     row = Feature("int64", (length,))
-    schema = Schema(PACKED_TEXT, {"tokens": row, "segment_ids": row, "positions": row, "num_bytes": Feature("int64")})
+    schema = Schema(
+        PACKED_TEXT,
+        {"tokens": row, "segment_ids": row, "positions": row, "num_bytes": Feature("int64")},
+    )
     info = TextInfo(ByteTokenizer(), length, "documents")
     tokens = [info.tokenizer.start, *info.tokenizer.encode_batch([MARKUP])[0].tolist()]
-    values = {"tokens": tokens, "segment_ids": [1] * length, "positions": range(length), "num_bytes": len(text)}
+    values = {
+        "tokens": tokens,
+        "segment_ids": [1] * length,
+        "positions": range(length),
+        "num_bytes": len(text),
+    }
     for name, content in info.files().items():
         (directory / name).write_bytes(content)
     return _write(directory, schema, [encode_example(schema, values)] * 3)
@@ -56,7 +72,9 @@ def text_with_markup(directory):
 def _write(directory, schema, payloads, labels=None):
     name, data = shard_file("train", 0, 1), b"".join(map(frame, payloads))
     (directory / name).write_bytes(data)
-    index = encode_index(np.array([(len(payload), crc32c(payload)) for payload in payloads], np.uint32))
+    index = encode_index(
+        np.array([(len(payload), crc32c(payload)) for payload in payloads], np.uint32)
+    )
     storage = open_storage(str(directory))
     with storage.publish(f"{directory}/{index_file('train')}") as sink:
         sink.write(index)

@@ -54,7 +54,11 @@ def trainer(workdir, callbacks=()):
 
     task = Task(lambda rng, spec: Variables({"w": jnp.zeros((4, 4))}), loss_fn, optax.adam(0.1))
     config = TrainerConfig(
-        workdir=str(workdir), global_batch_size=4, iterations_per_loop=2, checkpoint_every_steps=EVERY, log_every=10
+        workdir=str(workdir),
+        global_batch_size=4,
+        iterations_per_loop=2,
+        checkpoint_every_steps=EVERY,
+        log_every=10,
     )
     return Trainer(task, config, jax.devices()[:1], callbacks)
 
@@ -69,24 +73,44 @@ def published(workdir):
     """All that a training of this directory has published: lines, points, and the checksums of checkpoints' arrays."""
     storage, directory = open_storage(workdir), join(workdir, "train")
     files = {name: storage.read(join(directory, name)) for name in storage.list(directory)}
-    lines = b"".join(data for name, data in files.items() if name.startswith("metrics.jsonl")).splitlines()
-    points = [point for name, data in files.items() if name.startswith("events.") for point in points_of(data)]
+    lines = b"".join(
+        data for name, data in files.items() if name.startswith("metrics.jsonl")
+    ).splitlines()
+    points = [
+        point
+        for name, data in files.items()
+        if name.startswith("events.")
+        for point in points_of(data)
+    ]
     pages = {
-        step: read_contents(storage, checkpoints_directory(workdir), step)["arrays"] for step in finished_steps(workdir)
+        step: read_contents(storage, checkpoints_directory(workdir), step)["arrays"]
+        for step in finished_steps(workdir)
     }
-    return {"lines": [unhurried(json.loads(line)) for line in lines], "points": sorted(points), "checkpoints": pages}
+    return {
+        "lines": [unhurried(json.loads(line)) for line in lines],
+        "points": sorted(points),
+        "checkpoints": pages,
+    }
 
 
 def unhurried(numbers):
     """Without times and speeds."""
-    return {name: value for name, value in numbers.items() if name != "time" and not name.startswith("speed/")}
+    return {
+        name: value
+        for name, value in numbers.items()
+        if name != "time" and not name.startswith("speed/")
+    }
 
 
 def points_of(data):
     while data:
         (length,) = struct.unpack("<Q", data[:8])
         event = Event.FromString(data[12 : 12 + length])
-        scalars = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
+        scalars = {
+            value.tag: value.simple_value
+            for value in event.summary.value
+            if value.HasField("simple_value")
+        }
         yield from ((event.step, name, value) for name, value in unhurried(scalars).items())
         data = data[16 + length :]
 

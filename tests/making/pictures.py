@@ -12,14 +12,18 @@ __all__ = ["FORMATS", "encoded", "picture", "transparent"]
 def picture(width: int = 120, height: int = 80, mode: str = "RGB") -> Image.Image:
     """Smooth, as photographs are, with an edge."""
     y, x = np.mgrid[:height, :width]
-    waves = [127 + 90 * np.sin(x / (9 + c) + c) * np.cos(y / (11 - c)) + 20 * (x > y) for c in range(3)]
+    waves = [
+        127 + 90 * np.sin(x / (9 + c) + c) * np.cos(y / (11 - c)) + 20 * (x > y) for c in range(3)
+    ]
     return Image.fromarray(np.stack(waves, -1).round().astype(np.uint8)).convert(mode)
 
 
 def transparent(width: int = 120, height: int = 80) -> Image.Image:
     """The picture as RGBA, the more transparent the further to the left; the rest has its colour all the same."""
     image = picture(width, height, "RGBA")
-    image.putalpha(Image.fromarray(np.tile(np.linspace(1, 255, width).astype(np.uint8), (height, 1))))
+    image.putalpha(
+        Image.fromarray(np.tile(np.linspace(1, 255, width).astype(np.uint8), (height, 1)))
+    )
     return image
 
 

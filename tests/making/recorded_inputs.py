@@ -24,7 +24,9 @@ class Recorded:
         self.make, self.seen = make, {}
 
     def __call__(self, ctx):
-        source = self.make({"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "keys": (LABEL,)})
+        source = self.make(
+            {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "keys": (LABEL,)}
+        )
         batches = source.batches
 
         def recording(position=None):

@@ -76,7 +76,9 @@ def undocumented(module: Any) -> list[str]:
 
 def _public(namespace: Any) -> Iterator[Any]:
     for name, member in namespace.members.items():
-        ours = member.taken_from[0].partition(".")[0] != "builtins" or not isinstance(namespace, pdoc.doc.Class)
+        ours = member.taken_from[0].partition(".")[0] != "builtins" or not isinstance(
+            namespace, pdoc.doc.Class
+        )
         if not name.startswith("_") and ours:
             member.within = namespace
             yield member

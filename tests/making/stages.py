@@ -20,7 +20,9 @@ class Stages:
         sums = {key: add_sums(values) for key, values in by_key(self._all(graph._measure, scanned))}
         sampled = {}
         if self.job.converter.transforms:
-            offered = [(key, lowest(values)) for key, values in by_key(self._all(graph._offer, scanned))]
+            offered = [
+                (key, lowest(values)) for key, values in by_key(self._all(graph._offer, scanned))
+            ]
             sampled = dict(self._all(graph._sample, offered))
         assigned = self._all(graph._assign, by_key(scanned), sums, sampled)
         gathered = self._all(graph._gather, by_key(assigned), sums, sampled)

@@ -7,7 +7,10 @@ from PIL import Image
 
 TILE, HEIGHT = 128, 1024
 # The packages' other wallpapers are drawn.
-PATTERNS = ("usr/share/backgrounds/mate/nature/*.jpg", "usr/share/wallpapers/*/contents/images/2560x1600.jpg")
+PATTERNS = (
+    "usr/share/backgrounds/mate/nature/*.jpg",
+    "usr/share/wallpapers/*/contents/images/2560x1600.jpg",
+)
 
 
 def tiles(packages: Path) -> Iterator[tuple[int, int, int, Image.Image]]:

@@ -8,10 +8,14 @@ from pipeline.orders.shuffle import default_window_records
 __all__ = ["usual_order"]
 
 
-def usual_order(num_records: int, global_batch: int, *, block_records: int, **options: Any) -> TrainOrder:
+def usual_order(
+    num_records: int, global_batch: int, *, block_records: int, **options: Any
+) -> TrainOrder:
     """With the defaults of train_dataset for large data, whatever the number of records."""
     most = max(each for each in divisors(max(1, global_batch)) if each <= min(64, num_records))
     streams = options.pop("streams", None) or most
-    window = options.pop("window_records", None) or default_window_records(block_records, streams, global_batch)
+    window = options.pop("window_records", None) or default_window_records(
+        block_records, streams, global_batch
+    )
     sizes = {"block_records": block_records, "streams": streams, "window_records": window}
     return TrainOrder(num_records, global_batch, **sizes, **options)

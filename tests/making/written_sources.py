@@ -60,7 +60,9 @@ def write_more(directory: Path, numbers: Sequence[int], write_dataset: WriteData
 def write_foreign(directory: Path, numbers: Sequence[int], write_dataset: WriteDataset) -> None:
     directory.mkdir()
     for i, part in enumerate(_parts(numbers)):
-        (directory / f"train.tfrecord-{i:05d}-of-00004").write_bytes(b"".join(frame(example(n)) for n in part))
+        (directory / f"train.tfrecord-{i:05d}-of-00004").write_bytes(
+            b"".join(frame(example(n)) for n in part)
+        )
 
 
 def write_indexed(directory: Path, numbers: Sequence[int], write_dataset: WriteDataset) -> None:
@@ -76,7 +78,9 @@ def write_gzip(directory: Path, numbers: Sequence[int], write_dataset: WriteData
 
 def write_tfds(directory: Path, numbers: Sequence[int], write_dataset: WriteDataset) -> None:
     """What TFDS leaves: its two files beside the shards, and nothing of ours."""
-    write_dataset(directory, {"train": [[_record(n) for n in part] for part in _parts(numbers)]}, NUMBERS)
+    write_dataset(
+        directory, {"train": [[_record(n) for n in part] for part in _parts(numbers)]}, NUMBERS
+    )
     write_sidecars(LocalStorage(), str(directory), read_manifest(str(directory)))
     (directory / "manifest.json").unlink()
     (directory / "_index/train.npy").unlink()
@@ -102,11 +106,17 @@ def write_fixed(directory: Path, numbers: Sequence[int], write_dataset: WriteDat
 
 def open_arrays(directory: Path) -> Records:
     # Mapped, so that what is written to the files is written to the arrays.
-    return open_dataset({name: np.load(directory / f"{name}.npy", mmap_mode="r") for name in ("number", "half")})
+    return open_dataset(
+        {name: np.load(directory / f"{name}.npy", mmap_mode="r") for name in ("number", "half")}
+    )
 
 
 def open_examples(directory: Path) -> Records:
-    return open_dataset(ExampleRecords("examples", NUMBERS, map(_record, np.load(directory / "number.npy").tolist())))
+    return open_dataset(
+        ExampleRecords(
+            "examples", NUMBERS, map(_record, np.load(directory / "number.npy").tolist())
+        )
+    )
 
 
 def open_fixed(directory: Path) -> Records:
@@ -159,7 +169,11 @@ def byte_of_array(directory: Path, number: int) -> tuple[Path, int]:
 
 def byte_of_compressed(directory: Path, number: int) -> tuple[Path, int]:
     """In the middle of the file that holds it: what a bit there means, only the stream knows."""
-    (path,) = [path for path in directory.iterdir() if example(number) in gzip.decompress(path.read_bytes())]
+    (path,) = [
+        path
+        for path in directory.iterdir()
+        if example(number) in gzip.decompress(path.read_bytes())
+    ]
     return path, path.stat().st_size // 2
 
 
@@ -169,5 +183,11 @@ def _record(number: int) -> dict[str, float]:
 
 def _parts(numbers: Sequence[int]) -> list[Sequence[int]]:
     """Four, the second of them empty if there are few."""
-    cuts = [0, len(numbers) // 5, len(numbers) // 5 + len(numbers) // 4, len(numbers) // 2, len(numbers)]
+    cuts = [
+        0,
+        len(numbers) // 5,
+        len(numbers) // 5 + len(numbers) // 4,
+        len(numbers) // 2,
+        len(numbers),
+    ]
     return [numbers[first:stop] for first, stop in itertools.pairwise(cuts)]

@@ -41,9 +41,13 @@ def evaluation(directory, data):
     label, predicted = rng.integers(0, 2, (2, 8))
     probability = rng.random(8).astype(np.float32)
     predictions = {"class": predicted, "label": label, "probability": probability}
-    evaluated = EvaluatedRecords(np.arange(8), rng.exponential(size=8).astype(np.float32), predictions)
+    evaluated = EvaluatedRecords(
+        np.arange(8), rng.exponential(size=8).astype(np.float32), predictions
+    )
     result = EvalResult(3, {MARKUP: 0.5, "loss": 0.25}, 8, 8, 0, 8, 7, 7, 1.0)
-    about = About(MARKUP, {"data": MARKUP}, NAMES, NAMES, lambda ids: show_records(records, ids), MARKUP)
+    about = About(
+        MARKUP, {"data": MARKUP}, NAMES, NAMES, lambda ids: show_records(records, ids), MARKUP
+    )
     write_page(f"{directory}/page.html", evaluation_page(result, evaluated, about))
 
 
@@ -76,7 +80,9 @@ def test_a_page_fits_any_window_loads_nothing_and_shows_markup_as_text(pages, br
             view = browser.show(pages[name], width, dark)
             assert view.problems == []
             for opened in ("false", "true"):
-                browser.evaluate(f"document.querySelectorAll('details').forEach(each => each.open = {opened})")
+                browser.evaluate(
+                    f"document.querySelectorAll('details').forEach(each => each.open = {opened})"
+                )
                 assert view.overflow <= 0
             grounds.add(view.ground)
     assert len(grounds) == 2  # light and dark
@@ -90,15 +96,30 @@ def test_a_page_fits_any_window_loads_nothing_and_shows_markup_as_text(pages, br
 
 def test_a_white_picture_has_an_edge_and_a_wide_table_shows_that_it_scrolls(browser, tmp_path):
     picture = thumbnail_of_array(np.full((8, 8), 255, np.uint8), "white")
-    cells = [0, 1_173, 0, "10 n00000009", "train/n00000009/n00000009_815.JPEG", "train", "train-00004-of-00006"]
+    cells = [
+        0,
+        1_173,
+        0,
+        "10 n00000009",
+        "train/n00000009/n00000009_815.JPEG",
+        "train",
+        "train-00004-of-00006",
+    ]
     keys = Table(("row", "index", "epoch", "label", "key", "split", "shard"), [cells])
-    write_page(f"{tmp_path}/page.html", Page("wide", "", [Section("wide", [Pictures([(picture, [])]), keys])]))
+    write_page(
+        f"{tmp_path}/page.html",
+        Page("wide", "", [Section("wide", [Pictures([(picture, [])]), keys])]),
+    )
     for dark in (False, True):
         browser.show(tmp_path / "page.html", 390, dark)
-        grid, row, white = (box_of(browser, selector) for selector in (".pictures", "tbody tr", "img"))
+        grid, row, white = (
+            box_of(browser, selector) for selector in (".pictures", "tbody tr", "img")
+        )
         assert row["height"] < 40
         assert box_of(browser, ".wide")["top"] - grid["bottom"] >= 15
-        assert browser.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.wide'))")
+        assert browser.evaluate(
+            "(e => e.scrollWidth > e.clientWidth)(document.querySelector('.wide'))"
+        )
         browser.screenshot(tmp_path / "page.png")
         with Image.open(tmp_path / "page.png") as image:
             shown = image.convert("RGB")
@@ -111,7 +132,9 @@ def test_a_white_picture_has_an_edge_and_a_wide_table_shows_that_it_scrolls(brow
 
 def test_pictures_are_three_to_a_row_on_a_phone_and_figures_are_large(pages, browser):
     browser.show(pages["dataset"], 390)
-    columns = browser.evaluate("getComputedStyle(document.querySelector('.pictures')).gridTemplateColumns.split(' ')")
+    columns = browser.evaluate(
+        "getComputedStyle(document.querySelector('.pictures')).gridTemplateColumns.split(' ')"
+    )
     assert len(columns) == 3
     size = "parseFloat(getComputedStyle(document.querySelector('%s')).fontSize)"
     assert browser.evaluate(size % ".figures strong") > 24
@@ -119,4 +142,6 @@ def test_pictures_are_three_to_a_row_on_a_phone_and_figures_are_large(pages, bro
 
 
 def box_of(browser, selector):
-    return browser.evaluate(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()")
+    return browser.evaluate(
+        f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()"
+    )

@@ -59,7 +59,9 @@ def number_record(i: int) -> dict:
 def write_dataset() -> Callable[..., str]:
     """write_dataset(directory, {split: [records of shard 0, of shard 1, ...]}, schema) -> directory."""
 
-    def write(directory: Path, splits: Mapping[str, Sequence[Sequence[Mapping]]], schema: Schema = IMAGES) -> str:
+    def write(
+        directory: Path, splits: Mapping[str, Sequence[Sequence[Mapping]]], schema: Schema = IMAGES
+    ) -> str:
         storage, entries = LocalStorage(), {}
         for split, shards in splits.items():
             shard_entries, rows = [], []
@@ -89,7 +91,11 @@ def verify(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
     def run(directory: str | Path, *flags: str) -> tuple[int, str, list[str]]:
         status = verify_main([str(directory), *flags])
         printed = capsys.readouterr().out
-        return status, printed, [line for line in printed.splitlines() if line.startswith("damaged: ")]
+        return (
+            status,
+            printed,
+            [line for line in printed.splitlines() if line.startswith("damaged: ")],
+        )
 
     return run
 
@@ -101,7 +107,9 @@ def cut(records: Sequence[dict], sizes: Sequence[int]) -> list[list[dict]]:
 
 
 @pytest.fixture(scope="session")
-def numbers_of(write_dataset: Callable, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+def numbers_of(
+    write_dataset: Callable, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., str]:
     """numbers_of(5, 0, 3): a dataset of 8 tiny records in shards of 5, 0 and 3; record i holds number i."""
     written: dict[tuple[int, ...], str] = {}
 
@@ -124,14 +132,18 @@ def images(write_dataset: Callable, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory, write_dataset: Callable) -> Callable[..., Path]:
+def written(
+    tmp_path_factory: pytest.TempPathFactory, write_dataset: Callable
+) -> Callable[..., Path]:
     """written(source) -> where its records 0..36 are; written(source, "others"): other records of the same sizes."""
     places: dict[tuple[str, str], Path] = {}
 
     def get(source: Any, numbers: str = "these") -> Path:  # a row of record_sources
         if (source.name, numbers) not in places:
             directory = places[source.name, numbers] = tmp_path_factory.mktemp("source") / "data"
-            source.write(directory, range(37) if numbers == "these" else range(37)[::-1], write_dataset)
+            source.write(
+                directory, range(37) if numbers == "these" else range(37)[::-1], write_dataset
+            )
         return places[source.name, numbers]
 
     return get

@@ -48,7 +48,9 @@ def test_the_background_thread_works_ahead_no_more_than_its_limit():
 
 def test_an_item_larger_than_the_limit_is_delivered():
     seen = []
-    waiting = threading.Thread(target=lambda: seen.extend(Background([7, 8], limit=1, cost=lambda _: 100)), daemon=True)
+    waiting = threading.Thread(
+        target=lambda: seen.extend(Background([7, 8], limit=1, cost=lambda _: 100)), daemon=True
+    )
     waiting.start()
     waiting.join(5)
     assert seen == [7, 8]
@@ -113,12 +115,16 @@ def test_an_exception_of_the_check_ends_the_wait_without_losing_items():
 
 def test_a_sign_of_life_restarts_the_stall_timer():
     source, life = Stall(1), iter([True] * 5)
-    ahead = Background(source, limit=5, stall_seconds=STALL_SECONDS, check=lambda: next(life, False))
+    ahead = Background(
+        source, limit=5, stall_seconds=STALL_SECONDS, check=lambda: next(life, False)
+    )
     next(ahead)
     begin = time.monotonic()
     with pytest.raises(StallError):
         next(ahead)
-    assert 1.0 + STALL_SECONDS <= time.monotonic() - begin < SOON  # five checks of 0.2 s, and the bound
+    assert (
+        1.0 + STALL_SECONDS <= time.monotonic() - begin < SOON
+    )  # five checks of 0.2 s, and the bound
     source.let_go.set()
     assert ahead.join(SOON)  # other tests of this process count threads
 
@@ -216,5 +222,7 @@ def source():
 
 assert next(Background(source(), limit=1)) == 1
 """
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == "ended\n"

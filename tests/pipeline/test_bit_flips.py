@@ -16,7 +16,13 @@ from sweep import SWEEP
 
 from pipeline.commands.verify import main as verify_main
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.errors import ConversionError, CorruptRecordError, InfeedError, ManifestError, ShardError
+from pipeline.errors import (
+    ConversionError,
+    CorruptRecordError,
+    InfeedError,
+    ManifestError,
+    ShardError,
+)
 from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.split_index import load_index
@@ -71,7 +77,11 @@ def flips(converted, tmp_path):
         random = np.random.default_rng(len(pattern))
         for place in random.choice(8 * ends[-1], PLACES, replace=False).tolist():
             number = int(np.searchsorted(ends, place // 8, side="right"))
-            flip = Flip(files[number], int(place // 8 - (ends[number] - files[number].stat().st_size)), place % 8)
+            flip = Flip(
+                files[number],
+                int(place // 8 - (ends[number] - files[number].stat().st_size)),
+                place % 8,
+            )
             flip.do()
             yield flip
             flip.undo()
@@ -84,7 +94,9 @@ def read_all(directory, split):
     size = SPLITS[split]
     return [
         outcome(lambda: list(eval_dataset(directory, split, global_batch=4, keys=()).batches())),
-        outcome(lambda: epoch(train_dataset(directory, split, global_batch=size, streams=1, keys=()))),
+        outcome(
+            lambda: epoch(train_dataset(directory, split, global_batch=size, streams=1, keys=()))
+        ),
     ]
 
 
@@ -117,12 +129,16 @@ def place_in(directory, flip):
         & (flip.byte < where.offset + where.length + FRAME_BYTES)
     )
     inner = 0 <= flip.byte - where.offset[inside] - HEADER_BYTES < where.length[inside]
-    return f"{flip.path.name}, record {where.record[inside]} at byte {where.offset[inside]}", bool(inner)
+    return f"{flip.path.name}, record {where.record[inside]} at byte {where.offset[inside]}", bool(
+        inner
+    )
 
 
 def verified(directory, capsys, split):
     status = verify_main([str(directory), "--split", split])
-    return status, [line for line in capsys.readouterr().out.splitlines() if line.startswith("damaged: ")]
+    return status, [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("damaged: ")
+    ]
 
 
 @pytest.mark.slow
@@ -150,14 +166,18 @@ def test_a_flip_in_an_index_is_named_before_any_record_is_read(flips, capsys):
         for error in read_all(str(directory), split):
             assert type(error) is ShardError, flip
             assert str(error).startswith(f"{flip.path} has crc32c "), flip
-        assert verified(directory, capsys, split)[1][0].startswith(f"damaged: {flip.path}: has crc32c "), flip
+        assert verified(directory, capsys, split)[1][0].startswith(
+            f"damaged: {flip.path}: has crc32c "
+        ), flip
 
 
 def test_a_flipped_bit_in_a_manifest_is_found_or_has_no_effect(flips, converted):
     whole = read_manifest(str(converted))
     for flip in flips("manifest.json"):
         directory = str(flip.path.parent)
-        if outcome(partial(read_manifest, directory)) is None:  # a letter of a \u escape in upper case
+        if (
+            outcome(partial(read_manifest, directory)) is None
+        ):  # a letter of a \u escape in upper case
             assert read_manifest(directory) == dataclasses.replace(whole, directory=directory), flip
             continue
         for error in (*read_all(directory, "train"), outcome(partial(verify_main, [directory]))):
@@ -166,12 +186,16 @@ def test_a_flipped_bit_in_a_manifest_is_found_or_has_no_effect(flips, converted)
             assert "Copy it again" in str(error), flip
 
 
-def test_a_damaged_manifest_is_mended_as_its_error_says(convert, converted, shard_digests, tmp_path):
+def test_a_damaged_manifest_is_mended_as_its_error_says(
+    convert, converted, shard_digests, tmp_path
+):
     copy = Path(shutil.copytree(converted, tmp_path / "copy"))
     manifest = copy / "manifest.json"
     manifest.write_text(manifest.read_text().replace("n00000002", "n00000003"))
     written = {file: file.stat().st_mtime_ns for file in copy.glob("*-of-*")}
-    with pytest.raises(ConversionError, match="it is damaged.*Copy it again; or delete it and run the command that"):
+    with pytest.raises(
+        ConversionError, match="it is damaged.*Copy it again; or delete it and run the command that"
+    ):
         convert(copy)
     manifest.unlink()
     convert(copy)

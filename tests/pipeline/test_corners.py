@@ -34,13 +34,22 @@ CORNERS = [
     Corner("fewer records than the batch", shards=(3, 2), global_batch=16, hosts=4),
     Corner("fewer records than hosts, a shard each", shards=(1, 1, 1), global_batch=5, hosts=5),
     Corner("fewer shards than hosts", shards=(9, 10), global_batch=8, hosts=4),
-    Corner("empty first, middle and last shards", shards=(0, 7, 0, 0, 6, 0), global_batch=4, hosts=2),
-    Corner("all records in one shard of many", shards=(0, 0, 0, 0, 0, 13, 0, 0), global_batch=4, hosts=4),
+    Corner(
+        "empty first, middle and last shards", shards=(0, 7, 0, 0, 6, 0), global_batch=4, hosts=2
+    ),
+    Corner(
+        "all records in one shard of many",
+        shards=(0, 0, 0, 0, 0, 13, 0, 0),
+        global_batch=4,
+        hosts=4,
+    ),
     Corner("one record over a multiple of the batch", shards=(9, 8), global_batch=8, hosts=2),
     Corner("one record under a multiple of the batch", shards=(10, 5), global_batch=8, hosts=2),
     Corner("one full batch of a row a host", shards=(2, 4), global_batch=6, hosts=6),
     Corner("a prime number of records, three hosts", shards=(11, 13, 7), global_batch=6, hosts=3),
-    Corner("hosts that do not divide the streams", shards=(4, 1), global_batch=12, hosts=3),  # C = 4
+    Corner(
+        "hosts that do not divide the streams", shards=(4, 1), global_batch=12, hosts=3
+    ),  # C = 4
     Corner("one host, a batch of one, a shard a record", shards=(1,) * 11, global_batch=1, hosts=1),
 ]
 corners = pytest.mark.parametrize(
@@ -50,9 +59,17 @@ corners = pytest.mark.parametrize(
 )
 
 
-def trained(directory: str, corner: Corner, epochs: str, hosts: int, position: Position, count: int) -> list[Batch]:
+def trained(
+    directory: str, corner: Corner, epochs: str, hosts: int, position: Position, count: int
+) -> list[Batch]:
     """The global batches of all hosts, each from an Input of its own that went on from the state of another."""
-    options = {"global_batch": corner.global_batch, "epochs": epochs, "seed": 7, "keys": (), "window_records": 3}
+    options = {
+        "global_batch": corner.global_batch,
+        "epochs": epochs,
+        "seed": 7,
+        "keys": (),
+        "window_records": 3,
+    }
     saved = train_dataset(directory, **options)
     state = json.dumps(saved.state(position))
     inputs = [train_dataset(directory, hosts=Hosts(h, hosts), **options) for h in range(hosts)]
@@ -67,7 +84,11 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(numbe
             for h in range(corner.hosts)]  # fmt: skip
     hosts = [taken(source) for source in each]
     steps = -(-N // B)
-    assert [source.steps_per_epoch for source in each] == [len(b) for b in hosts] == [steps] * corner.hosts  # E3
+    assert (
+        [source.steps_per_epoch for source in each]
+        == [len(b) for b in hosts]
+        == [steps] * corner.hosts
+    )  # E3
     for source, batches in zip(each, hosts, strict=True):  # E6
         spec = {key: (s.shape, s.dtype) for key, s in source.spec.items()}
         assert all({key: (v.shape, v.dtype) for key, v in b.items()} == spec for b in batches)
@@ -78,22 +99,32 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(numbe
     assert mask.tolist() == [1.0] * N + [0.0] * (-N % B)  # E2 E4
     assert set(index[mask == 0]) <= {-1}
     assert {source.info.expected_crc for source in each} == {crc_sum(whole)}  # E17
-    one_host = eval_dataset(numbers_of(N), read_ahead_bytes=1, **options)  # E7: one shard, no read-ahead, too
+    one_host = eval_dataset(
+        numbers_of(N), read_ahead_bytes=1, **options
+    )  # E7: one shard, no read-ahead, too
     assert_same(taken(one_host), whole)
 
 
 @corners
 def test_a_limit_is_the_first_records_on_any_hosts(numbers_of, corner):
-    directory, options = numbers_of(*corner.shards), {"global_batch": corner.global_batch, "keys": ()}
+    directory, options = (
+        numbers_of(*corner.shards),
+        {"global_batch": corner.global_batch, "keys": ()},
+    )
     everything = taken(eval_dataset(directory, **options))
     crcs = rows_of(everything, "_crc")
     for limit in sorted({1, -(-corner.num_records // 2), corner.num_records + 1}):
         due = min(limit, corner.num_records)
         each = [
-            eval_dataset(directory, limit=limit, hosts=Hosts(h, corner.hosts), **options) for h in range(corner.hosts)
+            eval_dataset(directory, limit=limit, hosts=Hosts(h, corner.hosts), **options)
+            for h in range(corner.hosts)
         ]
         whole = joined([taken(source) for source in each])
-        assert {source.steps_per_epoch for source in each} == {len(whole)} == {-(-due // corner.global_batch)}
+        assert (
+            {source.steps_per_epoch for source in each}
+            == {len(whole)}
+            == {-(-due // corner.global_batch)}
+        )
         padding = -due % corner.global_batch
         assert rows_of(whole, "_index").tolist() == [*range(due), *[-1] * padding]
         assert rows_of(whole, "_crc").tolist() == [*crcs[:due].tolist(), *[0] * padding]
@@ -127,7 +158,9 @@ def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(numbers_of, 
 def test_training_resumes_at_any_position_on_another_number_of_hosts(numbers_of, corner):
     directory = numbers_of(*corner.shards)
     random = np.random.default_rng(zlib.crc32(corner.name.encode()))
-    others = [count for count in divisors(corner.global_batch) if count != corner.hosts] or [corner.hosts]
+    others = [count for count in divisors(corner.global_batch) if count != corner.hosts] or [
+        corner.hosts
+    ]
     for epochs in corner.modes:
         source = train_dataset(directory, global_batch=corner.global_batch, epochs=epochs, seed=7)
         stop = int(random.integers(0, 3 * source.steps_per_epoch + 1))

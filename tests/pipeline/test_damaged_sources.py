@@ -19,13 +19,17 @@ sources = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.n
 
 
 @sources
-def test_other_data_of_the_same_sizes_have_another_fingerprint(source, written, tmp_path, write_dataset):
+def test_other_data_of_the_same_sizes_have_another_fingerprint(
+    source, written, tmp_path, write_dataset
+):
     source.write(tmp_path / "data", range(N), write_dataset)
     mine = source.records(written(source)).info.fingerprint
     assert source.records(tmp_path / "data").info.fingerprint == mine
     others = source.records(written(source, "others")).info.fingerprint
     if "replacement" in source.cannot:  # it goes by sizes, which compression may change
-        assert (others == mine) == (sizes_in(written(source, "others")) == sizes_in(written(source)))
+        assert (others == mine) == (
+            sizes_in(written(source, "others")) == sizes_in(written(source))
+        )
     else:
         assert others != mine
 
@@ -59,7 +63,10 @@ def test_a_changed_bit_is_named_and_costs_no_other_record(source, written, tmp_p
     assert isinstance(found[number], CorruptRecordError)
     assert str(found[number]).startswith(records.where(number).partition(" (record")[0])
     with pytest.raises(CorruptRecordError, match="crc32c"):  # E11
-        taken(eval_dataset(data, global_batch=4, keys=()) if source.evaluates else trained_on(data), count=3 * N)
+        taken(
+            eval_dataset(data, global_batch=4, keys=()) if source.evaluates else trained_on(data),
+            count=3 * N,
+        )
 
 
 def trained_on(data: Mixture) -> DatasetInput:
@@ -86,6 +93,8 @@ def test_a_truncated_file_is_refused_on_opening_and_never_short_data(source, wri
 
 @sources
 def test_a_source_without_records_is_refused(source, tmp_path, write_dataset):
-    with pytest.raises(EmptySplitError, match=r"nothing to (read|index|evaluate)|no records|selects none"):  # E9
+    with pytest.raises(
+        EmptySplitError, match=r"nothing to (read|index|evaluate)|no records|selects none"
+    ):  # E9
         source.write(tmp_path / "data", [], write_dataset)
         train_dataset(source.open(tmp_path / "data"), global_batch=1)

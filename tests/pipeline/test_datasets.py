@@ -20,7 +20,9 @@ KEYS = ("image", "image/class/label", "image/weight")
 
 
 def test_shards_do_not_change_an_evaluation(numbers_of):
-    whole, many = (taken(eval_dataset(numbers_of(*sizes), global_batch=4)) for sizes in [(8,), (5, 0, 3)])
+    whole, many = (
+        taken(eval_dataset(numbers_of(*sizes), global_batch=4)) for sizes in [(8,), (5, 0, 3)]
+    )
     assert_same(whole, many)
 
 
@@ -44,7 +46,9 @@ def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of
     monkeypatch.setattr(
         IndexedRecords,
         "read",
-        lambda self, groups, n: read(self, ((np.where(ids == 6, 2, ids), w) for ids, w in groups), n),
+        lambda self, groups, n: read(
+            self, ((np.where(ids == 6, 2, ids), w) for ids, w in groups), n
+        ),
     )
     for limit in (None, 7):
         source = eval_dataset(numbers_of(5, 0, 3), global_batch=4, limit=limit)
@@ -55,9 +59,19 @@ def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of
 
 @pytest.mark.parametrize(("count", "epochs"), [(2, "span"), (8, "drop")])
 def test_training_batches_do_not_depend_on_the_hosts(images, count, epochs):
-    options = {"ops": OPS, "keys": KEYS, "seed": 3, "epochs": epochs, "block_records": 4, "window_records": 3}
+    options = {
+        "ops": OPS,
+        "keys": KEYS,
+        "seed": 3,
+        "epochs": epochs,
+        "block_records": 4,
+        "window_records": 3,
+    }
     whole = train_dataset(images, global_batch=8, **options)
-    hosts = [train_dataset(images, global_batch=8, hosts=Hosts(h, count), **options) for h in range(count)]
+    hosts = [
+        train_dataset(images, global_batch=8, hosts=Hosts(h, count), **options)
+        for h in range(count)
+    ]
     position = whole.advance(whole.start, 3)
     steps = zip(*(taken(source, position, 4) for source in hosts), strict=True)
     joined = [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in steps]
@@ -71,7 +85,10 @@ def test_resuming_from_a_saved_state_delivers_the_batches_of_the_straight_run(im
     saved = json.dumps(straight.state(straight.advance(straight.start, steps)))
     assert len(saved) < 300
     again = train_dataset(images, **options)
-    assert_same(taken(again, again.restore(json.loads(saved)), 3), taken(straight, straight.start, steps + 3)[steps:])
+    assert_same(
+        taken(again, again.restore(json.loads(saved)), 3),
+        taken(straight, straight.start, steps + 3)[steps:],
+    )
 
 
 def test_augmentation_differs_between_epochs_and_seeds(images):
@@ -79,7 +96,11 @@ def test_augmentation_differs_between_epochs_and_seeds(images):
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):
         source = train_dataset(images, global_batch=8, ops=OPS, keys=KEYS, seed=seed)
         batches = taken(source, Position(epoch, 0), 5)
-        pictures = {int(i): image.tobytes() for b in batches for i, image in zip(b["_index"], b["image"], strict=True)}
+        pictures = {
+            int(i): image.tobytes()
+            for b in batches
+            for i, image in zip(b["_index"], b["image"], strict=True)
+        }
         seen.append([pictures[i] for i in range(40)])
     for a, b in itertools.combinations(seen, 2):
         assert sum(x != y for x, y in zip(a, b, strict=True)) > 30  # 1 shift in 25 is the same
@@ -88,12 +109,18 @@ def test_augmentation_differs_between_epochs_and_seeds(images):
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"seed": 2}, r"seed=1, this input seed=2: the order of records differs\. Pass seed=1 to train_dataset"),
+        (
+            {"seed": 2},
+            r"seed=1, this input seed=2: the order of records differs\. Pass seed=1 to train_dataset",
+        ),
         ({"streams": 4}, r"streams=8, this input streams=4"),
         ({"block_records": 1}, r"block_records=7, this input block_records=1"),
         ({"window_records": 1}, r"window_records=1792, this input window_records=1"),
         ({"epochs": "span"}, r"epochs='drop', this input epochs='span'"),
-        ({"split": "validation"}, r"belongs to data \w+; .*, split 'validation' is \w+\. Give the data"),
+        (
+            {"split": "validation"},
+            r"belongs to data \w+; .*, split 'validation' is \w+\. Give the data",
+        ),
     ],
 )
 def test_a_saved_position_of_another_order_is_refused(images, other, text):
@@ -113,10 +140,17 @@ def test_a_copied_dataset_restores_a_state_but_an_incomplete_state_is_refused(im
 
 
 def test_a_position_of_training_is_refused_by_an_evaluation_and_vice_versa(images):
-    train, evaluation = train_dataset(images, global_batch=8), eval_dataset(images, "train", global_batch=8)
-    with pytest.raises(FingerprintError, match="no seed: it is not from training on one source, as this input is"):
+    train, evaluation = (
+        train_dataset(images, global_batch=8),
+        eval_dataset(images, "train", global_batch=8),
+    )
+    with pytest.raises(
+        FingerprintError, match="no seed: it is not from training on one source, as this input is"
+    ):
         train.restore(evaluation.state(evaluation.start))
-    with pytest.raises(FingerprintError, match="no num_records: it is not from an evaluation, as this input is"):
+    with pytest.raises(
+        FingerprintError, match="no num_records: it is not from an evaluation, as this input is"
+    ):
         evaluation.restore(train.state(train.start))
 
 
@@ -150,12 +184,18 @@ def test_a_limit_below_one_is_refused(images):
 
 def test_a_dataset_tells_how_long_an_epoch_is_and_is_iterated_from_its_start(numbers_of, caplog):
     caplog.set_level("INFO", "pipeline")
-    training, evaluation = (recipe(numbers_of(5, 0, 3), global_batch=3) for recipe in (train_dataset, eval_dataset))
-    told = [line for line in caplog.messages if "per epoch" in line]  # threads of an earlier test may still report
+    training, evaluation = (
+        recipe(numbers_of(5, 0, 3), global_batch=3) for recipe in (train_dataset, eval_dataset)
+    )
+    told = [
+        line for line in caplog.messages if "per epoch" in line
+    ]  # threads of an earlier test may still report
     assert [line.partition(": ")[2].partition(", up")[0] for line in told] == [
         "8 records, 2 batches of 3 per epoch",
         "8 records, 3 batches of 3 per epoch",
     ]
-    assert re.fullmatch(r"<DatasetInput of 8 records in batches of 3: \S+, split 'train'>", repr(training))
+    assert re.fullmatch(
+        r"<DatasetInput of 8 records in batches of 3: \S+, split 'train'>", repr(training)
+    )
     for _ in range(2):
         assert_same([*evaluation], taken(evaluation))

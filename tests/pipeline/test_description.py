@@ -25,10 +25,16 @@ def described(kinds, tags=("x",), base=0):
     return Description(SCHEMA, Labels("kind", base, kinds), columns)
 
 
-@given(ours=NAMES, theirs=NAMES, bases=st.tuples(st.integers(0, 3), st.integers(0, 3)), data=st.data())
+@given(
+    ours=NAMES, theirs=NAMES, bases=st.tuples(st.integers(0, 3), st.integers(0, 3)), data=st.data()
+)
 @settings(max_examples=examples(150))
-def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_counted(ours, theirs, bases, data):
-    rows = data.draw(st.lists(st.lists(st.sampled_from([*theirs, None]), max_size=4), min_size=1, max_size=6))
+def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_counted(
+    ours, theirs, bases, data
+):
+    rows = data.draw(
+        st.lists(st.lists(st.sampled_from([*theirs, None]), max_size=4), min_size=1, max_size=6)
+    )
     model, other = described(("k",), ours), described(("k",), theirs)
     by = renumberings(model, other, "rows", ["tags"], {})
     values = [MISSING if name is None else theirs.index(name) for row in rows for name in row]
@@ -45,7 +51,9 @@ def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_count
             renumberings(model, other, "rows", ["kind"], {"kind": 0})
     by = renumberings(model, other, "rows", ["kind"], {"kind": 0}, strict=False)
     found = by["kind"](np.arange(len(theirs)) + bases[1])
-    assert found.tolist() == [ours.index(name) + bases[0] if name in ours else MISSING for name in theirs]
+    assert found.tolist() == [
+        ours.index(name) + bases[0] if name in ours else MISSING for name in theirs
+    ]
 
 
 def test_equal_data_need_no_renumbering_but_their_target_is_checked():
@@ -54,22 +62,31 @@ def test_equal_data_need_no_renumbering_but_their_target_is_checked():
     by = renumberings(same, same, "rows", ["kind", "tags"], {"kind": 2})
     assert by["kind"](np.array([1, 2, MISSING])).tolist() == [1, 2, MISSING]
     for stray in (0, 3, -2):
-        with pytest.raises(SchemaError, match=rf"'kind' is {stray}, which is not one of its 2 classes, 1\.\.2, or -1"):
+        with pytest.raises(
+            SchemaError,
+            match=rf"'kind' is {stray}, which is not one of its 2 classes, 1\.\.2, or -1",
+        ):
             by["kind"](np.array([1, stray]))
-    more = renumberings(same, same, "rows", ["kind"], {"kind": 9})  # the task has classes without a name
+    more = renumberings(
+        same, same, "rows", ["kind"], {"kind": 9}
+    )  # the task has classes without a name
     assert more["kind"](np.array([9])).tolist() == [9]
 
 
 def test_names_that_are_not_unique_cannot_be_mapped():
     cranes = described(("crane", "crane", "dog"))
     assert renumberings(cranes, cranes, "rows", ["kind"], {}) == {}
-    with pytest.raises(OptionError, match="rows: the classes of 'kind' differ from the model's, and some have"):
+    with pytest.raises(
+        OptionError, match="rows: the classes of 'kind' differ from the model's, and some have"
+    ):
         renumberings(cranes, described(("dog", "crane")), "rows", ["kind"], {})
 
 
 def rows(kinds, numbers=(0, 1)):
     labels = Labels("kind", 0, kinds)
-    return ExampleRecords("rows", SCHEMA, [{"kind": number, "tags": []} for number in numbers], labels)
+    return ExampleRecords(
+        "rows", SCHEMA, [{"kind": number, "tags": []} for number in numbers], labels
+    )
 
 
 def test_data_that_are_read_together_number_their_classes_alike():
@@ -79,7 +96,10 @@ def test_data_that_are_read_together_number_their_classes_alike():
         eval_dataset([ours, theirs], global_batch=2, keys=["kind"])
     with pytest.raises(OptionError, match=told):
         train_dataset(mixture([ours, theirs], [1, 1]), global_batch=2, keys=["kind"])
-    assert eval_dataset([ours, ours], global_batch=2, keys=["kind"]).info.description.labels == ours.info.labels
+    assert (
+        eval_dataset([ours, ours], global_batch=2, keys=["kind"]).info.description.labels
+        == ours.info.labels
+    )
     assert open_dataset([ours, theirs]).labels is None  # to look at, they can be opened
 
 

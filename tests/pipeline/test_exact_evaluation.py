@@ -9,7 +9,9 @@ LIST = TESTS.parent / "docs/exact-evaluation.md"
 
 def test_every_promise_of_an_exact_evaluation_names_existing_tests():
     defined = {
-        name for path in TESTS.rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+        name
+        for path in TESTS.rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }
     rows = re.findall(r"^\| (E\d+) \|.* \| ([^|]+) \|$", LIST.read_text(), re.M)
     assert [number for number, _ in rows] == [f"E{n}" for n in range(1, 20)]

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import eval_dataset, open_dataset
-from pipeline.errors import EmptySplitError, ManifestError, OptionError, RawDataError, SchemaError, StorageError
+from pipeline.errors import (
+    EmptySplitError,
+    ManifestError,
+    OptionError,
+    RawDataError,
+    SchemaError,
+    StorageError,
+)
 from pipeline.formats import TextLines, TFRecords
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import frame
@@ -51,7 +58,9 @@ def test_lines_are_those_of_text_line_dataset(tmp_path, text, compression):
 def test_a_text_file_without_lines_is_refused(tmp_path, text):
     (tmp_path / "lines").write_bytes(text)
     assert not list(tf.data.TextLineDataset(str(tmp_path / "lines")))
-    with pytest.raises(EmptySplitError, match="lines: 1 files without a record, so there is nothing to read"):
+    with pytest.raises(
+        EmptySplitError, match="lines: 1 files without a record, so there is nothing to read"
+    ):
         open_dataset(tmp_path / "lines", format=TextLines())
 
 
@@ -73,7 +82,9 @@ def test_records_are_those_of_tfrecord_dataset(tmp_path, compression):
     assert (records.info.whole_files, records.info.crcs) == (2, None)
 
 
-@pytest.mark.parametrize("write", [gzip.compress, lambda data: gzip.compress(data) + b"\0" * 5], ids=["", "padded"])
+@pytest.mark.parametrize(
+    "write", [gzip.compress, lambda data: gzip.compress(data) + b"\0" * 5], ids=["", "padded"]
+)
 def test_gzip_of_several_members_is_one_file(tmp_path, write):
     data = numbers(*range(9))
     members = [data[:1], data[1:50], b"", data[50:]]
@@ -84,7 +95,11 @@ def test_gzip_of_several_members_is_one_file(tmp_path, write):
 @pytest.fixture
 def foreign(tmp_path):
     """train of 7 records in files of 4, 0 and 3, and validation of 2."""
-    for name, which in {"train-0-of-3": range(4), "train-1-of-3": (), "train-2-of-3": range(4, 7)}.items():
+    for name, which in {
+        "train-0-of-3": range(4),
+        "train-1-of-3": (),
+        "train-2-of-3": range(4, 7),
+    }.items():
         (tmp_path / name).write_bytes(numbers(*which))
     (tmp_path / "val.tfrecord.gz").write_bytes(gzip.compress(numbers(7, 8)))
     (tmp_path / "README.md").write_text("no record")
@@ -100,18 +115,26 @@ def test_splits_of_a_directory_follow_from_its_file_names(foreign):
     assert numbers_in(foreign) == list(range(7))
     assert numbers_in(foreign, "validation") == [7, 8]
     assert numbers_in(foreign, "validation+train[1:3]") == [7, 8, 1, 2]
-    with pytest.raises(OptionError, match=r"has no split 'trian'. Did you mean 'train'\? Known: train, validation"):
+    with pytest.raises(
+        OptionError, match=r"has no split 'trian'. Did you mean 'train'\? Known: train, validation"
+    ):
         open_dataset(foreign, "trian")
     (foreign / "other-0-of-2").write_bytes(b"")
-    with pytest.raises(RawDataError, match=r"cannot tell the split of other-0-of-2.*open_dataset: a pattern for"):
+    with pytest.raises(
+        RawDataError, match=r"cannot tell the split of other-0-of-2.*open_dataset: a pattern for"
+    ):
         open_dataset(foreign)
 
 
 def test_a_pattern_or_a_file_has_no_splits(foreign):
-    assert numbers_in(f"{foreign}/train*") == numbers_in(f"{foreign}/train*", "[:]") == list(range(7))
+    assert (
+        numbers_in(f"{foreign}/train*") == numbers_in(f"{foreign}/train*", "[:]") == list(range(7))
+    )
     assert numbers_in(f"{foreign}/train*", "[-2:]") == [5, 6]
     assert numbers_in(foreign / "val.tfrecord.gz") == [7, 8]
-    with pytest.raises(OptionError, match=r"split='train': .*train\* has no splits.*split=None for all.*'\[:90%\]'"):
+    with pytest.raises(
+        OptionError, match=r"split='train': .*train\* has no splits.*split=None for all.*'\[:90%\]'"
+    ):
         open_dataset(f"{foreign}/train*", "train")
     with pytest.raises(OptionError, match=r"test\* matches no file"):
         open_dataset(f"{foreign}/test*")
@@ -124,7 +147,9 @@ def test_a_directory_without_readable_files_is_refused_with_the_reason(tmp_path)
     (tmp_path / "README.md").write_text("no record")
     with pytest.raises(ManifestError, match="no conversion wrote here"):
         open_dataset(tmp_path)
-    with pytest.raises(OptionError, match=r"no file is named like a TFRecord .* Select files with a pattern"):
+    with pytest.raises(
+        OptionError, match=r"no file is named like a TFRecord .* Select files with a pattern"
+    ):
         open_dataset(tmp_path, format=TFRecords())
 
 
@@ -149,10 +174,15 @@ def test_the_schema_is_that_of_a_sample_or_as_given(foreign, caplog):
         "number": ("int64", ()),
         "half": ("float32", ()),
     }
-    assert "according to the first records of 2 files, each has half float32[], number int64[]" in caplog.text
+    assert (
+        "according to the first records of 2 files, each has half float32[], number int64[]"
+        in caplog.text
+    )
     only = Schema("only", {"number": Feature("int64", (1,))})
     assert open_dataset(foreign, format=TFRecords(only)).layout == only
-    (foreign / "train-1-of-3").write_bytes(frame(encode_example(Schema("s", {"half": Feature("int64")}), {"half": 1})))
+    (foreign / "train-1-of-3").write_bytes(
+        frame(encode_example(Schema("s", {"half": Feature("int64")}), {"half": 1}))
+    )
     with pytest.raises(SchemaError, match=r"'train': 'half' is float32 and int64 in different"):
         open_dataset(foreign)
 
@@ -180,7 +210,13 @@ def test_the_fingerprint_is_of_the_files_and_not_of_their_place(foreign, tmp_pat
     Path(copy / "train-1-of-3").write_bytes(numbers(9))
     assert open_dataset(copy).info.fingerprint != open_dataset(foreign).info.fingerprint
     prints = set()
-    for payloads in ([b"x" * 100], [b"x" * 42, b"x" * 42], [b"y" * 42, b"y" * 42]):  # files of one size
-        (tmp_path_factory.getbasetemp() / "one.tfrecord").write_bytes(b"".join(map(frame, payloads)))
+    for payloads in (
+        [b"x" * 100],
+        [b"x" * 42, b"x" * 42],
+        [b"y" * 42, b"y" * 42],
+    ):  # files of one size
+        (tmp_path_factory.getbasetemp() / "one.tfrecord").write_bytes(
+            b"".join(map(frame, payloads))
+        )
         prints.add(open_dataset(tmp_path_factory.getbasetemp() / "one.tfrecord").info.fingerprint)
     assert len(prints) == 2  # a disk keeps no checksums

@@ -16,7 +16,9 @@ def test_rows_of_a_sharding_are_taken_as_given():
 
 
 def test_a_batch_that_devices_do_not_divide_names_the_nearest_that_they_do():
-    with pytest.raises(BatchSizeError, match=r"1000 is not divisible by 32 devices \(4 hosts x 8\).* 992, 1024"):
+    with pytest.raises(
+        BatchSizeError, match=r"1000 is not divisible by 32 devices \(4 hosts x 8\).* 992, 1024"
+    ):
         Hosts(0, 4, devices=32).check_batch(1000)
     with pytest.raises(BatchSizeError, match=r"5 is not divisible by 8 .* are: 8\."):
         Hosts(0, 8).check_batch(5)
@@ -31,7 +33,9 @@ def test_hosts_and_devices_must_both_divide_the_batch():
 
 
 def test_rows_outside_the_batch_are_refused():
-    with pytest.raises(BatchSizeError, match=r"rows range\(8, 16\) of host 0 are not inside a global_batch of 8"):
+    with pytest.raises(
+        BatchSizeError, match=r"rows range\(8, 16\) of host 0 are not inside a global_batch of 8"
+    ):
         Hosts(0, 2, rows=(range(8, 16),)).host_rows(8)
 
 

@@ -41,7 +41,11 @@ def images(write_dataset, tmp_path):
 
 def run(program, *args):
     return subprocess.run(
-        [sys.executable, "-c", program, *args], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, *args],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
@@ -51,7 +55,9 @@ def test_without_tensorflow_batches_are_made_and_the_rest_names_the_install_comm
     assert shapes == "(4, 8, 8, 3) (4,) (4,) (4,) (4, 2)", done
     assert len(errors) == 2
     for error in errors:
-        assert re.search(r"need TensorFlow, which is not installed\. Install it: pip install -e '.*\[tf", error)
+        assert re.search(
+            r"need TensorFlow, which is not installed\. Install it: pip install -e '.*\[tf", error
+        )
 
 
 def test_without_opencv_the_ops_name_the_install_command():

@@ -64,9 +64,14 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
     shard.write_bytes(data)
     source = eval_dataset(directory, global_batch=4, read_ahead_bytes=1)
     batches, seen = source.batches(), []
-    with pytest.raises(CorruptRecordError, match=r"validation-00001-of-00002, record \d+ at byte \d+"):
+    with pytest.raises(
+        CorruptRecordError, match=r"validation-00001-of-00002, record \d+ at byte \d+"
+    ):
         seen.extend(batches)
-    with pytest.raises(tf.errors.OpError, match=r"CorruptRecordError: .*validation-00001-of-00002, record \d+ at byte"):
+    with pytest.raises(
+        tf.errors.OpError,
+        match=r"CorruptRecordError: .*validation-00001-of-00002, record \d+ at byte",
+    ):
         list(dataset_of(source))
 
 
@@ -77,7 +82,10 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
             lambda jpeg: jpeg[: len(jpeg) // 2],
             r": the JPEG image is damaged or truncated\. .*reports: Truncated File Read",
         ),
-        (lambda jpeg: b"no image", r": the JPEG image is damaged or truncated\. .*reports: not a JPEG file"),
+        (
+            lambda jpeg: b"no image",
+            r": the JPEG image is damaged or truncated\. .*reports: not a JPEG file",
+        ),
         (
             lambda jpeg: encoded(Image.new("L", (8, 8)), "PNG"),
             r": the JPEG image is damaged .* DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG",
@@ -92,7 +100,9 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
 def test_a_record_that_cannot_be_decoded_is_named(write_dataset, tmp_path, broken, text):
     # Truncated before it was converted, so its checksum is right.
     whole = encoded(Image.new("L", (8, 8)))
-    records = [{"image/encoded": whole, "image/class/label": i, "image/weight": [0, 0]} for i in range(5)]
+    records = [
+        {"image/encoded": whole, "image/class/label": i, "image/weight": [0, 0]} for i in range(5)
+    ]
     records[3]["image/encoded"] = broken(whole)
     directory = write_dataset(tmp_path / "cut", {"train": [records[:2], records[2:]]})
     source = eval_dataset(directory, "train", global_batch=4, ops=OPS)

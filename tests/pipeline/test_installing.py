@@ -36,11 +36,21 @@ def test_a_checkout_is_installed_with_its_extras(monkeypatch, tmp_path):
         (METADATA.partition("Provides")[0], None, "pip install 'infeed[read]'"),
         (None, None, "pip install 'infeed[read]'"),
     ],
-    ids=["a wheel", "with a file of others", "with a damaged file", "without extras", "without metadata"],
+    ids=[
+        "a wheel",
+        "with a file of others",
+        "with a damaged file",
+        "without extras",
+        "without metadata",
+    ],
 )
 def test_a_wheel_names_what_its_metadata_require(tmp_path, metadata, pyproject, command):
     """In a process of its own without site-packages, whose packages lie where pip would put them."""
-    shutil.copytree(Path(installing.__file__).parent, tmp_path / "pipeline", ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copytree(
+        Path(installing.__file__).parent,
+        tmp_path / "pipeline",
+        ignore=shutil.ignore_patterns("*.pyc"),
+    )
     if metadata:
         (tmp_path / "infeed-9.dist-info").mkdir()
         (tmp_path / "infeed-9.dist-info" / "METADATA").write_text(metadata)
@@ -48,13 +58,19 @@ def test_a_wheel_names_what_its_metadata_require(tmp_path, metadata, pyproject, 
         (tmp_path / "pyproject.toml").write_text(pyproject)
     program = "from pipeline.errors import how_to_install; print(how_to_install('read'))"
     run = [sys.executable, "-S", "-c", program]
-    done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(
+        run, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
     assert done.stdout == f"{command}\n", done.stderr
 
 
 @pytest.mark.parametrize(
     ("names", "packages"),
-    [(["a"], ["one>=1"]), (["b"], ["one>=1", "two[x]", "three"]), (["a", "b"], ["one>=1", "two[x]", "three"])],
+    [
+        (["a"], ["one>=1"]),
+        (["b"], ["one>=1", "two[x]", "three"]),
+        (["a", "b"], ["one>=1", "two[x]", "three"]),
+    ],
 )
 def test_extras_that_include_others_name_each_package_once(names, packages):
     extras = {"a": ["one>=1"], "b": ["infeed[a,c]", "three"], "c": ["infeed[a]", "two[x]"]}

@@ -20,7 +20,9 @@ def root_with(monkeypatch):
 
     def make(*handlers):
         root = logging.getLogger()
-        monkeypatch.setattr(root, "handlers", list(handlers))  # not in the set-up: pytest then adds its own
+        monkeypatch.setattr(
+            root, "handlers", list(handlers)
+        )  # not in the set-up: pytest then adds its own
         return root
 
     return make
@@ -55,7 +57,9 @@ def test_the_handler_that_absl_sets_when_orbax_is_imported_shows_plain_lines(roo
 def test_quiet_libraries_silences_libraries_and_child_processes_but_not_python(capfd):
     with quiet_libraries():
         os.write(2, b"a library\n")
-        subprocess.run([sys.executable, "-c", "import sys; print('a child', file=sys.stderr)"], check=True)
+        subprocess.run(
+            [sys.executable, "-c", "import sys; print('a child', file=sys.stderr)"], check=True
+        )
         print("why the process ends", file=sys.stderr)
     print("behind", file=sys.stderr)
     assert capfd.readouterr().err == "why the process ends\nbehind\n"

@@ -36,7 +36,9 @@ OPS = [
     ops.DecodePng("png", shape=(6, 8, 1)),
     ops.DecodePng("png", into="photo", shape=(6, 8, 3)),
     ops.DecodeRandomResizedCrop("encoded", size=(4, 5)),
-    ops.DecodeRandomResizedCrop("png", into="photo", size=(4, 5), channels=1, flip=False, method="bicubic"),
+    ops.DecodeRandomResizedCrop(
+        "png", into="photo", size=(4, 5), channels=1, flip=False, method="bicubic"
+    ),
     ops.DecodeCentralCrop("encoded", size=(4, 4)),
     ops.DecodeCentralCrop("encoded", size=(4, 4), resize_short=5, antialias=True),
     ops.DecodeResize("encoded", size=(4, 5), method="area"),
@@ -67,7 +69,9 @@ SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (20 if SWEEP else 2, 
 OF_ANY_KIND = (ops.Cast, ops.Drop, ops.Keep, ops.Rename)
 SET_NOTHING = (ops.Drop, ops.Keep, ops.RequireLabel)
 contract = pytest.mark.parametrize("op", OPS, ids=repr)
-contract_of_outputs = pytest.mark.parametrize("op", [op for op in OPS if not isinstance(op, SET_NOTHING)], ids=repr)
+contract_of_outputs = pytest.mark.parametrize(
+    "op", [op for op in OPS if not isinstance(op, SET_NOTHING)], ids=repr
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +88,10 @@ def example() -> dict:
 
 
 def copied(features: dict, writeable: bool = True) -> dict:
-    copies = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in features.items()}
+    copies = {
+        key: value.copy() if isinstance(value, np.ndarray) else value
+        for key, value in features.items()
+    }
     for value in copies.values():
         if isinstance(value, np.ndarray):
             value.flags.writeable = writeable
@@ -92,7 +99,9 @@ def copied(features: dict, writeable: bool = True) -> dict:
 
 
 @contract_of_outputs
-def test_an_op_sets_what_its_spec_states_the_same_each_time_and_leaves_its_input_as_it_is(op, example):
+def test_an_op_sets_what_its_spec_states_the_same_each_time_and_leaves_its_input_as_it_is(
+    op, example
+):
     specs = {key: (spec.shape, spec.dtype) for key, spec in op.output_spec(SPECS).items()}
     for seed in SEEDS:
         given = copied(example)
@@ -116,7 +125,10 @@ def test_an_op_prints_compares_hashes_and_pickles(op):
 @contract
 def test_an_op_names_a_missing_feature(op):
     (key, *_) = op.keys if isinstance(op, ops.Drop) else op.reads
-    with pytest.raises(OptionError, match=rf"reads '{key}', which is neither in the records nor set by an earlier op"):
+    with pytest.raises(
+        OptionError,
+        match=rf"reads '{key}', which is neither in the records nor set by an earlier op",
+    ):
         op.output_spec({"other": SPECS["label"]})
 
 
@@ -131,7 +143,9 @@ def test_jpegs_decode_close_to_pillow_without_a_bias(example):
     ramp = np.add.outer(np.arange(64) * 2, np.arange(64)).astype(np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(ramp).save(buffer, "JPEG", quality=90)
-    ours = ops.DecodeJpeg("encoded", shape=(64, 64, 1))({"encoded": buffer.getvalue()}, rng_of())["image"]
+    ours = ops.DecodeJpeg("encoded", shape=(64, 64, 1))({"encoded": buffer.getvalue()}, rng_of())[
+        "image"
+    ]
     exact = np.asarray(Image.open(buffer), int)[..., None]
     difference = ours.astype(int) - exact
     assert abs(difference).max() <= 1
@@ -145,15 +159,20 @@ def test_pngs_decode_to_exactly_their_pixels(mode):
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     channels = 1 if mode in ("L", "1") else 3
-    ours = ops.DecodePng("png", shape=(6, 8, channels))({"png": buffer.getvalue()}, rng_of())["image"]
+    ours = ops.DecodePng("png", shape=(6, 8, channels))({"png": buffer.getvalue()}, rng_of())[
+        "image"
+    ]
     np.testing.assert_array_equal(ours, np.asarray(image.convert("RGB"))[..., :channels])
 
 
 @pytest.mark.parametrize(
-    "op", [ops.DecodeJpeg("encoded", shape=(224, 224, 3)), ops.DecodePng("png", shape=(224, 224, 3))]
+    "op",
+    [ops.DecodeJpeg("encoded", shape=(224, 224, 3)), ops.DecodePng("png", shape=(224, 224, 3))],
 )
 def test_an_image_of_another_size_is_refused_before_it_is_decoded(example, op):
-    with pytest.raises(SchemaError, match=r"a size other than the 224 x 224 of .* height and width are 6 and 8\."):
+    with pytest.raises(
+        SchemaError, match=r"a size other than the 224 x 224 of .* height and width are 6 and 8\."
+    ):
         op(example, rng_of())
 
 
@@ -165,7 +184,9 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
         (huge, r"\. Its height and width are 2147483647 and 2147483647\."),
         *((data, r"\.$") for data in (b"", png[:23], b"\xff" + png[1:])),
     ):
-        message = rf"is not a PNG, or a PNG of a size other than the 6 x 8 of .* images of any size{ends}"
+        message = (
+            rf"is not a PNG, or a PNG of a size other than the 6 x 8 of .* images of any size{ends}"
+        )
         with pytest.raises(SchemaError, match=message):
             op({"png": data}, rng_of())
     for wrong, data in ((op, "encoded"), (ops.DecodeJpeg("png", shape=(6, 8, 3)), "png")):
@@ -176,9 +197,15 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ops.DecodeJpeg("encoded", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
+        (
+            lambda: ops.DecodeJpeg("encoded", shape=(6, 8, 4)),
+            r"shape must be \(height, width, 1\) for grey",
+        ),
         (lambda: ops.DecodeJpeg("encoded", shape=(6, 8)), "shape must be"),  # pyright: ignore[reportArgumentType]
-        (lambda: ops.DecodePng("png", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
+        (
+            lambda: ops.DecodePng("png", shape=(6, 8, 4)),
+            r"shape must be \(height, width, 1\) for grey",
+        ),
     ],
 )
 def test_an_op_with_invalid_options_is_refused_when_it_is_created(make, text):
@@ -200,15 +227,23 @@ class Dropping:
         return self.made
 
 
-@pytest.mark.parametrize(("made", "text"), [(None, "returned None"), ({}, r"returned \[\]"), ({"kept": 1}, "'kept'")])
-def test_an_op_that_drops_a_record_is_an_error_that_suggests_a_weight_of_zero(numbers_of, made, text):
+@pytest.mark.parametrize(
+    ("made", "text"), [(None, "returned None"), ({}, r"returned \[\]"), ({"kept": 1}, "'kept'")]
+)
+def test_an_op_that_drops_a_record_is_an_error_that_suggests_a_weight_of_zero(
+    numbers_of, made, text
+):
     source = eval_dataset(numbers_of(5), global_batch=4, ops=[Dropping(made)], keys=("number",))
     told = rf"{text}.* for a record; its output_spec promises \['kept', 'number'\]\. .* give them a weight of 0"
     with pytest.raises(OptionError, match=told):
         next(source.batches())
 
 
-PROMISED = {"pair": ArraySpec((2,), np.dtype(np.int32)), "text": BYTES_VALUE, "many": ArraySpec((None,), BYTES)}
+PROMISED = {
+    "pair": ArraySpec((2,), np.dtype(np.int32)),
+    "text": BYTES_VALUE,
+    "many": ArraySpec((None,), BYTES),
+}
 
 
 @dataclass(frozen=True)
@@ -237,18 +272,38 @@ class Broken:
         ("pair", ValueError("an odd number"), "raised ValueError: an odd number"),
         ("pair", KeyError("x"), "raised KeyError: 'x'"),
         ("pair", SchemaError("no label"), "no label"),
-        ("pair", np.zeros(3, np.int32), r"returned 'pair' as int32 \(3,\); its output_spec promises int32 \(2,\)\."),
-        ("pair", np.zeros(2, np.int64), r"returned 'pair' as int64 \(2,\); its output_spec promises int32 \(2,\)\."),
-        ("pair", [0.5, 1], r"returned 'pair' as float64 \(2,\); its output_spec promises int32 \(2,\)\."),
+        (
+            "pair",
+            np.zeros(3, np.int32),
+            r"returned 'pair' as int32 \(3,\); its output_spec promises int32 \(2,\)\.",
+        ),
+        (
+            "pair",
+            np.zeros(2, np.int64),
+            r"returned 'pair' as int64 \(2,\); its output_spec promises int32 \(2,\)\.",
+        ),
+        (
+            "pair",
+            [0.5, 1],
+            r"returned 'pair' as float64 \(2,\); its output_spec promises int32 \(2,\)\.",
+        ),
         ("pair", 1, r"returned 'pair' as int32 \(\); its output_spec promises int32 \(2,\)\."),
         ("pair", [[1], [2, 3]], "raised ValueError: "),
         ("pair", None, r"returned 'pair' as object \(\); its output_spec promises int32 \(2,\)\."),
         ("text", "letters", "returned str for 'text'; its output_spec promises bytes"),
-        ("many", [b"a"], r"returned 'many' as \|?S1 \(1,\); its output_spec promises object \(None,\)\."),
+        (
+            "many",
+            [b"a"],
+            r"returned 'many' as \|?S1 \(1,\); its output_spec promises object \(None,\)\.",
+        ),
     ],
 )
-def test_an_op_that_breaks_its_promise_is_one_error_that_names_op_and_record(numbers_of, key, value, text):
-    source = eval_dataset(numbers_of(5), global_batch=4, ops=[Broken(key, value)], keys=("number", "pair"))
+def test_an_op_that_breaks_its_promise_is_one_error_that_names_op_and_record(
+    numbers_of, key, value, text
+):
+    source = eval_dataset(
+        numbers_of(5), global_batch=4, ops=[Broken(key, value)], keys=("number", "pair")
+    )
     named = "" if isinstance(value, SchemaError) else r"Broken\(key=.*\) "
     place = r"validation-00000-of-00001, record 3 at byte \d+ \(record 3 of 'validation'\): "
     with pytest.raises(SchemaError, match=place + named + text) as caught:
@@ -290,10 +345,17 @@ class Scalar:
         (np.int64(7), "int32", False),
     ],
 )
-def test_a_number_of_python_gets_the_promised_dtype_if_that_can_hold_it(numbers_of, value, dtype, fits):
-    source = eval_dataset(numbers_of(5), global_batch=4, ops=[Scalar(value, dtype)], keys=("scalar",))
+def test_a_number_of_python_gets_the_promised_dtype_if_that_can_hold_it(
+    numbers_of, value, dtype, fits
+):
+    source = eval_dataset(
+        numbers_of(5), global_batch=4, ops=[Scalar(value, dtype)], keys=("scalar",)
+    )
     if fits:
         assert next(source.batches())["scalar"].tolist() == [np.dtype(dtype).type(value)] * 4
     else:
-        with pytest.raises(SchemaError, match=rf"record 0 .* returned 'scalar' as \w+ \(\); .* promises {dtype} \(\)"):
+        with pytest.raises(
+            SchemaError,
+            match=rf"record 0 .* returned 'scalar' as \w+ \(\); .* promises {dtype} \(\)",
+        ):
             next(source.batches())

@@ -33,7 +33,9 @@ def test_control_characters_are_escaped_and_other_text_is_unchanged():
 
 
 def test_each_argument_of_an_error_is_a_line_whatever_is_in_it():
-    error = pickle.loads(pickle.dumps(ConversionError(f"two are bad, {BAD}:", f"  {BAD}", "repair them")))
+    error = pickle.loads(
+        pickle.dumps(ConversionError(f"two are bad, {BAD}:", f"  {BAD}", "repair them"))
+    )
     assert str(error) == f"two are bad, {ESCAPED}:\n  {ESCAPED}\nrepair them"
     assert str(InfeedError(f"around: {error}")).count("\n") == 0
     assert str(StorageError(BAD)) == ESCAPED
@@ -43,7 +45,9 @@ def test_each_argument_of_an_error_is_a_line_whatever_is_in_it():
 def test_no_module_prints_or_logs_another_way():
     root = Path(pipeline.__file__).parents[1]
     sources = [
-        path for name in ("pipeline", "trainer", "converters", "beam_jobs") for path in (root / name).rglob("*.py")
+        path
+        for name in ("pipeline", "trainer", "converters", "beam_jobs")
+        for path in (root / name).rglob("*.py")
     ]
     another = re.compile(r"rich\.console import .*\bConsole\b|rich import print|getLogger\(\"")
     assert [str(path) for path in sources if another.search(path.read_text())] == []
@@ -81,13 +85,19 @@ def test_a_log_keeps_its_own_lines_and_escapes_arguments(caplog):
     assert caplog.messages == [f"first {ESCAPED}\nsecond 3 {ESCAPED}", "as it is: 100%"]
 
 
-def test_a_hostile_manifest_is_described_and_verified_without_its_orders(write_dataset, tmp_path, capsys, caplog):
+def test_a_hostile_manifest_is_described_and_verified_without_its_orders(
+    write_dataset, tmp_path, capsys, caplog
+):
     record = {"image/encoded": b"x", "image/class/label": 1, "image/weight": [0, 1]}
     directory = tmp_path / BAD[:-1].replace("\x1b]0;", "\x1b]")
     write_dataset(directory, {"train": [[record]]})
     fields = json.loads((directory / "manifest.json").read_text())
     del fields["checksum"]
-    fields |= {"name": BAD, "writer": BAD, "labels": {"key": "image/class/label", "base": 1, "names": [BAD]}}
+    fields |= {
+        "name": BAD,
+        "writer": BAD,
+        "labels": {"key": "image/class/label", "base": 1, "names": [BAD]},
+    }
     fields["schema"]["features"]["image/encoded"]["doc"] = f"[/red] {BAD}"
     entry = fields["splits"]["train"] | {"plan_digest": BAD, "fixups": {BAD: 1}}
     entry["shards"] = [entry["shards"][0] | {"file": f"train-{BAD}"}]

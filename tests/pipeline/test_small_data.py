@@ -45,11 +45,15 @@ def test_records_come_equally_often_on_any_hosts(N, B, hosts):
     steps = 3 * N // B + 5
     for epochs, check in [("span", assert_even), ("drop", assert_no_repeats)][: 1 + (N >= B)]:
         options = {"global_batch": B, "epochs": epochs, "seed": N, "keys": ()}
-        inputs = [train_dataset(data(N), hosts=Hosts(host, hosts), **options) for host in range(hosts)]
+        inputs = [
+            train_dataset(data(N), hosts=Hosts(host, hosts), **options) for host in range(hosts)
+        ]
         batches = joined([taken(each, count=steps) for each in inputs])
         check(rows_of(batches, "_index").reshape(steps, B), N)
         (alone,) = joined([taken(train_dataset(data(N), **options), count=1)])
-        assert {key: value.tobytes() for key, value in batches[0].items()} == {k: v.tobytes() for k, v in alone.items()}
+        assert {key: value.tobytes() for key, value in batches[0].items()} == {
+            k: v.tobytes() for k, v in alone.items()
+        }
 
 
 @settings(max_examples=examples(100))
@@ -67,8 +71,14 @@ def test_counts_are_even_and_hosts_agree_for_any_sizes(drawn):
         skipped = -(start.epoch * N + start.records) % N
         assert len(set(batches.ravel()[:skipped])) == min(skipped, batches.size)
         assert_even(batches.ravel()[skipped:, None], N)
-    parts = [order.rows(start, Hosts(host, hosts).host_rows(B), steps).record_ids for host in range(hosts)]
-    assert np.concatenate([part.reshape(steps, -1) for part in parts], axis=1).tolist() == batches.tolist()
+    parts = [
+        order.rows(start, Hosts(host, hosts).host_rows(B), steps).record_ids
+        for host in range(hosts)
+    ]
+    assert (
+        np.concatenate([part.reshape(steps, -1) for part in parts], axis=1).tolist()
+        == batches.tolist()
+    )
 
 
 def test_only_batches_that_cross_an_epoch_hold_a_record_twice():

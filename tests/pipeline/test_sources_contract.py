@@ -21,7 +21,9 @@ B = 8
 HOSTS = (1, 2, 8) if SWEEP else (1, 4)
 SEED = 2**62 + 1
 sources = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-evaluable = pytest.mark.parametrize("source", [s for s in SOURCES if s.evaluates], ids=lambda source: source.name)
+evaluable = pytest.mark.parametrize(
+    "source", [s for s in SOURCES if s.evaluates], ids=lambda source: source.name
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +73,18 @@ def evaluated(data: Records, count: int, **options) -> tuple[list[DatasetInput],
     return inputs, joined([taken(source) for source in inputs])
 
 
-def trained(data: Records | Mixture, count: int, state: dict | None, steps: int, **options) -> list[dict]:
+def trained(
+    data: Records | Mixture, count: int, state: dict | None, steps: int, **options
+) -> list[dict]:
     """Global batches of so many hosts, each of which goes on from the state."""
     options = {"global_batch": B, "keys": (), "seed": SEED, "epochs": "span"} | options
     inputs = [train_dataset(data, hosts=Hosts(h, count), **options) for h in range(count)]
-    return joined([taken(s, s.restore(json.loads(json.dumps(state))) if state else s.start, steps) for s in inputs])
+    return joined(
+        [
+            taken(s, s.restore(json.loads(json.dumps(state))) if state else s.start, steps)
+            for s in inputs
+        ]
+    )
 
 
 def test_every_missing_ability_of_a_source_has_a_reason():
@@ -93,7 +102,9 @@ def test_records_are_what_was_written_in_any_order_and_have_places_of_their_own(
     groups = [np.arange(N), ids[:1], ids[1:1], ids[1:]]
     for ahead in (0, 10**6):
         for group, found in zip(groups, records.read(weighed(records, groups), ahead), strict=True):
-            assert [record.payload for record in found] == [source.payload(i) for i in group.tolist()]
+            assert [record.payload for record in found] == [
+                source.payload(i) for i in group.tolist()
+            ]
             assert [record.crc for record in found] == [crc32c(record.payload) for record in found]
     if records.info.crcs is None:
         assert "proof" in source.cannot
@@ -117,11 +128,15 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(sourc
         (alone,), one_host = evaluated(data, 1, global_batch=batch, read_ahead_bytes=1)
         for count in host_counts(data):
             inputs, whole = evaluated(data, count, global_batch=batch)
-            assert {each.steps_per_epoch for each in inputs} == {len(whole)} == {-(-N // batch)}  # E3
+            assert (
+                {each.steps_per_epoch for each in inputs} == {len(whole)} == {-(-N // batch)}
+            )  # E3
             mask, index = rows_of(whole, "_mask"), rows_of(whole, "_index")
             assert index.tolist() == [*range(N), *[-1] * (-N % batch)]  # E1 E4 E5
             assert mask.tolist() == [1.0] * N + [0.0] * (-N % batch)  # E2
-            assert len({tuple((k, v.shape, v.dtype) for k, v in b.items()) for b in whole}) == 1  # E6
+            assert (
+                len({tuple((k, v.shape, v.dtype) for k, v in b.items()) for b in whole}) == 1
+            )  # E6
             assert_same(whole, one_host)  # E7
             due = {each.info.expected_crc for each in inputs}
             assert due == ({None} if "proof" in source.cannot else {crc_sum(whole)})  # E17
@@ -147,7 +162,9 @@ def test_a_limit_is_the_first_records_on_any_hosts(source, opened, limit):
     for count in {1, host_counts(data)[-1]}:
         inputs, whole = evaluated(data, count, limit=limit)
         assert rows_of(whole, "_index").tolist() == [*range(due), *[-1] * (-due % B)]
-        assert rows_of(whole, "_crc")[:due].tolist() == [crc32c(source.payload(i)) for i in range(due)]
+        assert rows_of(whole, "_crc")[:due].tolist() == [
+            crc32c(source.payload(i)) for i in range(due)
+        ]
         expected = None if "proof" in source.cannot else crc_sum(whole)
         assert {each.info.expected_crc for each in inputs} == {expected}
 
@@ -162,7 +179,9 @@ def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(source, open
         assert_same(trained(data, count, None, steps, epochs=epochs), whole)
     for batch in whole:
         assert batch["_mask"].tolist() == [1.0] * B
-        assert batch["_crc"].tolist() == [crc32c(source.payload(i)) for i in batch["_index"].tolist()]
+        assert batch["_crc"].tolist() == [
+            crc32c(source.payload(i)) for i in batch["_index"].tolist()
+        ]
     ids = np.stack([batch["_index"] for batch in whole])
     if "epochs" in source.cannot:
         return
@@ -176,7 +195,9 @@ def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(source, open
 
 
 @sources
-def test_a_run_resumes_at_any_position_on_other_hosts_and_with_another_batch_size(source, opened, written):
+def test_a_run_resumes_at_any_position_on_other_hosts_and_with_another_batch_size(
+    source, opened, written
+):
     data, random = opened(source), np.random.default_rng(zlib.crc32(source.name.encode()))
     first = train_dataset(data, global_batch=B, seed=SEED, epochs="span", keys=())
     streams = first.state(first.start)["streams"]
@@ -189,8 +210,14 @@ def test_a_run_resumes_at_any_position_on_other_hosts_and_with_another_batch_siz
         anew = source.open(written(source))  # as the processes do that go on
         assert_same(trained(data, counts[0], None, stop) if stop else [], straight[:stop])
         assert_same(trained(anew, counts[0], state, 3), straight[stop : stop + 3])
-        batch = int(random.choice([streams * n for n in range(1, 6) if streams * n % counts[1] == 0]))
-        sizes = {name: state[name] for name in ("streams", "block_records", "window_records") if name in state}
+        batch = int(
+            random.choice([streams * n for n in range(1, 6) if streams * n % counts[1] == 0])
+        )
+        sizes = {
+            name: state[name]
+            for name in ("streams", "block_records", "window_records")
+            if name in state
+        }
         others = trained(anew, counts[1], state, 2, global_batch=batch, **sizes)
         first_row = stop * B // streams
         then = by_stream(np.stack([b["_index"] for b in others]), streams)
@@ -204,7 +231,9 @@ def test_a_state_is_small_and_is_refused_with_any_other_data(source, inputs, wri
     state = json.dumps(mine.state(far))
     assert len(state) < 300
     assert mine.restore(json.loads(state)) == far
-    again = train_dataset(source.open(written(source)), global_batch=B, epochs="span", seed=SEED, keys=())
+    again = train_dataset(
+        source.open(written(source)), global_batch=B, epochs="span", seed=SEED, keys=()
+    )
     assert again.state(far) == json.loads(state)
     for other in (other for other in inputs.values() if other is not mine):
         same = mine.info.fingerprint == other.info.fingerprint
@@ -226,5 +255,7 @@ def test_a_state_is_small_and_is_refused_with_any_other_data(source, inputs, wri
 def test_more_hosts_than_whole_files_are_refused_with_what_to_do(source, opened):
     files = records_of(opened(source)).info.whole_files
     if files is not None:
-        with pytest.raises(OptionError, match=rf"{files + 1} hosts cannot share {files} files .* infeed index"):
+        with pytest.raises(
+            OptionError, match=rf"{files + 1} hosts cannot share {files} files .* infeed index"
+        ):
             train_dataset(opened(source), global_batch=files + 1, hosts=Hosts(0, files + 1))

@@ -30,10 +30,14 @@ def stalling(images, tmp_path) -> Iterator[Callable[..., DatasetInput]]:
     def open_and_stall(recipe, shard: str, stall_seconds: float = STALL_SECONDS) -> DatasetInput:
         directory = shutil.copytree(images, tmp_path / "stalled")
         # keys=(): a bound so short has no room for decoding on a busy machine.
-        source = recipe(str(directory), global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=stall_seconds)
+        source = recipe(
+            str(directory), global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=stall_seconds
+        )
         (directory / shard).unlink()
         os.mkfifo(directory / shard)
-        timers.append(threading.Timer(2 * SOON, end_stall, (tmp_path, shard)))  # a broken bound must not hang the tests
+        timers.append(
+            threading.Timer(2 * SOON, end_stall, (tmp_path, shard))
+        )  # a broken bound must not hang the tests
         timers[0].start()
         return source
 
@@ -72,7 +76,9 @@ def wait_until_inside() -> None:
 
 
 def dumps(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "pipeline"]  # TensorFlow has its own
+    return [
+        record.getMessage() for record in caplog.records if record.name == "pipeline"
+    ]  # TensorFlow has its own
 
 
 def assert_ends_in_one_stall(batches: Iterator, caplog: pytest.LogCaptureFixture) -> StallError:
@@ -125,10 +131,14 @@ def test_a_stall_counts_from_the_call_that_waits(stalling, tmp_path, caplog):
 
 
 @recipes
-def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_path, caplog, recipe, shard):
+def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(
+    stalling, tmp_path, caplog, recipe, shard
+):
     dataset = dataset_of(stalling(recipe, shard))
     begin = time.monotonic()
-    with pytest.raises(tf.errors.OpError, match=r"StallError: waited 0\.5 s for input from thread 'infeed-decode'"):
+    with pytest.raises(
+        tf.errors.OpError, match=r"StallError: waited 0\.5 s for input from thread 'infeed-decode'"
+    ):
         list(dataset)
     assert time.monotonic() - begin < SOON
     assert len(dumps(caplog)) == 1
@@ -155,10 +165,14 @@ for batch in source.batches():
 
 
 @pytest.mark.slow
-def test_a_process_with_a_stalled_disk_reports_the_stall_and_exits_without_children(images, tmp_path, fork_server):
+def test_a_process_with_a_stalled_disk_reports_the_stall_and_exits_without_children(
+    images, tmp_path, fork_server
+):
     # It also holds, to its end, batches and an iterator of a tf.data dataset over the same disk.
     directory = shutil.copytree(images, tmp_path / "stalled")
-    process = fork_server.start(["-c", UNCAUGHT, str(directory), str(directory / RECIPES[1][1])], tmp_path / "printed")
+    process = fork_server.start(
+        ["-c", UNCAUGHT, str(directory), str(directory / RECIPES[1][1])], tmp_path / "printed"
+    )
     try:
         code, _ = process.wait(60)
     finally:
@@ -167,7 +181,9 @@ def test_a_process_with_a_stalled_disk_reports_the_stall_and_exits_without_child
     assert code == 1, printed
     assert "[(4,), TensorShape([4])]" in printed
     assert "Thread infeed-read:\n" in printed  # nothing configured the log
-    assert printed.splitlines()[-1].startswith("pipeline.errors.StallError: waited 3 s for input from")
+    assert printed.splitlines()[-1].startswith(
+        "pipeline.errors.StallError: waited 3 s for input from"
+    )
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
 

@@ -29,7 +29,8 @@ SCHEMA = Schema(
     },
 )
 RECORDS = [
-    {"word": b"a" * n, "weights": [0.5] * n, "pair": [n, 2**40], "letters": [b"x" * n, b"y"]} for n in (3, 0, 1, 3)
+    {"word": b"a" * n, "weights": [0.5] * n, "pair": [n, 2**40], "letters": [b"x" * n, b"y"]}
+    for n in (3, 0, 1, 3)
 ]
 SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (len(RECORDS), 2, 2)).astype(np.int32)
 
@@ -126,7 +127,9 @@ class Checked:
 
     def __call__(self, features, seed):
         number = features["number"]
-        right = tf.debugging.Assert(number <= self.most, ["the number is more than it may be:", number])
+        right = tf.debugging.Assert(
+            number <= self.most, ["the number is more than it may be:", number]
+        )
         with tf.control_dependencies([right]):
             return {"checked": tf.identity(number)}
 
@@ -136,19 +139,29 @@ def test_an_error_in_the_graph_is_one_of_the_record_which_is_named(numbers_of):
     assert next(intact.batches())["checked"].tolist() == [*range(5)]
     source = eval_dataset(numbers_of(5), global_batch=5, ops=[TensorFlowOp(Checked(2))])
     place = r"validation-00000-of-00001, record 3 at byte \d+ \(record 3 of 'validation'\): "
-    with pytest.raises(SchemaError, match=place + r"Checked\(most=2, .*the number is more than it may be") as caught:
+    with pytest.raises(
+        SchemaError, match=place + r"Checked\(most=2, .*the number is more than it may be"
+    ) as caught:
         next(source.batches())
     assert "number is more than it may be:] [3]" in str(caught.value)
-    masked = eval_dataset(numbers_of(5), global_batch=5, ops=[TensorFlowOp(Checked(2))], on_error="mask")
+    masked = eval_dataset(
+        numbers_of(5), global_batch=5, ops=[TensorFlowOp(Checked(2))], on_error="mask"
+    )
     assert next(masked.batches())["_mask"].tolist() == [1, 1, 1, 0, 0]
     assert [bad.record_id for bad in masked.quarantine] == [3, 4]
 
 
 def test_an_op_for_graphs_that_drops_features_still_does(numbers_of):
-    source = eval_dataset(numbers_of(5), global_batch=4, ops=[TensorFlowOp(Checked(9)), Cast("checked", "float32")])
+    source = eval_dataset(
+        numbers_of(5), global_batch=4, ops=[TensorFlowOp(Checked(9)), Cast("checked", "float32")]
+    )
     assert source.spec.keys() == {"checked", "half", "_mask", "_index", "_crc"}
-    with pytest.raises(OptionError, match=r"reads 'number', which TensorFlowOp\(op=Checked\(.*\) dropped"):
-        eval_dataset(numbers_of(5), global_batch=4, ops=[TensorFlowOp(Checked(9)), Drop(["number"])])
+    with pytest.raises(
+        OptionError, match=r"reads 'number', which TensorFlowOp\(op=Checked\(.*\) dropped"
+    ):
+        eval_dataset(
+            numbers_of(5), global_batch=4, ops=[TensorFlowOp(Checked(9)), Drop(["number"])]
+        )
 
 
 def test_an_op_for_graphs_is_refused_by_name_with_the_remedy_unless_it_is_wrapped(numbers_of):

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from pipeline.errors import OptionError
 from pipeline.shards.typed_json import sealed_line
@@ -34,7 +42,9 @@ def byte_level(**options):
     special = ["<|endoftext|>"]
     made.train_from_iterator(
         CORPUS,
-        trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     return made
 
@@ -42,16 +52,24 @@ def byte_level(**options):
 def word_piece():
     """Like BERT's, which forgets case and accents and marks continued words."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    made.normalizer, made.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     made.decoder = decoders.WordPiece()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     made.train_from_iterator(
-        CORPUS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+        CORPUS,
+        trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False),
     )
     return made
 
 
-MADE = {"byte level": byte_level(add_prefix_space=False), "with a prefix": byte_level(), "word piece": word_piece()}
+MADE = {
+    "byte level": byte_level(add_prefix_space=False),
+    "with a prefix": byte_level(),
+    "word piece": word_piece(),
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +90,9 @@ def opened(directory):
 def test_the_bytes_of_the_tokens_add_up_to_the_text(directory, texts):
     for name, tokenizer in opened(directory).items():
         tokens = tokenizer.encode_batch(texts)
-        for text, alone, (same, ends) in zip(texts, tokens, tokenizer.encode_with_ends(texts), strict=True):
+        for text, alone, (same, ends) in zip(
+            texts, tokens, tokenizer.encode_with_ends(texts), strict=True
+        ):
             assert alone.tolist() == same.tolist(), name
             assert len(ends) == len(alone)
             assert (np.diff(ends, prepend=0) >= 0).all()
@@ -97,9 +117,14 @@ def test_text_that_a_tokenizer_can_represent_comes_back(directory, text):
 @settings(max_examples=5, deadline=None)
 def test_tokens_of_bytes_and_offsets_agree(directory, text):
     tokenizer = opened(directory)["byte level"]
-    ((_, ends),), ((_, by_offsets),) = tokenizer.encode_with_ends([text]), tokenizer._with_offsets([text])
+    ((_, ends),), ((_, by_offsets),) = (
+        tokenizer.encode_with_ends([text]),
+        tokenizer._with_offsets([text]),
+    )
     characters = np.cumsum([len(character.encode()) for character in text])
-    assert by_offsets.tolist() == [int(characters[np.searchsorted(characters, end)]) for end in ends]
+    assert by_offsets.tolist() == [
+        int(characters[np.searchsorted(characters, end)]) for end in ends
+    ]
 
 
 def test_the_default_alphabet_is_printable_ascii_with_tab_and_newline():
@@ -115,14 +140,18 @@ def test_a_tokenizer_with_dropout_is_refused(directory):
     made = json.loads((directory / "byte level.json").read_text())
     made["model"]["dropout"] = 0.3
     (directory / "dropout.json").write_text(json.dumps(made))
-    with pytest.raises(OptionError, match=r"dropout\.json has a dropout of 0\.3: .* Set it to null in the file\."):
+    with pytest.raises(
+        OptionError, match=r"dropout\.json has a dropout of 0\.3: .* Set it to null in the file\."
+    ):
         open_hugging_face(str(directory / "dropout.json"))
 
 
 def test_a_text_that_a_broken_tokenizer_cannot_encode_is_an_error(directory):
     Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1}, "[UNK]")).save(str(directory / "broken.json"))
     broken = open_hugging_face(str(directory / "broken.json"))
-    with pytest.raises(OptionError, match=r"broken\.json cannot encode a text: .*UNK.*\. Repair the tokenizer"):
+    with pytest.raises(
+        OptionError, match=r"broken\.json cannot encode a text: .*UNK.*\. Repair the tokenizer"
+    ):
         broken.encode_batch(["words"])
 
 
@@ -151,9 +180,13 @@ def test_a_tokenizer_without_start_and_end_tokens_is_refused_with_the_remedy(dir
     bare = Tokenizer(models.WordLevel({"a": 0, "[END]": 1}, "a"))
     bare.add_tokens([AddedToken("[START]")])
     bare.save(path)
-    with pytest.raises(OptionError, match=r"bare\.json has none of the tokens .*<s>.* Give one of its own as"):
+    with pytest.raises(
+        OptionError, match=r"bare\.json has none of the tokens .*<s>.* Give one of its own as"
+    ):
         open_hugging_face(path)
-    with pytest.raises(OptionError, match=r"--end-token=\[ENDE\]: .* has no such token\. Did you mean '\[END\]'\?"):
+    with pytest.raises(
+        OptionError, match=r"--end-token=\[ENDE\]: .* has no such token\. Did you mean '\[END\]'\?"
+    ):
         open_hugging_face(path, start="[START]", end="[ENDE]")
 
 
@@ -161,14 +194,19 @@ def test_a_panic_of_the_library_is_an_error_and_prints_nothing(directory, capfd)
     made = json.loads((directory / "byte level.json").read_text())
     made["model"]["continuing_subword_prefix"] = "None"  # longer than the tokens it is taken off
     (directory / "panic.json").write_text(json.dumps(made))
-    with pytest.raises(OptionError, match=r"panic\.json is not a tokenizer\.json .*: range end index .* out of range"):
+    with pytest.raises(
+        OptionError,
+        match=r"panic\.json is not a tokenizer\.json .*: range end index .* out of range",
+    ):
         open_hugging_face(str(directory / "panic.json"))
     assert capfd.readouterr().err == ""
 
 
 def test_a_file_that_is_no_tokenizer_is_an_error(directory):
     (directory / "none.json").write_text("{}")
-    with pytest.raises(OptionError, match=r"none\.json is not a tokenizer\.json of Hugging Face's tokenizers: "):
+    with pytest.raises(
+        OptionError, match=r"none\.json is not a tokenizer\.json of Hugging Face's tokenizers: "
+    ):
         open_hugging_face(str(directory / "none.json"))
 
 
@@ -190,33 +228,55 @@ def test_a_changed_file_is_an_error(directory, tmp_path):
     for name, content in TextInfo(tokenizer, 8, "documents").files().items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "tokenizer.json").write_bytes((directory / "byte level.json").read_bytes())
-    with pytest.raises(OptionError, match=r"tokenizer\.json has changed: its digest is \w+; expected \w+\. Restore it"):
+    with pytest.raises(
+        OptionError,
+        match=r"tokenizer\.json has changed: its digest is \w+; expected \w+\. Restore it",
+    ):
         read_text_info(str(tmp_path)).tokenizer.encode_batch(["a"])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"tokenizer": {"name": "words"}, "sequence_length": 8, "packing": "concat"}', "expected one of bytes, char"),
-        ('{"tokenizer": {"name": "hugging_face"}, "sequence_length": 8, "packing": "concat"}', "are incomplete"),
-        ('{"tokenizer": {"name": "bytes"}, "sequence_length": 0, "packing": "concat"}', "sequence_length is 0"),
-        ('{"tokenizer": {"name": "bytes"}, "checksum": "00000000"}', "its checksum is '00000000', but that of"),
+        (
+            '{"tokenizer": {"name": "words"}, "sequence_length": 8, "packing": "concat"}',
+            "expected one of bytes, char",
+        ),
+        (
+            '{"tokenizer": {"name": "hugging_face"}, "sequence_length": 8, "packing": "concat"}',
+            "are incomplete",
+        ),
+        (
+            '{"tokenizer": {"name": "bytes"}, "sequence_length": 0, "packing": "concat"}',
+            "sequence_length is 0",
+        ),
+        (
+            '{"tokenizer": {"name": "bytes"}, "checksum": "00000000"}',
+            "its checksum is '00000000', but that of",
+        ),
     ],
 )
 def test_a_damaged_text_json_is_one_error(tmp_path, text, message):
     fields = json.loads(text)
-    (tmp_path / "text.json").write_bytes(text.encode() if "checksum" in fields else sealed_line(fields))
-    with pytest.raises(OptionError, match=rf"text\.json: .*{message}.* Copy it again, or convert the texts again"):
+    (tmp_path / "text.json").write_bytes(
+        text.encode() if "checksum" in fields else sealed_line(fields)
+    )
+    with pytest.raises(
+        OptionError, match=rf"text\.json: .*{message}.* Copy it again, or convert the texts again"
+    ):
         read_text_info(str(tmp_path))
 
 
 def test_a_directory_without_packed_text_is_an_error(tmp_path):
-    with pytest.raises(OptionError, match=r"text\.json does not exist: .* has no packed text\. Give the output"):
+    with pytest.raises(
+        OptionError, match=r"text\.json does not exist: .* has no packed text\. Give the output"
+    ):
         read_text_info(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("alphabet", "message"), [("", "the alphabet is empty"), ("aba", "the alphabet lists 'a' 2 times. List each")]
+    ("alphabet", "message"),
+    [("", "the alphabet is empty"), ("aba", "the alphabet lists 'a' 2 times. List each")],
 )
 def test_an_alphabet_has_each_character_once(alphabet, message):
     with pytest.raises(OptionError, match=message):

@@ -22,13 +22,20 @@ def shown(monkeypatch):
         calls.append(([frame.name for frame in traceback.extract_tb(trace)], cause))
         return ["formatted"]
 
-    shell = types.SimpleNamespace(InteractiveTB=types.SimpleNamespace(structured_traceback=structured_traceback))
+    shell = types.SimpleNamespace(
+        InteractiveTB=types.SimpleNamespace(structured_traceback=structured_traceback)
+    )
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
 
     def show(error):
         before = error.__cause__, error.__context__, error.__suppress_context__, error.__traceback__
         assert error._render_traceback_() == ["formatted"]
-        assert (error.__cause__, error.__context__, error.__suppress_context__, error.__traceback__) == before
+        assert (
+            error.__cause__,
+            error.__context__,
+            error.__suppress_context__,
+            error.__traceback__,
+        ) == before
         return calls.pop()
 
     return show
@@ -63,11 +70,16 @@ def test_all_frames_and_the_cause_are_shown_to_those_who_ask(error, shown, monke
 def test_the_traceback_of_an_interrupt_shows_only_user_frames(shown):
     with pytest.raises(KeyboardInterrupt) as caught:
         raise Interrupted("all progress is saved")
-    assert shown(caught.value) == (["test_the_traceback_of_an_interrupt_shows_only_user_frames"], None)
+    assert shown(caught.value) == (
+        ["test_the_traceback_of_an_interrupt_shows_only_user_frames"],
+        None,
+    )
 
 
 def test_an_error_without_user_frames_keeps_all_frames(shown, tmp_path):
-    code = compile("from infeed import open_dataset\nopen_dataset(path, 'train')", "<unknown>", "exec")
+    code = compile(
+        "from infeed import open_dataset\nopen_dataset(path, 'train')", "<unknown>", "exec"
+    )
     with pytest.raises(Exception, match=r"manifest\.json does not exist") as caught:
         exec(code, {"path": tmp_path})
     caught.value.__traceback__ = caught.tb.tb_next

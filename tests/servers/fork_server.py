@@ -25,7 +25,11 @@ from typing import Any
 IMPORTED = (
     *("trainer.trainer", "trainer.__main__", "trainer.recipes.tasks", "pipeline.datasets"),
     *("trainer.commands.running", "trainer.commands.loading"),
-    *("beam_jobs.graph", "apache_beam.runners.portability.fn_api_runner.fn_runner", "pipeline.storage.gcs"),
+    *(
+        "beam_jobs.graph",
+        "apache_beam.runners.portability.fn_api_runner.fn_runner",
+        "pipeline.storage.gcs",
+    ),
 )
 
 
@@ -84,7 +88,9 @@ class ForkServer:
         self._answers.close()
         self._socket.close()
 
-    def start(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None = None) -> Forked:
+    def start(
+        self, command: Sequence[str], out: Path, env: Mapping[str, str] | None = None
+    ) -> Forked:
         """Like `python *command >out 2>&1`: [script.py, ...], ["-m", module, ...] or ["-c", program, ...].
 
         env: default the server's. What is read of it as JAX is imported is the server's, always: JAX_*."""
@@ -92,10 +98,14 @@ class ForkServer:
         _send(self._socket, order)
         while "started" not in (answer := self._read()):
             pass
-        self._ends.pop(answer["started"], None)  # of an earlier process: the system gives a pid again after 32,768
+        self._ends.pop(
+            answer["started"], None
+        )  # of an earlier process: the system gives a pid again after 32,768
         return Forked(self, answer["started"], out)
 
-    def run(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None, timeout: float) -> tuple[int, str]:
+    def run(
+        self, command: Sequence[str], out: Path, env: Mapping[str, str] | None, timeout: float
+    ) -> tuple[int, str]:
         """(exit code, all that it printed), like subprocess.run."""
         process = self.start(command, out, env)
         try:
@@ -126,7 +136,11 @@ def serving(address: str, env: Mapping[str, str]) -> Iterator[None]:
         listening.bind(address)
         listening.listen()
         command = [sys.executable, __file__, str(listening.fileno())]
-        options: dict[str, Any] = {"stdin": subprocess.PIPE, "pass_fds": [listening.fileno()], "env": dict(env)}
+        options: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "pass_fds": [listening.fileno()],
+            "env": dict(env),
+        }
         # Ctrl-C is for pytest: it ends the tests, and then the server.
         process = subprocess.Popen(command, start_new_session=True, **options)
     with process:  # it ends where nobody holds its stdin open any more
@@ -164,7 +178,10 @@ def serve(listening: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
                     return ordered
                 for descriptor in ordered[1]:
                     os.close(descriptor)
-                running[selector.register(os.pidfd_open(pid), selectors.EVENT_READ).fd] = pid, client
+                running[selector.register(os.pidfd_open(pid), selectors.EVENT_READ).fd] = (
+                    pid,
+                    client,
+                )
                 _send(client, {"started": pid})
             else:
                 selector.unregister(client)
@@ -211,7 +228,9 @@ def forward(address: str, command: list[str]) -> int:
     return answer["code"]
 
 
-def run(command: list[str], out: str | None, env: dict[str, str] | None, descriptors: Sequence[int]) -> None:
+def run(
+    command: list[str], out: str | None, env: dict[str, str] | None, descriptors: Sequence[int]
+) -> None:
     """What `python *command >out 2>&1` does once it is up. descriptors: stdin, stdout and stderr, where out is None."""
     if out is not None:
         file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -220,7 +239,9 @@ def run(command: list[str], out: str | None, env: dict[str, str] | None, descrip
         os.dup2(descriptor, number)
         os.close(descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # tests that run in the background ignore it
     if env is not None:
         os.environ.clear()
         os.environ.update(env)

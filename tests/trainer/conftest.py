@@ -70,7 +70,11 @@ class ArrayInput:
         crc = np.where(real, self.crcs[ids], 0).astype(np.uint32)
         if self.ctx.mode == "train":
             batch["_seed"] = np.stack([ids, np.full_like(ids, step)], axis=1).astype(np.uint32)
-        return batch | {"_mask": real.astype(np.float32), "_index": ids.astype(np.int32), "_crc": crc}
+        return batch | {
+            "_mask": real.astype(np.float32),
+            "_index": ids.astype(np.int32),
+            "_crc": crc,
+        }
 
     def batches(self, position: int) -> Iterator[dict[str, np.ndarray]]:
         while self.ctx.mode == "train" or position < self.info.steps_per_epoch:
@@ -87,7 +91,9 @@ class ArrayInput:
 
     def restore(self, state: dict[str, Any]) -> int:
         if (state["fingerprint"], state["seed"]) != (self.info.fingerprint, self.ctx.seed):
-            raise FingerprintError(f"saved from {state}, this is {self.info.fingerprint}, seed {self.ctx.seed}")
+            raise FingerprintError(
+                f"saved from {state}, this is {self.info.fingerprint}, seed {self.ctx.seed}"
+            )
         return state["position"]
 
 
@@ -136,7 +142,12 @@ def dense_task() -> Task:
     def init(rng: jax.Array, spec: Any) -> Variables:
         width = spec["x"].shape[1]
         numbers = noise(rng, (width + 3) * 16) * 0.5
-        return Variables({"a": numbers[: width * 16].reshape(width, 16), "b": numbers[width * 16 :].reshape(16, 3)})
+        return Variables(
+            {
+                "a": numbers[: width * 16].reshape(width, 16),
+                "b": numbers[width * 16 :].reshape(16, 3),
+            }
+        )
 
     def loss_fn(variables: Variables, batch: Mapping[str, Any], rng: jax.Array, train: bool) -> Any:
         x = batch["x"]

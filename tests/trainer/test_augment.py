@@ -29,7 +29,9 @@ def trained(trainer, input_fn, steps=12):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state.variables)]
 
 
-def test_any_devices_and_any_steps_a_dispatch_train_the_same(augmented, dense_task, vector_input, config):
+def test_any_devices_and_any_steps_a_dispatch_train_the_same(
+    augmented, dense_task, vector_input, config
+):
     one = trained(Trainer(augmented, config("one"), devices=jax.devices()[:1]), vector_input)
     four = trained(Trainer(augmented, config("four", iterations_per_loop=6)), vector_input)
     plain = trained(Trainer(dense_task, config("plain"), devices=jax.devices()[:1]), vector_input)
@@ -38,7 +40,9 @@ def test_any_devices_and_any_steps_a_dispatch_train_the_same(augmented, dense_ta
         assert not np.allclose(c, a, atol=1e-4)
 
 
-def test_evaluation_and_prediction_see_the_records_as_they_are(dense_task, vectors, vector_input, config):
+def test_evaluation_and_prediction_see_the_records_as_they_are(
+    dense_task, vectors, vector_input, config
+):
     def predict(variables, batch):
         return {"x": batch["x"]}
 
@@ -57,7 +61,12 @@ def test_augment_cannot_change_reserved_keys_but_may_add_others(dense_task):
 
     def augment(batch):
         of_all = 0 * batch["x"].sum()  # NaN, had the row of padding not been blanked before
-        return {**one_hot(batch, "label", 3), "x": batch["x"] + of_all, "_mask": jnp.ones(4), "_index": None}
+        return {
+            **one_hot(batch, "label", 3),
+            "x": batch["x"] + of_all,
+            "_mask": jnp.ones(4),
+            "_index": None,
+        }
 
     batch = {
         "x": jnp.array([1.0, 2.0, jnp.nan, 4.0])[:, None] * jnp.ones(8),
@@ -67,7 +76,9 @@ def test_augment_cannot_change_reserved_keys_but_may_add_others(dense_task):
     }
     task = replace(dense_task, loss_fn=loss_fn, augment=augment, metrics={})
     variables = task.init(jax.random.key(0), batch)
-    state = TrainState(jnp.int32(0), variables, task.optimizer.init(variables.params), jnp.zeros(2, jnp.uint32))
+    state = TrainState(
+        jnp.int32(0), variables, task.optimizer.init(variables.params), jnp.zeros(2, jnp.uint32)
+    )
     _, scalars = jax.jit(train_step(task))(state, batch)
     assert scalars["loss"] == (8 + 16 + 32) / 3
 
@@ -76,8 +87,14 @@ def test_augment_cannot_change_reserved_keys_but_may_add_others(dense_task):
     ("augment", "text"),
     [
         (lambda batch: batch["x"], r"augment returned an array\. It must return a dict"),
-        (lambda batch: {"x": batch["x"][:4]}, r"augment's x has the shape \[4, 8\]; expected \[16, ...\]"),
-        (lambda batch: noisy({k: v for k, v in batch.items() if k != "_seed"}), "noise draws from _seed, which the ba"),
+        (
+            lambda batch: {"x": batch["x"][:4]},
+            r"augment's x has the shape \[4, 8\]; expected \[16, ...\]",
+        ),
+        (
+            lambda batch: noisy({k: v for k, v in batch.items() if k != "_seed"}),
+            "noise draws from _seed, which the ba",
+        ),
     ],
 )
 def test_an_augment_function_that_returns_no_batch_is_refused_before_any_step(
@@ -87,7 +104,9 @@ def test_an_augment_function_that_returns_no_batch_is_refused_before_any_step(
         Trainer(replace(dense_task, augment=augment), config()).train(vector_input, steps=1)
 
 
-def test_augmenting_an_iterable_without_seeds_is_an_error_with_the_remedy(augmented, vectors, config):
+def test_augmenting_an_iterable_without_seeds_is_an_error_with_the_remedy(
+    augmented, vectors, config
+):
     batches = ({key: value[:16] for key, value in vectors.items()} for _ in range(2))
     with pytest.raises(InputError, match=r"let your iterable deliver _seed: uint32 \[b, 2\]"):
         Trainer(augmented, config()).train(lambda ctx: batches, steps=1)

@@ -29,7 +29,12 @@ def workdir(request, tmp_path_factory, open_bucket):
 
 def filled(workdir):
     rows = Placement.of(jax.devices()).rows()
-    state = TrainState(jnp.int32(20), Variables({"a/b": {"w": jax.device_put(W, rows)}}), (), jnp.ones(3, jnp.bfloat16))
+    state = TrainState(
+        jnp.int32(20),
+        Variables({"a/b": {"w": jax.device_put(W, rows)}}),
+        (),
+        jnp.ones(3, jnp.bfloat16),
+    )
     config = TrainerConfig(workdir=workdir, global_batch_size=32, keep_best="accuracy", seed=7)
     with CheckpointManager(config) as checkpoints:
         for step, accuracy in ((10, 0.75), (20, 0.5)):
@@ -78,7 +83,9 @@ def test_an_array_is_printed_cut_short_and_as_json_in_full(printed):
     text = printed(f"--print={name}")
     assert text.startswith(f"{name}: float32 [8, 600], step 20\n[[")
     assert "..." in text
-    np.testing.assert_array_equal(np.float32(json.loads(printed(f"--print={name}", "--json"))["values"]), W)
+    np.testing.assert_array_equal(
+        np.float32(json.loads(printed(f"--print={name}", "--json"))["values"]), W
+    )
     assert json.loads(printed("--print=key", "--json", "--step=10"))["values"] == [1, 1, 1]
     assert "step: int32 [], step 10\n20" in printed("--print=step", "--step=10")
 
@@ -103,14 +110,20 @@ def test_python_names_and_reads_parameters_and_other_arrays_of_any_checkpoint(wo
     assert isinstance(value, np.ndarray)
     np.testing.assert_array_equal(value, W)
     checkpoint = f"{workdir}/checkpoints/10"
-    assert get_variable_names(checkpoint, all_arrays=True) == ["step", "variables/params/a/b/w", "key"]
+    assert get_variable_names(checkpoint, all_arrays=True) == [
+        "step",
+        "variables/params/a/b/w",
+        "key",
+    ]
     key = get_variable_value(checkpoint, "key", all_arrays=True)
     assert (key.dtype, key.tolist()) == (jnp.bfloat16, [1, 1, 1])
 
 
 def test_python_reads_no_array_but_the_one_that_it_was_asked_for(tmp_path):
     workdir = filled(str(tmp_path / "run"))
-    data = max((tmp_path / "run/checkpoints/20/state").rglob("*/d/*"), key=lambda path: path.stat().st_size)
+    data = max(
+        (tmp_path / "run/checkpoints/20/state").rglob("*/d/*"), key=lambda path: path.stat().st_size
+    )
     data.write_bytes(b"")  # of w, which is in a file of its own
     assert get_variable_value(workdir, "step", all_arrays=True) == 20
     with pytest.raises(CheckpointError, match="variables/params/a/b/w of .*/20/state"):
@@ -130,7 +143,9 @@ def test_a_missing_array_step_or_checkpoint_is_one_clear_error_in_python(workdir
 
 def test_damage_is_shown_in_the_list_and_never_printed_as_numbers(tmp_path, capsys):
     workdir = filled(str(tmp_path / "run"))
-    data = max((tmp_path / "run/checkpoints/20/state").rglob("*/d/*"), key=lambda path: path.stat().st_size)
+    data = max(
+        (tmp_path / "run/checkpoints/20/state").rglob("*/d/*"), key=lambda path: path.stat().st_size
+    )
     octets = bytearray(data.read_bytes())
     octets[len(octets) // 2] ^= 1
     data.write_bytes(octets)

@@ -39,22 +39,37 @@ def shapes_of(collective, text):
     """The shapes of the results of all such instructions."""
     lines = re.findall(rf" = (.*?) {collective}(?:-start)?\(", text)
     return [
-        tuple(map(int, filter(None, shape.split(",")))) for line in lines for shape in re.findall(r"\[([\d,]*)\]", line)
+        tuple(map(int, filter(None, shape.split(","))))
+        for line in lines
+        for shape in re.findall(r"\[([\d,]*)\]", line)
     ]
 
 
 def apart(text):
     """The text of the computations that no loop calls, and that of those in loops."""
-    parts = dict(re.findall(r"^(?:ENTRY )?%?([\w.-]+) \(.*?\) -> .*? \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL))
+    parts = dict(
+        re.findall(
+            r"^(?:ENTRY )?%?([\w.-]+) \(.*?\) -> .*? \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL
+        )
+    )
     loops, ahead = set(), re.findall(r"body=%?([\w.-]+)", text)
     while ahead:
         if (name := ahead.pop()) not in loops:
             loops.add(name)
             ahead += [other for other in re.findall(r"%([\w.-]+)", parts[name]) if other in parts]
-    return ["".join(body for name, body in parts.items() if (name in loops) == inside) for inside in (False, True)]
+    return [
+        "".join(body for name, body in parts.items() if (name in loops) == inside)
+        for inside in (False, True)
+    ]
 
 
-LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = 3, 256, 8, 12, 272  # numbers that tell the axes of an array apart
+LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = (
+    3,
+    256,
+    8,
+    12,
+    272,
+)  # numbers that tell the axes of an array apart
 
 
 @pytest.fixture
@@ -63,11 +78,20 @@ def language_model(make_input):
 
     def loss(model, batch):
         tokens = batch["tokens"]
-        logits = model(tokens, jnp.zeros_like(tokens), jnp.broadcast_to(jnp.arange(LENGTH), tokens.shape))
+        logits = model(
+            tokens, jnp.zeros_like(tokens), jnp.broadcast_to(jnp.arange(LENGTH), tokens.shape)
+        )
         return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean(1), {}
 
     def make(rules=()):
-        model = partial(Transformer, VOCABULARY, layers=LAYERS, width=WIDTH, heads=4, rules=partition_rules(rules))
+        model = partial(
+            Transformer,
+            VOCABULARY,
+            layers=LAYERS,
+            width=WIDTH,
+            heads=4,
+            rules=partition_rules(rules),
+        )
         return nnx_task(lambda rngs: model(rngs=rngs), loss, optax.sgd(0.1), independent_rows=True)
 
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (48, LENGTH)).astype(np.int32)
@@ -79,14 +103,19 @@ def language_model(make_input):
     [
         ("fsdp=4", ()),
         ("data=2,fsdp=2", ()),
-        ("fsdp=2,model=2", ("layers/swiglu/down/*=None,model,fsdp", "layers/swiglu/*=None,fsdp,model")),
+        (
+            "fsdp=2,model=2",
+            ("layers/swiglu/down/*=None,model,fsdp", "layers/swiglu/*=None,fsdp,model"),
+        ),
     ],
 )
 def test_under_fsdp_parameters_are_gathered_layer_by_layer_and_rows_stay_where_they_are(
     language_model, compiled, config, mesh, rules
 ):
     make, input_fn = language_model
-    text = compiled(make(rules), config(global_batch_size=BATCH, mesh=mesh, partition=rules), input_fn)
+    text = compiled(
+        make(rules), config(global_batch_size=BATCH, mesh=mesh, partition=rules), input_fn
+    )
     outside, inside = (shapes_of("all-gather", part) for part in apart(text))
     kernel, up = (WIDTH, 4, WIDTH // 4), (WIDTH, 704 // (2 if rules else 1))
     assert {tuple(size for size in shape if size > 1) for shape in inside} == {
@@ -95,16 +124,24 @@ def test_under_fsdp_parameters_are_gathered_layer_by_layer_and_rows_stay_where_t
         up,
         up[::-1],
     }
-    assert len(inside) == 2 * 7  # of each kernel, in the loop of the layers and in that of their gradients
+    assert (
+        len(inside) == 2 * 7
+    )  # of each kernel, in the loop of the layers and in that of their gradients
     assert {*outside} == {(VOCABULARY, WIDTH), (WIDTH, VOCABULARY)}
-    moved = [shape for kind in ("all-reduce", "all-to-all", "collective-permute") for shape in shapes_of(kind, text)]
+    moved = [
+        shape
+        for kind in ("all-reduce", "all-to-all", "collective-permute")
+        for shape in shapes_of(kind, text)
+    ]
     assert moved
     if not rules:  # over model, products are summed for the rows of a device
         assert not any({BATCH, LENGTH} & {*shape} for shape in moved)
     assert not any(BATCH in shape for shape in moved)
 
 
-def test_a_model_that_gathers_its_parameters_trains_as_one_that_has_them_all(language_model, config):
+def test_a_model_that_gathers_its_parameters_trains_as_one_that_has_them_all(
+    language_model, config
+):
     make, input_fn = language_model
 
     def trained(name, **settings):
@@ -113,11 +150,15 @@ def test_a_model_that_gathers_its_parameters_trains_as_one_that_has_them_all(lan
 
     whole, fsdp = trained("whole"), trained("fsdp", mesh="data=2,fsdp=2")
     assert fsdp.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-6)
-    for one, other in zip(*(jax.tree.leaves(each.state.variables.params) for each in (whole, fsdp)), strict=True):
+    for one, other in zip(
+        *(jax.tree.leaves(each.state.variables.params) for each in (whole, fsdp)), strict=True
+    ):
         np.testing.assert_allclose(other, one, atol=1e-6)
 
 
-@pytest.mark.parametrize(("mesh", "accumulate"), [("data=4", 1), ("data=4", 4), ("data=2,model=2", 4)])
+@pytest.mark.parametrize(
+    ("mesh", "accumulate"), [("data=4", 1), ("data=4", 4), ("data=2,model=2", 4)]
+)
 def test_gradients_are_summed_once_per_update_for_any_number_of_microbatches(
     language_model, compiled, config, accumulate, mesh
 ):
@@ -128,7 +169,9 @@ def test_gradients_are_summed_once_per_update_for_any_number_of_microbatches(
     outside, inside = (sum(map(math.prod, shapes_of("all-reduce", part))) for part in apart(text))
     # A layer's gradients are summed in the loop of the layers, those of several microbatches after it.
     assert (inside > 0) == (accumulate == 1)
-    parameters = VOCABULARY * WIDTH * (1 + 1 / (2 if rules else 1)) + LAYERS * (4 * WIDTH**2 + 3 * WIDTH * 704)
+    parameters = VOCABULARY * WIDTH * (1 + 1 / (2 if rules else 1)) + LAYERS * (
+        4 * WIDTH**2 + 3 * WIDTH * 704
+    )
     assert outside + LAYERS * inside == pytest.approx(
         parameters, rel=0.03
     )  # over model, activations of the head as well
@@ -143,11 +186,15 @@ def test_the_check_of_every_step_gathers_no_parameter(dense_task, compiled, conf
 
     def loss_fn(variables, batch, rng, train):
         params = {name: array.real for name, array in variables.params.items()}
-        losses, _, outputs = dense_task.loss_fn(variables._replace(params=params), batch, rng, train)
+        losses, _, outputs = dense_task.loss_fn(
+            variables._replace(params=params), batch, rng, train
+        )
         return losses, variables, outputs
 
     specs = {"a": P(None, "model"), "b": P("model")}
-    task = replace(dense_task, init=init, loss_fn=loss_fn, partition=lambda name, shape: specs[name])
+    task = replace(
+        dense_task, init=init, loss_fn=loss_fn, partition=lambda name, shape: specs[name]
+    )
     text = compiled(task, config(mesh="model=2", on_nan=on_nan))
     assert shapes_of("all-reduce", text)
     assert shapes_of("all-gather", text) == []

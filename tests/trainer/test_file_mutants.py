@@ -23,9 +23,22 @@ from trainer.reports.segments import BadRecords, Command, End, Start, append, re
 
 MUTANTS = 500 if SWEEP else 25
 ORDER = {"num_records": 9, "batch": 2, "block_starts": [[0, 1, 9]], "seed": 1, "streams": 1}
-INPUT = {"fingerprint": "data", "order": ORDER, "sources": [{"name": "d", "fingerprint": "f", "first": 0, "stop": 9}]}
+INPUT = {
+    "fingerprint": "data",
+    "order": ORDER,
+    "sources": [{"name": "d", "fingerprint": "f", "first": 0, "stop": 9}],
+}
 COMMAND = Command("digits", ["--seed", "1"], "/home")
-START = Start(0, "2026-11-23T12:00:00+00:00", {"epoch": 0, "records": 0}, INPUT, {"seed": 1}, COMMAND, {}, "1 x cpu")
+START = Start(
+    0,
+    "2026-11-23T12:00:00+00:00",
+    {"epoch": 0, "records": 0},
+    INPUT,
+    {"seed": 1},
+    COMMAND,
+    {},
+    "1 x cpu",
+)
 
 
 def encoded(directory):
@@ -45,7 +58,9 @@ READERS = {
     "text.json": encoded,
     "tokenizer.json": encoded,
     "7/assets.extra/infeed.json": lambda directory: measured(str(directory), "loss"),
-    "20/contents/metadata": lambda directory: read_contents(open_storage(str(directory)), str(directory), 20),
+    "20/contents/metadata": lambda directory: read_contents(
+        open_storage(str(directory)), str(directory), 20
+    ),
     "_METADATA": arrays,
 }
 SEAL = b'"checksum"'
@@ -60,7 +75,9 @@ def files(tmp_path_factory):
     Evaluations(str(directory)).add(10, {"loss": 0.5, "accuracy": 0.9}, [])
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
-    made.train_from_iterator(["Zeile 1"], trainers.BpeTrainer(special_tokens=["<|endoftext|>"], show_progress=False))
+    made.train_from_iterator(
+        ["Zeile 1"], trainers.BpeTrainer(special_tokens=["<|endoftext|>"], show_progress=False)
+    )
     made.save(str(directory / "own.json"))
     with pytest.MonkeyPatch.context() as patch:
         from stages import Stages
@@ -76,10 +93,17 @@ def files(tmp_path_factory):
     for name in ("7/assets.extra", "20/contents"):
         (directory / name).mkdir(parents=True)
     (directory / "7/saved_model.pb").touch()
-    (directory / "7/assets.extra/infeed.json").write_text(json.dumps({"origin": {"step": 7, "metrics": {"loss": 0.5}}}))
-    contents = sealed({"step": 20, "versions": {"jax": "1"}, "config": {"seed": 1}, "arrays": {"a/w": {"sum": 1}}})
+    (directory / "7/assets.extra/infeed.json").write_text(
+        json.dumps({"origin": {"step": 7, "metrics": {"loss": 0.5}}})
+    )
+    contents = sealed(
+        {"step": 20, "versions": {"jax": "1"}, "config": {"seed": 1}, "arrays": {"a/w": {"sum": 1}}}
+    )
     (directory / "20/contents/metadata").write_text(json.dumps(contents))
-    leaf = {"key_metadata": [{"key": "a", "key_type": 2}, {"key": "w", "key_type": 2}], "value_metadata": {}}
+    leaf = {
+        "key_metadata": [{"key": "a", "key_type": 2}, {"key": "w", "key_type": 2}],
+        "value_metadata": {},
+    }
     (directory / "_METADATA").write_text(json.dumps({"tree_metadata": {"('a', 'w')": leaf}}))
     return directory
 

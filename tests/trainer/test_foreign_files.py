@@ -45,7 +45,12 @@ IN_A_WORKDIR = [
     "2023/a.jpg",
 ]
 SLOW = pytest.mark.slow
-STEPS = {"a first training": 2, "a resumed training": 6, "a training that goes back": 5, "an evaluation": 0}
+STEPS = {
+    "a first training": 2,
+    "a resumed training": 6,
+    "a training that goes back": 5,
+    "an evaluation": 0,
+}
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +67,8 @@ def _settings(workdir, **changes):
 
 
 @pytest.mark.parametrize(
-    "name", ["a first training", *(pytest.param(name, marks=pytest.mark.slow) for name in [*STEPS][1:])]
+    "name",
+    ["a first training", *(pytest.param(name, marks=pytest.mark.slow) for name in [*STEPS][1:])],
 )
 @settings(
     max_examples=100 if SWEEP else 4,
@@ -75,7 +81,9 @@ def test_no_run_changes_what_others_put_into_its_work_directory(
 ):
     first, directory = name == "a first training", tmp_path_factory.mktemp("tree")
     # In a directory that is marked, the names of these files are ours.
-    tree = data.draw(trees([each for each in IN_A_WORKDIR if first or not each.endswith(("json", "s.jsonl"))]))
+    tree = data.draw(
+        trees([each for each in IN_A_WORKDIR if first or not each.endswith(("json", "s.jsonl"))])
+    )
     workdir = directory / "run"
     if first:
         workdir.mkdir()
@@ -83,24 +91,40 @@ def test_no_run_changes_what_others_put_into_its_work_directory(
         shutil.copytree(trained, workdir)
     paths = plant(workdir, directory, tree)
     there = seen(paths)
-    changes = {"a resumed training": {"keep_max": 1}, "a training that goes back": {"restore_step": 2}}
+    changes = {
+        "a resumed training": {"keep_max": 1},
+        "a training that goes back": {"restore_step": 2},
+    }
     trainer = Trainer(dense_task, _settings(workdir, **changes.get(name, {})))
     with contextlib.suppress(InfeedError):
-        trainer.train(vector_input, max_steps=STEPS[name]) if STEPS[name] else trainer.evaluate(vector_input)
+        trainer.train(vector_input, max_steps=STEPS[name]) if STEPS[name] else trainer.evaluate(
+            vector_input
+        )
     assert seen(paths) == there
     shutil.rmtree(directory)
 
 
-FILES = ["eval_result.json", "predictions.jsonl", "description.json", "segments.jsonl", "train/metrics.jsonl"]
+FILES = [
+    "eval_result.json",
+    "predictions.jsonl",
+    "description.json",
+    "segments.jsonl",
+    "train/metrics.jsonl",
+]
 
 
-@pytest.mark.parametrize(("call", "file"), [*(("train", file) for file in FILES), ("evaluate", FILES[0])])
+@pytest.mark.parametrize(
+    ("call", "file"), [*(("train", file) for file in FILES), ("evaluate", FILES[0])]
+)
 def test_a_directory_with_a_file_that_runs_replace_is_no_work_directory(
     file, call, dense_task, vector_input, trained, tmp_path
 ):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("mine")
-    trainer, says = Trainer(dense_task, _settings(tmp_path)), f"has a file {file}, which no run of infeed wrote"
+    trainer, says = (
+        Trainer(dense_task, _settings(tmp_path)),
+        f"has a file {file}, which no run of infeed wrote",
+    )
     with pytest.raises(OptionError, match=says):
         if call == "train":
             trainer.train(vector_input, max_steps=2)
@@ -110,9 +134,13 @@ def test_a_directory_with_a_file_that_runs_replace_is_no_work_directory(
     assert (tmp_path / file).read_text() == "mine"
 
 
-def test_an_evaluation_may_be_repeated_where_only_evaluations_were_written(dense_task, vector_input, trained, tmp_path):
+def test_an_evaluation_may_be_repeated_where_only_evaluations_were_written(
+    dense_task, vector_input, trained, tmp_path
+):
     for _ in range(2):
-        Trainer(dense_task, _settings(tmp_path)).evaluate(vector_input, checkpoint_path=str(trained))
+        Trainer(dense_task, _settings(tmp_path)).evaluate(
+            vector_input, checkpoint_path=str(trained)
+        )
         (tmp_path / "predictions.jsonl").touch()
 
 
@@ -122,7 +150,9 @@ def test_a_directory_with_the_name_of_a_checkpoint_is_refused_before_the_trainin
 ):
     (tmp_path / "checkpoints" / name).mkdir(parents=True)
     (tmp_path / "checkpoints" / name / "photo.jpg").touch()
-    with pytest.raises(CheckpointError, match=f"checkpoints/{name} has the name of a checkpoint, but is none"):
+    with pytest.raises(
+        CheckpointError, match=f"checkpoints/{name} has the name of a checkpoint, but is none"
+    ):
         Trainer(dense_task, _settings(tmp_path)).train(vector_input, max_steps=2)
 
 
@@ -130,7 +160,10 @@ def test_lines_that_no_run_wrote_are_neither_cut_nor_continued(dense_task, vecto
     (tmp_path / "train").mkdir()
     (tmp_path / "_owner").mkdir()
     (tmp_path / "train/metrics.jsonl").write_text('{"epoch": 1}\n{"step": 900}\n{"st')
-    with pytest.raises(StorageError, match=r"train/metrics\.jsonl has not been written by a run of infeed\. Move it"):
+    with pytest.raises(
+        StorageError,
+        match=r"train/metrics\.jsonl has not been written by a run of infeed\. Move it",
+    ):
         Trainer(dense_task, _settings(tmp_path)).train(vector_input, max_steps=2)
     assert (tmp_path / "train/metrics.jsonl").read_text() == '{"epoch": 1}\n{"step": 900}\n{"st'
 
@@ -138,8 +171,16 @@ def test_lines_that_no_run_wrote_are_neither_cut_nor_continued(dense_task, vecto
 @pytest.mark.slow
 def test_in_a_bucket_only_unfinished_checkpoints_are_removed(bucket, dense_task, vector_input):
     storage, checkpoints = open_storage(bucket), f"{bucket}/run/checkpoints"
-    users = [f"{checkpoints}/photos/a.jpg", f"{checkpoints}/latest", f"{bucket}/run/train/metrics.jsonl.bak"]
-    for path in (*users, f"{checkpoints}/1/contents/metadata", f"{checkpoints}/1/_CHECKPOINT_METADATA"):
+    users = [
+        f"{checkpoints}/photos/a.jpg",
+        f"{checkpoints}/latest",
+        f"{bucket}/run/train/metrics.jsonl.bak",
+    ]
+    for path in (
+        *users,
+        f"{checkpoints}/1/contents/metadata",
+        f"{checkpoints}/1/_CHECKPOINT_METADATA",
+    ):
         storage.create(path, b"x")
     Trainer(dense_task, _settings(f"{bucket}/run", keep_max=1)).train(vector_input, max_steps=4)
     assert [path for path in users if not storage.exists(path)] == []
@@ -156,7 +197,9 @@ def test_a_checkpoint_that_is_a_link_is_kept(dense_task, vector_input, trained, 
     assert (moved / "contents").is_dir()
 
 
-@pytest.mark.parametrize("parts", [["contents/thesis.txt"], ["_CHECKPOINT_METADATA", "default/manifest.ocdbt"]])
+@pytest.mark.parametrize(
+    "parts", [["contents/thesis.txt"], ["_CHECKPOINT_METADATA", "default/manifest.ocdbt"]]
+)
 def test_a_checkpoint_of_another_program_is_refused_rather_than_removed(
     parts, dense_task, vector_input, trained, tmp_path
 ):
@@ -165,17 +208,25 @@ def test_a_checkpoint_of_another_program_is_refused_rather_than_removed(
         path = tmp_path / "run/checkpoints/1" / part
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
-    with pytest.raises(CheckpointError, match="checkpoints/1 has the name of a checkpoint, but is none"):
-        Trainer(dense_task, _settings(tmp_path / "run", keep_max=1)).train(vector_input, max_steps=6)
+    with pytest.raises(
+        CheckpointError, match="checkpoints/1 has the name of a checkpoint, but is none"
+    ):
+        Trainer(dense_task, _settings(tmp_path / "run", keep_max=1)).train(
+            vector_input, max_steps=6
+        )
     assert all((tmp_path / "run/checkpoints/1" / part).read_text() == "mine" for part in parts)
 
 
-def test_a_link_in_place_of_metrics_is_not_written_through(dense_task, vector_input, trained, tmp_path):
+def test_a_link_in_place_of_metrics_is_not_written_through(
+    dense_task, vector_input, trained, tmp_path
+):
     shutil.copytree(trained, tmp_path / "run")
     (tmp_path / "mine.jsonl").write_text('{"step": 1}\n{"step": 2, "half')
     (tmp_path / "run/eval").mkdir(exist_ok=True)
     (tmp_path / "run/eval/metrics.jsonl").symlink_to(tmp_path / "mine.jsonl")
-    with pytest.raises(StorageError, match=r"eval/metrics\.jsonl is a link, through which nothing is written"):
+    with pytest.raises(
+        StorageError, match=r"eval/metrics\.jsonl is a link, through which nothing is written"
+    ):
         Trainer(dense_task, _settings(tmp_path / "run")).evaluate(vector_input)
     assert (tmp_path / "mine.jsonl").read_text() == '{"step": 1}\n{"step": 2, "half'
 
@@ -186,13 +237,22 @@ def test_going_back_past_a_checkpoint_that_is_a_link_is_refused_at_the_start(
     shutil.copytree(trained, tmp_path / "run")
     moved = (tmp_path / "run/checkpoints/4").rename(tmp_path / "moved")
     (tmp_path / "run/checkpoints/4").symlink_to(moved)
-    with pytest.raises(CheckpointError, match=r"restore_step=2 removes .* but \S+/checkpoints/4 is a link\. Remove it"):
-        Trainer(dense_task, _settings(tmp_path / "run", restore_step=2)).train(vector_input, max_steps=6)
+    with pytest.raises(
+        CheckpointError,
+        match=r"restore_step=2 removes .* but \S+/checkpoints/4 is a link\. Remove it",
+    ):
+        Trainer(dense_task, _settings(tmp_path / "run", restore_step=2)).train(
+            vector_input, max_steps=6
+        )
 
 
-def test_a_directory_in_a_bucket_with_a_name_of_ours_is_not_an_unfinished_checkpoint(bucket, dense_task, vector_input):
+def test_a_directory_in_a_bucket_with_a_name_of_ours_is_not_an_unfinished_checkpoint(
+    bucket, dense_task, vector_input
+):
     storage, path = open_storage(bucket), f"{bucket}/run/checkpoints/5/state/thesis.txt"
     storage.create(path, b"mine")
-    with pytest.raises(CheckpointError, match="checkpoints/5 has the name of a checkpoint, but is none"):
+    with pytest.raises(
+        CheckpointError, match="checkpoints/5 has the name of a checkpoint, but is none"
+    ):
         Trainer(dense_task, _settings(f"{bucket}/run")).train(vector_input, max_steps=2)
     assert storage.read(path) == b"mine"

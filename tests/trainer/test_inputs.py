@@ -28,9 +28,15 @@ CONTEXTS = [InputContext("train", 8, 4, 4, Hosts(host, 2), 5, 0, 60.0) for host 
 
 @pytest.mark.parametrize(
     ("dataset", "given"),
-    [(train_dataset, {}), (train_dataset, {"seed": 3, "stall_seconds": 7.0}), (eval_dataset, {"limit": 50})],
+    [
+        (train_dataset, {}),
+        (train_dataset, {"seed": 3, "stall_seconds": 7.0}),
+        (eval_dataset, {"limit": 50}),
+    ],
 )
-def test_a_dataset_without_a_batch_size_has_that_of_the_context_and_what_it_was_given(digits, dataset, given):
+def test_a_dataset_without_a_batch_size_has_that_of_the_context_and_what_it_was_given(
+    digits, dataset, given
+):
     for given_as_input in (dataset(digits[1], **given), lambda: dataset(digits[1], **given)):
         for context in CONTEXTS:
             made = as_function(given_as_input)(context)
@@ -87,7 +93,9 @@ def test_a_plain_iterable_may_reuse_its_arrays_and_is_closed():
 
 
 def test_an_integer_over_32_bits_is_refused_not_cut():
-    with pytest.raises(InputError, match=r"int64 contains 5\.\.4294967296, which does not fit int32"):
+    with pytest.raises(
+        InputError, match=r"int64 contains 5\.\.4294967296, which does not fit int32"
+    ):
         IterableInput([{"id": np.array([5, 2**32])}], 2)
 
 
@@ -103,7 +111,9 @@ def test_an_integer_over_32_bits_is_refused_not_cut():
     ],
     ids=str,
 )
-def test_a_value_that_is_not_an_input_is_refused_before_compiling(dense_task, config, returned, text):
+def test_a_value_that_is_not_an_input_is_refused_before_compiling(
+    dense_task, config, returned, text
+):
     with pytest.raises(InputError, match=text):
         Trainer(dense_task, config()).train(lambda ctx: returned, steps=1)
 
@@ -112,10 +122,15 @@ def test_a_value_that_is_not_an_input_is_refused_before_compiling(dense_task, co
     ("change", "text"),
     [
         (lambda spec: {key: spec[key] for key in ("x", "label")}, "the input's spec has no _mask"),
-        (lambda spec: spec | {"label": np.zeros(16, np.int64)}, "label is int64, which JAX would cut.* Deliver int32"),
+        (
+            lambda spec: spec | {"label": np.zeros(16, np.int64)},
+            "label is int64, which JAX would cut.* Deliver int32",
+        ),
     ],
 )
-def test_an_input_with_a_spec_that_jax_cannot_hold_is_refused(vector_input, dense_task, config, change, text):
+def test_an_input_with_a_spec_that_jax_cannot_hold_is_refused(
+    vector_input, dense_task, config, change, text
+):
     def input_fn(ctx):
         source = vector_input(ctx)
         source.info = replace(source.info, spec=change(source.info.spec))
@@ -130,29 +145,47 @@ def test_a_loss_that_is_not_one_value_a_record_is_refused(vector_input, dense_ta
         losses, after, outputs = dense_task.loss_fn(variables, batch, rng, train)
         return losses.mean(), after, outputs
 
-    with pytest.raises(InputError, match=r"loss has the shape \[\]; expected \[16\], one value per record"):
+    with pytest.raises(
+        InputError, match=r"loss has the shape \[\]; expected \[16\], one value per record"
+    ):
         Trainer(replace(dense_task, loss_fn=mean), config()).train(vector_input, steps=1)
 
 
-def test_a_metric_that_is_not_one_value_a_record_is_named_as_a_metric(vector_input, dense_task, config):
+def test_a_metric_that_is_not_one_value_a_record_is_named_as_a_metric(
+    vector_input, dense_task, config
+):
     task = replace(dense_task, metrics={"error": lambda outputs, batch: outputs.mean()})
     with pytest.raises(InputError, match=r"the metric 'error' has the shape \[\]"):
         Trainer(task, config()).train(vector_input, steps=1)
 
 
 def test_an_input_that_is_not_a_function_is_refused(dense_task, config):
-    with pytest.raises(OptionError, match=r"the input is a list\. Give a function that makes it.*, or a train_dataset"):
+    with pytest.raises(
+        OptionError,
+        match=r"the input is a list\. Give a function that makes it.*, or a train_dataset",
+    ):
         Trainer(dense_task, config()).train([{}], steps=1)
 
 
-def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(dense_task, vector_input, config):
+def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
+    dense_task, vector_input, config
+):
     def three(variables, batch, rng):
         raise AssertionError
 
     for call, text in (
-        (lambda: Trainer(config(), dense_task), r"the config is a Task\. Give Trainer\(task, TrainerConfig"),
-        (lambda: Trainer(dense_task, config(), callbacks=Callback()), r"callbacks is a Callback\. Give a list"),
-        (lambda: replace(dense_task, metrics=[Accuracy("y")]), r"metrics is a list of 1\. Give a dict of names"),
+        (
+            lambda: Trainer(config(), dense_task),
+            r"the config is a Task\. Give Trainer\(task, TrainerConfig",
+        ),
+        (
+            lambda: Trainer(dense_task, config(), callbacks=Callback()),
+            r"callbacks is a Callback\. Give a list",
+        ),
+        (
+            lambda: replace(dense_task, metrics=[Accuracy("y")]),
+            r"metrics is a list of 1\. Give a dict of names",
+        ),
         (
             lambda: TrainerConfig(workdir="w", batch_size=3),
             r"'batch_size' is not a .* Did you mean 'global_batch_size'\?",
@@ -162,7 +195,9 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(dense
             r"loss_fn is called as loss_fn\(variables, batch, rng, train\): too many positional arguments",
         ),
         (
-            lambda: Trainer(dense_task, config()).train(lambda ctx, hosts: vector_input(ctx), steps=1),
+            lambda: Trainer(dense_task, config()).train(
+                lambda ctx, hosts: vector_input(ctx), steps=1
+            ),
             r"called with the InputContext, and nothing else: missing a required argument: 'hosts'",
         ),
     ):
@@ -183,7 +218,8 @@ def test_an_input_that_is_waited_for_and_more_workers_than_cores_are_told_with_w
 
     Trainer(dense_task, config(log_every=2, iterations_per_loop=2)).train(slow)
     assert re.search(
-        r"waited for its input for \d\d+ % of the time\. input_workers and cache may help: see", caplog.text
+        r"waited for its input for \d\d+ % of the time\. input_workers and cache may help: see",
+        caplog.text,
     )
     Trainer(dense_task, config(input_workers=999))
     assert f"input_workers=999, but this machine has {os.cpu_count()} cores" in caplog.text
@@ -238,7 +274,9 @@ def test_the_checkpoint_of_other_first_batches_is_refused():
             three.restore(state)
 
 
-def test_overfit_batches_limits_training_but_not_evaluation(dense_task, vectors, make_input, vector_input, config):
+def test_overfit_batches_limits_training_but_not_evaluation(
+    dense_task, vectors, make_input, vector_input, config
+):
     read = []
 
     def input_fn(ctx):
@@ -263,7 +301,12 @@ def test_a_fast_dev_run_trains_and_evaluates_a_little_and_neither_reads_nor_writ
     assert "trains 3 steps; evaluates and predicts one batch" in caplog.text
     result = trainer.train(vector_input)
     evaluated = trainer.evaluate(vector_input)
-    assert (result.start_step, result.step, evaluated.records, evaluated.proven) == (0, 3, 16, False)
+    assert (result.start_step, result.step, evaluated.records, evaluated.proven) == (
+        0,
+        3,
+        16,
+        False,
+    )
     assert sorted(Path(settings.workdir).rglob("*")) == before
     assert "steps 0 to 3: 176 parameters, batch 16 on 4 cpu devices, " in caplog.text
     assert repr(result).startswith("steps 0 to 3: accuracy ")  # without a screenful of arrays

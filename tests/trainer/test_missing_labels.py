@@ -107,7 +107,9 @@ class Steps:
         config = TrainerConfig(workdir="unused", global_batch_size=BATCH, accumulate=accumulate)
         task = linear_task(kind, independent_rows=apart)
         if apart:  # it may not change `extra`
-            task = replace(task, loss_fn=lambda v, *rest: (lambda made: (made[0], v, made[2]))(loss(v, *rest)))
+            task = replace(
+                task, loss_fn=lambda v, *rest: (lambda made: (made[0], v, made[2]))(loss(v, *rest))
+            )
             loss = linear_task(kind).loss_fn
         self.job = Job(task, config, Placement.of(jax.devices()[:devices]))
         self.opened = self.job.open("train", lambda ctx: make_input(self.data, ctx))
@@ -146,7 +148,10 @@ def steps_of(make_input):
     [
         ("label", "one device"),
         *(pytest.param("label", layout, marks=pytest.mark.slow) for layout in [*LAYOUTS][1:]),
-        *(pytest.param("number", layout, marks=pytest.mark.slow) for layout in ["one device", "microbatches apart"]),
+        *(
+            pytest.param("number", layout, marks=pytest.mark.slow)
+            for layout in ["one device", "microbatches apart"]
+        ),
     ],
 )
 @given(st.sets(st.integers(0, RECORDS - 1)))
@@ -162,21 +167,29 @@ def test_ten_steps_are_those_of_numpy_over_the_labelled_rows(steps_of, kind, lay
         kept = [number for number in of_step if number not in hidden]
         losses, gradient = losses_and_gradient(kind, those(truth, kept), w)
         assert seen["_unlabelled"][0] == BATCH - len(kept)
-        np.testing.assert_allclose(seen["loss"][0], losses.sum() / max(1, len(kept)), rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            seen["loss"][0], losses.sum() / max(1, len(kept)), rtol=2e-5, atol=1e-6
+        )
         w = w - RATE * gradient
     np.testing.assert_allclose(np.asarray(state.variables.params["w"]), w, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.slow
 def test_a_batch_without_any_label_changes_no_parameter_though_its_features_are_seen(steps_of):
-    for kind, layout in (("label", "one device"), ("label", "microbatches on devices"), ("number", "one device")):
+    for kind, layout in (
+        ("label", "one device"),
+        ("label", "microbatches on devices"),
+        ("number", "one device"),
+    ):
         steps = steps_of(kind, layout)
         hide(steps.data, slice(None))
         steps.opened.source.arrays.update(steps.data)
         _, scalars, state = steps.run()
         assert np.array_equal(np.asarray(state.variables.params["w"]), START)
         assert (
-            {float(each["loss"][0]) for each in scalars} == {float(each["grad_norm"][0]) for each in scalars} == {0.0}
+            {float(each["loss"][0]) for each in scalars}
+            == {float(each["grad_norm"][0]) for each in scalars}
+            == {0.0}
         )
         assert float(state.variables.extra["seen"]) == BATCH / LAYOUTS[layout][1]
 
@@ -185,7 +198,10 @@ class Epochs:
     """Evaluations of the first parameters with one program."""
 
     def __init__(self, stack, task, data, make_input, devices=1):
-        self.data, config = data, TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=2)
+        self.data, config = (
+            data,
+            TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=2),
+        )
         job = Job(task, config, Placement.of(jax.devices()[:devices]))
         session = stack.enter_context(open_session(job))
         opened = job.open("eval", lambda ctx: make_input(data, ctx))
@@ -200,7 +216,11 @@ def module_stack():
 
 @pytest.fixture(scope="module")
 def epochs_of(module_stack, make_input):
-    return cache(lambda kind, devices: Epochs(module_stack, linear_task(kind), records(), make_input, devices))
+    return cache(
+        lambda kind, devices: Epochs(
+            module_stack, linear_task(kind), records(), make_input, devices
+        )
+    )
 
 
 @pytest.fixture
@@ -220,7 +240,11 @@ def test_metrics_are_those_of_numpy_over_the_labelled_records(epochs_of, kind, d
     hide(epochs.data, list(hidden))
     result = epochs.evaluation.epoch()
     rows = those(truth, [number for number in range(RECORDS) if number not in hidden])
-    assert (result.records, result.labelled, result.proven) == (RECORDS, RECORDS - len(hidden), True)
+    assert (result.records, result.labelled, result.proven) == (
+        RECORDS,
+        RECORDS - len(hidden),
+        True,
+    )
     losses, _ = losses_and_gradient(kind, rows, START)
     outputs = rows["x"].astype(np.float64) @ START
     np.testing.assert_allclose(result.metrics["loss"], losses.mean(), rtol=1e-5)
@@ -231,7 +255,9 @@ def test_metrics_are_those_of_numpy_over_the_labelled_records(epochs_of, kind, d
         assert np.array_equal(result.arrays["confusion"], expected)
     else:
         errors = outputs[:, 0] - rows["number"]
-        np.testing.assert_allclose(result.metrics["regression/rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-5)
+        np.testing.assert_allclose(
+            result.metrics["regression/rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-5
+        )
 
 
 def test_a_nan_is_a_missing_number_and_minus_one_is_not(evaluated):
@@ -240,20 +266,27 @@ def test_a_nan_is_a_missing_number_and_minus_one_is_not(evaluated):
     result = evaluated(linear_task("number"), data)
     rows = those(data, [0, *range(2, RECORDS)])
     assert (result.labelled, result.not_finite) == (RECORDS - 1, {})
-    np.testing.assert_allclose(result.metrics["loss"], losses_and_gradient("number", rows, START)[0].mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        result.metrics["loss"], losses_and_gradient("number", rows, START)[0].mean(), rtol=1e-5
+    )
 
 
 def test_labels_may_be_integers_of_any_size(evaluated):
     data = records()
     result = evaluated(linear_task("label"), {**data, "label": data["label"].astype(np.uint8)})
     assert result.labelled == RECORDS
-    np.testing.assert_allclose(result.metrics["loss"], losses_and_gradient("label", data, START)[0].mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        result.metrics["loss"], losses_and_gradient("label", data, START)[0].mean(), rtol=1e-5
+    )
 
 
 def test_minus_one_is_a_label_if_it_is_one_of_the_classes(evaluated):
     shifted = linear_task("label").loss_fn
     task = linear_task("label", target=Target("label", CLASSES, base=-1), metrics={})
-    task = replace(task, loss_fn=lambda v, batch, *rest: shifted(v, {**batch, "label": batch["label"] + 1}, *rest))
+    task = replace(
+        task,
+        loss_fn=lambda v, batch, *rest: shifted(v, {**batch, "label": batch["label"] + 1}, *rest),
+    )
     data = records()
     expected = losses_and_gradient("label", data, START)[0].mean()
     result = evaluated(task, {**data, "label": data["label"] - 1})
@@ -274,10 +307,15 @@ def test_a_mean_that_is_not_finite_is_explained(evaluated, caplog):
     data["number"][4:7] = NAN
     with caplog.at_level(logging.WARNING):
         result = evaluated(linear_task("number", target=None), data)
-    assert (result.not_finite, result.labelled) == ({"loss": "not finite for 3 of 40 records"}, RECORDS)
+    assert (result.not_finite, result.labelled) == (
+        {"loss": "not finite for 3 of 40 records"},
+        RECORDS,
+    )
     assert "loss is not finite for 3 of 40 records" in caplog.text
     data["number"][:] = 1e19
-    assert evaluated(linear_task("number"), data).not_finite == {"loss": "not finite for the sum of 40 records"}
+    assert evaluated(linear_task("number"), data).not_finite == {
+        "loss": "not finite for the sum of 40 records"
+    }
 
 
 def measured(**metrics):
@@ -290,7 +328,11 @@ OUTSIDE = {
     "minus two": (linear_task("label", metrics={}), -2, r"label 'label' outside of 0\.\.2"),
     "accuracy": (measured(right=Accuracy("label")), -1, r"outside of 0\.\.2 in the metric 'right'"),
     "per class": (measured(each=PerClass("label")), 7, r"outside of 0\.\.2 in the metric 'each'"),
-    "area": (measured(area=AUC("label", lambda outputs, _: outputs[:, 0])), 2, r"of 0\.\.1 in the metric 'area'"),
+    "area": (
+        measured(area=AUC("label", lambda outputs, _: outputs[:, 0])),
+        2,
+        r"of 0\.\.1 in the metric 'area'",
+    ),
 }
 
 
@@ -329,7 +371,9 @@ def test_a_training_ends_before_it_saves_what_it_learned_from_such_a_label(
         sources.append(make_input(with_labels(0, label), ctx))
         return sources[-1]
 
-    settings = config(on_nan=on_nan, accumulate=accumulate, checkpoint_every_steps=1, iterations_per_loop=2)
+    settings = config(
+        on_nan=on_nan, accumulate=accumulate, checkpoint_every_steps=1, iterations_per_loop=2
+    )
     with pytest.raises(InputError, match=rf"step \d has 1 record .*{text}\. No checkpoint"):
         Trainer(task, settings).train(input_fn, max_steps=6)
     first = next(step for step, ids in enumerate(sources[0].given, 1) if 30 in ids)
@@ -342,7 +386,9 @@ def test_a_split_without_labels_is_predicted_but_not_evaluated(make_input, confi
     hide(data, slice(None))
     trainer = Trainer(linear_task("label"), config())
     trainer.train(lambda ctx: make_input(stored, ctx), max_steps=1)
-    with pytest.raises(EvaluationError, match="none of the 40 records has the label 'label', .* --mode predict"):
+    with pytest.raises(
+        EvaluationError, match="none of the 40 records has the label 'label', .* --mode predict"
+    ):
         trainer.evaluate(lambda ctx: make_input(data, ctx))
     predictions = list(trainer.predict(lambda ctx: make_input(data, ctx)))
     assert [int(each["label"]) for each in predictions] == [-1] * RECORDS
@@ -359,7 +405,9 @@ def test_records_without_a_label_are_not_among_those_of_an_evaluation(make_input
     assert min(each.predictions["label"].min() for each in collected) == 0
 
 
-def test_a_training_tells_once_that_labels_are_missing_and_at_its_end_how_many(make_input, config, caplog):
+def test_a_training_tells_once_that_labels_are_missing_and_at_its_end_how_many(
+    make_input, config, caplog
+):
     data = records()
     hide(data, slice(0, RECORDS, 2))
     sources = []
@@ -386,7 +434,9 @@ def test_a_mix_with_a_record_without_a_label_ends_the_step(make_input, config, m
         soft = batch.get("labels", jax.nn.one_hot(batch["label"], CLASSES))
         return optax.softmax_cross_entropy(outputs, soft), variables, outputs
 
-    task = linear_task("label", loss_fn=loss_fn, augment=lambda batch: mix(one_hot(batch, "label", CLASSES)))
+    task = linear_task(
+        "label", loss_fn=loss_fn, augment=lambda batch: mix(one_hot(batch, "label", CLASSES))
+    )
     Trainer(task, config("labelled")).train(lambda ctx: make_input(data, ctx), max_steps=2)
     smooth = replace(task, augment=lambda batch: one_hot(batch, "label", CLASSES, smoothing=0.1))
     hide(data, [5])

@@ -50,5 +50,7 @@ def test_importing_everything_but_exports_training_and_evaluating_need_no_tensor
 
 def test_without_the_package_the_error_names_the_command_that_installs_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(OptionError, match=r"WandbCallback needs the package wandb: pip install -e '"):
+    with pytest.raises(
+        OptionError, match=r"WandbCallback needs the package wandb: pip install -e '"
+    ):
         WandbCallback(str(tmp_path))

@@ -25,7 +25,9 @@ def trained(dense_task, config, vectors):
 
     def run(name, training, *stops):
         for stop in stops:
-            result = Trainer(dense_task, config(name, iterations_per_loop=4)).train(training, max_steps=stop)
+            result = Trainer(dense_task, config(name, iterations_per_loop=4)).train(
+                training, max_steps=stop
+            )
         evaluation = tf_data.eval_dataset(vectors, global_batch=16)
         return Trainer(dense_task, config(name)).evaluate(evaluation), result
 
@@ -39,7 +41,9 @@ def metrics_of(pair):
 @pytest.mark.slow
 def test_a_dataset_of_infeeds_trains_the_bits_of_its_input_resumes_and_is_proven(trained, vectors):
     def given(ctx):
-        return tf_data.train_dataset(vectors, global_batch=16, seed=3, hosts=ctx.hosts, start_step=ctx.start_step)
+        return tf_data.train_dataset(
+            vectors, global_batch=16, seed=3, hosts=ctx.hosts, start_step=ctx.start_step
+        )
 
     def mapped(ctx):
         return given(ctx).map(lambda batch: batch)
@@ -49,16 +53,22 @@ def test_a_dataset_of_infeeds_trains_the_bits_of_its_input_resumes_and_is_proven
     assert expected[0].proven
     for name, training in {"given": given, "itself": itself, "mapped": mapped}.items():
         assert metrics_of(trained(name, training, 24)) == metrics_of(expected), name
-        assert metrics_of(trained(f"{name}, resumed", training, 12, 24)) == metrics_of(expected), name
+        assert metrics_of(trained(f"{name}, resumed", training, 12, 24)) == metrics_of(expected), (
+            name
+        )
 
 
-def test_a_program_trains_the_same_with_and_without_a_stop_and_is_counted(trained, program, dense_task, config):
+def test_a_program_trains_the_same_with_and_without_a_stop_and_is_counted(
+    trained, program, dense_task, config
+):
     def training(_):
         return tf_data.training_batches(program.shuffle(100, seed=2), 16)
 
     straight = trained("straight", training, 24)
     assert metrics_of(trained("stopped", training, 12, 24)) == metrics_of(straight)
-    result = Trainer(dense_task, config("straight")).evaluate(tf_data.evaluation_batches(program, 16))
+    result = Trainer(dense_task, config("straight")).evaluate(
+        tf_data.evaluation_batches(program, 16)
+    )
     assert (result.records, result.num_records, result.proven) == (100, 100, False)
     assert result.metrics == pytest.approx(straight[0].metrics, rel=1e-6)
 
@@ -76,12 +86,19 @@ def test_dropping_batches_to_resume_may_take_longer_than_one_batch_may(dense_tas
         return x
 
     def slow(example):
-        x = tf.ensure_shape(tf.numpy_function(slowly, [example["x"]], tf.float32, stateful=False), (8,))
+        x = tf.ensure_shape(
+            tf.numpy_function(slowly, [example["x"]], tf.float32, stateful=False), (8,)
+        )
         return {"x": x, "label": example["label"]}
 
     for stop in (30, 31):
-        trainer = Trainer(dense_task, config(stall_seconds=0.5))  # with a second for an input that has its own bound
-        assert trainer.train(tf_data.training_batches(program.map(slow), 16), max_steps=stop).step == stop
+        trainer = Trainer(
+            dense_task, config(stall_seconds=0.5)
+        )  # with a second for an input that has its own bound
+        assert (
+            trainer.train(tf_data.training_batches(program.map(slow), 16), max_steps=stop).step
+            == stop
+        )
 
 
 @pytest.mark.slow
@@ -93,13 +110,21 @@ def test_a_dataset_that_cannot_start_at_a_step_is_not_resumed_by_itself(trained,
     assert "unless input_fn starts it at InputContext.start_step" in caplog.text
 
 
-def test_uses_of_tf_datasets_with_silently_wrong_results_are_refused(trained, program, vectors, dense_task, config):
+def test_uses_of_tf_datasets_with_silently_wrong_results_are_refused(
+    trained, program, vectors, dense_task, config
+):
     trained("run", tf_data.training_batches(program, 16), 4)
     trainer = Trainer(dense_task, config("run"))
-    for endless in (tf_data.training_batches(program, 16), tf_data.train_dataset(vectors, global_batch=16)):
+    for endless in (
+        tf_data.training_batches(program, 16),
+        tf_data.train_dataset(vectors, global_batch=16),
+    ):
         with pytest.raises(InputError, match="the input never ends"):
             trainer.evaluate(endless)
-    for other in (tf_data.evaluation_batches(program, 8), tf_data.eval_dataset(vectors, global_batch=8)):
+    for other in (
+        tf_data.evaluation_batches(program, 8),
+        tf_data.eval_dataset(vectors, global_batch=8),
+    ):
         with pytest.raises(InputError, match="has global_batch=8, the trainer 16"):
             trainer.evaluate(other)
 
@@ -108,8 +133,12 @@ def test_an_evaluation_that_counts_another_number_than_the_program_has_is_an_err
     trained, program, dense_task, config
 ):
     trained("run", tf_data.training_batches(program, 16), 4)
-    masked = program.map(lambda example: example | {"_mask": tf.cast(example["label"] > 0, tf.float32)})
-    with pytest.raises(EvaluationError, match=r"the evaluation counted \d\d records; the split has 100"):
+    masked = program.map(
+        lambda example: example | {"_mask": tf.cast(example["label"] > 0, tf.float32)}
+    )
+    with pytest.raises(
+        EvaluationError, match=r"the evaluation counted \d\d records; the split has 100"
+    ):
         Trainer(dense_task, config("run")).evaluate(tf_data.evaluation_batches(masked, 16))
 
 
@@ -121,7 +150,10 @@ def test_an_evaluation_of_batches_says_that_records_may_be_missing_and_names_the
     trainer = Trainer(dense_task, config("run"))
     with caplog.at_level(logging.WARNING, "trainer"):
         assert trainer.evaluate(program.batch(16, drop_remainder=True)).records == 96
-    assert "does not state how many records it has, so one that it left out would not be missed" in caplog.text
+    assert (
+        "does not state how many records it has, so one that it left out would not be missed"
+        in caplog.text
+    )
     with pytest.raises(InputError, match=r"is \w+ \[4"):
         trainer.evaluate(lambda _: program.batch(16))
 
@@ -134,12 +166,19 @@ def test_elements_that_are_pairs_are_refused_with_the_map_to_write(trained, prog
 
 
 @pytest.mark.slow
-def test_predictions_and_two_evaluations_of_a_program_are_complete(dense_task, config, program, vectors):
+def test_predictions_and_two_evaluations_of_a_program_are_complete(
+    dense_task, config, program, vectors
+):
     task = replace(dense_task, predict_fn=lambda variables, batch: {"x": batch["x"][:, 0]})
     trainer = Trainer(task, config(keep_best="loss"))
     batches = tf_data.evaluation_batches(program, 16)
     result = trainer.train_and_evaluate(
-        tf_data.training_batches(program, 16), {"one": batches, "two": batches}, max_steps=8, eval_every_steps=4
+        tf_data.training_batches(program, 16),
+        {"one": batches, "two": batches},
+        max_steps=8,
+        eval_every_steps=4,
     )
     assert [each.records for each in result.evaluations] == [100] * 4
-    np.testing.assert_array_equal([each["x"] for each in trainer.predict(batches)], vectors["x"][:, 0])
+    np.testing.assert_array_equal(
+        [each["x"] for each in trainer.predict(batches)], vectors["x"][:, 0]
+    )

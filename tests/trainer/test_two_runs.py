@@ -82,7 +82,11 @@ def contents(workdir):
         for name in directories:
             yield from below(f"{directory}/{name}")
 
-    paths = (path for path in below(workdir) if "/_owner/" not in path and ".orbax-checkpoint-tmp" not in path)
+    paths = (
+        path
+        for path in below(workdir)
+        if "/_owner/" not in path and ".orbax-checkpoint-tmp" not in path
+    )
     return {path: hashlib.sha256(storage.read(path)).hexdigest() for path in paths}
 
 
@@ -103,11 +107,15 @@ def test_a_second_run_is_refused_in_one_line_and_the_first_loses_nothing(start, 
     assert f"belongs to another run, which is running: {owner}" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert trainer.evaluate(lambda ctx: list(owned_run.batches(ctx))[:2], name="beside").step == 20
-    assert {path: digest for path, digest in contents(workdir).items() if "/eval_beside/" not in path} == before
+    assert {
+        path: digest for path, digest in contents(workdir).items() if "/eval_beside/" not in path
+    } == before
     out.with_name(f"{out.name}.go").touch()
     assert first.wait()[0] == 0, first.printed
     assert owned_run.published(workdir) == undisturbed
-    assert trainer.train(owned_run.batches, max_steps=owned_run.STEPS).start_step == owned_run.STEPS  # it is free
+    assert (
+        trainer.train(owned_run.batches, max_steps=owned_run.STEPS).start_step == owned_run.STEPS
+    )  # it is free
 
 
 def test_a_suspended_owner_on_another_machine_publishes_nothing_when_it_wakes_up(
@@ -126,18 +134,26 @@ def test_a_suspended_owner_on_another_machine_publishes_nothing_when_it_wakes_up
     out.with_name(f"{out.name}.go").touch()
     first.send_signal(signal.SIGCONT)
     assert first.wait()[0] == 2, first.printed
-    assert f"was taken over by host {os.uname().nodename}, process {os.getpid()}, started" in error_of(out)
+    assert (
+        f"was taken over by host {os.uname().nodename}, process {os.getpid()}, started"
+        in error_of(out)
+    )
     written = f"{workdir}/checkpoints/20/" if env else "nothing"
     changed = after.items() ^ contents(workdir).items()
     assert not [path for path, _ in changed if written not in path]
-    assert (last["lines"], last["checkpoints"]) == (undisturbed["lines"], undisturbed["checkpoints"])
+    assert (last["lines"], last["checkpoints"]) == (
+        undisturbed["lines"],
+        undisturbed["checkpoints"],
+    )
     assert result.start_step in (0, 20)
     gone = f"workdir={workdir}: taken over from host {os.uname().nodename}, process {first.pid}, started"
     assert any(text.startswith(gone) for text in caplog.messages)
 
 
 @pytest.mark.parametrize("seed", range(20 if SWEEP else 2))
-def test_of_two_runs_that_start_at_once_one_trains_and_no_line_is_there_twice(start, undisturbed, place, seed):
+def test_of_two_runs_that_start_at_once_one_trains_and_no_line_is_there_twice(
+    start, undisturbed, place, seed
+):
     workdir, env = place
     both = [start(workdir, env, pause=0.02) for _ in range(2)]
     codes = [process.wait()[0] for process, _ in both]
@@ -148,12 +164,16 @@ def test_of_two_runs_that_start_at_once_one_trains_and_no_line_is_there_twice(st
 
 
 @pytest.mark.parametrize("seed", range(40 if SWEEP else 2))
-def test_a_run_that_is_killed_at_any_moment_resumes_to_the_same_bits(start, undisturbed, tmp_path, seed):
+def test_a_run_that_is_killed_at_any_moment_resumes_to_the_same_bits(
+    start, undisturbed, tmp_path, seed
+):
     ended_and_resumed(start, undisturbed, str(tmp_path / "run"), seed, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("seed", range(46 if SWEEP else 2))
-def test_a_run_that_is_asked_to_end_at_any_moment_resumes_to_the_same_bits(start, undisturbed, tmp_path, seed):
+def test_a_run_that_is_asked_to_end_at_any_moment_resumes_to_the_same_bits(
+    start, undisturbed, tmp_path, seed
+):
     number = (signal.SIGTERM, signal.SIGINT)[seed % 2]
     ended_and_resumed(start, undisturbed, str(tmp_path / "run"), seed, number)
 
@@ -165,7 +185,10 @@ def ended_and_resumed(start, undisturbed, workdir, seed, number):
     time.sleep(random.Random(seed).uniform(0, 1.5))
     process.send_signal(number)
     code = process.wait()[0]
-    assert code in {signal.SIGKILL: (-9, 0), signal.SIGTERM: (75, -15, 0), signal.SIGINT: (130, 0)}[number]
+    assert (
+        code
+        in {signal.SIGKILL: (-9, 0), signal.SIGTERM: (75, -15, 0), signal.SIGINT: (130, 0)}[number]
+    )
     again, _ = start(workdir)
     assert again.wait()[0] == 0, again.printed
     found = owned_run.published(workdir)

@@ -51,15 +51,27 @@ RIGHT = {
 BATCH = r"\(the batch: x float32 \[16, 3\], y float32 \[16\]\)"
 # What is wrong, and what the command prints.
 MISTAKES = [
-    ({"outputs": "batch['z']"}, rf"error: KeyError: 'z' {BATCH}\n  mine.py:18, in loss_fn: outputs = batch\['z'\]\n"),
-    ({"outputs": "batch['x'] @ jnp.ones(4)"}, rf"error: TypeError: .* {BATCH}\n  mine.py:18, in loss"),
-    ({"metric": "outputs['q']"}, r"error: TypeError: .*\(in the metric 'error'\) .*\n  mine.py:21, in <lambda>"),
+    (
+        {"outputs": "batch['z']"},
+        rf"error: KeyError: 'z' {BATCH}\n  mine.py:18, in loss_fn: outputs = batch\['z'\]\n",
+    ),
+    (
+        {"outputs": "batch['x'] @ jnp.ones(4)"},
+        rf"error: TypeError: .* {BATCH}\n  mine.py:18, in loss",
+    ),
+    (
+        {"metric": "outputs['q']"},
+        r"error: TypeError: .*\(in the metric 'error'\) .*\n  mine.py:21, in <lambda>",
+    ),
     ({"returned": "outputs.mean(), variables, outputs"}, r"error: loss has the shape \[\]"),
     ({"returned": "outputs"}, "error: loss_fn returned an array"),
     ({"returned": "outputs, {}, outputs"}, "error: loss_fn returned a tuple of 3"),
     ({"init": "{'w': jnp.zeros(3)}"}, "error: init returned a dict"),
     ({"rows": "5"}, r"error: the input's x is float32 \[5, 3\]"),
-    ({"x": "x / nowhere"}, r"error: NameError: name 'nowhere' is not defined\n  mine.py:25, in train_input"),
+    (
+        {"x": "x / nowhere"},
+        r"error: NameError: name 'nowhere' is not defined\n  mine.py:25, in train_input",
+    ),
 ]
 
 
@@ -100,14 +112,23 @@ def test_from_python_only_the_frames_of_the_user_are_shown(written, call, tmp_pa
     if call != "train":
         trainer.train(mine.Config(trainer=config).train_input)
     if call == "predict":
-        trainer = Trainer(replace(task, predict_fn=lambda variables, batch: {}), config, jax.devices()[:1])
+        trainer = Trainer(
+            replace(task, predict_fn=lambda variables, batch: {}), config, jax.devices()[:1]
+        )
     with pytest.raises(IndexError) as caught:
         made = getattr(trainer, call)(broken)
         list(made)
     frames = traceback.extract_tb(caught.tb)
     assert frames[-1].name == "broken"
-    assert not [frame for frame in frames if "/trainer/" in frame.filename and "/tests/" not in frame.filename]
-    assert caught.value.__notes__[-1] == "Only your own frames are shown. JAX_TRACEBACK_FILTERING=off shows all."
+    assert not [
+        frame
+        for frame in frames
+        if "/trainer/" in frame.filename and "/tests/" not in frame.filename
+    ]
+    assert (
+        caught.value.__notes__[-1]
+        == "Only your own frames are shown. JAX_TRACEBACK_FILTERING=off shows all."
+    )
 
 
 def test_all_frames_are_shown_to_those_who_ask(written, tmp_path, monkeypatch):
@@ -124,4 +145,8 @@ def test_an_error_without_a_frame_of_the_user_is_ours_and_keeps_its_traceback(wr
     monkeypatch.setattr("trainer.loop.job.as_input", None)
     with pytest.raises(TypeError, match="'NoneType' object is not callable") as caught:
         main(["mine", "--workdir", "w"])
-    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-3:] == ["train", "open", "open"]
+    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-3:] == [
+        "train",
+        "open",
+        "open",
+    ]

@@ -1,7 +1,9 @@
-"""What a checkpoint contains, the list of its arrays, and two checks against it: same model, and undamaged.
+"""What a checkpoint contains, the list of its arrays, and two checks against it: same model, and
+undamaged.
 
-Neither Orbax nor its array store has checksums: a flipped bit in a stored array changes values without an error.
-Computed on the devices, ours also cover the transfers to storage and back, and training does not wait for them."""
+Neither Orbax nor its array store has checksums: a flipped bit in a stored array changes values
+without an error. Computed on the devices, ours also cover the transfers to storage and back, and
+training does not wait for them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +21,16 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Future
 
 from pipeline.errors import CheckpointError
-from trainer.checkpointing.contents import METADATA, MIX, PLACE, SHIFTS, array_sum, changes, is_tiny, versions
+from trainer.checkpointing.contents import (
+    METADATA,
+    MIX,
+    PLACE,
+    SHIFTS,
+    array_sum,
+    changes,
+    is_tiny,
+    versions,
+)
 from trainer.mesh.batch_spec import named_leaves
 from trainer.reports.workdir import CONTENTS, STATE
 from trainer.task import TrainState
@@ -34,7 +45,8 @@ Sums = dict[str, int]  # of the numbers of each array
 class Saved:
     """A checkpoint as it was saved. `CheckpointManager` fills in versions and mesh.
 
-    productive_seconds: see Goodput. run: that saved it, as segments.jsonl names it; None: unknown."""
+    productive_seconds: see Goodput. run: that saved it, as segments.jsonl names it; None:
+    unknown."""
 
     step: int
     state: TrainState
@@ -46,7 +58,8 @@ class Saved:
     run: str | None = None
 
     def changes(self, config: Mapping[str, Any]) -> list[str]:
-        """A text for each setting, version and device count that differs from when this was saved."""
+        """A text for each setting, version and device count that differs from when this was
+        saved."""
         now = ((self.config, config), (self.versions, versions()), (self.mesh, mesh_of(self.state)))
         return [text for then, this in now for text in changes(then, this)]
 
@@ -64,7 +77,8 @@ def list_arrays(state: Any) -> dict[str, dict[str, Any]]:
 
 
 def mesh_of(state: Any) -> dict[str, Any]:
-    """Describes the devices of a state: sizes of the mesh's axes, kind of device, number of processes."""
+    """Describes the devices of a state: sizes of the mesh's axes, kind of device, number of
+    processes."""
     sharding = jax.tree.leaves(state)[0].sharding
     axes = dict(sharding.mesh.shape) if isinstance(sharding, NamedSharding) else {}
     kind = next(iter(sharding.device_set)).device_kind
@@ -72,32 +86,37 @@ def mesh_of(state: Any) -> dict[str, Any]:
 
 
 def check_model(path: str, listed: Listed, like: Any) -> None:
-    """Raises CheckpointError, which names an array, unless `like` has the same names, dtypes and shapes."""
+    """Raises CheckpointError, which names an array, unless `like` has the same names, dtypes and
+    shapes."""
     saved = {name: f"{array['dtype']} {array['shape']}" for name, array in listed.items()}
     wanted = {name: f"{leaf.dtype} {list(leaf.shape)}" for name, leaf in named_leaves(like).items()}
     theirs, ours = (any(name.startswith(EMA) for name in names) for names in (saved, wanted))
     if theirs != ours:
         raise CheckpointError(
-            f"{path} has {'' if theirs else 'no '}averaged parameters, unlike this run. Give or leave out ema_decay as "
-            "in its training, or give another workdir."
+            f"{path} has {'' if theirs else 'no '}averaged parameters, unlike this run. Give or "
+            "leave out ema_decay as in its training, or give another workdir."
         )
     # The model first: users know its arrays better than the optimizer's.
-    for name in sorted(saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)):
+    for name in sorted(
+        saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)
+    ):
         if saved.get(name) != wanted.get(name):
             raise CheckpointError(
-                f"{path} belongs to another model or optimizer: {name} is {saved.get(name, 'missing')} there "
-                f"and {wanted.get(name, 'missing')} in this task. Use the task and the flags it was trained with, or "
-                "another workdir."
+                f"{path} belongs to another model or optimizer: {name} is "
+                f"{saved.get(name, 'missing')} there and {wanted.get(name, 'missing')} in this "
+                "task. Use the task and the flags it was trained with, or another workdir."
             )
 
 
 def check_numbers(path: str, listed: Listed, state: Any) -> None:
-    """Raises CheckpointError, which names the arrays, if restored values differ from the saved ones. A collective."""
+    """Raises CheckpointError, which names the arrays, if restored values differ from the saved
+    ones. A collective."""
     sums = begin_sums(state)()
     if wrong := [name for name, value in sums.items() if value != listed[name]["sum"]]:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(
-            f"{path} is damaged: restored values of {', '.join(wrong[:3])}{more} differ from saved ones."
+            f"{path} is damaged: restored values of {', '.join(wrong[:3])}{more} differ from saved "
+            "ones."
         )
 
 
@@ -108,30 +127,42 @@ def _plain(leaf: Array) -> Array:
 def begin_sums(state: Any) -> Callable[[], Sums]:
     """Begins to compute the sum of each array, on the devices, as `array_sum` does.
 
-    The result waits for them, in any thread, even if the state has been donated since. A collective."""
+    The result waits for them, in any thread, even if the state has been donated since. A
+    collective."""
     if jax.default_backend() == "cpu" and jax.process_count() == 1:
-        return _begin_on_host(state)  # XLA adds up one number after the other there, and takes four times as long
+        return _begin_on_host(
+            state
+        )  # XLA adds up one number after the other there, and takes four times as long
     leaves = named_leaves(state)
-    shardings = [leaf.sharding for leaf in leaves.values() if isinstance(leaf.sharding, NamedSharding)]
+    shardings = [
+        leaf.sharding for leaf in leaves.values() if isinstance(leaf.sharding, NamedSharding)
+    ]
     found = _adder(NamedSharding(shardings[0].mesh, P()) if shardings else None)([*leaves.values()])
     return lambda: dict(zip(leaves, jax.device_get(found).tolist(), strict=True))
 
 
 def _begin_on_host(state: Any) -> Callable[[], Sums]:
-    held = {name: np.asarray(_plain(leaf)) for name, leaf in named_leaves(state).items()}  # views, if on a CPU
+    held = {
+        name: np.asarray(_plain(leaf)) for name, leaf in named_leaves(state).items()
+    }  # views, if on a CPU
     return lambda: {name: array_sum(numbers) for name, numbers in held.items()}
 
 
 @cache
 def _adder(replicated: NamedSharding | None) -> Callable[[list[Array]], Array]:
-    return jax.jit(lambda leaves: jnp.stack([_summed(_words(leaf)) for leaf in leaves]), out_shardings=replicated)
+    return jax.jit(
+        lambda leaves: jnp.stack([_summed(_words(leaf)) for leaf in leaves]),
+        out_shardings=replicated,
+    )
 
 
 def _summed(words: Array) -> Array:
     """As `summed`. It does not reshape: XLA would gather an array that is split."""
     place, words_inside = jnp.zeros(words.shape, jnp.uint32), 1
     for axis in reversed(range(words.ndim)):
-        place += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(words_inside % 2**32)
+        place += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(
+            words_inside % 2**32
+        )
         words_inside *= words.shape[axis]
     mixed = words + place * jnp.uint32(PLACE)
     mixed = (mixed ^ (mixed >> SHIFTS[0])) * jnp.uint32(MIX)
@@ -139,7 +170,8 @@ def _summed(words: Array) -> Array:
 
 
 def _words(leaf: Array) -> Array:
-    """The bits of an array as uint32: one for each number of 32 bits or less, else several, in a last axis."""
+    """The bits of an array as uint32: one for each number of 32 bits or less, else several, in a
+    last axis."""
     leaf = _plain(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         leaf = jnp.stack([leaf.real, leaf.imag], axis=-1)
@@ -154,7 +186,8 @@ class ContentsHandler(ocp.JsonCheckpointHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The name in the checkpoint: Orbax's own, so that a process without infeed can restore the description."""
+        """The name in the checkpoint: Orbax's own, so that a process without infeed can restore the
+        description."""
         return ocp.JsonCheckpointHandler.typestr()
 
     async def async_save(self, directory: Any, item: Any = None, args: Any = None) -> list[Future]:
@@ -170,13 +203,15 @@ class ContentsHandler(ocp.JsonCheckpointHandler):
 
 @dataclass
 class ContentsSave(ocp.args.CheckpointArgs):
-    """contents: makes the description, in a thread of its own on every host. If it raises, there is no checkpoint."""
+    """contents: makes the description, in a thread of its own on every host. If it raises, there is
+    no checkpoint."""
 
     contents: Callable[[], Mapping[str, Any]]
 
 
 def item_handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
-    """What writes each item of a checkpoint. Orbax's global registry has no second handler of the same name."""
+    """What writes each item of a checkpoint. Orbax's global registry has no second handler of the
+    same name."""
     handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
     handlers.add(STATE, ocp.args.StandardSave, ocp.StandardCheckpointHandler())
     handlers.add(CONTENTS, ContentsSave, ContentsHandler())

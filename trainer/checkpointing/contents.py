@@ -1,5 +1,5 @@
-"""Reads and verifies checkpoints without JAX, for tools: the description of a checkpoint, a JSON file next to the
-arrays with its own checksum, and the values of an array."""
+"""Reads and verifies checkpoints without JAX, for tools: the description of a checkpoint, a JSON
+file next to the arrays with its own checksum, and the values of an array."""
 
 import json
 import platform
@@ -28,7 +28,9 @@ AT_ONCE = 2**16  # words, which stay in a core's cache
 
 def versions() -> dict[str, str]:
     """Versions of Python and of all libraries that affect the values of a training run."""
-    return {"python": platform.python_version()} | {name: version_of(name) or "unknown" for name in _PACKAGES}
+    return {"python": platform.python_version()} | {
+        name: version_of(name) or "unknown" for name in _PACKAGES
+    }
 
 
 def contents_path(directory: str, step: int) -> str:
@@ -37,44 +39,58 @@ def contents_path(directory: str, step: int) -> str:
 
 
 def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]:
-    """The contents of a step. Raises CheckpointError, which names the file, if it is missing or damaged."""
+    """The contents of a step. Raises CheckpointError, which names the file, if it is missing or
+    damaged."""
     path = contents_path(directory, step)
     try:
         data = storage.read(path)
     except StorageError as error:
         if storage.exists(path):
             raise
-        raise CheckpointError(f"{path} is missing: the checkpoint is damaged, or another program wrote it.") from error
+        raise CheckpointError(
+            f"{path} is missing: the checkpoint is damaged, or another program wrote it."
+        ) from error
     return read_sealed(JsonFile(path, CheckpointError, _REMEDY), data, dict[str, Any])
 
 
 def check_tree(storage: Storage, directory: str, listed: Iterable[str] = ()) -> None:
-    """Checks the description of the arrays in a directory of Orbax, whose own errors do not name the file.
+    """Checks the description of the arrays in a directory of Orbax, whose own errors do not name
+    the file.
 
-    listed: names of arrays that it must have. Raises CheckpointError if it lacks one, is missing or is damaged."""
+    listed: names of arrays that it must have. Raises CheckpointError if it lacks one, is missing or
+    is damaged."""
     path = join(directory, ITEM_METADATA)
     if not storage.exists(path):
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged.")
     file = JsonFile(path, CheckpointError, _REMEDY)
     try:
         leaves = file.parse(storage.read(path))["tree_metadata"].values()
-        names = {".".join(key["key"] for key in leaf["key_metadata"]).replace("/", ".") for leaf in leaves}
+        names = {
+            ".".join(key["key"] for key in leaf["key_metadata"]).replace("/", ".")
+            for leaf in leaves
+        }
     except (AttributeError, KeyError, TypeError) as error:
         raise file.misfit("it does not describe a tree of arrays.") from error
-    if lost := [name for name in listed if name.replace("/", ".") not in names]:  # Orbax joins with dots
+    if lost := [
+        name for name in listed if name.replace("/", ".") not in names
+    ]:  # Orbax joins with dots
         raise file.misfit(f"it lacks {lost[0]}, which the checkpoint has.")
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """A text "name then -> now" for each value that changed."""
     now = json.loads(json.dumps(now))
-    return [f"{name} {then.get(name)!r} -> {now[name]!r}" for name in now if then.get(name) != now[name]]
+    return [
+        f"{name} {then.get(name)!r} -> {now[name]!r}" for name in now if then.get(name) != now[name]
+    ]
 
 
 def summed(words: np.ndarray) -> int:
-    """The sum of uint32 words, each mixed with its place, mod 2**32: of other words, or in other places, it is another.
+    """The sum of uint32 words, each mixed with its place, mod 2**32: of other words, or in other
+    places, it is another.
 
-    Unlike a CRC, it can be added up on the devices that hold the parts of an array, however that is split."""
+    Unlike a CRC, it can be added up on the devices that hold the parts of an array, however that is
+    split."""
     words, total = words.reshape(-1), 0
     place = np.arange(AT_ONCE, dtype=np.uint32) * np.uint32(PLACE)
     for start in range(0, len(words), AT_ONCE):
@@ -89,7 +105,8 @@ def summed(words: np.ndarray) -> int:
 
 
 def is_tiny(dtype: np.dtype) -> bool:
-    """Whether it is one of JAX's types of 8 bits or less, whose bits NumPy and JAX store in different ways."""
+    """Whether it is one of JAX's types of 8 bits or less, whose bits NumPy and JAX store in
+    different ways."""
     return dtype.itemsize == 1 and dtype.kind not in "biu"
 
 
@@ -97,13 +114,16 @@ def array_sum(numbers: np.ndarray) -> int:
     """The sum of an array's numbers that a checkpoint lists."""
     numbers = numbers.astype(np.float32) if is_tiny(numbers.dtype) else numbers
     wide = min(numbers.dtype.itemsize, 4)
-    return summed(np.ascontiguousarray(numbers).reshape(-1).view(f"<u{wide}").astype(np.uint32, copy=False))
+    return summed(
+        np.ascontiguousarray(numbers).reshape(-1).view(f"<u{wide}").astype(np.uint32, copy=False)
+    )
 
 
 def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarray:
     """All values of the array `name`, from the directory of a step.
 
-    Raises CheckpointError if they cannot be read or do not match `listed`, the array's entry in the contents."""
+    Raises CheckpointError if they cannot be read or do not match `listed`, the array's entry in the
+    contents."""
     state = join(directory, STATE)
     check_files(open_storage(state), state)
     try:
@@ -111,7 +131,9 @@ def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarr
     except Exception as error:  # tensorstore raises many kinds
         raise CheckpointError(f"cannot read {name} of {state}: {reason(error)}") from error
     if array_sum(numbers) != listed["sum"]:
-        raise CheckpointError(f"{name} of {state} is damaged: it does not have the values that were saved.")
+        raise CheckpointError(
+            f"{name} of {state} is damaged: it does not have the values that were saved."
+        )
     return numbers
 
 
@@ -127,7 +149,9 @@ def _read(state: str, name: str) -> np.ndarray:
     store = {"driver": "ocdbt", "base": base}
     keys = tensorstore.KvStore.open(store, context=context).result().list().result()
     # Orbax joins the keys of a path with dots, we join them with slashes; a key may contain either.
-    stored = {key.removesuffix("/.zarray") for key in map(bytes.decode, keys) if key.endswith("/.zarray")}
+    stored = {
+        key.removesuffix("/.zarray") for key in map(bytes.decode, keys) if key.endswith("/.zarray")
+    }
     path = {each.replace("/", "."): each for each in stored}[name.replace("/", ".")]
     spec = {"driver": "zarr", "kvstore": store | {"path": f"{path}/"}}
     return tensorstore.open(spec, context=context).result().read().result()

@@ -1,7 +1,8 @@
-"""What a run keeps of its data in <workdir>/description.json: with it, the model's numbers keep their meaning.
+"""What a run keeps of its data in <workdir>/description.json: with it, the model's numbers keep
+their meaning.
 
-Training writes it before the first step. Evaluation, prediction, sampling, export and `load` use it, whatever data they
-read, or none. No record is kept. NumPy only."""
+Training writes it before the first step. Evaluation, prediction, sampling, export and `load` use
+it, whatever data they read, or none. No record is kept. NumPy only."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,12 +39,16 @@ class _File:
 
 
 def keep(workdir: str, description: Description | None) -> None:
-    """Writes the description of a run that begins; None replaces that of an earlier one by one without features."""
+    """Writes the description of a run that begins; None replaces that of an earlier one by one
+    without features."""
     if description is None:
         if kept(workdir) is None:
             return
         description = Description(Schema("unknown", {}))
-    text, columns = description.text, {name: asdict(each) for name, each in description.columns.items()}
+    text, columns = (
+        description.text,
+        {name: asdict(each) for name, each in description.columns.items()},
+    )
     labels = description.labels and asdict(description.labels)
     page = {
         "schema": description.schema.to_json(),
@@ -60,7 +65,8 @@ def keep(workdir: str, description: Description | None) -> None:
 
 
 def kept(workdir: str) -> Description | None:
-    """That of the run in a work directory; None if its data had none. CheckpointError if it is damaged."""
+    """That of the run in a work directory; None if its data had none. CheckpointError if it is
+    damaged."""
     storage, path = open_storage(workdir), join(workdir, DESCRIPTION)
     if not storage.exists(path):
         return None
@@ -68,26 +74,38 @@ def kept(workdir: str) -> Description | None:
     found = read_sealed(file, storage.read(path), _File)
     for name, feature in found.schema.features.items():
         if (feature.num_values or 0) > MOST_VALUES:
-            raise file.misfit(f"a record has {feature.num_values:,} values of {name!r}; allowed are {MOST_VALUES:,}.")
+            raise file.misfit(
+                f"a record has {feature.num_values:,} values of {name!r}; allowed are "
+                f"{MOST_VALUES:,}."
+            )
     text = found.text.info(file, workdir) if found.text else None
-    return None if found.schema.opaque else Description(found.schema, found.labels, found.columns, text)
+    return (
+        None
+        if found.schema.opaque
+        else Description(found.schema, found.labels, found.columns, text)
+    )
 
 
 def as_in_run(workdir: str) -> Describe:
-    """What describes the model of the run in a work directory: what it has kept; if nothing, its data."""
+    """What describes the model of the run in a work directory: what it has kept; if nothing, its
+    data."""
     own = kept(workdir)
     return lambda data: own or data
 
 
 def as_begun(warm_start: WarmStart, target: str | None) -> Describe:
-    """What describes the model of a run that begins: its data; with a warm start from a run of infeed, what described
-    that one, but for the classes of the target, the feature that the model predicts."""
+    """What describes the model of a run that begins: its data; with a warm start from a run of
+    infeed, what described that one, but for the classes of the target, the feature that the model
+    predicts."""
     before = kept_before(warm_start)
     return lambda data: before.continued_with(data, target) if before else data
 
 
-def has_new_head(warm_start: WarmStart, description: Description | None, target: str | None) -> bool:
-    """Whether the classes of a run are not those of the run whose checkpoint its warm start begins with."""
+def has_new_head(
+    warm_start: WarmStart, description: Description | None, target: str | None
+) -> bool:
+    """Whether the classes of a run are not those of the run whose checkpoint its warm start begins
+    with."""
     before = kept_before(warm_start)
     if before is None or description is None:
         return False
@@ -109,7 +127,8 @@ def records_like(
     places: Sequence[str] = (),
     schema: Schema | None = None,
 ) -> ExampleRecords:
-    """Examples in memory as records of a run: features that one lacks are blank. Default: one blank record.
+    """Examples in memory as records of a run: features that one lacks are blank. Default: one blank
+    record.
 
     places: what messages call each of them. schema: default: that of the run."""
     schema = schema or description.schema
@@ -118,11 +137,14 @@ def records_like(
         for key, feature in schema.features.items()
     }
     filled = (blank | example for example in examples)
-    return ExampleRecords(name, schema, filled, description.labels, places=places, description=description)
+    return ExampleRecords(
+        name, schema, filled, description.labels, places=places, description=description
+    )
 
 
 def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dict[str, Value]:
-    """The cells of a table's row whose columns have the names of features, as their values; NaN for a missing number.
+    """The cells of a table's row whose columns have the names of features, as their values; NaN for
+    a missing number.
 
     Raises Reject."""
     integer = partial(number_or_nan, read=integer_cell)

@@ -1,8 +1,9 @@
-"""Lists the checkpoints of a work directory by the names in it, finds one by its path, and decides which ones to keep.
+"""Lists the checkpoints of a work directory by the names in it, finds one by its path, and decides
+which ones to keep.
 
-For the trainer, processes that follow a run, and tools. Needs no jax, devices or other hosts. An evaluation follows the
-save, perhaps in another process, so it cannot be part of Orbax's metrics of a save: results are kept in a file of the
-work directory, which survives a restart."""
+For the trainer, processes that follow a run, and tools. Needs no jax, devices or other hosts. An
+evaluation follows the save, perhaps in another process, so it cannot be part of Orbax's metrics of
+a save: results are kept in a file of the work directory, which survives a restart."""
 
 import json
 import math
@@ -37,7 +38,8 @@ def checkpoints_directory(workdir: str) -> str:
 
 
 def finished_steps(workdir: str) -> list[int]:
-    """Steps of the finished checkpoints, ascending, without those being written or left unfinished by a kill."""
+    """Steps of the finished checkpoints, ascending, without those being written or left unfinished
+    by a kill."""
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
     # This also checks the bucket: the error reports one that is missing or inaccessible.
     if not storage.exists(directory):
@@ -46,10 +48,17 @@ def finished_steps(workdir: str) -> list[int]:
 
 
 def kinds(workdir: str) -> Mapping[str, str]:
-    """Name -> "finished", "unfinished" or "other", if it is none, of each directory with the name of a checkpoint."""
+    """Name -> "finished", "unfinished" or "other", if it is none, of each directory with the name
+    of a checkpoint."""
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
-    names = [name for name in storage.entries(directory)[1] if name.isdecimal() or is_step_renamed_later(name)]
-    in_turn = in_parallel if storage.remote else map  # on a disk, threads would cost more than they save
+    names = [
+        name
+        for name in storage.entries(directory)[1]
+        if name.isdecimal() or is_step_renamed_later(name)
+    ]
+    in_turn = (
+        in_parallel if storage.remote else map
+    )  # on a disk, threads would cost more than they save
     return dict(zip(names, in_turn(partial(_kind, storage, directory), names), strict=True))
 
 
@@ -58,20 +67,39 @@ def _kind(storage: Storage, directory: str, name: str) -> str:
     items, named = {STATE, CONTENTS}.intersection(directories), is_step(name)
     if storage.remote and STEP_COMMITTED not in files:
         begun = STEP_METADATA in files or not {*files, *directories}
-        return "unfinished" if named and begun and {STATE, CONTENTS}.issuperset(directories) else "other"
+        return (
+            "unfinished"
+            if named and begun and {STATE, CONTENTS}.issuperset(directories)
+            else "other"
+        )
     if named and {STEP_METADATA, STEP_COMMITTED}.issuperset({*files, *directories}):
-        return "unfinished"  # as a kill may leave it that comes before the first item, or after the last was removed
-    inside = {each for item in items for part in storage.entries(join(directory, f"{name}/{item}")) for each in part}
+        # as a kill may leave it that comes before the first item, or after the last was removed
+        return "unfinished"
+    inside = {
+        each
+        for item in items
+        for part in storage.entries(join(directory, f"{name}/{item}"))
+        for each in part
+    }
     if named and items and (STEP_METADATA in files or not inside or is_of_orbax(inside)):
         return "finished"  # or half removed, or damaged, which is an error where it is read
-    return "unfinished" if is_step_renamed_later(name) and not Path(directory, name).is_symlink() else "other"
+    return (
+        "unfinished"
+        if is_step_renamed_later(name) and not Path(directory, name).is_symlink()
+        else "other"
+    )
 
 
 def required_step(directory: str, steps: Sequence[int], step: int | None) -> int:
-    """Returns `step`, default the newest of `steps`. Raises CheckpointError, which lists them, if missing."""
+    """Returns `step`, default the newest of `steps`. Raises CheckpointError, which lists them, if
+    missing."""
     if not steps:
         there = is_remote(directory) or Path(directory).parent.is_dir()
-        missing = f"{directory} has no checkpoint" if there else f"{Path(directory).parent} is no directory"
+        missing = (
+            f"{directory} has no checkpoint"
+            if there
+            else f"{Path(directory).parent} is no directory"
+        )
         raise CheckpointError(f"{missing}. Train first, or give the right workdir.")
     if step is not None and step not in steps:
         raise CheckpointError(f"{directory} has no checkpoint of step {step}. It has: {steps}.")
@@ -79,7 +107,8 @@ def required_step(directory: str, steps: Sequence[int], step: int | None) -> int
 
 
 def check_checkpoint(workdir: str, restore_step: int | None = None, *, required: bool) -> None:
-    """CheckpointError if a checkpoint is `required` and there is none, or none of restore_step or later.
+    """CheckpointError if a checkpoint is `required` and there is none, or none of restore_step or
+    later.
 
     StorageError if a bucket cannot be listed."""
     steps = finished_steps(workdir)
@@ -88,7 +117,8 @@ def check_checkpoint(workdir: str, restore_step: int | None = None, *, required:
 
 
 def check_files(storage: Storage, directory: str, prefix: str = "") -> None:
-    """Raises StorageError for a named pipe or device in or below a directory of a disk: libraries would wait for it.
+    """Raises StorageError for a named pipe or device in or below a directory of a disk: libraries
+    would wait for it.
 
     prefix: only what begins with it."""
     files, directories = ({}, ()) if storage.remote else storage.entries(directory)
@@ -115,7 +145,8 @@ class Elsewhere(NamedTuple):
 
 
 def find_elsewhere(checkpoint_path: str, step: int | None = None) -> Elsewhere:
-    """The newest checkpoint in a work directory, that of `step`, or the one at <workdir>/checkpoints/<step>.
+    """The newest checkpoint in a work directory, that of `step`, or the one at
+    <workdir>/checkpoints/<step>.
 
     Raises CheckpointError if there is none."""
     path = str(checkpoint_path).rstrip("/")
@@ -123,21 +154,23 @@ def find_elsewhere(checkpoint_path: str, step: int | None = None) -> Elsewhere:
     workdir = directory.rpartition("/")[0] or "."
     if name.isdecimal() and checkpoints_directory(workdir) in (directory, f"./{directory}"):
         if step not in (None, int(name)):
-            raise CheckpointError(f"checkpoint_path={path!r} is not of step {step}. Give one of the two.")
+            raise CheckpointError(
+                f"checkpoint_path={path!r} is not of step {step}. Give one of the two."
+            )
         return Elsewhere(workdir, required_step(directory, finished_steps(workdir), int(name)))
     steps = finished_steps(path)
     if not steps:
         raise CheckpointError(
-            f"checkpoint_path={path!r} has no checkpoint. Give the work directory of a run, or a checkpoint in "
-            "it: <workdir>/checkpoints/<step>."
+            f"checkpoint_path={path!r} has no checkpoint. Give the work directory of a run, or a "
+            "checkpoint in it: <workdir>/checkpoints/<step>."
         )
     return Elsewhere(path, required_step(checkpoints_directory(path), steps, step))
 
 
 @dataclass(frozen=True)
 class KeepPolicy:
-    """An Orbax preservation policy: the newest `last`, multiples of `every`, and the step that `best` chooses; also
-    what is `held`, such as links."""
+    """An Orbax preservation policy: the newest `last`, multiples of `every`, and the step that
+    `best` chooses; also what is `held`, such as links."""
 
     last: int
     every: int | None
@@ -149,20 +182,27 @@ class KeepPolicy:
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*sorted(steps)[-self.last :], self.best(steps)}
         every = self.every
-        return [step in kept or (every is not None and step % every == 0) or self.held(step) for step in steps]
+        return [
+            step in kept or (every is not None and step % every == 0) or self.held(step)
+            for step in steps
+        ]
 
 
 def best_step(measured: Metrics, steps: Collection[int], metric: str, mode: str) -> int | None:
-    """Of these steps, the one with the largest ("max") or smallest ("min") value, the earliest if equal.
+    """Of these steps, the one with the largest ("max") or smallest ("min") value, the earliest if
+    equal.
 
     None if none of them was evaluated."""
     sign = -1 if mode == "max" else 1
-    ranked = [(sign * measured[step][metric], step) for step in steps if metric in measured.get(step, {})]
+    ranked = [
+        (sign * measured[step][metric], step) for step in steps if metric in measured.get(step, {})
+    ]
     return min(ranked)[1] if ranked else None
 
 
 class Evaluations:
-    """Metrics of evaluated checkpoints, in <workdir>/evaluations.json. Finite values only: NaN is never best."""
+    """Metrics of evaluated checkpoints, in <workdir>/evaluations.json. Finite values only: NaN is
+    never best."""
 
     def __init__(self, workdir: str) -> None:
         self._storage = open_storage(workdir)
@@ -170,12 +210,16 @@ class Evaluations:
 
     def read(self) -> Metrics:
         """All of them. Raises CheckpointError for a file that is not ours."""
-        return self._decode(self._storage.read(self._path)) if self._storage.exists(self._path) else {}
+        return (
+            self._decode(self._storage.read(self._path)) if self._storage.exists(self._path) else {}
+        )
 
     def add(self, step: int, metrics: Mapping[str, float], there: Collection[int]) -> None:
         """Adds those of a step; drops those whose checkpoints are no longer `there`."""
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-        self._change(lambda now: {at: kept for at, kept in now.items() if at in there} | {step: finite})
+        self._change(
+            lambda now: {at: kept for at, kept in now.items() if at in there} | {step: finite}
+        )
 
     def drop(self, steps: Collection[int]) -> None:
         """Removes these steps."""
@@ -185,7 +229,9 @@ class Evaluations:
     def _change(self, change: Callable[[Metrics], Metrics]) -> None:
         def rewrite(data: bytes | None) -> bytes:
             after = change({} if data is None else self._decode(data))
-            return json.dumps(sealed({str(step): after[step] for step in sorted(after)}), indent=1).encode()
+            return json.dumps(
+                sealed({str(step): after[step] for step in sorted(after)}), indent=1
+            ).encode()
 
         self._storage.update(self._path, rewrite)
 
@@ -196,4 +242,6 @@ class Evaluations:
         try:
             return {int(step): metrics for step, metrics in measured.items()}
         except ValueError as error:
-            raise CheckpointError(f"{file.path}: its keys must be steps, but {error}. {remedy}") from error
+            raise CheckpointError(
+                f"{file.path}: its keys must be steps, but {error}. {remedy}"
+            ) from error

@@ -1,4 +1,5 @@
-"""Saves the model's state, the input's position and the settings, in the background with Orbax, and restores them."""
+"""Saves the model's state, the input's position and the settings, in the background with Orbax, and
+restores them."""
 
 import json
 import math
@@ -44,16 +45,19 @@ WhichStep = int | Literal["best"]
 
 
 class CheckpointManager:
-    """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write.
+    """The checkpoints of a work directory. Use as a context manager: leaving waits for the last
+    write.
 
-    Listing and reading create nothing and wait for no process but the hosts of this run. fence: called before anything
-    is published or removed, in the thread that does it; it raises if this run no longer owns the work directory.
-    activity: of the call."""
+    Listing and reading create nothing and wait for no process but the hosts of this run. fence:
+    called before anything is published or removed, in the thread that does it; it raises if this
+    run no longer owns the work directory. activity: of the call."""
 
     def __init__(self, config: TrainerConfig, fence: Callable[[], None] = lambda: None) -> None:
         self.activity = Activity()
         self._config, self.workdir, self._fence = config, str(config.workdir), fence
-        self._explaining = partial(orbax_paths.as_checkpoint_error, work_seconds=config.work_seconds)
+        self._explaining = partial(
+            orbax_paths.as_checkpoint_error, work_seconds=config.work_seconds
+        )
         self._path = orbax_paths.orbax_path(listing.checkpoints_directory(self.workdir))
         self.directory = str(self._path)
         self._storage = open_storage(self.workdir)
@@ -62,11 +66,13 @@ class CheckpointManager:
         self._superseded: list[int] = []
         self._unfinished: int | None = None
         self.on_complete: Callable[[int], None] = lambda _: None
-        """Called in the main thread with the step of each checkpoint, in order, once readers see it."""
+        """Called in the main thread with the step of each checkpoint, in order, once readers see
+        it."""
 
     @property
     def manager(self) -> ocp.CheckpointManager:
-        """Orbax's manager. The first save creates it: it makes the directory and removes unfinished checkpoints."""
+        """Orbax's manager. The first save creates it: it makes the directory and removes unfinished
+        checkpoints."""
         if self._manager is None:
             if jax.process_index() == 0:
                 orbax_paths.remove_unfinished(self.workdir)
@@ -76,7 +82,8 @@ class CheckpointManager:
                 ),
                 enable_async_checkpointing=True,
                 create=True,
-                cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
+                # in a bucket, Orbax would remove every directory but a checkpoint
+                cleanup_tmp_directories=False,
                 temporary_path_class=orbax_paths.fenced_path(self.workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(
                     timeout_secs=math.ceil(self._config.work_seconds),
@@ -84,7 +91,9 @@ class CheckpointManager:
                 ),
             )
             with self._explaining("open", self.directory):
-                self._manager = ocp.CheckpointManager(self._path, options=options, handler_registry=item_handlers())
+                self._manager = ocp.CheckpointManager(
+                    self._path, options=options, handler_registry=item_handlers()
+                )
         return self._manager
 
     def _is_link(self, step: int) -> bool:
@@ -96,42 +105,51 @@ class CheckpointManager:
             return listing.finished_steps(self.workdir)
 
     def require(self, step: WhichStep | None) -> int:
-        """Returns `step`, default the newest. Raises CheckpointError, which lists the existing steps, if missing."""
+        """Returns `step`, default the newest. Raises CheckpointError, which lists the existing
+        steps, if missing."""
         steps = self.steps()
         if step == "best" and (step := self.best(steps)) is None:
             raise CheckpointError(
-                f"{self.directory} has no best checkpoint: keep_best={self._config.keep_best!r}. Set it to a metric, "
-                f"and evaluate; or give one of the steps {steps}."
+                f"{self.directory} has no best checkpoint: keep_best={self._config.keep_best!r}. "
+                f"Set it to a metric, and evaluate; or give one of the steps {steps}."
             )
         return listing.required_step(self.directory, steps, step)
 
     def resume_step(self) -> int:
         """The step to resume from: restore_step, else the newest checkpoint's; 0 if there is none.
 
-        Checkpoints after restore_step stay until this run first saves; the log names them. Once it has saved, a
-        restart with the same restore_step resumes from the newest, as it would otherwise lose the progress since."""
+        Checkpoints after restore_step stay until this run first saves; the log names them. Once it
+        has saved, a restart with the same restore_step resumes from the newest, as it would
+        otherwise lose the progress since."""
         steps, wanted = self.steps(), self._config.restore_step
         if wanted is None:
             return max(steps, default=0)
         newer = [step for step in steps if step > wanted]
         if newer and self._resumed_from(wanted, newer):
             log.warning(
-                "a run has already gone back to restore_step=%(wanted)d, so this one resumes from step %(newest)d. To "
-                "start at step %(wanted)d again, remove these from %(directory)s: %(newer)s",
-                {"wanted": wanted, "newest": newer[-1], "directory": self.directory, "newer": newer},
+                "a run has already gone back to restore_step=%(wanted)d, so this one resumes from "
+                "step %(newest)d. To start at step %(wanted)d again, remove these from "
+                "%(directory)s: %(newer)s",
+                {
+                    "wanted": wanted,
+                    "newest": newer[-1],
+                    "directory": self.directory,
+                    "newer": newer,
+                },
             )
             return newer[-1]
         self.require(wanted)
         if links := [step for step in newer if self._is_link(step)]:
             link = Path(self.directory, str(links[0]))
             raise CheckpointError(
-                f"restore_step={wanted} removes the checkpoints after it, but {link} is a link. Remove it."
+                f"restore_step={wanted} removes the checkpoints after it, but {link} is a link. "
+                "Remove it."
             )
         if newer:
             self._superseded = newer
             log.warning(
-                "going back to step %d. When this run first saves, it removes the checkpoints after it: %s. To keep "
-                "them, stop the run before that, or copy them",
+                "going back to step %d. When this run first saves, it removes the checkpoints "
+                "after it: %s. To keep them, stop the run before that, or copy them",
                 wanted,
                 newer,
             )
@@ -140,7 +158,10 @@ class CheckpointManager:
     def _resumed_from(self, wanted: int, newer: list[int]) -> bool:
         for step in reversed(newer):
             try:
-                return read_contents(self._storage, self.directory, step)["config"].get("restore_step") == wanted
+                return (
+                    read_contents(self._storage, self.directory, step)["config"].get("restore_step")
+                    == wanted
+                )
             except CheckpointError:  # damaged, which may be why the run goes back
                 continue
         return False
@@ -160,11 +181,15 @@ class CheckpointManager:
             self.activity.saved = step
             self.on_complete(step)
 
-    def save(self, saved: Saved, check: Callable[[], Callable[[], None]] = lambda: lambda: None) -> None:
-        """Copies the state and returns; Orbax writes it in the background. Waits for the previous one.
+    def save(
+        self, saved: Saved, check: Callable[[], Callable[[], None]] = lambda: lambda: None
+    ) -> None:
+        """Copies the state and returns; Orbax writes it in the background. Waits for the previous
+        one.
 
-        check: begins to check the state once it has been copied; what it returns waits for the result in the
-        background, on all hosts. If that raises, there is no checkpoint, and `settle` raises the error."""
+        check: begins to check the state once it has been copied; what it returns waits for the
+        result in the background, on all hosts. If that raises, there is no checkpoint, and `settle`
+        raises the error."""
         self._fence()
         self.settle(wait=True)
         page = {
@@ -176,7 +201,10 @@ class CheckpointManager:
             "productive_seconds": saved.productive_seconds,
             "run": saved.run,
         }
-        arrays, begun_checks = list_arrays(saved.state), Future[tuple[Callable[[], None], Callable[[], Sums]]]()
+        arrays, begun_checks = (
+            list_arrays(saved.state),
+            Future[tuple[Callable[[], None], Callable[[], Sums]]](),
+        )
 
         def contents() -> dict[str, Any]:
             verify, sums = begun_checks.result()
@@ -194,14 +222,16 @@ class CheckpointManager:
             self._remove_superseded()
             try:
                 begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
-                begun_checks.set_result((check(), begin_sums(saved.state)))  # before later steps reuse the memory
+                begun_checks.set_result(
+                    (check(), begin_sums(saved.state))
+                )  # before later steps reuse the memory
             except BaseException:
                 begun_checks.cancel()
                 raise
         if not begun:
             raise CheckpointError(
-                f"{self.directory} did not accept the checkpoint of step {saved.step}. It has: {self.steps()}. "
-                "Another run may be writing there."
+                f"{self.directory} did not accept the checkpoint of step {saved.step}. It has: "
+                f"{self.steps()}. Another run may be writing there."
             )
         self._unfinished = saved.step
 
@@ -209,7 +239,9 @@ class CheckpointManager:
         if not self._superseded:
             return
         if jax.process_index() == 0:
-            self._evaluations.drop(self._superseded)  # first: a new checkpoint of such a step is not evaluated
+            self._evaluations.drop(
+                self._superseded
+            )  # first: a new checkpoint of such a step is not evaluated
         for step in reversed(self._superseded):  # newest first: if killed, the rest is still a run
             self.manager.delete(step)
         log.info("removed the checkpoints of steps %s", self._superseded)
@@ -218,8 +250,8 @@ class CheckpointManager:
     def restore(self, step: int, like: TrainState) -> Saved:
         """The checkpoint of `step`, its arrays with the shapes and shardings of `like`.
 
-        Raises CheckpointError: for another model or optimizer, naming an array; for damage, naming what is damaged and
-        the previous checkpoint."""
+        Raises CheckpointError: for another model or optimizer, naming an array; for damage, naming
+        what is damaged and the previous checkpoint."""
         path = join(self.directory, str(step))
         with self._offering_previous(step):
             page = read_contents(self._storage, self.directory, step)
@@ -228,13 +260,17 @@ class CheckpointManager:
         listing.check_files(self._storage, path)
         with self._offering_previous(step):
             check_tree(self._storage, join(path, STATE), page["arrays"])
-        explained = self._explaining("read", path, advice=" It may be damaged." + self._previous(step))
+        explained = self._explaining(
+            "read", path, advice=" It may be damaged." + self._previous(step)
+        )
         with explained, ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
             args = ocp.args.StandardRestore(like)  # pyright: ignore[reportCallIssue]
             state = reader.restore(self._path / str(step) / STATE, args=args)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
-        known = {name: page[name] for name in ("config", "versions", "mesh", "productive_seconds", "run")}
+        known = {
+            name: page[name] for name in ("config", "versions", "mesh", "productive_seconds", "run")
+        }
         return Saved(step, state, page["input"], **known)
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -243,7 +279,10 @@ class CheckpointManager:
         A fast_dev_run has no checkpoints, so it records nothing."""
         wanted = self._config.keep_best
         if wanted is not None and wanted not in metrics:
-            raise OptionError(f"keep_best={wanted!r} is not a metric of the evaluation.{did_you_mean(wanted, metrics)}")
+            raise OptionError(
+                f"keep_best={wanted!r} is not a metric of the "
+                f"evaluation.{did_you_mean(wanted, metrics)}"
+            )
         if jax.process_index() == 0 and not self._config.fast_dev_run:
             self._evaluations.add(step, metrics, self.steps())
 
@@ -256,16 +295,24 @@ class CheckpointManager:
         return step in self._evaluations.read()
 
     def best(self, steps: Collection[int] | None = None) -> int | None:
-        """Of these steps (default: all), that of the best checkpoint by keep_best; None if none was evaluated."""
+        """Of these steps (default: all), that of the best checkpoint by keep_best; None if none was
+        evaluated."""
         metric, mode = self._config.keep_best, self._config.keep_best_mode
         steps = self.steps() if steps is None else steps
-        return None if metric is None else listing.best_step(self._evaluations.read(), steps, metric, mode)
+        return (
+            None
+            if metric is None
+            else listing.best_step(self._evaluations.read(), steps, metric, mode)
+        )
 
     def _previous(self, step: int) -> str:
         before = [other for other in self.steps() if other < step]
         if not before:
             return " There is no earlier checkpoint."
-        return f" --restore-step={before[-1]} (restore_step in the TrainerConfig) resumes from the one before it."
+        return (
+            f" --restore-step={before[-1]} (restore_step in the TrainerConfig) resumes from the "
+            "one before it."
+        )
 
     @contextmanager
     def _offering_previous(self, step: int) -> Iterator[None]:
@@ -281,7 +328,8 @@ class CheckpointManager:
                 yield
         except InfeedError as error:
             if not isinstance(error, OwnerError):
-                self._fence()  # a new owner removes unfinished checkpoints, so this may be why writing failed
+                # a new owner removes unfinished checkpoints, so this may be why writing failed
+                self._fence()
             raise
 
     def __enter__(self) -> "CheckpointManager":

@@ -1,9 +1,10 @@
-"""The paths that Orbax writes to: fenced, so that only the owner of the work directory publishes, and in buckets.
+"""The paths that Orbax writes to: fenced, so that only the owner of the work directory publishes,
+and in buckets.
 
-Orbax accesses gs:// in two ways: arrays through tensorstore, everything else through etils.epath. The latter would use
-TensorFlow (1.8 GB) if installed and gcsfs otherwise, each with its own waits, retries and errors. It gets paths of this
-class instead, so that these requests behave like all our others. The waits of its array store are bounded, and its
-errors become one line."""
+Orbax accesses gs:// in two ways: arrays through tensorstore, everything else through etils.epath.
+The latter would use TensorFlow (1.8 GB) if installed and gcsfs otherwise, each with its own waits,
+retries and errors. It gets paths of this class instead, so that these requests behave like all our
+others. The waits of its array store are bounded, and its errors become one line."""
 
 import contextlib
 import math
@@ -27,7 +28,8 @@ from trainer.reports.workdir import STEP_METADATA
 # ruff: noqa: D102 (the methods are those of epath.Path)
 
 
-# After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's default, 32, is 15 minutes.
+# After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's default,
+# 32, is 15 minutes.
 TENSORSTORE_RETRIES = {"max_retries": 7}
 # A transfer without progress for a minute counts as such a failure; tensorstore would wait forever.
 TENSORSTORE_STALL = {
@@ -41,12 +43,15 @@ def orbax_path(path: str) -> epath.Path:
     if not is_remote(path):
         return epath.Path(path).absolute()
     bound_stalls()
-    # There is no variable or Orbax option for the retries. An Orbax that keeps its contexts elsewhere (a test would
-    # report it) still works; it retries for longer.
+    # There is no variable or Orbax option for the retries. An Orbax that keeps its contexts
+    # elsewhere (a test would report it) still works; it retries for longer.
     with contextlib.suppress(ImportError, AttributeError):
         from orbax.checkpoint._src.serialization import tensorstore_utils
 
-        for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+        for context in (
+            tensorstore_utils._BASE_TS_CONTEXT,
+            tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT,
+        ):
             context["gcs_request_retries"] = TENSORSTORE_RETRIES
     return BucketPath(path)
 
@@ -58,10 +63,15 @@ def bound_stalls() -> None:
 
 
 def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
-    """Orbax's temporary path for this directory; calls the fence just before publishing, in the writing thread."""
+    """Orbax's temporary path for this directory; calls the fence just before publishing, in the
+    writing thread."""
     from orbax.checkpoint.path import atomicity  # loads jax, which tools do without
 
-    kind: Any = atomicity.CommitFileTemporaryPath if is_remote(workdir) else atomicity.AtomicRenameTemporaryPath
+    kind: Any = (
+        atomicity.CommitFileTemporaryPath
+        if is_remote(workdir)
+        else atomicity.AtomicRenameTemporaryPath
+    )
 
     class Fenced(kind):
         async def finalize(self) -> None:
@@ -72,17 +82,23 @@ def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
 
 
 def check_directory(workdir: str) -> None:
-    """Raises CheckpointError for a directory that has a number for its name but is no checkpoint: Orbax would take it
-    for one, and remove it."""
-    if others := [name for name, kind in kinds(workdir).items() if kind == "other" and name.isdecimal()]:
+    """Raises CheckpointError for a directory that has a number for its name but is no checkpoint:
+    Orbax would take it for one, and remove it."""
+    if others := [
+        name for name, kind in kinds(workdir).items() if kind == "other" and name.isdecimal()
+    ]:
         path = join(checkpoints_directory(workdir), others[0])
-        raise CheckpointError(f"{path} has the name of a checkpoint, but is none. Move it, or give another workdir.")
+        raise CheckpointError(
+            f"{path} has the name of a checkpoint, but is none. Move it, or give another workdir."
+        )
 
 
 def remove_unfinished(workdir: str) -> None:
     """Removes unfinished checkpoints. A process that still writes one finds nothing to publish."""
     for path in (
-        join(checkpoints_directory(workdir), name) for name, kind in kinds(workdir).items() if kind == "unfinished"
+        join(checkpoints_directory(workdir), name)
+        for name, kind in kinds(workdir).items()
+        if kind == "unfinished"
     ):
         if is_remote(workdir):
             orbax_path(path).rmtree()
@@ -92,9 +108,11 @@ def remove_unfinished(workdir: str) -> None:
 
 @epath.register_path_cls
 class BucketPath(epath.Path):
-    """A file or directory by its full path, such as gs://bucket/dir. Has those methods of epath.Path that Orbax calls.
+    """A file or directory by its full path, such as gs://bucket/dir. Has those methods of
+    epath.Path that Orbax calls.
 
-    A directory is a common prefix; an empty one is an object whose name ends in a slash, as in Google's own tools."""
+    A directory is a common prefix; an empty one is an object whose name ends in a slash, as in
+    Google's own tools."""
 
     @property
     def _storage(self) -> Storage:
@@ -125,7 +143,8 @@ class BucketPath(epath.Path):
             yield self / name
 
     def glob(self, pattern: str) -> Iterator["BucketPath"]:
-        # Not path.match: on Python 3.12 it takes the pattern for a path, which is longer with our __str__.
+        # Not path.match: on Python 3.12 it takes the pattern for a path, which is longer with our
+        # __str__.
         return (path for path in self.iterdir() if fnmatchcase(path.name, pattern))
 
     def read_bytes(self) -> bytes:
@@ -148,7 +167,8 @@ class BucketPath(epath.Path):
     def rmtree(self, missing_ok: bool = False) -> None:
         # never an error: a retry finds less to remove
         files, directories = self._storage.entries(str(self))
-        # The mark of a finished checkpoint goes first: if killed, it counts as unfinished, and as ours until the end.
+        # The mark of a finished checkpoint goes first: if killed, it counts as unfinished, and as
+        # ours until the end.
         for name in (name for name in files if name != STEP_METADATA):
             self._storage.delete(join(str(self), name))
         for name in directories:
@@ -163,8 +183,8 @@ class BucketPath(epath.Path):
 def reason(error: BaseException, advice: str = "") -> str:
     """The first line of the original error, without the settings that tensorstore appends.
 
-    Ends with the HTTP status if there is one, which is not a sign of damage, else with `advice`; by default that for
-    the operating system's error."""
+    Ends with the HTTP status if there is one, which is not a sign of damage, else with `advice`; by
+    default that for the operating system's error."""
     while error.__cause__:  # Orbax's own text is a page of tensorstore's settings
         error = error.__cause__
     text = str(error).strip() or type(error).__name__
@@ -177,13 +197,19 @@ def reason(error: BaseException, advice: str = "") -> str:
 
 
 @contextmanager
-def as_checkpoint_error(action: str, path: str, work_seconds: float | None = None, advice: str = "") -> Iterator[None]:
-    """Raises CheckpointError("cannot <action> <path>: <reason>") for errors of the block that are not ours."""
+def as_checkpoint_error(
+    action: str, path: str, work_seconds: float | None = None, advice: str = ""
+) -> Iterator[None]:
+    """Raises CheckpointError("cannot <action> <path>: <reason>") for errors of the block that are
+    not ours."""
     import jax  # tools that only read checkpoints do without it
 
     try:
         yield
-    except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective, which another host may have left
+    except (
+        InfeedError,
+        jax.errors.JaxRuntimeError,
+    ):  # of a collective, which another host may have left
         raise
     except Exception as error:  # OSError, ValueError, errors of tensorstore
         why = reason(error, advice)
@@ -193,7 +219,8 @@ def as_checkpoint_error(action: str, path: str, work_seconds: float | None = Non
 
 
 def barrier_of(config: TrainerConfig) -> Callable[..., None]:
-    """How Orbax's threads wait for those of other hosts: as long as these may work before they save.
+    """How Orbax's threads wait for those of other hosts: as long as these may work before they
+    save.
 
     One that is stuck is found all the same."""
     from orbax.checkpoint import multihost  # loads jax, which tools do without

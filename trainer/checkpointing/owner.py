@@ -1,9 +1,11 @@
-"""One writer per work directory: a record names the run that owns it, and is compared before each publication.
+"""One writer per work directory: a record names the run that owns it, and is compared before each
+publication.
 
-The record has one place, and every change is a compare-and-swap: the bucket's, or a lock on the disk. So after a
-takeover the run before publishes nothing more, except a write in progress, whatever clocks say. That a living owner is
-not taken over is only polite: on its own machine a lock says that it lives, elsewhere the age of its record, which it
-renews as it publishes. `claim` marks a work directory as one of runs, unless it has files of others. Needs no JAX."""
+The record has one place, and every change is a compare-and-swap: the bucket's, or a lock on the
+disk. So after a takeover the run before publishes nothing more, except a write in progress,
+whatever clocks say. That a living owner is not taken over is only polite: on its own machine a lock
+says that it lives, elsewhere the age of its record, which it renews as it publishes. `claim` marks
+a work directory as one of runs, unless it has files of others. Needs no JAX."""
 
 import contextlib
 import fcntl
@@ -27,7 +29,15 @@ from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import explained, join
 from trainer.checkpointing.listing import finished_steps
-from trainer.reports.workdir import MARK, OWNER, OWNER_LOCK, OWNERS, TRAIN, eval_name, replaced_by_runs
+from trainer.reports.workdir import (
+    MARK,
+    OWNER,
+    OWNER_LOCK,
+    OWNERS,
+    TRAIN,
+    eval_name,
+    replaced_by_runs,
+)
 
 log = logger("trainer")
 
@@ -39,8 +49,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Record:
-    """Who owns the directory. machine: host name and boot. since: for people. renewed: in seconds since 1970, by the
-    owner's clock."""
+    """Who owns the directory. machine: host name and boot. since: for people. renewed: in seconds
+    since 1970, by the owner's clock."""
 
     token: str
     host: str
@@ -64,13 +74,16 @@ def read_record(workdir: str) -> Record | None:
 
 
 def is_alive(workdir: str, record: Record) -> bool | None:
-    """Whether the owner still runs; None if that cannot be seen from here, as it is on another machine."""
+    """Whether the owner still runs; None if that cannot be seen from here, as it is on another
+    machine."""
     path = _lock_path(workdir)
     try:
         with _MUTEX:
             if path in _descriptors:
                 return True
-            os.close(_locked(path, os.O_RDONLY, fcntl.LOCK_SH))  # a tool that only reads does not create the file
+            os.close(
+                _locked(path, os.O_RDONLY, fcntl.LOCK_SH)
+            )  # a tool that only reads does not create the file
     except BlockingIOError:
         return True
     except OSError:
@@ -81,7 +94,8 @@ def is_alive(workdir: str, record: Record) -> bool | None:
 def check_writable(workdir: str) -> None:
     """Creates the directory if necessary. StorageError if it is not writable.
 
-    A bucket is not checked: that would take two more requests, and a call checks it before it compiles."""
+    A bucket is not checked: that would take two more requests, and a call checks it before it
+    compiles."""
     if is_remote(workdir):
         return
     trial = Path(workdir, f".try-{secrets.token_hex(8)}")
@@ -96,16 +110,19 @@ def check_writable(workdir: str) -> None:
 def claim(workdir: str) -> str:
     """Marks the directory as one of runs, before the first of them writes there; returns its mark.
 
-    OptionError if it has a file that runs would replace, but that no run wrote. StorageError if it is not writable."""
+    OptionError if it has a file that runs would replace, but that no run wrote. StorageError if it
+    is not writable."""
     storage = open_storage(workdir)
     files, directories = storage.entries(workdir)
     if OWNERS not in directories and not finished_steps(workdir):
         for name in (name for name in directories if name == TRAIN or eval_name(name) is not None):
-            files |= {f"{name}/{file}": stat for file, stat in storage.list(join(workdir, name)).items()}
+            files |= {
+                f"{name}/{file}": stat for file, stat in storage.list(join(workdir, name)).items()
+            }
         if taken := list(filter(replaced_by_runs, files)):
             raise OptionError(
-                f"workdir={workdir} has a file {taken[0]}, which no run of infeed wrote, and which this run would "
-                "replace. Move the file, or give another workdir."
+                f"workdir={workdir} has a file {taken[0]}, which no run of infeed wrote, and which "
+                "this run would replace. Move the file, or give another workdir."
             )
     check_writable(workdir)
     storage.create(join(workdir, MARK), secrets.token_hex(8).encode())
@@ -124,7 +141,8 @@ class _Waits(Exception):  # noqa: N818
 class Ownership(AbstractContextManager):
     """The right of one call of the trainer to write to its work directory.
 
-    Owns nothing at first: evaluations never take the directory. Leaving the context manager releases it."""
+    Owns nothing at first: evaluations never take the directory. Leaving the context manager
+    releases it."""
 
     def __init__(self, workdir: str) -> None:
         self._workdir = str(workdir)
@@ -136,10 +154,12 @@ class Ownership(AbstractContextManager):
         self._mutex = threading.RLock()
 
     def take(self, pause: Callable[[float], object] = time.sleep) -> None:
-        """Makes this run the owner. pause: called between two looks at an owner that may be gone; may raise.
+        """Makes this run the owner. pause: called between two looks at an owner that may be gone;
+        may raise.
 
-        Raises OwnerError, naming the owner, if that is alive. It takes over from an owner on another machine whose
-        record has not been renewed for two minutes. StorageError if the directory cannot be written to."""
+        Raises OwnerError, naming the owner, if that is alive. It takes over from an owner on
+        another machine whose record has not been renewed for two minutes. StorageError if the
+        directory cannot be written to."""
         claim(self._workdir)
         self._began = time.monotonic()
         try:
@@ -166,26 +186,32 @@ class Ownership(AbstractContextManager):
         return self._record.encode()
 
     def _may_take(self, found: Record | None) -> bool:
-        """Raises OwnerError if the owner is alive; False if it may be, or if another run begins or ends. After two
-        minutes of waiting it is one or the other, whatever time the record states."""
+        """Raises OwnerError if the owner is alive; False if it may be, or if another run begins or
+        ends. After two minutes of waiting it is one or the other, whatever time the record
+        states."""
         waited, held = time.monotonic() - self._began, self._locked is False
         if found is None or found.released:
             if held and waited >= SILENCE_SECONDS:
                 raise OwnerError(
-                    f"workdir={self._workdir}: another process of this machine has held {_lock_path(self._workdir)} "
-                    f"for {SILENCE_SECONDS:g} s, but owns nothing. End it, or give another workdir."
+                    f"workdir={self._workdir}: another process of this machine has held "
+                    f"{_lock_path(self._workdir)} for {SILENCE_SECONDS:g} s, but owns nothing. End "
+                    "it, or give another workdir."
                 )
             return not held
         if self._locked and found.machine == _machine():
             return True
         if held or self._seen not in (None, found.renewed):
             raise OwnerError(
-                f"workdir={self._workdir} belongs to another run, which is running: {found}. Wait until it ends, end "
-                f"it (kill {found.pid} on {found.host}: it saves, and a new run resumes), or give another workdir."
+                f"workdir={self._workdir} belongs to another run, which is running: {found}. Wait "
+                f"until it ends, end it (kill {found.pid} on {found.host}: it saves, and a new run "
+                "resumes), or give another workdir."
             )
         if self._seen is None:
             self._seen = found.renewed
-            text = "workdir=%s belongs to %s, which may be gone. Once it has been silent for %g s, this run takes over"
+            text = (
+                "workdir=%s belongs to %s, which may be gone. Once it has been silent for %g s, "
+                "this run takes over"
+            )
             log.warning(text, self._workdir, found, SILENCE_SECONDS)
         return max(waited, time.time() - found.renewed) >= SILENCE_SECONDS
 
@@ -204,7 +230,9 @@ class Ownership(AbstractContextManager):
         found = _parsed(content)
         if found and self._record and found.token == self._record.token and not found.released:
             return
-        how = f"was taken over by {found}" if found else "lost its record, so another run may own it"
+        how = (
+            f"was taken over by {found}" if found else "lost its record, so another run may own it"
+        )
         raise OwnerError(f"workdir={self._workdir} {how}. This run writes nothing more, and ends.")
 
     def _renew(self, record: Record) -> None:
@@ -233,14 +261,16 @@ class Ownership(AbstractContextManager):
             _unlock(self._workdir)
 
 
-# A living owner holds a lock, for the processes of its machine: of the kind that ends with the process, and that no
-# forked process inherits. It does not keep this process from itself, so a descriptor means that it is held here.
+# A living owner holds a lock, for the processes of its machine: of the kind that ends with the
+# process, and that no forked process inherits. It does not keep this process from itself, so a
+# descriptor means that it is held here.
 _descriptors: dict[str, int] = {}
 _MUTEX = threading.Lock()
 
 
 def _lock(workdir: str) -> bool | None:
-    """Whether this process has the lock now; False if another run has it, None where there are no locks."""
+    """Whether this process has the lock now; False if another run has it, None where there are no
+    locks."""
     path = _lock_path(workdir)
     with _MUTEX:
         if path in _descriptors:
@@ -255,8 +285,8 @@ def _lock(workdir: str) -> bool | None:
 
 
 def _locked(path: str, flags: int, kind: int) -> int:
-    """A descriptor that has the lock. BlockingIOError if another process has it, another OSError where there are no
-    locks."""
+    """A descriptor that has the lock. BlockingIOError if another process has it, another OSError
+    where there are no locks."""
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(fd, kind | fcntl.LOCK_NB)

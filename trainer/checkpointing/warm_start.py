@@ -16,19 +16,21 @@ Mismatch = Literal["error", "skip"]
 class WarmStart:
     """Where the model's first values come from: a field of a recipe, whose fields become flags.
 
-    Patterns such as "backbone/*" match the names of the model's arrays, which --show-state lists. They match the arrays
-    of the checkpoint, too, once init_rename has given them the model's names."""
+    Patterns such as "backbone/*" match the names of the model's arrays, which --show-state lists.
+    They match the arrays of the checkpoint, too, once init_rename has given them the model's
+    names."""
 
     init_from: str | None = None
-    """Begin with the arrays of this checkpoint: a work directory or one of its checkpoints, a checkpoint of Orbax,
-    safetensors (a file or directory), or a TensorFlow checkpoint. Ignored once the work directory has a checkpoint."""
+    """Begin with the arrays of this checkpoint: a work directory or one of its checkpoints, a
+    checkpoint of Orbax, safetensors (a file or directory), or a TensorFlow checkpoint. Ignored once
+    the work directory has a checkpoint."""
     init_include: Fixed[tuple[str, ...]] = ("*",)
     """Patterns of the arrays to load."""
     init_exclude: tuple[str, ...] = ()
     """Patterns of arrays not to load, such as the head of a new classifier."""
     init_rename: tuple[str, ...] = ()
-    """The model's names for arrays of the checkpoint: "encoder.layer.*.weight=layers/*/kernel". Each * keeps what it
-    matches, as little as possible. The first pattern that matches counts."""
+    """The model's names for arrays of the checkpoint: "encoder.layer.*.weight=layers/*/kernel".
+    Each * keeps what it matches, as little as possible. The first pattern that matches counts."""
     init_torch: tuple[str, ...] = ()
     """Patterns of kernels in PyTorch's layout, [out, in, ...], to be turned into [..., in, out]."""
     init_mismatch: Fixed[Mismatch] = "error"
@@ -44,18 +46,25 @@ class WarmStart:
 
     @property
     def renames(self) -> tuple[tuple[str, re.Pattern[str], str], ...]:
-        """Of each init_rename: its pattern as given and as a regular expression, and the replacement.
+        """Of each init_rename: its pattern as given and as a regular expression, and the
+        replacement.
 
         Raises OptionError for another form."""
         found = []
         for text in self.init_rename:
             pattern, equals, replacement = text.partition("=")
-            if not (pattern and equals and replacement) or replacement.count("*") > pattern.count("*"):
+            if not (pattern and equals and replacement) or replacement.count("*") > pattern.count(
+                "*"
+            ):
                 raise OptionError(
-                    f"init_rename={text!r} must be a pattern and a name, such as 'encoder/*=*', with at most as many * "
-                    "in the name as in the pattern."
+                    f"init_rename={text!r} must be a pattern and a name, such as 'encoder/*=*', "
+                    "with at most as many * in the name as in the pattern."
                 )
             found.append(
-                (pattern, re.compile("(.*?)".join(map(re.escape, pattern.split("*"))), re.DOTALL), replacement)
+                (
+                    pattern,
+                    re.compile("(.*?)".join(map(re.escape, pattern.split("*"))), re.DOTALL),
+                    replacement,
+                )
             )
         return tuple(found)

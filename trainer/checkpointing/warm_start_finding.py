@@ -1,7 +1,8 @@
-"""Finds the checkpoint at a path, its format, and which of its arrays each array of the model begins with.
+"""Finds the checkpoint at a path, its format, and which of its arrays each array of the model
+begins with.
 
-From the names of files, then as a pure function of names, shapes and patterns. Commands look for the checkpoint before
-they import JAX."""
+From the names of files, then as a pure function of names, shapes and patterns. Commands look for
+the checkpoint before they import JAX."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -19,8 +20,8 @@ from trainer.checkpointing.warm_start import WarmStart
 from trainer.reports.workdir import ITEM_METADATA
 
 ALLOWED = (
-    "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a directory of them, "
-    "or a TensorFlow checkpoint without its .index."
+    "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a "
+    "directory of them, or a TensorFlow checkpoint without its .index."
 )
 
 T = TypeVar("T")
@@ -43,7 +44,8 @@ class Found:
 
 
 def find_checkpoint(path: str) -> Found:
-    """The checkpoint of init_from: the path itself, or the newest one in it. Raises OptionError if there is none."""
+    """The checkpoint of init_from: the path itself, or the newest one in it. Raises OptionError if
+    there is none."""
     storage, path = open_storage(path), path.rstrip("/")
     if step := _of_infeed(storage, path):
         return Found("infeed", step)
@@ -58,13 +60,18 @@ def find_checkpoint(path: str) -> Found:
         found = Found("tensorflow", path)
     if found and is_remote(path):
         raise OptionError(
-            f"init_from={path!r} is a checkpoint of {found.format}. Only those of infeed and Orbax are read from a "
-            "bucket: copy it to a disk."
+            f"init_from={path!r} is a checkpoint of {found.format}. Only those of infeed and Orbax "
+            "are read from a bucket: copy it to a disk."
         )
     if found is None:
-        there = f"is none that infeed can read (it has: {', '.join(sorted((*files, *directories))[:8])})"
+        there = (
+            "is none that infeed can read (it has: "
+            f"{', '.join(sorted((*files, *directories))[:8])})"
+        )
         other = "is not a checkpoint" if storage.exists(path) else "does not exist"
-        raise OptionError(f"init_from={path!r} {there if files or directories else other}. {ALLOWED}")
+        raise OptionError(
+            f"init_from={path!r} {there if files or directories else other}. {ALLOWED}"
+        )
     parent, _, name = path.rpartition("/")
     check_files(storage, *((path,) if files else (parent or ".", name)))
     return found
@@ -79,7 +86,8 @@ def _entries(storage: Storage, path: str) -> tuple[list[str], list[str]]:
 
 
 def _of_infeed(storage: Storage, path: str) -> str | None:
-    """The directory of a step, if the path is a work directory of infeed or one of its checkpoints."""
+    """The directory of a step, if the path is a work directory of infeed or one of its
+    checkpoints."""
     directory, _, name = path.rpartition("/")
     if name.isdecimal() and storage.exists(contents_path(directory or ".", int(name))):
         return path
@@ -90,13 +98,17 @@ def _of_infeed(storage: Storage, path: str) -> str | None:
 
 
 def _of_orbax(storage: Storage, path: str) -> str | None:
-    """The directory of the arrays: this one, the only item in it, or that of the newest step in it."""
+    """The directory of the arrays: this one, the only item in it, or that of the newest step in
+    it."""
     files, directories = _entries(storage, path)
     if ITEM_METADATA in files:
         return path
     items = [name for name in directories if storage.exists(join(path, f"{name}/{ITEM_METADATA}"))]
     if len(items) > 1:
-        raise OptionError(f"init_from={path!r} has several items: {', '.join(sorted(items))}. Give the path of one.")
+        raise OptionError(
+            f"init_from={path!r} has several items: {', '.join(sorted(items))}. Give the path of "
+            "one."
+        )
     if items:
         return join(path, items[0])
     steps = sorted((name for name in directories if name.isdecimal()), key=int)
@@ -114,7 +126,8 @@ class Array(NamedTuple):
 
 
 class MatchedArray(NamedTuple):
-    """An array of the model, the checkpoint or both. name: the model's. theirs: its name in the checkpoint."""
+    """An array of the model, the checkpoint or both. name: the model's. theirs: its name in the
+    checkpoint."""
 
     name: str
     theirs: str | None
@@ -122,21 +135,28 @@ class MatchedArray(NamedTuple):
     note: str = ""
 
     def __str__(self) -> str:
-        origin = f" (in the checkpoint: {self.theirs})" if self.theirs not in (None, self.name) else ""
+        origin = (
+            f" (in the checkpoint: {self.theirs})" if self.theirs not in (None, self.name) else ""
+        )
         return f"{self.status}: {self.name}{origin}{': ' * bool(self.note)}{self.note}"
 
 
-def match(model: Mapping[str, Array], saved: Mapping[str, Array], config: WarmStart) -> list[MatchedArray]:
+def match(
+    model: Mapping[str, Array], saved: Mapping[str, Array], config: WarmStart
+) -> list[MatchedArray]:
     """A row for each array of the model, then for each array that only the checkpoint has.
 
-    Raises OptionError for a pattern without a match, and if two arrays of the checkpoint get the same name."""
+    Raises OptionError for a pattern without a match, and if two arrays of the checkpoint get the
+    same name."""
     theirs = _renamed(saved, config)
     patterns = (*config.init_include, *config.init_exclude, *config.init_torch)
     check_patterns(patterns, {**model, **theirs}, "array of the model or the checkpoint")
     rows = []
     for name in (*model, *(name for name in theirs if name not in model)):
         other = theirs.get(name)
-        status, note = _status(model.get(name), None if other is None else saved[other], name, config)
+        status, note = _status(
+            model.get(name), None if other is None else saved[other], name, config
+        )
         rows.append(MatchedArray(name, other, status, note))
     return rows
 
@@ -147,40 +167,56 @@ def from_torch(name: str, shape: tuple[int, ...], config: WarmStart) -> bool:
 
 
 def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> None:
-    """Raises CheckpointError, which names arrays and the remedy, unless the rows are what `config` allows."""
+    """Raises CheckpointError, which names arrays and the remedy, unless the rows are what `config`
+    allows."""
     problems = []
     for status, meaning in MEANING.items():
         bad = [row for row in rows if row.status == status]
-        allowed = config.init_mismatch == "skip" if status == "mismatched" else not config.init_strict
+        allowed = (
+            config.init_mismatch == "skip" if status == "mismatched" else not config.init_strict
+        )
         if bad and not allowed:
             problems.append(f"{counted(len(bad), 'array')} {meaning} ({_named(bad)})")
     if problems:
         raise CheckpointError(
-            f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with init_rename, or leave them out "
-            "with init_exclude; init_strict=False allows missing and unexpected arrays."
+            f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with "
+            "init_rename, or leave them out with init_exclude; init_strict=False allows missing "
+            "and unexpected arrays."
         )
     if not any(row.status == "loaded" for row in rows):
         raise CheckpointError(
-            f"{path} has no array for this model. Give its arrays the model's names with init_rename."
+            f"{path} has no array for this model. Give its arrays the model's names with "
+            "init_rename."
         )
 
 
 def described_rows(rows: Collection[MatchedArray]) -> list[str]:
-    """The number of arrays by status, then a line for each array that is not loaded, up to a limit."""
+    """The number of arrays by status, then a line for each array that is not loaded, up to a
+    limit."""
     counts = Counter(row.status for row in rows)
     others = [str(row) for row in rows if row.status != "loaded"]
     more = [f"and {len(others) - SHOWN} more"] if len(others) > SHOWN else []
-    return [", ".join(f"{count} {status}" for status, count in counts.items()), *others[:SHOWN], *more]
+    return [
+        ", ".join(f"{count} {status}" for status, count in counts.items()),
+        *others[:SHOWN],
+        *more,
+    ]
 
 
-def _status(ours: Array | None, theirs: Array | None, name: str, config: WarmStart) -> tuple[Status, str]:
+def _status(
+    ours: Array | None, theirs: Array | None, name: str, config: WarmStart
+) -> tuple[Status, str]:
     if not matches(name, config.init_include) or matches(name, config.init_exclude):
         return "excluded", ""
     if theirs is None:
         return "missing", str(ours)
     if ours is None:
         return "unexpected", str(theirs)
-    shape = (*theirs.shape[2:], *theirs.shape[1::-1]) if from_torch(name, theirs.shape, config) else theirs.shape
+    shape = (
+        (*theirs.shape[2:], *theirs.shape[1::-1])
+        if from_torch(name, theirs.shape, config)
+        else theirs.shape
+    )
     if shape != ours.shape or _is_float(ours) != _is_float(theirs):
         return "mismatched", f"{theirs} in the checkpoint, {ours} in the model"
     return "loaded", ""
@@ -199,13 +235,15 @@ def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
                 name = "".join(next(kept) if part == "*" else part for part in replacement)
                 break
         if name in theirs:
-            raise OptionError(f"init_rename: both {theirs[name]!r} and {original!r} would be {name!r}.")
+            raise OptionError(
+                f"init_rename: both {theirs[name]!r} and {original!r} would be {name!r}."
+            )
         theirs[name] = original
     for pattern, _, _ in renames:
         if pattern not in used:
             raise OptionError(
-                f"the pattern {pattern!r} of init_rename is the first to match no array of the checkpoint."
-                f"{did_you_mean(pattern, list(saved))}"
+                f"the pattern {pattern!r} of init_rename is the first to match no array of the "
+                f"checkpoint.{did_you_mean(pattern, list(saved))}"
             )
     return theirs
 
@@ -222,5 +260,9 @@ def _named(rows: Collection[MatchedArray]) -> str:
 def model_names(params: Mapping[str, T], extra: Mapping[str, T]) -> dict[str, T]:
     """A model's arrays by their names in a warm start: parameters first, then the others.
 
-    Both have their own names; where a parameter has the same name, the other is called "extra/NAME"."""
-    return {**params, **{f"extra/{name}" if name in params else name: value for name, value in extra.items()}}
+    Both have their own names; where a parameter has the same name, the other is called
+    "extra/NAME"."""
+    return {
+        **params,
+        **{f"extra/{name}" if name in params else name: value for name, value in extra.items()},
+    }

@@ -1,4 +1,5 @@
-"""Begins a run with the arrays of a checkpoint: checks them against the model, then replaces its fresh ones.
+"""Begins a run with the arrays of a checkpoint: checks them against the model, then replaces its
+fresh ones.
 
 Whatever wrote it, infeed, Orbax, safetensors or TensorFlow: its arrays have names here."""
 
@@ -40,9 +41,11 @@ class Weights(NamedTuple):
 
 
 def open_weights(path: str, ema: bool = True) -> Weights:
-    """Lists the arrays of the checkpoint at a path. Reads none of them yet. ema: see WarmStart.init_ema.
+    """Lists the arrays of the checkpoint at a path. Reads none of them yet. ema: see
+    WarmStart.init_ema.
 
-    Raises OptionError for a path without a checkpoint, CheckpointError for one that cannot be read."""
+    Raises OptionError for a path without a checkpoint, CheckpointError for one that cannot be
+    read."""
     found = finding.find_checkpoint(path)
     match found.format:
         case "infeed":
@@ -56,19 +59,24 @@ def open_weights(path: str, ema: bool = True) -> Weights:
 
 
 def _of_infeed(path: str, ema: bool) -> Weights:
-    """The arrays of Variables, by the names that a model has; each is compared with its checksum when it is read.
+    """The arrays of Variables, by the names that a model has; each is compared with its checksum
+    when it is read.
 
     path: the directory of a step. ema: take the averaged parameters if there are any."""
     directory, _, step = path.rpartition("/")
     listed = read_contents(open_storage(path), directory or ".", int(step))["arrays"]
     params, extra, averages = (
-        {name[len(top) + 1 :]: name for name in listed if f"{name}/".startswith(f"{top}/")} for top in TOPS
+        {name[len(top) + 1 :]: name for name in listed if f"{name}/".startswith(f"{top}/")}
+        for top in TOPS
     )
     if ema and averages:
         params = averages
     names = finding.model_names(params, extra)
 
-    arrays = {name: finding.Array(tuple(listed[each]["shape"]), listed[each]["dtype"]) for name, each in names.items()}
+    arrays = {
+        name: finding.Array(tuple(listed[each]["shape"]), listed[each]["dtype"])
+        for name, each in names.items()
+    }
     return Weights(path, arrays, lambda name: read_array(path, names[name], listed[names[name]]))
 
 
@@ -90,7 +98,9 @@ def _of_orbax(path: str) -> Weights:
 
     def read(name: str) -> np.ndarray:
         chosen = order.index(originals[name])
-        item = structure.unflatten([leaf if n == chosen else ocp.PLACEHOLDER for n, leaf in enumerate(leaves)])
+        item = structure.unflatten(
+            [leaf if n == chosen else ocp.PLACEHOLDER for n, leaf in enumerate(leaves)]
+        )
         args: Any = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy)  # pyright: ignore[reportCallIssue]
         with ocp.Checkpointer(handler) as reader:
             return jax.tree.leaves(reader.restore(where, args=args))[chosen]
@@ -103,20 +113,28 @@ def _of_orbax(path: str) -> Weights:
 
 
 def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
-    """The arrays of all files. Raises CheckpointError for a damaged file, and for a name that two of them have."""
+    """The arrays of all files. Raises CheckpointError for a damaged file, and for a name that two
+    of them have."""
     try:
         from safetensors import safe_open
     except ImportError as error:
-        raise CheckpointError(f"{path} needs the package safetensors: {how_to_install('train')}") from error
+        raise CheckpointError(
+            f"{path} needs the package safetensors: {how_to_install('train')}"
+        ) from error
     arrays: dict[str, finding.Array] = {}
     places: dict[str, str] = {}
     for file in files:
         with as_checkpoint_error("read", file), safe_open(file, framework="np") as opened:
             parts = {name: opened.get_slice(name) for name in list(opened.keys())}
-            found = {name: finding.Array(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
+            found = {
+                name: finding.Array(tuple(part.get_shape()), part.get_dtype())
+                for name, part in parts.items()
+            }
         for name in found:
             if name in places:
-                raise CheckpointError(f"both {places[name]} and {file} have an array {name!r}. Give one of the files.")
+                raise CheckpointError(
+                    f"both {places[name]} and {file} have an array {name!r}. Give one of the files."
+                )
             places[name] = file
         arrays |= found
 
@@ -128,28 +146,40 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
 
 
 def _of_tensorflow(path: str) -> Weights:
-    """The variables without those of the optimizer, by their own names, such as "sequential/dense/kernel" in Keras.
+    """The variables without those of the optimizer, by their own names, such as
+    "sequential/dense/kernel" in Keras.
 
-    If two names are equal, all are named by the attributes that lead to them: "model/_operations/1/_kernel".
-    path: as tf.train.Checkpoint.save returns it, or a directory, for its newest checkpoint."""
+    If two names are equal, all are named by the attributes that lead to them:
+    "model/_operations/1/_kernel". path: as tf.train.Checkpoint.save returns it, or a directory, for
+    its newest checkpoint."""
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise CheckpointError(f"{path} is a TensorFlow checkpoint: {how_to_install('tf')}") from error
+        raise CheckpointError(
+            f"{path} is a TensorFlow checkpoint: {how_to_install('tf')}"
+        ) from error
     with as_checkpoint_error("read the TensorFlow checkpoint", path):
         reader = tf.train.load_checkpoint(path)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        keys = _of_objects(reader.get_tensor(GRAPH)) if GRAPH in shapes else {name: name for name in shapes}
+        keys = (
+            _of_objects(reader.get_tensor(GRAPH))
+            if GRAPH in shapes
+            else {name: name for name in shapes}
+        )
     keys = {name: key for name, key in keys.items() if name not in NOT_THE_MODELS}
 
-    arrays = {name: finding.Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
+    arrays = {
+        name: finding.Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()
+    }
     return Weights(path, arrays, lambda name: reader.get_tensor(keys[name]))
 
 
 def _of_objects(serialized: bytes) -> dict[str, str]:
-    """The name of each variable that a path leads to without an optimizer -> its key in the checkpoint.
+    """The name of each variable that a path leads to without an optimizer -> its key in the
+    checkpoint.
 
-    The keys themselves will not do: a compiled Keras model has its weights under optimizer/_trainable_variables."""
+    The keys themselves will not do: a compiled Keras model has its weights under
+    optimizer/_trainable_variables."""
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
     nodes: Any = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes  # pyright: ignore
@@ -166,7 +196,10 @@ def _of_objects(serialized: bytes) -> dict[str, str]:
                 ahead.append((child.node_id, f"{path}/{child.local_name}".lstrip("/")))
     names = [each.full_name for each in variables.values()]
     distinct = all(names) and len(set(names)) == len(names)
-    return {each.full_name if distinct else path: each.checkpoint_key for path, each in variables.items()}
+    return {
+        each.full_name if distinct else path: each.checkpoint_key
+        for path, each in variables.items()
+    }
 
 
 class Loading(NamedTuple):
@@ -199,28 +232,39 @@ class Loading(NamedTuple):
 
         variables = new(state.variables)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state.optimizer)
-        begin = jax.jit(task.optimizer.init, out_shardings=shardings, compiler_options=placement.runs_once)
-        return state._replace(variables=variables, optimizer=begin(variables.params), ema=new(state.ema))
+        begin = jax.jit(
+            task.optimizer.init, out_shardings=shardings, compiler_options=placement.runs_once
+        )
+        return state._replace(
+            variables=variables, optimizer=begin(variables.params), ema=new(state.ema)
+        )
 
 
 def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) -> Loading:
     """What to load into a state like this. Reads no array yet; logs the arrays that are not loaded.
 
-    new_head: leave out the arrays head/*, because the classes differ.
-    Raises OptionError for a path or pattern without a match, CheckpointError for arrays that do not fit."""
+    new_head: leave out the arrays head/*, because the classes differ. Raises OptionError for a path
+    or pattern without a match, CheckpointError for arrays that do not fit."""
     assert config.init_from is not None
     weights = open_weights(config.init_from, config.init_ema)
-    leaves = finding.model_names(named_leaves(like.variables.params), named_leaves(like.variables.extra))
+    leaves = finding.model_names(
+        named_leaves(like.variables.params), named_leaves(like.variables.extra)
+    )
     model = {name: finding.Array(leaf.shape, str(leaf.dtype)) for name, leaf in leaves.items()}
     if new_head and any(name.startswith(HEAD) for name in model):
-        log.info("init_from %s: its classes differ from those of the data, so the head is new", weights.path)
+        log.info(
+            "init_from %s: its classes differ from those of the data, so the head is new",
+            weights.path,
+        )
         config = replace(config, init_exclude=(*config.init_exclude, f"{HEAD}*"))
     rows = finding.match(model, weights.arrays, config)
     finding.check_rows(weights.path, rows, config)
     for line in finding.described_rows(rows):
         log.info("init_from %s: %s", weights.path, line)
     return Loading(
-        weights, {row.name: row.theirs for row in rows if row.status == "loaded" and row.theirs is not None}, config
+        weights,
+        {row.name: row.theirs for row in rows if row.status == "loaded" and row.theirs is not None},
+        config,
     )
 
 

@@ -1,7 +1,8 @@
-"""A recipe from a command line: its class, by name, and its values, from flags; or what is wrong with them.
+"""A recipe from a command line: its class, by name, and its values, from flags; or what is wrong
+with them.
 
-The help is there, too: --help shows the flags that people use most, in groups, --help-all all. Imports little, so that
-it appears immediately."""
+The help is there, too: --help shows the flags that people use most, in groups, --help-all all.
+Imports little, so that it appears immediately."""
 
 import contextlib
 import importlib
@@ -30,12 +31,31 @@ from trainer.config import TrainerConfig
 from trainer.hosts.joining import Devices, Distributed
 from trainer.recipe import DataRecipe, Recipe
 
-LIBRARIES = ("flax", "jax", "jaxlib", "optax", "orbax", "scipy", "tensorboard", "tensorflow", "tyro")
-METHODS = {"task": "task(self)", "train_input": "train_input(self, ctx)", "eval_input": "eval_input(self, ctx)"}
+LIBRARIES = (
+    "flax",
+    "jax",
+    "jaxlib",
+    "optax",
+    "orbax",
+    "scipy",
+    "tensorboard",
+    "tensorflow",
+    "tyro",
+)
+METHODS = {
+    "task": "task(self)",
+    "train_input": "train_input(self, ctx)",
+    "eval_input": "eval_input(self, ctx)",
+}
 DECORATOR = "Put @dataclass(frozen=True, kw_only=True) above the class."
-HOW = "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; docs/recipes.md has examples."
+HOW = (
+    "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; "
+    "docs/recipes.md has examples."
+)
 EXIT_OF_TYRO = 2
-SETTING = re.compile(r"""(?<![\w.\-'"(])([a-z][a-z_0-9]*)(?:=(True|False)\b|(=|\b))""")  # in a sentence
+SETTING = re.compile(
+    r"""(?<![\w.\-'"(])([a-z][a-z_0-9]*)(?:=(True|False)\b|(=|\b))"""
+)  # in a sentence
 HELP = frozenset({"-h", "--help", "--help-all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
@@ -66,17 +86,22 @@ GROUPS: Mapping[str, Sequence[str]] = {
 def recipe_class(name: str) -> type[Recipe]:
     """The class that `name` names: a recipe of infeed, "module:Class", or "module" for its Config.
 
-    Raises OptionError, which states what is missing; ModuleNotFoundError for a library that training needs."""
+    Raises OptionError, which states what is missing; ModuleNotFoundError for a library that
+    training needs."""
     module_name, _, class_name = RECIPES.get(name, name).partition(":")
     class_name = class_name or "Config"
     _check_name(module_name, class_name)
     with _importing(module_name):
         module = importlib.import_module(module_name) if _exists(module_name) else None
     if module is None:
-        known = f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)} Nor is there a module of that name"
+        known = (
+            f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)} Nor is there a module of "
+            "that name"
+        )
         raise OptionError(
-            f"{f'there is no module {module_name!r}' if ':' in name else known}. For a recipe of your own, change to "
-            f"the directory with {module_name.replace('.', '/')}.py, or add that directory to PYTHONPATH."
+            f"{f'there is no module {module_name!r}' if ':' in name else known}. For a recipe of "
+            f"your own, change to the directory with {module_name.replace('.', '/')}.py, or add "
+            "that directory to PYTHONPATH."
         )
     found = getattr(module, class_name, None)
     if found is None:
@@ -86,7 +111,8 @@ def recipe_class(name: str) -> type[Recipe]:
 
 
 def lacks_library(error: Exception) -> bool:
-    """Whether a library is missing that a recipe cannot do without, or one whose installation the message states."""
+    """Whether a library is missing that a recipe cannot do without, or one whose installation the
+    message states."""
     if not isinstance(error, ModuleNotFoundError):
         return False
     return (error.name or "").partition(".")[0] in LIBRARIES or "pip install" in str(error)
@@ -96,13 +122,14 @@ def _check_name(module_name: str, class_name: str) -> None:
     if module_name.endswith(".py") or "/" in module_name:
         file = Path(module_name)
         raise OptionError(
-            f"{module_name} is a file. Give the name of its module: {program('trainer')} {file.stem}:{class_name}, in "
-            f"the directory {file.parent.absolute()}."
+            f"{module_name} is a file. Give the name of its module: {program('trainer')} "
+            f"{file.stem}:{class_name}, in the directory {file.parent.absolute()}."
         )
     if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
         raise OptionError(
-            f"{module_name!r} is not the name of a recipe. Give it first, before all flags: {program('trainer')} "
-            f"digits --data-dir ..., or {program('trainer')} my_module:Config ..."
+            f"{module_name!r} is not the name of a recipe. Give it first, before all flags: "
+            f"{program('trainer')} digits --data-dir ..., or {program('trainer')} my_module:Config "
+            "..."
         )
 
 
@@ -121,19 +148,25 @@ def _importing(module_name: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise OptionError(
-            f"{module_name} ended the program while it was imported, with exit code {error.code}. Put what it does as "
-            "a program under: if __name__ == '__main__':"
+            f"{module_name} ended the program while it was imported, with exit code {error.code}. "
+            "Put what it does as a program under: if __name__ == '__main__':"
         ) from error
     except Exception as error:
         lines = source_lines(error)
         if lacks_library(error) or not lines or keeps_all_frames():
             raise
         hint = f". {DECORATOR}" if "non-frozen dataclass" in str(error) else ""
-        raise OptionError(f"{module_name} cannot be imported: {described(error)}{hint}", *lines) from error
+        raise OptionError(
+            f"{module_name} cannot be imported: {described(error)}{hint}", *lines
+        ) from error
 
 
 def _without(module: ModuleType, class_name: str) -> str:
-    here = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == module.__name__]
+    here = [
+        each
+        for each in vars(module).values()
+        if inspect.isclass(each) and each.__module__ == module.__name__
+    ]
     missing = f"{module.__name__} has no class {class_name!r}."
     if names := [each.__name__ for each in here if issubclass(each, Recipe)]:
         nearest = did_you_mean(class_name, names).replace("Known", "Its recipes")
@@ -148,23 +181,32 @@ def _check_class(found: Any, where: str) -> None:
     if inspect.get_annotations(found) and "__dataclass_fields__" not in vars(found):
         raise OptionError(f"{where} is not a dataclass. {DECORATOR}")
     if missing := [METHODS[name] for name in METHODS if name in found.__abstractmethods__]:
-        raise OptionError(f"{where} lacks the methods {', '.join(missing)}. docs/recipes.md has examples.")
+        raise OptionError(
+            f"{where} lacks the methods {', '.join(missing)}. docs/recipes.md has examples."
+        )
     inherited = fields(DataRecipe if issubclass(found, DataRecipe) else Recipe)
     own = {each.name for each in fields(found)} - {each.name for each in inherited}
     for settings in (TrainerConfig, Devices, Distributed):
         if taken := own & {each.name for each in fields(settings)}:
             name = min(taken)
-            instead = f"use self.trainer.{name}, or rename it" if settings is TrainerConfig else "rename it"
+            instead = (
+                f"use self.trainer.{name}, or rename it"
+                if settings is TrainerConfig
+                else "rename it"
+            )
             raise OptionError(
-                f"{where} has a field {name!r}, but --{name.replace('_', '-')} exists already: {instead}."
+                f"{where} has a field {name!r}, but --{name.replace('_', '-')} exists already: "
+                f"{instead}."
             )
 
 
-def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[Recipe, Devices, Distributed]:
+def parsed(
+    recipe: type[Recipe], options: Sequence[str], program: str
+) -> tuple[Recipe, Devices, Distributed]:
     """Instances with the values of the options.
 
-    Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options; SystemExit for
-    --help, after printing it."""
+    Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options;
+    SystemExit for --help, after printing it."""
     kind = _all_flags(recipe)
     _join_lines(kind)
     if short := not {"-h", "--help"}.isdisjoint(options):
@@ -190,10 +232,18 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
             cause = cause.__cause__ or cause.__context__
         if left.code == EXIT_OF_TYRO and (text := _one_line(said.getvalue(), program)):
             raise OptionError(text) from None
-        print(said.getvalue(), file=sys.stderr, end="")  # of a recipe's own code, which may end the program, too
+        print(
+            said.getvalue(), file=sys.stderr, end=""
+        )  # of a recipe's own code, which may end the program, too
         if not left.code:
             print(f"{program} --help-all lists all flags.\n\n" * short, end="")
-            print(help_end(program, _examples(recipe), ("trainer.checkpoints", "pipeline.commands.describe")))
+            print(
+                help_end(
+                    program,
+                    _examples(recipe),
+                    ("trainer.checkpoints", "pipeline.commands.describe"),
+                )
+            )
         raise
     if unknown:
         raise OptionError(f"{_unrecognized(unknown, kind)} See {program} --help.")
@@ -212,7 +262,11 @@ def _all_flags(recipe: type[Recipe]) -> type:
 def _names(flags: type) -> set[str]:
     """Of the settings that have a flag."""
     fixed = tyro.conf.Fixed
-    return {each.name for hint, each, _ in _flags(flags, None) if fixed not in getattr(hint, "__metadata__", ())}
+    return {
+        each.name
+        for hint, each, _ in _flags(flags, None)
+        if fixed not in getattr(hint, "__metadata__", ())
+    }
 
 
 def _unrecognized(arguments: Sequence[str], flags: type) -> str:
@@ -220,14 +274,17 @@ def _unrecognized(arguments: Sequence[str], flags: type) -> str:
     if name in {each.name for _, each, _ in _flags(flags, None)} - _names(flags):
         hint = f" A recipe of your own can set {name}; no flag does."
     else:
-        hint = "".join(f" Did you mean --{each.replace('_', '-')}?" for each in nearest(name, _names(flags)))
+        hint = "".join(
+            f" Did you mean --{each.replace('_', '-')}?" for each in nearest(name, _names(flags))
+        )
     flags_only = [each for each in arguments if each.startswith("-")]  # without their values
     return f"unrecognized arguments: {', '.join(flags_only or arguments)}.{hint}"
 
 
 @contextmanager
 def naming_flags(recipe: type[Recipe]) -> Iterator[None]:
-    """Errors in the block name settings as in Python; they leave it with the flags of this recipe in their place."""
+    """Errors in the block name settings as in Python; they leave it with the flags of this recipe
+    in their place."""
     names = _names(_all_flags(recipe))
 
     def flag(found: re.Match[str]) -> str:
@@ -244,18 +301,29 @@ def naming_flags(recipe: type[Recipe]) -> Iterator[None]:
 
 
 def _one_line(box: str, program: str) -> str:
-    """What tyro prints in a box: the problem, then the flags that are missing. "" if there is no box."""
+    """What tyro prints in a box: the problem, then the flags that are missing. "" if there is no
+    box."""
     lines = [line.strip("│| ") for line in box.splitlines()[1:]]  # the first is a title
-    parts = [[*part] for is_rule, part in itertools.groupby(lines, lambda line: not line.strip("─-╰╯+")) if not is_rule]
+    parts = [
+        [*part]
+        for is_rule, part in itertools.groupby(lines, lambda line: not line.strip("─-╰╯+"))
+        if not is_rule
+    ]
     if not parts:
         return ""
     text = " ".join(parts[0]).rstrip(".")
     if text.startswith("Missing value"):
         text = text.replace("Expected 1 values", "Expected one value")
     elif text.startswith("Missing"):
-        flags = ", ".join(line.split()[0].rstrip(",") for line in lines if line.startswith("--") and line.strip("-"))
+        flags = ", ".join(
+            line.split()[0].rstrip(",")
+            for line in lines
+            if line.startswith("--") and line.strip("-")
+        )
         text = f"the following flags are required: {flags}"
-    elif number := re.fullmatch(r"Error parsing (--\S+): .*?(int|float)\b.*?'(.*)'\]?", text, re.IGNORECASE):
+    elif number := re.fullmatch(
+        r"Error parsing (--\S+): .*?(int|float)\b.*?'(.*)'\]?", text, re.IGNORECASE
+    ):
         flag, kind, value = number.groups()
         text = f"{flag}={value} is not a {'whole ' * (kind.lower() == 'int')}number"
     return f"{text}. See {program} --help."
@@ -263,7 +331,9 @@ def _one_line(box: str, program: str) -> str:
 
 def _description(recipe: type) -> str:
     doc = vars(recipe).get("__doc__") or ""
-    return "" if doc.startswith(f"{recipe.__name__}(") else cleandoc(doc)  # what a dataclass without a docstring has
+    return (
+        "" if doc.startswith(f"{recipe.__name__}(") else cleandoc(doc)
+    )  # what a dataclass without a docstring has
 
 
 def _examples(recipe: type[Recipe]) -> tuple[str, str]:
@@ -274,16 +344,19 @@ def _examples(recipe: type[Recipe]) -> tuple[str, str]:
 
 
 def _join_lines(flags: type) -> None:
-    """Makes the docstring of every field of `flags`, and of dataclasses inside it, its help, as one line of text.
+    """Makes the docstring of every field of `flags`, and of dataclasses inside it, its help, as one
+    line of text.
 
-    tyro keeps line breaks of indented docstrings, so sentences would end in the middle of a line. A field's own
-    metadata["help"] stays."""
+    tyro keeps line breaks of indented docstrings, so sentences would end in the middle of a line. A
+    field's own metadata["help"] stays."""
     from docstring_parser import parse_from_object  # as tyro does
 
     for kind in _dataclasses(flags):
         texts: dict[str, str] = {}
         for owner in reversed(kind.__mro__[:-1]):
-            texts |= {found.arg_name: found.description or "" for found in parse_from_object(owner).params}
+            texts |= {
+                found.arg_name: found.description or "" for found in parse_from_object(owner).params
+            }
         for each in fields(kind):
             if text := " ".join(texts.get(each.name, "").split()):
                 each.metadata = MappingProxyType({"help": text, **each.metadata})
@@ -297,7 +370,8 @@ def _dataclasses(kind: type) -> Iterator[type]:
 
 
 def common_flags(recipe: type[Recipe]) -> type:
-    """A dataclass with a field per group, whose fields are these flags, with the defaults and the help of the recipe's.
+    """A dataclass with a field per group, whose fields are these flags, with the defaults and the
+    help of the recipe's.
 
     The help has to be in their metadata."""
     known = {each.name: (kind, each, default) for kind, each, default in _flags(recipe, None)}
@@ -305,7 +379,9 @@ def common_flags(recipe: type[Recipe]) -> type:
     own = recipe.common_fields or [each.name for each in fields(recipe) if each.name not in others]
     groups = []
     for title, names in GROUPS.items():
-        chosen = [known[name] for name in (own if title == OF_THE_RECIPE else names) if name in known]
+        chosen = [
+            known[name] for name in (own if title == OF_THE_RECIPE else names) if name in known
+        ]
         made = [(each.name, kind, _with(default, each)) for kind, each, default in chosen]
         groups.append((title, make_dataclass(title, made, kw_only=True, namespace={"__doc__": ""})))
     return make_dataclass("Flags", groups)

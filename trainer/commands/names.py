@@ -14,11 +14,14 @@ RECIPES = {
 
 
 def is_ours(recipe: str) -> bool:
-    """Whether a recipe, as the command line names it, is one of infeed's. Any other name may be anyone's code."""
+    """Whether a recipe, as the command line names it, is one of infeed's. Any other name may be
+    anyone's code."""
     return RECIPES.get(recipe, recipe).startswith("trainer.recipes.")
 
 
 def name_of(kind: type) -> str:
     """The name of a recipe, such as mnist; of a user's own, that of its module."""
     place = f"{kind.__module__}:{kind.__qualname__}"
-    return next((name for name in RECIPES if RECIPES[name] == place), kind.__module__.rpartition(".")[2])
+    return next(
+        (name for name in RECIPES if RECIPES[name] == place), kind.__module__.rpartition(".")[2]
+    )

@@ -1,9 +1,11 @@
-"""infeed predict WORKDIR FILES...: predicts photographs, or rows of tables, that were never converted.
+"""infeed predict WORKDIR FILES...: predicts photographs, or rows of tables, that were never
+converted.
 
-The recipe that trained in WORKDIR reads them as its evaluation reads converted records; it needs no data. FILES are
-images, tables (csv, tsv, jsonl, Parquet, Arrow) or folders of them; they and WORKDIR may be on a disk or gs://. A file
-that cannot be read is left out, which is said at the end, with exit code 1. A recipe that is not infeed's has to be
-given as --recipe: what a work directory names may be anyone's code."""
+The recipe that trained in WORKDIR reads them as its evaluation reads converted records; it needs no
+data. FILES are images, tables (csv, tsv, jsonl, Parquet, Arrow) or folders of them; they and
+WORKDIR may be on a disk or gs://. A file that cannot be read is left out, which is said at the end,
+with exit code 1. A recipe that is not infeed's has to be given as --recipe: what a work directory
+names may be anyone's code."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -21,7 +23,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.commands.command import Console, Parser, exit_with, say, table
-from pipeline.errors import EvaluationError, OptionError, RawDataError, Reject, SchemaError, StorageError, printable
+from pipeline.errors import (
+    EvaluationError,
+    OptionError,
+    RawDataError,
+    Reject,
+    SchemaError,
+    StorageError,
+    printable,
+)
 from pipeline.logs import errors_only
 from pipeline.raw.cells import MISSING, class_number, is_missing
 from pipeline.raw.image_files import orientation
@@ -44,7 +54,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
-MOST_BYTES, MOST_OF_FILE, MOST_ROWS, AT_ONCE, REFUSED_NAMED = 1024 * MiB, 512 * MiB, 1_000_000, 16, 20
+MOST_BYTES, MOST_OF_FILE, MOST_ROWS, AT_ONCE, REFUSED_NAMED = (
+    1024 * MiB,
+    512 * MiB,
+    1_000_000,
+    16,
+    20,
+)
 EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
@@ -54,7 +70,8 @@ MakeRecords = Callable[..., ExampleRecords]
 
 
 class Raw(NamedTuple):
-    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it, which is ignored.
+    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it,
+    which is ignored.
 
     cells: those that are classes."""
 
@@ -67,14 +84,28 @@ class Raw(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code. Raises InfeedError."""
-    parser = Parser("trainer.commands.predict", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints"))
-    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir")
-    parser.add_argument("files", metavar="FILES", nargs="+", help="images, tables, or folders of them")
+    parser = Parser(
+        "trainer.commands.predict", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints")
+    )
+    parser.add_argument(
+        "workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir"
+    )
+    parser.add_argument(
+        "files", metavar="FILES", nargs="+", help="images, tables, or folders of them"
+    )
     parser.add_argument("--step", help="which checkpoint: a number, or best (default: the newest)")
-    parser.add_argument("--recipe", metavar="MODULE:CLASS", help="the recipe of the training, if it is not infeed's")
-    parser.add_argument("--apply-orientation", action="store_true", help="turn images upright according to EXIF")
-    parser.add_argument("--json", action="store_true", help="print lines of JSON rather than a table")
-    parser.add_argument("--output", metavar="FILE", help="write lines of JSON to a file, local or gs://")
+    parser.add_argument(
+        "--recipe", metavar="MODULE:CLASS", help="the recipe of the training, if it is not infeed's"
+    )
+    parser.add_argument(
+        "--apply-orientation", action="store_true", help="turn images upright according to EXIF"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print lines of JSON rather than a table"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="write lines of JSON to a file, local or gs://"
+    )
     args = parser.parse_args(argv)
     step = int(args.step) if (args.step or "").isdecimal() else args.step
     if not isinstance(step, int) and step not in (None, "best"):
@@ -90,13 +121,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     _show(lines, args.output, as_json=args.json)
     if rotated := sum(each.rotated for each in good):
         print(
-            f"note: EXIF rotates {rotated} of the pictures, which was ignored. --apply-orientation turns them upright: "
-            "give it if the conversion had it.",
+            f"note: EXIF rotates {rotated} of the pictures, which was ignored. --apply-orientation "
+            "turns them upright: give it if the conversion had it.",
             file=sys.stderr,
         )
     for column, numbers in recipe.row_classes.items():
         cells = [each.cells.get(column) for each in good]
-        if unknown := [f"{each}" for each in cells if class_number(numbers, each) == MISSING and not is_missing(each)]:
+        if unknown := [
+            f"{each}"
+            for each in cells
+            if class_number(numbers, each) == MISSING and not is_missing(each)
+        ]:
             text = f"note: values of {column} that the model has never seen count as missing: "
             some = ", ".join([*dict.fromkeys(unknown)][:5])
             print(printable(f"{text}{some} ({counted(len(unknown), 'row')})"), file=sys.stderr)
@@ -114,8 +149,13 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, MakeRecords]:
     given = recipe_class(name) if name else None
     recipe = recipe_without_data(workdir, given, mesh=None, fast_dev_run=None)
     if not isinstance(recipe, DataRecipe) or recipe.description is None:
-        raise OptionError(f"the recipe of {workdir} reads no records with named features, so it cannot read files.")
-    return recipe, partial(records_like, recipe.description, schema=recipe.row_schema(recipe.description.schema))
+        raise OptionError(
+            f"the recipe of {workdir} reads no records with named features, so it cannot read "
+            "files."
+        )
+    return recipe, partial(
+        records_like, recipe.description, schema=recipe.row_schema(recipe.description.schema)
+    )
 
 
 def _files(given: str) -> list[str]:
@@ -128,7 +168,8 @@ def _files(given: str) -> list[str]:
 
 
 def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
-    """The path, or the files in and below it, in the order of their names, without those that begin with a dot.
+    """The path, or the files in and below it, in the order of their names, without those that begin
+    with a dot.
 
     Looks into each folder once: links may lead to one above."""
     if (real := os.path.realpath(path)) in seen:
@@ -145,18 +186,26 @@ def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
             yield from _found(storage, join(path, name), seen)
 
 
-def _read(recipe: Any, records: MakeRecords, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
+def _read(
+    recipe: Any, records: MakeRecords, paths: Sequence[str], *, upright: bool
+) -> Iterator[Raw]:
     """The records of files, in order. Raises OptionError for more bytes than are kept in memory."""
     total = 0
     for first in range(0, len(paths), AT_ONCE):
         for found in in_parallel(
             lambda path: [*_records(recipe, records, path, upright)], paths[first : first + AT_ONCE]
         ):
-            total += sum(len(value) for each in found for value in each.features.values() if isinstance(value, bytes))
+            total += sum(
+                len(value)
+                for each in found
+                for value in each.features.values()
+                if isinstance(value, bytes)
+            )
             if total > MOST_BYTES:
                 raise OptionError(
-                    f"the files have more than {format_bytes(MOST_BYTES)}, which are kept in memory. Give fewer; or "
-                    "convert them, and predict with --mode predict of the trainer."
+                    f"the files have more than {format_bytes(MOST_BYTES)}, which are kept in "
+                    "memory. Give fewer; or convert them, and predict with --mode predict of the "
+                    "trainer."
                 )
             yield from found
 
@@ -165,20 +214,27 @@ def _records(recipe: Any, records: MakeRecords, path: str, upright: bool) -> Ite
     storage = open_storage(path)
     try:
         if storage.stat(path).bytes > MOST_OF_FILE:
-            yield Raw(path, {}, f"more than {format_bytes(MOST_OF_FILE)}, which are not read into memory")
+            yield Raw(
+                path, {}, f"more than {format_bytes(MOST_OF_FILE)}, which are not read into memory"
+            )
         elif not path.endswith(TABLE_SUFFIXES):
             data = storage.read(path)
             rotated = not upright and orientation(data) != 1
-            yield _record(records, path, lambda: recipe.file_record(data, upright=upright))._replace(rotated=rotated)
+            yield _record(
+                records, path, lambda: recipe.file_record(data, upright=upright)
+            )._replace(rotated=rotated)
         else:
             for count, row in enumerate(table_rows(storage, path, None)):
                 if count == MOST_ROWS:
                     raise OptionError(
-                        f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give a part."
+                        f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give "
+                        "a part."
                     )
                 name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
                 raw = Raw(name, {}, row.error) if row.error else _record(records, name, read)
-                yield raw._replace(cells={column: row.cells.get(column) for column in recipe.row_classes})
+                yield raw._replace(
+                    cells={column: row.cells.get(column) for column in recipe.row_classes}
+                )
     except (RawDataError, StorageError) as error:
         yield Raw(path, {}, str(error))
 
@@ -195,7 +251,8 @@ def _record(records: MakeRecords, name: str, read: Callable[[], Mapping[str, Val
 def _predicted(
     recipe: Any, records: MakeRecords, raw: Sequence[Raw], step: Any, bad: list[Raw]
 ) -> Iterator[Mapping[str, Any]]:
-    """The predictions of these records, in order. Those that the recipe's evaluation cannot read are added to bad."""
+    """The predictions of these records, in order. Those that the recipe's evaluation cannot read
+    are added to bad."""
     import jax
 
     from trainer.commands.recorded import ONE_DEVICE
@@ -204,23 +261,45 @@ def _predicted(
     names, classes = [each.name for each in raw], recipe.class_names()
     recipe = recipe.on(records("the files", [each.features for each in raw], names))
     # A few files need no full batch, and rows are cut over the devices as --mode predict cuts them.
-    batch, devices = min(len(raw), recipe.trainer.resolved_predict_batch_size), jax.local_device_count()
+    batch, devices = (
+        min(len(raw), recipe.trainer.resolved_predict_batch_size),
+        jax.local_device_count(),
+    )
     # The work directory of the model is only read: it may be someone else's.
     with RecordsLine("predicted", total=len(raw)) as progress, TemporaryDirectory() as scratch:
         # Whatever mesh and batch size trained the model.
-        settings = {**ONE_DEVICE, "global_batch_size": -(-batch // devices) * devices, "workdir": scratch}
+        settings = {
+            **ONE_DEVICE,
+            "global_batch_size": -(-batch // devices) * devices,
+            "workdir": scratch,
+        }
         trainer = Trainer(recipe.task(), replace(recipe.trainer, **settings))
         for record in _good(trainer, recipe, names, step, bad):
-            values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
+            values = {
+                key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())
+            }
             index = values["index"]
-            values = recipe.prediction({key: value for key, value in values.items() if key not in WITHOUT_MEANING})
-            known = {f"{key}_name": labels.name_of(values[key]) for key, labels in classes.items() if key in values}
+            values = recipe.prediction(
+                {key: value for key, value in values.items() if key not in WITHOUT_MEANING}
+            )
+            known = {
+                f"{key}_name": labels.name_of(values[key])
+                for key, labels in classes.items()
+                if key in values
+            }
             progress.add(1)
-            yield {"file": names[index], **{key: name for key, name in known.items() if name is not None}, **values}
+            yield {
+                "file": names[index],
+                **{key: name for key, name in known.items() if name is not None},
+                **values,
+            }
 
 
-def _good(trainer: "Trainer", recipe: Any, names: Sequence[str], step: Any, bad: list[Raw]) -> Iterator[dict[str, Any]]:
-    """What the trainer predicts of the records that the recipe's evaluation can read; adds the others to bad."""
+def _good(
+    trainer: "Trainer", recipe: Any, names: Sequence[str], step: Any, bad: list[Raw]
+) -> Iterator[dict[str, Any]]:
+    """What the trainer predicts of the records that the recipe's evaluation can read; adds the
+    others to bad."""
     from trainer.inputs import as_function
 
     inputs, made = list[Any](), as_function(recipe.eval_input)
@@ -243,15 +322,21 @@ def _good(trainer: "Trainer", recipe: Any, names: Sequence[str], step: Any, bad:
 def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bool) -> None:
     console = Console()
     if output is not None:
-        if not open_storage(output).create(output, "".join(f"{json.dumps(line)}\n" for line in lines).encode()):
+        if not open_storage(output).create(
+            output, "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+        ):
             raise OptionError(EXISTS.format(output))
         say(console, f"{len(lines)} predictions written to {output}")
     elif as_json:
         for line in lines:
             print(json.dumps(line))
     elif lines:
-        columns = dict.fromkeys(column for line in lines for column in line)  # a class may have no name
-        console.print(table(columns, ([_cell(line.get(column, "")) for column in columns] for line in lines)))
+        columns = dict.fromkeys(
+            column for line in lines for column in line
+        )  # a class may have no name
+        console.print(
+            table(columns, ([_cell(line.get(column, "")) for column in columns] for line in lines))
+        )
 
 
 def _cell(value: Any) -> object:

@@ -1,8 +1,9 @@
-"""The recipe of a run, as the history of its work directory names it: for `load` and `infeed predict`; and for
-evaluations, whose model is the training's.
+"""The recipe of a run, as the history of its work directory names it: for `load` and `infeed
+predict`; and for evaluations, whose model is the training's.
 
-A work directory may be someone else's, and so may everything that its history names: no code there runs unless the user
-asks for its recipe, and no data are needed where the run kept a description of them."""
+A work directory may be someone else's, and so may everything that its history names: no code there
+runs unless the user asks for its recipe, and no data are needed where the run kept a description of
+them."""
 
 import shlex
 import sys
@@ -42,25 +43,39 @@ def _recorded_recipe(command: Command, kind: type[Recipe], mode: str, **settings
 
     settings: of the TrainerConfig, in place of those of the run."""
     if not HELP.isdisjoint(command.options):
-        raise CheckpointError(f"the history is damaged: {shlex.join(command.options)} prints help and trains no model.")
+        raise CheckpointError(
+            f"the history is damaged: {shlex.join(command.options)} prints help and trains no "
+            "model."
+        )
     # tyro writes a file if its first option is --tyro-write-completion, so the first one is ours.
     recipe, _, _ = parsed(
-        kind, ["--mode=train", *command.options, f"--mode={mode}"], f"{program('trainer')} {command.recipe}"
+        kind,
+        ["--mode=train", *command.options, f"--mode={mode}"],
+        f"{program('trainer')} {command.recipe}",
     )
     # A cache of compiled programs is code, too, and written.
-    others = {"restore_step": None, "profile_steps": None, "compilation_cache_dir": None, "input_workers": 0}
+    others = {
+        "restore_step": None,
+        "profile_steps": None,
+        "compilation_cache_dir": None,
+        "input_workers": 0,
+    }
     trainer = replace(recipe.trainer, **others, **settings)
     return replace(recipe, checkpoint_path=None, trainer=trainer)
 
 
 def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
-    """The recipe of this name with the options of the training, where it evaluates and `options` do not have them.
+    """The recipe of this name with the options of the training, where it evaluates and `options` do
+    not have them.
 
-    Of other sizes, a model may be another one without an error. A training that resumes keeps its own; the log says
-    what has changed. Only the recipe's own fields count: the others say which data are evaluated, and how. Of a recipe
-    that is not infeed's, only numbers are taken: a text may name a file or code, and the history may be anyone's."""
+    Of other sizes, a model may be another one without an error. A training that resumes keeps its
+    own; the log says what has changed. Only the recipe's own fields count: the others say which
+    data are evaluated, and how. Of a recipe that is not infeed's, only numbers are taken: a text
+    may name a file or code, and the history may be anyone's."""
     try:
-        command = next((start.command for start in reversed(read_history(recipe.trained_in).starts)), None)
+        command = next(
+            (start.command for start in reversed(read_history(recipe.trained_in).starts)), None
+        )
         if command is None or command.recipe != name or recipe.trainer.fast_dev_run:
             return recipe
         then, now = _own(_recorded_recipe(command, type(recipe), recipe.mode)), _own(recipe)
@@ -70,9 +85,15 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
     changed = {key: value for key, value in now.items() if value != then[key]}
     if recipe.mode == "train":
         if changed:
-            log.warning("other options than in the run before: %s", ", ".join(_differences(then, changed)))
+            log.warning(
+                "other options than in the run before: %s", ", ".join(_differences(then, changed))
+            )
         return recipe
-    given = {option.partition("=")[0].lstrip("-").replace("-", "_") for option in options if option.startswith("--")}
+    given = {
+        option.partition("=")[0].lstrip("-").replace("-", "_")
+        for option in options
+        if option.startswith("--")
+    }
     given |= {option.removeprefix("no_") for option in given}
     taken = {key: then[key] for key in changed if key not in given}
     missing = {key: value for key, value in taken.items() if is_ours(name) or _names_no_code(value)}
@@ -88,7 +109,11 @@ def _names_no_code(value: Any) -> bool:
 
 def _own(recipe: Recipe) -> dict[str, Any]:
     others = {field.name for field in fields(DataRecipe)}
-    return {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name not in others}
+    return {
+        field.name: getattr(recipe, field.name)
+        for field in fields(recipe)
+        if field.name not in others
+    }
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -99,19 +124,25 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[st
             yield f"{key} {then[key]} -> {value}"
 
 
-def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None, **settings: Any) -> Recipe:
-    """The recipe that trained in a work directory, whose splits are one blank record like those that it read.
+def recipe_without_data(
+    workdir: str, given: Recipe | type[Recipe] | None = None, **settings: Any
+) -> Recipe:
+    """The recipe that trained in a work directory, whose splits are one blank record like those
+    that it read.
 
     given: the recipe, or its class, if it is not one of infeed's. settings: of the TrainerConfig.
-    Raises CheckpointError for a run without a recipe; OptionError for a recipe that is not infeed's, unless given."""
+    Raises CheckpointError for a run without a recipe; OptionError for a recipe that is not
+    infeed's, unless given."""
     if isinstance(given, Recipe):
-        recipe = replace(given, mode="predict", trainer=replace(given.trainer, workdir=workdir, **settings))
+        recipe = replace(
+            given, mode="predict", trainer=replace(given.trainer, workdir=workdir, **settings)
+        )
     else:
         command = next((start.command for start in reversed(read_history(workdir).starts)), None)
         if command is None:
             raise CheckpointError(
-                f"{workdir} does not tell which recipe trained its model: a program of its own did. In Python, "
-                "load takes that program's task as task=."
+                f"{workdir} does not tell which recipe trained its model: a program of its own "
+                "did. In Python, load takes that program's task as task=."
             )
         if given is None and not is_ours(command.recipe):
             raise OptionError(_not_run(command))
@@ -125,7 +156,8 @@ def recipe_without_data(workdir: str, given: Recipe | type[Recipe] | None = None
 
 
 def _not_run(command: Command) -> str:
-    """Why a recipe of the user's own was not imported. Finds its file without importing a package around it."""
+    """Why a recipe of the user's own was not imported. Finds its file without importing a package
+    around it."""
     module = command.recipe.partition(":")[0]
     places: Sequence[str] | None = [*sys.path, command.directory]
     file = None
@@ -134,8 +166,8 @@ def _not_run(command: Command) -> str:
         file, places = (found.origin, found.submodule_search_locations) if found else (None, None)
     return (
         f"the recipe {command.recipe} of this run is not infeed's: this would import {module} from "
-        f"{file or f'{command.directory}, where it is not'} and run its code. If you trust it, give the "
-        f"recipe: its class, or {command.recipe} as --recipe."
+        f"{file or f'{command.directory}, where it is not'} and run its code. If you trust it, "
+        f"give the recipe: its class, or {command.recipe} as --recipe."
     )
 
 
@@ -148,12 +180,12 @@ def load(
 ) -> "LoadedModel":
     """The model that was trained in a work directory, on one device, ready to be called on arrays.
 
-    workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the newest. Needs no data: the
-    training has kept a description of them (description.json).
-    recipe: the recipe of the training, or its class, whose options are then those of the training; only infeed's own
-    are found without, as what a work directory names may be anyone's code. task: of a run without a recipe.
-    Raises CheckpointError if there is no such checkpoint, or its arrays are not those of the recipe's model;
-    OptionError if the recipe has to be given."""
+    workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the
+    newest. Needs no data: the training has kept a description of them (description.json). recipe:
+    the recipe of the training, or its class, whose options are then those of the training; only
+    infeed's own are found without, as what a work directory names may be anyone's code. task: of a
+    run without a recipe. Raises CheckpointError if there is no such checkpoint, or its arrays are
+    not those of the recipe's model; OptionError if the recipe has to be given."""
     import jax  # takes a second, which the other functions do without
 
     from trainer.loop.job import Job

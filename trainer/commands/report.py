@@ -1,7 +1,7 @@
 """infeed report WORKDIR: how a run is doing, in about twenty lines: state, metrics, proof, speed.
 
-It only reads files, so it is safe while the training is running. WORKDIR may be on a disk or gs://. Curves over steps,
-and comparisons of runs, are TensorBoard's. Needs neither JAX nor TensorFlow."""
+It only reads files, so it is safe while the training is running. WORKDIR may be on a disk or gs://.
+Curves over steps, and comparisons of runs, are TensorBoard's. Needs neither JAX nor TensorFlow."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -58,8 +58,15 @@ OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite", "fingerprint")
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
-    parser = Parser("trainer.commands.report", __doc__, EXAMPLES, ("trainer.checkpoints", "trainer.commands.seen"))
-    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir")
+    parser = Parser(
+        "trainer.commands.report",
+        __doc__,
+        EXAMPLES,
+        ("trainer.checkpoints", "trainer.commands.seen"),
+    )
+    parser.add_argument(
+        "workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     found = read_report(args.workdir)
@@ -73,21 +80,30 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def read_report(workdir: str) -> dict[str, Any]:
-    """What is known of the training in a work directory, by the keys that --json prints; None where it is not known.
+    """What is known of the training in a work directory, by the keys that --json prints; None where
+    it is not known.
 
-    Shares are between 0 and 1. Raises OptionError if there is no training, CheckpointError for a damaged file."""
+    Shares are between 0 and 1. Raises OptionError if there is no training, CheckpointError for a
+    damaged file."""
     storage = open_storage(workdir)
     if not storage.remote and not Path(workdir).is_dir():
         raise OptionError(f"{workdir} is not a directory. Give the --workdir of a run.")
-    history, saved, (step, scalars) = read_history(workdir), finished_steps(workdir), newest(join(workdir, TRAIN))
+    history, saved, (step, scalars) = (
+        read_history(workdir),
+        finished_steps(workdir),
+        newest(join(workdir, TRAIN)),
+    )
     if not (history.starts or saved or step is not None):
         raise OptionError(
-            f"{workdir} has no run: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give the --workdir "
-            "of a run."
+            f"{workdir} has no run: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give "
+            "the --workdir of a run."
         )
     last, start = (history.segments[-1], history.starts[-1]) if history.starts else (None, None)
     step = last.end.step if last and last.end else max([step or 0, *saved[-1:]])
-    settings, hows = start.settings if start else {}, [_how(segment) for segment in history.segments]
+    settings, hows = (
+        start.settings if start else {},
+        [_how(segment) for segment in history.segments],
+    )
     state, reason = _state(workdir, hows)
     ended = _result(workdir, TRAIN_RESULT, dict[str, float | None]) or {}
     speed = ended if ended.get("step") == step and state == "finished" else {}
@@ -101,13 +117,17 @@ def read_report(workdir: str) -> dict[str, Any]:
         "reason": reason,
         "step": step,
         "max_steps": settings.get("max_steps"),
-        "last_report_time": when and datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds"),
+        "last_report_time": when
+        and datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds"),
         "recipe": start and start.command and start.command.recipe,
         "devices": start and start.devices,
         "training": {name: value for name, value in scalars.items() if not name.startswith(SPEED)},
         "evaluations": {name: _evaluated(workdir, name) for name in names},
         "proof": _proof(workdir),
-        **{key: speed.get(key, scalars.get(SPEED + key)) for key in ("examples_per_second", "steps_per_second")},
+        **{
+            key: speed.get(key, scalars.get(SPEED + key))
+            for key in ("examples_per_second", "steps_per_second")
+        },
         "input_wait_share": speed.get("input_wait", scalars.get(f"{SPEED}input_wait")),
         "productive_seconds": speed.get("productive_seconds"),
         "wall_seconds": speed.get("wall_seconds"),
@@ -133,7 +153,8 @@ def _how(segment: Segment) -> tuple[str, str]:
 
 
 def _state(workdir: str, hows: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """(state, reason) of the newest process, which may still run: "running or killed" if that is not known."""
+    """(state, reason) of the newest process, which may still run: "running or killed" if that is
+    not known."""
     if not hows:
         return "unknown", f"there is no {SEGMENTS}"
     if hows[-1][0] != "killed":
@@ -182,7 +203,11 @@ def _file(workdir: str, name: str) -> JsonFile:
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(name, text) of what people ask of a run."""
     of = f" of {found['max_steps']:,}" if isinstance(found["max_steps"], int) else ""
-    yield "state", f"{found['state']} at step {found['step']:,}{of}" + f": {found['reason']}" * bool(found["reason"])
+    yield (
+        "state",
+        f"{found['state']} at step {found['step']:,}{of}"
+        + f": {found['reason']}" * bool(found["reason"]),
+    )
     if found["last_report_time"]:
         yield "last report", found["last_report_time"].replace("T", " ").replace("+00:00", " UTC")
     if found["recipe"] or found["devices"]:
@@ -199,17 +224,25 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for directory, evaluated in found["evaluations"].items():
         name, step = eval_name(directory), evaluated["step"]
         if step is not None and (name or not proof or proof["step"] < step):
-            yield from _metrics(f"evaluation {name}".rstrip(), f"step {step:,}", evaluated["metrics"])
+            yield from _metrics(
+                f"evaluation {name}".rstrip(), f"step {step:,}", evaluated["metrics"]
+            )
     if found["examples_per_second"] is not None:
         yield (
             "speed",
-            f"{format_number(found['examples_per_second'])} records/s, {format_number(found['steps_per_second'])} "
-            "steps/s",
+            f"{format_number(found['examples_per_second'])} records/s, "
+            f"{format_number(found['steps_per_second'])} steps/s",
         )
         yield "input wait", f"{format_share(found['input_wait_share'])} of the time"
     if found["wall_seconds"]:
         productive, wall = found["productive_seconds"], found["wall_seconds"]
-        yield "goodput", f"{format_share(productive / wall)}: {format_seconds(productive)} of {format_seconds(wall)}"
+        yield (
+            "goodput",
+            (
+                f"{format_share(productive / wall)}: {format_seconds(productive)} of "
+                f"{format_seconds(wall)}"
+            ),
+        )
     ends = ", ".join(f"{count:,} {how}" for how, count in found["ends"].items())
     yield "restarts", f"{found['restarts']:,}{f' (processes before: {ends})' if ends else ''}"
     if found["bad_records"]:
@@ -235,7 +268,11 @@ def _checkpoints(found: Mapping[str, Any]) -> str:
     steps = found["checkpoint_steps"]
     if not steps:
         return "none"
-    best = f", the best by {found['best_metric']} of step {found['best_step']:,}" if found["best_step"] else ""
+    best = (
+        f", the best by {found['best_metric']} of step {found['best_step']:,}"
+        if found["best_step"]
+        else ""
+    )
     return f"{len(steps):,}, the newest of step {steps[-1]:,}{best}"
 
 

@@ -1,4 +1,5 @@
-"""The modes of a recipe, the files that they write, the page of --report, and what --show-state prints."""
+"""The modes of a recipe, the files that they write, the page of --report, and what --show-state
+prints."""
 
 import json
 import math
@@ -40,7 +41,8 @@ def write_report(
     result: EvalResult,
     records: Sequence[EvaluatedRecords],
 ) -> None:
-    """Writes the page of an evaluation; in a fast_dev_run only makes it. Raises StorageError. command: see `run`.
+    """Writes the page of an evaluation; in a fast_dev_run only makes it. Raises StorageError.
+    command: see `run`.
 
     records: what the evaluation passed to on_records."""
     page = evaluation_page(result, joined(records), _evaluated(recipe, command, result))
@@ -60,7 +62,8 @@ def _evaluated(recipe: Recipe, command: Command | None, result: EvalResult) -> A
     if isinstance(recipe, DataRecipe):
         facts |= {"data": recipe.data_name, "split": recipe.eval_split}
         label_names = recipe.eval_records.labels
-        # A recipe's input may wrap its records, or replace them: their numbers then mean something else.
+        # A recipe's input may wrap its records, or replace them: their numbers then mean something
+        # else.
         if result.fingerprint == recipe.eval_records.info.fingerprint:
             show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
     class_names, made_by = recipe.class_names().get("class"), _command_text(command)
@@ -69,15 +72,24 @@ def _evaluated(recipe: Recipe, command: Command | None, result: EvalResult) -> A
 
 def _command_text(command: Command | None) -> str:
     """The command as the user gave it; "" for a recipe that a program runs."""
-    return f"{program('trainer')} {shlex.join([command.recipe, *command.options])}" if command else ""
+    return (
+        f"{program('trainer')} {shlex.join([command.recipe, *command.options])}" if command else ""
+    )
 
 
 def run(recipe: Recipe, command: Command | None = None) -> None:
-    """Runs recipe.mode. Prints every evaluation, and writes predictions to <workdir>/predictions.jsonl.
+    """Runs recipe.mode. Prints every evaluation, and writes predictions to
+    <workdir>/predictions.jsonl.
 
     command: what started the process, for the history of the work directory and for pages."""
     task = recipe.task()
-    trainer = Trainer(task, recipe.trainer, callbacks=recipe.callbacks(), warm_start=recipe.warm_start, command=command)
+    trainer = Trainer(
+        task,
+        recipe.trainer,
+        callbacks=recipe.callbacks(),
+        warm_start=recipe.warm_start,
+        command=command,
+    )
     if recipe.show_state:
         show_state(trainer, recipe)
     elif recipe.mode == "sample":
@@ -87,7 +99,9 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     elif recipe.mode == "predict":
         _write_predictions(trainer, recipe)
     elif recipe.mode == "evaluate-continuously":
-        for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
+        for result in trainer.evaluate_continuously(
+            recipe.eval_input, timeout_seconds=recipe.follow_seconds
+        ):
             _tell(recipe, result)
     elif recipe.mode == "export":
         _export(trainer, recipe)
@@ -107,7 +121,13 @@ def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bo
     for line in _lines(trainer, recipe) if predicts else ():
         json.dumps(line)
     if jax.process_index() == 0:
-        say(Console(), f"fast_dev_run: everything works{', predictions too' if predicts else ''}. Nothing was written.")
+        say(
+            Console(),
+            (
+                f"fast_dev_run: everything works{', predictions too' if predicts else ''}. Nothing "
+                "was written."
+            ),
+        )
 
 
 def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
@@ -126,12 +146,17 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
 
 def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
     if jax.process_index() > 0:
-        for _ in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
+        for _ in trainer.predict(
+            recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True
+        ):
             pass
         return
     workdir, count = trainer.config.workdir, 0
     path = join(workdir, PREDICTIONS)
-    with open_storage(workdir).publish(path) as sink, RecordsLine("predicted", total=None) as progress:
+    with (
+        open_storage(workdir).publish(path) as sink,
+        RecordsLine("predicted", total=None) as progress,
+    ):
         for line in _lines(trainer, recipe):
             sink.write(json.dumps(line).encode() + b"\n")
             progress.add(1)
@@ -140,7 +165,8 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
 
 
 def _print_samples(trainer: Trainer, recipe: Recipe) -> None:
-    """A line of dashes separates texts. Escapes control characters, which a model may generate as well."""
+    """A line of dashes separates texts. Escapes control characters, which a model may generate as
+    well."""
     for number, text in enumerate(recipe.samples(trainer)):
         for line in (*("---",) * (number > 0), *text.split("\n")):
             if jax.process_index() == 0:
@@ -159,14 +185,18 @@ def _export(trainer: Trainer, recipe: Recipe) -> None:
     if jax.process_index() == 0:
         say(
             Console(),
-            f"step {result.step}: exported to {result.path}; a process without JAX predicts the same, with a largest "
-            f"difference of {result.difference:.2g}",
+            f"step {result.step}: exported to {result.path}; a process without JAX predicts the "
+            f"same, with a largest difference of {result.difference:.2g}",
         )
 
 
 def _lines(trainer: Trainer, recipe: Recipe) -> Iterator[Mapping[str, Any]]:
-    for record in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
-        yield recipe.prediction({key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())})
+    for record in trainer.predict(
+        recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True
+    ):
+        yield recipe.prediction(
+            {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
+        )
 
 
 def _tell(recipe: Recipe, result: EvalResult) -> None:
@@ -177,7 +207,9 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
 def show_state(trainer: Trainer, recipe: Recipe) -> None:
     """Prints a table on host 0. Opens the training's input and computes nothing."""
     arrays = trainer.state_arrays(recipe.train_input)
-    params = {name.removeprefix(PARAMS): leaf for name, leaf in arrays.items() if name.startswith(PARAMS)}
+    params = {
+        name.removeprefix(PARAMS): leaf for name, leaf in arrays.items() if name.startswith(PARAMS)
+    }
     treated = _treated(recipe, params)
     rows = []
     for name, leaf in arrays.items():
@@ -190,13 +222,17 @@ def show_state(trainer: Trainer, recipe: Recipe) -> None:
     console.print(table(COLUMNS, rows, box=None, pad_edge=False))
     count = sum(math.prod(leaf.shape) for leaf in params.values())
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays.values())
-    parts = [math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in arrays.values()]
+    parts = [
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in arrays.values()
+    ]
     told = f"the state takes {format_bytes(size)}, {format_bytes(sum(parts))} per device"
     say(console, f"{count:,} parameters in {len(params)} arrays; {told}")
 
 
 def _treated(recipe: Recipe, params: dict[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[str, str]]:
-    """Learning rate and weight decay by the name of the array, if the recipe has its optimizer from flags."""
+    """Learning rate and weight decay by the name of the array, if the recipe has its optimizer from
+    flags."""
     config = getattr(recipe, "optimizer", None)
     if not isinstance(config, OptimizerConfig):
         return {}

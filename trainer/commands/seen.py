@@ -1,7 +1,8 @@
 """infeed seen WORKDIR --step N: lists the records that a training step saw, from the run's history.
 
-The order of records is a pure function of the seed and the position, so nothing had to be stored per step, and a step
-after any number of restarts has its records. WORKDIR may be on a disk or gs://. Needs neither JAX nor TensorFlow."""
+The order of records is a pure function of the seed and the position, so nothing had to be stored
+per step, and a step after any number of restarts has its records. WORKDIR may be on a disk or
+gs://. Needs neither JAX nor TensorFlow."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import leave_at_once
@@ -31,28 +32,46 @@ LONG_STEPS = 10
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
-    parser = Parser("trainer.commands.seen", __doc__, EXAMPLES, ("trainer.commands.report", "trainer.checkpoints"))
-    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir")
+    parser = Parser(
+        "trainer.commands.seen",
+        __doc__,
+        EXAMPLES,
+        ("trainer.commands.report", "trainer.checkpoints"),
+    )
+    parser.add_argument(
+        "workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir"
+    )
     parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
     parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")
-    parser.add_argument("--rows", type=int, help=f"records of each step to show (default: {ROWS}; with --json, all)")
+    parser.add_argument(
+        "--rows", type=int, help=f"records of each step to show (default: {ROWS}; with --json, all)"
+    )
     parser.add_argument("--json", action="store_true", help="print a line of JSON per record")
-    parser.add_argument("--data-dir", metavar="DIR", help="where the data are now, if they were moved")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where the data are now, if they were moved"
+    )
     args = parser.parse_args(argv)
     steps = range(args.step, (args.step if args.to is None else args.to) + 1)
     if not 0 < len(steps) <= MOST_STEPS:
-        raise OptionError(f"--step={args.step} --to={args.to}: give 1 to {MOST_STEPS:,} steps, the first one first.")
+        raise OptionError(
+            f"--step={args.step} --to={args.to}: give 1 to {MOST_STEPS:,} steps, the first one "
+            "first."
+        )
     if args.rows is not None and args.rows < 1:
         raise OptionError(f"--rows={args.rows}: must be at least 1.")
     logs.show()
     most = args.rows or (None if args.json else ROWS)
-    found = seen_steps(read_history(args.workdir), args.workdir, steps, data_dir=args.data_dir, most=most)
+    found = seen_steps(
+        read_history(args.workdir), args.workdir, steps, data_dir=args.data_dir, most=most
+    )
     if args.json:
         for seen in _with_progress(found, len(steps)):
             for record in seen.records:
                 print(json.dumps(record.to_json()))
         return
-    losses = {step: values.get("loss") for step, values in metrics_lines(join(args.workdir, TRAIN), steps)}
+    losses = {
+        step: values.get("loss") for step, values in metrics_lines(join(args.workdir, TRAIN), steps)
+    }
     for seen in _with_progress(found, len(steps)):
         _print(seen, losses.get(seen.step))
 
@@ -76,14 +95,20 @@ def _table(records: Sequence[SeenRecord]) -> Table:
     columns = {
         "row": [str(record.row) for record in records],
         "index": [str(record.index) for record in records],
-        "epoch": [str(record.epoch) for record in records] if len({record.epoch for record in records}) > 1 else [],
+        "epoch": [str(record.epoch) for record in records]
+        if len({record.epoch for record in records}) > 1
+        else [],
         "split": [record.place.split or "" for record in records if record.place.shard is None],
         "shard and offset": [_where(record) for record in records],
-        "key": [record.place.key.rpartition("/")[2] for record in records],  # --json has it with its folders
+        "key": [
+            record.place.key.rpartition("/")[2] for record in records
+        ],  # --json has it with its folders
         "label": [record.place.label for record in records],
         "note": [record.note for record in records],
     }
-    columns = {name: cells for name, cells in columns.items() if len(cells) == len(records) and any(cells)}
+    columns = {
+        name: cells for name, cells in columns.items() if len(cells) == len(records) and any(cells)
+    }
     rows = zip(*columns.values(), strict=True)
     made = table(columns, rows, box=None, pad_edge=False, collapse_padding=True)
     for name, column in zip(columns, made.columns, strict=True):

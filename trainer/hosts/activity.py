@@ -1,4 +1,5 @@
-"""What the main thread of a call does, and for how long it may: what a thread that looks after it reads.
+"""What the main thread of a call does, and for how long it may: what a thread that looks after it
+reads.
 
 A host knows only itself. Stdlib only."""
 
@@ -12,13 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 from trainer.config import TrainerConfig
 
 ASKED_SECONDS, ASKED_TIMES_USUAL = 10.0, 4  # without progress, or usual dispatches: see Doing.grace
-RECENT, LEAST = 100, 3  # finished dispatches that determine what is usual; with fewer than LEAST, nothing is
+RECENT, LEAST = (
+    100,
+    3,
+)  # finished dispatches that determine what is usual; with fewer than LEAST, nothing is
 TIMES_USUAL = 20
 
 
 class Doing(NamedTuple):
-    """Something that the main thread does. limit: seconds that it may make no progress; grace: once the process was
-    asked to end. waits: for devices or other hosts, so it need not be at fault."""
+    """Something that the main thread does. limit: seconds that it may make no progress; grace: once
+    the process was asked to end. waits: for devices or other hosts, so it need not be at fault."""
 
     what: str
     limit: float = math.inf
@@ -27,10 +31,14 @@ class Doing(NamedTuple):
 
 
 class Dispatching:
-    """A loop of dispatches. The main thread sets `launched`, calls `finish`, and sets `at` to what it does
-    meanwhile."""
+    """A loop of dispatches. The main thread sets `launched`, calls `finish`, and sets `at` to what
+    it does meanwhile."""
 
-    DEVICES, INPUT, WORK = "waiting for its devices", "waiting for its input", "at the work between two dispatches"
+    DEVICES, INPUT, WORK = (
+        "waiting for its devices",
+        "waiting for its input",
+        "at the work between two dispatches",
+    )
 
     def __init__(self, start: int, limits: TrainerConfig | None) -> None:
         self.launched = self.finished = start
@@ -54,24 +62,32 @@ class Dispatching:
         limit = self._limits.work_seconds
         if self.at is self.WORK:
             return Doing(self.at, limit, grace=grace)
-        what = f"{self.at}: it has launched the steps up to {self.launched}, and {self.finished} are finished"
+        what = (
+            f"{self.at}: it has launched the steps up to {self.launched}, and {self.finished} are "
+            "finished"
+        )
         limit = max(self._limits.host_timeout_seconds, TIMES_USUAL * usual) if usual else limit
         return Doing(what, limit, True, grace)
 
     def _usual(self) -> float:
         """Seconds that what is launched usually takes; 0 if unknown."""
         recent = list(self._per_step)  # in one piece: the main thread appends meanwhile
-        return statistics.median(recent) * max(1, self.launched - self.finished) if len(recent) >= LEAST else 0.0
+        return (
+            statistics.median(recent) * max(1, self.launched - self.finished)
+            if len(recent) >= LEAST
+            else 0.0
+        )
 
 
 D = TypeVar("D", Doing, Dispatching)
 
 
 class Activity:
-    """What the main thread of one call does, innermost last. limits: of the call; None: nothing is limited.
+    """What the main thread of one call does, innermost last. limits: of the call; None: nothing is
+    limited.
 
-    saved: the last step that a checkpoint is known to have; None if there is none. host_seconds: that its loops have
-    spent on work of this host."""
+    saved: the last step that a checkpoint is known to have; None if there is none. host_seconds:
+    that its loops have spent on work of this host."""
 
     def __init__(self, limits: TrainerConfig | None = None) -> None:
         self._limits, self._work = limits, limits.work_seconds if limits else math.inf
@@ -80,14 +96,19 @@ class Activity:
         self._stack: list[Doing | Dispatching] = [Doing("between its dispatches", self._work)]
 
     def doing(
-        self, what: str, limit: float | None = None, *, waits: bool = False, grace: float = ASKED_SECONDS
+        self,
+        what: str,
+        limit: float | None = None,
+        *,
+        waits: bool = False,
+        grace: float = ASKED_SECONDS,
     ) -> AbstractContextManager[Any]:
         """The block does this. limit: in seconds; default: work_seconds."""
         return self._inside(Doing(what, self._work if limit is None else limit, waits, grace))
 
     def saving(self) -> AbstractContextManager[None]:
-        """The block saves: a process that was asked to end may take its time. Orbax has the same limit, for each of two
-        saves, and waits for other hosts."""
+        """The block saves: a process that was asked to end may take its time. Orbax has the same
+        limit, for each of two saves, and waits for other hosts."""
         return self.doing("saving a checkpoint", 2 * self._work, waits=True, grace=2 * self._work)
 
     def dispatches(self, start: int) -> AbstractContextManager[Dispatching]:

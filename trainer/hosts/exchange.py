@@ -1,10 +1,11 @@
-"""How the hosts of a call talk to each other: JSON values under names, how far their inputs reach; and what host 0
-decides, which all carry out before the same dispatch: to save by the clock, to stop, to end.
+"""How the hosts of a call talk to each other: JSON values under names, how far their inputs reach;
+and what host 0 decides, which all carry out before the same dispatch: to save by the clock, to
+stop, to end.
 
-The values are in the key-value store of JAX's coordination service, which all processes can read even while their
-devices wait for each other. It belongs to process 0, and ends with it. Waits end with a HostError if another host
-fails, or with an Ending if the process was asked to end. Every host has to make the same exchanges in the same order.
-With one process, nothing is exchanged."""
+The values are in the key-value store of JAX's coordination service, which all processes can read
+even while their devices wait for each other. It belongs to process 0, and ends with it. Waits end
+with a HostError if another host fails, or with an Ending if the process was asked to end. Every
+host has to make the same exchanges in the same order. With one process, nothing is exchanged."""
 
 import json
 import math
@@ -26,8 +27,8 @@ T = TypeVar("T")
 
 
 class Store:
-    """The store as process `index` of `count` sees it. Keys are paths, values are JSON. One process has no use for it:
-    it keeps nothing."""
+    """The store as process `index` of `count` sees it. Keys are paths, values are JSON. One process
+    has no use for it: it keeps nothing."""
 
     def __init__(self, client: Any = None, index: int = 0, count: int = 1) -> None:
         self._client, self.index, self.count = client, index, count
@@ -48,7 +49,11 @@ class Store:
     def get(self, key: str) -> Any:
         """The value of a key; None if it is not set."""
         try:
-            return json.loads(self._client.key_value_try_get(f"infeed/{key}")) if self._client else None
+            return (
+                json.loads(self._client.key_value_try_get(f"infeed/{key}"))
+                if self._client
+                else None
+            )
         except StoreError as error:
             if str(error).startswith("NOT_FOUND"):
                 return None
@@ -57,7 +62,9 @@ class Store:
     def by_host(self, directory: str) -> dict[int, Any]:
         """Host -> value, for the keys `directory`/<host> that are set."""
         found: Any = self._client.key_value_dir_get(f"infeed/{directory}/") if self._client else ()
-        return dict(sorted((int(key.rpartition("/")[2]), json.loads(value)) for key, value in found))
+        return dict(
+            sorted((int(key.rpartition("/")[2]), json.loads(value)) for key, value in found)
+        )
 
 
 def open_store() -> Store:
@@ -68,11 +75,15 @@ def open_store() -> Store:
 
 
 class Exchange:
-    """The exchanges of one call of the trainer. call: its number. index, count: of this host, of all hosts.
+    """The exchanges of one call of the trainer. call: its number. index, count: of this host, of
+    all hosts.
 
-    wait: returns the first value of a function that is not None, or None after some seconds, as Supervisor.wait."""
+    wait: returns the first value of a function that is not None, or None after some seconds, as
+    Supervisor.wait."""
 
-    def __init__(self, store: Store, call: int, wait: Callable[[Callable[[], Any], float], Any]) -> None:
+    def __init__(
+        self, store: Store, call: int, wait: Callable[[Callable[[], Any], float], Any]
+    ) -> None:
         self._store, self._call, self.wait = store, call, wait
         self.index, self.count = store.index, store.count
         self._made = Counter[str]()
@@ -88,13 +99,14 @@ class Exchange:
         told = self.wait(lambda: self.posted(key), seconds)
         if told is None:
             raise HostError(
-                f"host 0 of {self.count} did not make the same call within {seconds:g} s: see its log. Every host has "
-                "to make the same calls, in the same order."
+                f"host 0 of {self.count} did not make the same call within {seconds:g} s: see its "
+                "log. Every host has to make the same calls, in the same order."
             )
         return told[0]
 
     def gather(self, name: str, value: Any, seconds: float) -> dict[int, Any]:
-        """The values that hosts tell within `seconds`, by host: all of them, or else those that came."""
+        """The values that hosts tell within `seconds`, by host: all of them, or else those that
+        came."""
         if self.count == 1:
             return {0: value}
         directory = self.tell(name, value)
@@ -130,22 +142,28 @@ class Exchange:
 
 
 class CommonEnd:
-    """How far one pass over an input reaches, for the feeder's thread of each host: the inputs end at the last step for
-    which every host has a batch, and are compared. waiting: whether a call waits for another host now.
+    """How far one pass over an input reaches, for the feeder's thread of each host: the inputs end
+    at the last step for which every host has a batch, and are compared. waiting: whether a call
+    waits for another host now.
 
-    All must ask at the same steps, as they do with the same dispatch plan, and get the same answer."""
+    All must ask at the same steps, as they do with the same dispatch plan, and get the same
+    answer."""
 
     def __init__(self, exchange: Exchange, directory: str) -> None:
         self._exchange, self._directory = exchange, directory
-        self._read: list[tuple[int, int | None]] = []  # steps and digests; another host may be one dispatch ahead
+        self._read: list[
+            tuple[int, int | None]
+        ] = []  # steps and digests; another host may be one dispatch ahead
         self._closed = threading.Event()
         self.waiting = False
 
     def __call__(self, step: int, ended: bool, digest: int | None = None) -> int:
-        """The last step, up to `step`, for which every host has a batch. After `close` it returns `step`.
+        """The last step, up to `step`, for which every host has a batch. After `close` it returns
+        `step`.
 
-        step: of this host's newest batch. ended: whether this host has no further. digest: of all global batches so
-        far; DisagreementError if it differs between hosts. None: of no interest."""
+        step: of this host's newest batch. ended: whether this host has no further. digest: of all
+        global batches so far; DisagreementError if it differs between hosts. None: of no
+        interest."""
         if self._exchange.count == 1:
             return step
         self._read = [*self._read[-1:], (step, digest)]
@@ -159,14 +177,17 @@ class CommonEnd:
     def _common(self, step: int) -> int | None:
         """None if a host has not read as far, and may still."""
         hosts = self._exchange.posted_by_host(self._directory).values()
-        if len(hosts) < self._exchange.count or any(read[-1][0] < step and not ended for read, ended in hosts):
+        if len(hosts) < self._exchange.count or any(
+            read[-1][0] < step and not ended for read, ended in hosts
+        ):
             return None
         digest = dict(self._read)[step]
         if digest is not None and any(dict(read).get(step) != digest for read, _ in hosts):
             raise DisagreementError(
-                f"the hosts' tf.data programs delivered different batches up to step {step}, but each must deliver "
-                "the same, in the same order. Give every shuffle a seed, list files with shuffle=False, leave out "
-                "shard, and keep interleave and map deterministic."
+                f"the hosts' tf.data programs delivered different batches up to step {step}, but "
+                "each must deliver the same, in the same order. Give every shuffle a seed, list "
+                "files with shuffle=False, leave out shard, and keep interleave and map "
+                "deterministic."
             )
         return min(step, *(read[-1][0] for read, _ in hosts))
 
@@ -176,8 +197,8 @@ class CommonEnd:
 
 
 class Decision(NamedTuple):
-    """What to do before a dispatch. stop: why the loop ends here, "" if it continues; preempted: the process ends, too,
-    by SIGINT if interrupted."""
+    """What to do before a dispatch. stop: why the loop ends here, "" if it continues; preempted:
+    the process ends, too, by SIGINT if interrupted."""
 
     save: bool = False
     stop: str = ""
@@ -189,12 +210,13 @@ NOTHING = Decision()
 
 
 class SharedDecisions:
-    """The polls of one session, over all its loops. asked: on host 0, the decision to end, if any host was asked to.
+    """The polls of one session, over all its loops. asked: on host 0, the decision to end, if any
+    host was asked to.
 
-    Every host counts its polls, one before each dispatch. All hosts carry out at poll n + 2 what host 0 decides at its
-    poll n. Host 0 posts the decision before it dispatches, and no other host gets to poll n + 2 earlier: that host must
-    first have read the result of dispatch n, a sum over all hosts including host 0. So no host waits, and a poll costs
-    one request."""
+    Every host counts its polls, one before each dispatch. All hosts carry out at poll n + 2 what
+    host 0 decides at its poll n. Host 0 posts the decision before it dispatches, and no other host
+    gets to poll n + 2 earlier: that host must first have read the result of dispatch n, a sum over
+    all hosts including host 0. So no host waits, and a poll costs one request."""
 
     def __init__(self, exchange: Exchange, asked: Callable[[], Decision | None]) -> None:
         self._exchange, self._asked = exchange, asked
@@ -202,7 +224,8 @@ class SharedDecisions:
         self._due: dict[int, Decision] = {}
 
     def poll(self, decide: Callable[[], Decision] = lambda: NOTHING) -> Decision:
-        """What to do now. decide: asked only on host 0, for what to do soon apart from a preemption."""
+        """What to do now. decide: asked only on host 0, for what to do soon apart from a
+        preemption."""
         number, exchange = self._number, self._exchange
         self._number += 1
         if exchange.index == 0:

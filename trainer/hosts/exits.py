@@ -1,10 +1,12 @@
-"""How the process ends: its exit codes, the exceptions of a process that was asked to end, and the end itself.
+"""How the process ends: its exit codes, the exceptions of a process that was asked to end, and the
+end itself.
 
-A Python thread that is inside TensorFlow or XLA when the interpreter shuts down ends by an exception that C++ cannot
-handle: SIGABRT, "FATAL: exception not rethrown". A command skips that shutdown.
+A Python thread that is inside TensorFlow or XLA when the interpreter shuts down ends by an
+exception that C++ cannot handle: SIGABRT, "FATAL: exception not rethrown". A command skips that
+shutdown.
 
-One thread of supervision per process hears the signals SIGINT (Ctrl-C) and SIGTERM, even while the main thread is
-inside a long call into C, in which Python runs no signal handler. Stdlib only."""
+One thread of supervision per process hears the signals SIGINT (Ctrl-C) and SIGTERM, even while the
+main thread is inside a long call into C, in which Python runs no signal handler. Stdlib only."""
 
 import atexit
 import os
@@ -28,11 +30,15 @@ Check = Callable[[], None]
 exit_code = 1
 """Of a process that can only end because its run has failed; `end` sets it."""
 TICK_SECONDS = 0.5
-PYTHONS = {signal.SIGINT: (signal.default_int_handler, ctrl_c.leave), signal.SIGTERM: (signal.SIG_DFL,)}
+PYTHONS = {
+    signal.SIGINT: (signal.default_int_handler, ctrl_c.leave),
+    signal.SIGTERM: (signal.SIG_DFL,),
+}
 
 
 class Ending(ShortInNotebooks):
-    """The process was asked to end, and nothing is lost: the same command resumes, or starts over if it saves nothing.
+    """The process was asked to end, and nothing is lost: the same command resumes, or starts over
+    if it saves nothing.
 
     together: every host of the run raises it at the same step, so no host has to be told."""
 
@@ -47,8 +53,8 @@ class Ending(ShortInNotebooks):
 
 
 class Preempted(Ending, SystemExit):
-    """By SIGTERM. As a SystemExit it passes `except Exception`, and ends a program that does not catch it with
-    EXIT_PREEMPTED and no traceback."""
+    """By SIGTERM. As a SystemExit it passes `except Exception`, and ends a program that does not
+    catch it with EXIT_PREEMPTED and no traceback."""
 
     exit_code = EXIT_PREEMPTED
 
@@ -72,8 +78,8 @@ def leave(code: int) -> NoReturn:
 
 
 def end(code: int) -> NoReturn:
-    """Ends a command: calls the exit handlers. After an error it waits for no thread: some wait for something that will
-    never happen, such as those of a save that failed."""
+    """Ends a command: calls the exit handlers. After an error it waits for no thread: some wait for
+    something that will never happen, such as those of a save that failed."""
     global exit_code
     exit_code = code
     if code == 0:
@@ -83,9 +89,11 @@ def end(code: int) -> NoReturn:
 
 
 class Watcher:
-    """The thread: it looks after every open call twice a second, and hears signals for the calls of the main thread.
+    """The thread: it looks after every open call twice a second, and hears signals for the calls of
+    the main thread.
 
-    Only in place of Python's own handlers: a program's handler is respected. terminated: whether SIGTERM was heard."""
+    Only in place of Python's own handlers: a program's handler is respected. terminated: whether
+    SIGTERM was heard."""
 
     def __init__(self) -> None:
         self.terminated = False
@@ -110,7 +118,10 @@ class Watcher:
             for number, theirs in PYTHONS.items()
             if main and signal.getsignal(number) in theirs
         }
-        if before and (fd := signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)) not in (-1, self._write):
+        if before and (fd := signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)) not in (
+            -1,
+            self._write,
+        ):
             signal.set_wakeup_fd(fd)  # an event loop's
         os.write(self._write, b"\0")
         try:
@@ -136,7 +147,9 @@ class Watcher:
     def _run(self) -> None:
         while True:
             seconds = TICK_SECONDS if self._calls else None
-            numbers = os.read(self._read, 64) if select.select([self._read], [], [], seconds)[0] else b""
+            numbers = (
+                os.read(self._read, 64) if select.select([self._read], [], [], seconds)[0] else b""
+            )
             for number in filter(None, numbers):
                 for call in self._of_main[-1:] if self._handles(number) else ():
                     self.terminated |= number == signal.SIGTERM

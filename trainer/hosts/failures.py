@@ -1,4 +1,5 @@
-"""What the hosts of a run tell each other of their failures, by the store: each reports only its own."""
+"""What the hosts of a run tell each other of their failures, by the store: each reports only its
+own."""
 
 import re
 import time
@@ -10,12 +11,16 @@ from pipeline.errors import DisagreementError, HostError, InfeedError
 from trainer.hosts.exchange import Store, StoreError
 from trainer.hosts.exits import Ending
 
-GONE_SECONDS = 10.0  # host 0 waits this long for the others at its end, which JAX does not survive elsewhere
+GONE_SECONDS = (
+    10.0  # host 0 waits this long for the others at its end, which JAX does not survive elsewhere
+)
 POLL_SECONDS = 0.1
 FAILURE, GONE = "failure", "gone"
 SETTLED = set[int]()  # calls in which every host has raised an error
 # How errors of collectives start when a peer is gone. No peer causes any other error.
-ECHO = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
+ECHO = re.compile(
+    r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): "
+)
 
 T = TypeVar("T")
 
@@ -42,7 +47,11 @@ def report(store: Store, call: int, text: str, stuck: bool = False) -> Failure:
 
 def report_error(store: Store, call: int, error: BaseException) -> Failure:
     """As report."""
-    text = str(error) if isinstance(error, InfeedError | Ending) else f"{type(error).__name__}: {error}"
+    text = (
+        str(error)
+        if isinstance(error, InfeedError | Ending)
+        else f"{type(error).__name__}: {error}"
+    )
     return report(store, call, text)
 
 
@@ -53,7 +62,8 @@ def failure_of(store: Store) -> Failure | None:
 
 
 def depart(store: Store) -> None:
-    """Before this process ends. Host 0 waits until the others have said why they end: JAX aborts them after it."""
+    """Before this process ends. Host 0 waits until the others have said why they end: JAX aborts
+    them after it."""
     with suppress(StoreError):
         store.put(f"{GONE}/{store.index}", True)
         if store.count > 1 and store.index == 0:

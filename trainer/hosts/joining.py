@@ -1,4 +1,5 @@
-"""What a process computes on and how it finds the others of its run, by flags. Used before anything else of jax."""
+"""What a process computes on and how it finds the others of its run, by flags. Used before anything
+else of jax."""
 
 import os
 import socket
@@ -14,18 +15,21 @@ from trainer.hosts.exits import EXIT_USER_ERROR, leave
 AUTO = "auto"
 PLACE = ("coordinator_address", "num_processes", "process_id")
 JAX_GRACE_SECONDS = 60
-BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"  # of jax: where process 0 listens, if not on every interface
+BIND_ADDRESS = (
+    "JAX_COORDINATOR_BIND_ADDRESS"  # of jax: where process 0 listens, if not on every interface
+)
 
 log = logger("trainer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """How this process finds the others of its run. Without a coordinator_address it is the only one."""
+    """How this process finds the others of its run. Without a coordinator_address it is the only
+    one."""
 
     coordinator_address: str | None = None
-    """host:port of process 0, the same in every process; "auto" if JAX can determine all three (TPU pods, Slurm, Open
-    MPI)."""
+    """host:port of process 0, the same in every process; "auto" if JAX can determine all three (TPU
+    pods, Slurm, Open MPI)."""
     num_processes: int | None = None
     """Number of processes in the run."""
     process_id: int | None = None
@@ -39,25 +43,27 @@ class Distributed:
         if self.coordinator_address in (None, AUTO):
             if given:
                 raise OptionError(
-                    f"{told} is given with coordinator_address={self.coordinator_address}. Give the host:port of "
-                    "process 0 as coordinator_address, or none of these settings."
+                    f"{told} is given with coordinator_address={self.coordinator_address}. Give "
+                    "the host:port of process 0 as coordinator_address, or none of these settings."
                 )
             return
         if len(given) < 2 or _place(str(self.coordinator_address)) is None:
             raise OptionError(
-                f"coordinator_address={self.coordinator_address} with {told or 'nothing else'}: several "
-                "processes need coordinator_address=host:port, num_processes and process_id, all three."
+                f"coordinator_address={self.coordinator_address} with {told or 'nothing else'}: "
+                "several processes need coordinator_address=host:port, num_processes and "
+                "process_id, all three."
             )
         if not 0 <= given["process_id"] < given["num_processes"]:
             raise OptionError(f"{told}: process_id must be one of 0..num_processes-1.")
 
 
 def join(settings: Distributed, host_timeout_seconds: float) -> None:
-    """Connects this process with the others; call it before anything else of jax. A single process skips it.
+    """Connects this process with the others; call it before anything else of jax. A single process
+    skips it.
 
-    host_timeout_seconds: JAX ends this process if another one has been silent for so long. If not all processes connect
-    in time, prints one line and ends the process with exit code 2. Raises: OptionError if process 0 cannot listen at
-    the address, or if "auto" finds no cluster."""
+    host_timeout_seconds: JAX ends this process if another one has been silent for so long. If not
+    all processes connect in time, prints one line and ends the process with exit code 2. Raises:
+    OptionError if process 0 cannot listen at the address, or if "auto" finds no cluster."""
     address = settings.coordinator_address
     if address is None:
         return
@@ -66,7 +72,9 @@ def join(settings: Distributed, host_timeout_seconds: float) -> None:
         if settings.process_id == 0 and BIND_ADDRESS not in os.environ:
             _check_can_listen(address)
         options |= {name: getattr(settings, name) for name in PLACE}
-        if address.startswith(("localhost:", "127.", "[::1]:")):  # JAX would listen on every interface
+        if address.startswith(
+            ("localhost:", "127.", "[::1]:")
+        ):  # JAX would listen on every interface
             options["coordinator_bind_address"] = address
     import jax  # takes a second, for which --help need not wait
 
@@ -75,24 +83,30 @@ def join(settings: Distributed, host_timeout_seconds: float) -> None:
     timer.daemon = True
     timer.start()
     try:
-        jax.distributed.initialize(**options, initialization_timeout=settings.connect_seconds + JAX_GRACE_SECONDS)
+        jax.distributed.initialize(
+            **options, initialization_timeout=settings.connect_seconds + JAX_GRACE_SECONDS
+        )
     except ValueError as error:
         if address != AUTO:
             raise
         raise OptionError(
-            "coordinator_address=auto: JAX finds no TPU pod, Slurm, Open MPI or Kubernetes around this process "
-            f"({str(error).rstrip('.')}). Start it with srun or mpirun, or give coordinator_address=host:port, "
-            "num_processes and process_id."
+            "coordinator_address=auto: JAX finds no TPU pod, Slurm, Open MPI or Kubernetes around "
+            f"this process ({str(error).rstrip('.')}). Start it with srun or mpirun, or give "
+            "coordinator_address=host:port, num_processes and process_id."
         ) from error
     finally:
         timer.cancel()
-    log.info("joined the others: if one is lost, JAX aborts this process (exit code 134); the same command resumes")
+    log.info(
+        "joined the others: if one is lost, JAX aborts this process (exit code 134); the same "
+        "command resumes"
+    )
 
 
 def _give_up(settings: Distributed) -> None:
     print(
-        f"error: not all processes connected to coordinator_address={settings.coordinator_address} within "
-        f"{settings.connect_seconds} s (connect_seconds). Start each with the same address and its own process_id.",
+        f"error: not all processes connected to coordinator_address={settings.coordinator_address} "
+        f"within {settings.connect_seconds} s (connect_seconds). Start each with the same address "
+        "and its own process_id.",
         file=sys.stderr,
     )
     leave(EXIT_USER_ERROR)
@@ -101,22 +115,30 @@ def _give_up(settings: Distributed) -> None:
 def _place(address: str) -> tuple[str, int] | None:
     """host and port of host:port or [host]:port; None if it has no port in 1..65535."""
     host, _, port = address.rpartition(":")
-    return (host.strip("[]"), int(port)) if host and port.isdecimal() and 0 < int(port) < 2**16 else None
+    return (
+        (host.strip("[]"), int(port))
+        if host and port.isdecimal() and 0 < int(port) < 2**16
+        else None
+    )
 
 
 def _check_can_listen(address: str) -> None:
-    """Raises OptionError unless this process can listen there: jaxlib may crash, or share the port with another run."""
+    """Raises OptionError unless this process can listen there: jaxlib may crash, or share the port
+    with another run."""
     host, port = _place(address) or ("", 0)
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignores connections that have ended
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # ignores connections that have ended
             probe.bind(place)
     except OSError as error:
         raise OptionError(
-            f"process_id=0 cannot listen at coordinator_address={address}: {error.strerror}. Give an address of this "
-            "host at which the others can reach it, with a port that no other program uses, the same on every host. If "
-            f"it leads here through a proxy or a Kubernetes service, also set {BIND_ADDRESS}=[::]:{port} on this host."
+            f"process_id=0 cannot listen at coordinator_address={address}: {error.strerror}. Give "
+            "an address of this host at which the others can reach it, with a port that no other "
+            "program uses, the same on every host. If it leads here through a proxy or a "
+            f"Kubernetes service, also set {BIND_ADDRESS}=[::]:{port} on this host."
         ) from error
 
 
@@ -132,8 +154,9 @@ class Devices:
     def __post_init__(self) -> None:
         if self.num_devices is not None and (self.platform != "cpu" or self.num_devices < 1):
             raise OptionError(
-                f"num_devices={self.num_devices} is given with platform={self.platform}. Only platform=cpu can "
-                "simulate devices, one or more; other platforms use all that they have. Give --platform cpu, too."
+                f"num_devices={self.num_devices} is given with platform={self.platform}. Only "
+                "platform=cpu can simulate devices, one or more; other platforms use all that they "
+                "have. Give --platform cpu, too."
             )
 
     def choose(self) -> None:
@@ -144,23 +167,35 @@ class Devices:
             jax.config.update("jax_platforms", "cuda" if self.platform == "gpu" else self.platform)
         if self.num_devices is not None:
             jax.config.update("jax_num_cpu_devices", self.num_devices)
-        # XLA's threads are as many as cores or devices. With one per device, an all-reduce waits for ever once another
-        # task has taken one: on two cores, four devices hung in 9 of 20 evaluations, in none of 60 with twice as many.
+        # XLA's threads are as many as cores or devices. With one per device, an all-reduce waits
+        # for ever once another task has taken one: on two cores, four devices hung in 9 of 20
+        # evaluations, in none of 60 with twice as many.
         simulated = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue] -1: none
         threads = max(os.cpu_count() or 1, 2 * simulated)
         os.environ.setdefault("NPROC", str(threads))
 
     def check(self) -> None:
-        """Raises OptionError if there are no such devices. Call it after `join`: JAX looks for devices here."""
+        """Raises OptionError if there are no such devices. Call it after `join`: JAX looks for
+        devices here."""
         import jax
 
         try:
             jax.devices()
         except (RuntimeError, AssertionError) as error:  # it asserts if it finds no GPU
-            reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0] or "JAX finds no NVIDIA GPU"
+            reason = (
+                str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0]
+                or "JAX finds no NVIDIA GPU"
+            )
             platform = self.platform or f"{os.environ.get('JAX_PLATFORMS')} (of JAX_PLATFORMS)"
-            extras = ["tpu"] if platform == "tpu" else ["cuda"] if platform in ("gpu", "cuda") else ["cuda", "tpu"]
+            extras = (
+                ["tpu"]
+                if platform == "tpu"
+                else ["cuda"]
+                if platform in ("gpu", "cuda")
+                else ["cuda", "tpu"]
+            )
             raise OptionError(
-                f"platform={platform} is not available on this machine: {reason.rstrip('.')}. Choose --platform cpu, "
-                f"or install what it needs: {' or '.join(map(how_to_install, extras))}."
+                f"platform={platform} is not available on this machine: {reason.rstrip('.')}. "
+                "Choose --platform cpu, or install what it needs: "
+                f"{' or '.join(map(how_to_install, extras))}."
             ) from error

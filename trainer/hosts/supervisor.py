@@ -1,9 +1,10 @@
-"""The supervision of a call: it hears when this process is asked to end, when another host has failed, and when this
-one is stuck, and ends the process if its main thread cannot.
+"""The supervision of a call: it hears when this process is asked to end, when another host has
+failed, and when this one is stuck, and ends the process if its main thread cannot.
 
-JAX sees the death of a process, and aborts the others. What it does not see is an exception: the other hosts would wait
-in a collective for the host that raised it, and that one for them. So a host publishes its failure under one key, which
-the thread of supervision of every other host reads twice a second. A host reports only itself."""
+JAX sees the death of a process, and aborts the others. What it does not see is an exception: the
+other hosts would wait in a collective for the host that raised it, and that one for them. So a host
+publishes its failure under one key, which the thread of supervision of every other host reads twice
+a second. A host reports only itself."""
 
 import atexit
 import itertools
@@ -21,7 +22,15 @@ from trainer.config import TrainerConfig
 from trainer.hosts import exits
 from trainer.hosts.activity import Activity, Doing
 from trainer.hosts.exchange import Decision, Exchange, Store, StoreError, open_store
-from trainer.hosts.exits import EXIT_HOST_FAILED, TICK_SECONDS, WATCHER, Ending, Interrupted, ending, leave
+from trainer.hosts.exits import (
+    EXIT_HOST_FAILED,
+    TICK_SECONDS,
+    WATCHER,
+    Ending,
+    Interrupted,
+    ending,
+    leave,
+)
 from trainer.hosts.failures import (
     GONE_SECONDS,
     POLL_SECONDS,
@@ -47,13 +56,15 @@ _calls = itertools.count()  # all hosts make the same calls, so they count the s
 
 
 class Supervisor:
-    """Supervises one call of the trainer. limits: how long it may take for what; None: as long as it takes.
+    """Supervises one call of the trainer. limits: how long it may take for what; None: as long as
+    it takes.
 
-    activity: what the call does. exchange: how its hosts talk to each other. alone: whether this is the run's only
-    process. leavable: whether the main thread may be interrupted anywhere.
+    activity: what the call does. exchange: how its hosts talk to each other. alone: whether this is
+    the run's only process. leavable: whether the main thread may be interrupted anywhere.
 
-    SIGTERM is for the process: after it, every later call ends immediately. SIGINT is for the call that receives it,
-    which raises KeyboardInterrupt; a program that catches that may make another call."""
+    SIGTERM is for the process: after it, every later call ends immediately. SIGINT is for the call
+    that receives it, which raises KeyboardInterrupt; a program that catches that may make another
+    call."""
 
     def __init__(
         self,
@@ -62,7 +73,10 @@ class Supervisor:
     ) -> None:
         self._store = store or open_store()
         self._call, self.alone = next(_calls), self._store.count == 1
-        self.activity, self.exchange = Activity(limits), Exchange(self._store, self._call, self.wait)
+        self.activity, self.exchange = (
+            Activity(limits),
+            Exchange(self._store, self._call, self.wait),
+        )
         self.host_seconds = limits.host_timeout_seconds if limits else 90.0
         self.leavable, self.failed = False, None
         self._asked, self._asked_at = "SIGTERM" * WATCHER.terminated, 0.0  # in an earlier call
@@ -79,7 +93,10 @@ class Supervisor:
             self._asked, self._asked_at = name, now
             if name == "SIGINT":
                 with suppress(Exception):  # stderr may be closed
-                    print("interrupted: ending; a second Ctrl-C ends the process without saving", file=sys.stderr)
+                    print(
+                        "interrupted: ending; a second Ctrl-C ends the process without saving",
+                        file=sys.stderr,
+                    )
         elif name == "SIGINT" or now - self._asked_at > TWICE_SECONDS:
             self._leave_unsaved("a second time")
 
@@ -105,7 +122,8 @@ class Supervisor:
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
-        """Makes SIGINT an exception in the block, which may be left anywhere without losing anything."""
+        """Makes SIGINT an exception in the block, which may be left anywhere without losing
+        anything."""
         self.leavable = True
         try:
             yield
@@ -125,7 +143,8 @@ class Supervisor:
         return None
 
     def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:
-        """The first value that `look` returns; None if there is none in this time. Raises what `check` raises."""
+        """The first value that `look` returns; None if there is none in this time. Raises what
+        `check` raises."""
         stop, limit = time.monotonic() + seconds, None if seconds == math.inf else math.inf
         with self.activity.doing("waiting for the other hosts", limit, waits=True):
             while (value := look()) is None and time.monotonic() < stop:
@@ -135,10 +154,12 @@ class Supervisor:
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Reports an exception to the other hosts immediately. HostError in its place if it only echoes a failure."""
+        """Reports an exception to the other hosts immediately. HostError in its place if it only
+        echoes a failure."""
         try:
             self._hear()
-            self.check_failed()  # of the previous call, which this host may have left without noticing
+            # of the previous call, which this host may have left without noticing
+            self.check_failed()
             yield
         except BaseException as error:
             if self.alone or in_peace(error):
@@ -154,16 +175,21 @@ class Supervisor:
             raise failure.error(self._store.count) from error
 
     def _settle(self) -> None:
-        """Forgets the failure if every host has raised an error in this call, so that they may make another one."""
+        """Forgets the failure if every host has raised an error in this call, so that they may make
+        another one."""
         self.exchange.post(f"raised/{self.exchange.index}", True)
-        raised = poll(lambda: len(self.exchange.posted_by_host("raised")) == self.exchange.count, SETTLE_SECONDS)
+        raised = poll(
+            lambda: len(self.exchange.posted_by_host("raised")) == self.exchange.count,
+            SETTLE_SECONDS,
+        )
         if self._store.put_first(f"settled/{self._call}", raised):  # the same on all hosts
             self.failed = None
             SETTLED.add(self._call)
 
     def slowest(self, share: float) -> dict[str, Any]:
-        """The fields of Speed about the host with the largest share of its time spent on waiting for its input and on
-        work of its own, at the last line of the log; {} with one process. share: this host's."""
+        """The fields of Speed about the host with the largest share of its time spent on waiting
+        for its input and on work of its own, at the last line of the log; {} with one process.
+        share: this host's."""
         self.exchange.post(f"share/{self.exchange.index}", share)
         if self.alone or self.exchange.index:
             return {}
@@ -179,7 +205,9 @@ class Supervisor:
             self._hear()
             long = still >= self.host_seconds / 4
             # It keeps the others waiting, and may: they have less patience with their devices.
-            self.exchange.post(f"busy/{self.exchange.index}", doing.what if long and not doing.waits else "")
+            self.exchange.post(
+                f"busy/{self.exchange.index}", doing.what if long and not doing.waits else ""
+            )
             if long and doing.waits and self._others_are_busy(place, doing):
                 still, self._since = 0.0, self._clock
         if self.failed:
@@ -192,10 +220,13 @@ class Supervisor:
     @property
     def _in_a_hurry(self) -> bool:
         """Whether the process was asked to end: as Ctrl-C in a notebook is not."""
-        return self._asked == "SIGTERM" or (self._asked == "SIGINT" and "ipykernel" not in sys.modules)
+        return self._asked == "SIGTERM" or (
+            self._asked == "SIGINT" and "ipykernel" not in sys.modules
+        )
 
     def _standing_still(self, place: object) -> float:
-        """Seconds since a look first saw it at this place, by a clock that stops while the process is suspended."""
+        """Seconds since a look first saw it at this place, by a clock that stops while the process
+        is suspended."""
         now = time.monotonic()
         self._clock += min(now - self._looked, 2 * TICK_SECONDS)
         self._looked = now
@@ -216,13 +247,20 @@ class Supervisor:
             if what:
                 if self._warned != place:
                     self._warned = place
-                    log.warning("%s; host %d of %d is %s", doing.what, host, self.exchange.count, what)
+                    log.warning(
+                        "%s; host %d of %d is %s", doing.what, host, self.exchange.count, what
+                    )
                 return True
         return False
 
     def _stuck(self, doing: Doing, still: float) -> None:
-        text = f"no progress for {still:.0f} s: it is {doing.what} (limit {doing.limit:g} s). The log has the stacks "
-        self.failed = report(self._store, self._call, f"{text}of all threads; {RESUMES}.", stuck=True)
+        text = (
+            f"no progress for {still:.0f} s: it is {doing.what} (limit {doing.limit:g} s). The log "
+            "has the stacks "
+        )
+        self.failed = report(
+            self._store, self._call, f"{text}of all threads; {RESUMES}.", stuck=True
+        )
         self._see_off(self.failed, doing)
 
     def _see_off(self, failure: Failure, doing: Doing) -> None:
@@ -231,9 +269,13 @@ class Supervisor:
         if not self._failed_at:
             self._failed_at = time.monotonic()
             if failure.stuck:
-                log.error("host %d of %d is %s", self.exchange.index, self.exchange.count, doing.what)
+                log.error(
+                    "host %d of %d is %s", self.exchange.index, self.exchange.count, doing.what
+                )
                 log_stacks()
-        seconds = self.host_seconds / 2 if self._raising else min(LEAVE_SECONDS, self.host_seconds / 2)
+        seconds = (
+            self.host_seconds / 2 if self._raising else min(LEAVE_SECONDS, self.host_seconds / 2)
+        )
         if (failure.stuck and mine) or time.monotonic() - self._failed_at > seconds:
             error = failure.error(self.exchange.count)
             self._end(error, "" if mine else f" (host {self.exchange.index} was {doing.what})")
@@ -241,7 +283,10 @@ class Supervisor:
     def _leave_unsaved(self, why: str) -> NoReturn:
         saved = self.activity.saved
         safe = "nothing is saved" if saved is None else f"step {saved} is the last that is saved"
-        text = f"{self._asked}; {why}, so it ends without saving: {safe}, and the same command resumes from there"
+        text = (
+            f"{self._asked}; {why}, so it ends without saving: {safe}, and the same command "
+            "resumes from there"
+        )
         report(self._store, self._call, text)
         self._end(ending(text, self._asked == "SIGINT"), ".")
 
@@ -253,14 +298,19 @@ class Supervisor:
 
 
 def _at_exit() -> None:
-    """Ends the process if its run has failed, before JAX's own handler, which waits for all hosts."""
+    """Ends the process if its run has failed, before JAX's own handler, which waits for all
+    hosts."""
     error, store = getattr(sys, "last_value", None), open_store()
     with suppress(StoreError):
         if error is not None and not in_peace(error):
             report_error(store, next(_calls), error)
         if failure_of(store):
             depart(store)
-            leave(EXIT_HOST_FAILED if isinstance(error, HostError) else getattr(error, "exit_code", exits.exit_code))
+            leave(
+                EXIT_HOST_FAILED
+                if isinstance(error, HostError)
+                else getattr(error, "exit_code", exits.exit_code)
+            )
     if isinstance(error, Interrupted):  # Python would end with 1, as it does for other exceptions
         atexit.unregister(_at_exit)
         exits.end(error.exit_code)

@@ -1,1 +1,2 @@
-"""What the methods of the Trainer do: sessions, inputs, dispatches; training, evaluation, prediction and export."""
+"""What the methods of the Trainer do: sessions, inputs, dispatches; training, evaluation,
+prediction and export."""

@@ -1,4 +1,5 @@
-"""The loop: plans which steps go into which dispatch, launches dispatches, and reads their scalars one dispatch late.
+"""The loop: plans which steps go into which dispatch, launches dispatches, and reads their scalars
+one dispatch late.
 
 Generic over the carry: training carries a TrainState, evaluation an EvalState."""
 
@@ -29,16 +30,29 @@ class Marks:
 
     def last(self, step: int) -> int:
         """The last mark at or before this step; 0 if there is none."""
-        return max([0, *(step // each * each for each in self.every), *(one for one in self.once if one <= step)])
+        return max(
+            [
+                0,
+                *(step // each * each for each in self.every),
+                *(one for one in self.once if one <= step),
+            ]
+        )
 
     def following(self, step: int, end: float) -> float:
         """The first mark after this step, or the end."""
-        return min([end, *(step // each * each + each for each in self.every), *(o for o in self.once if o > step)])
+        return min(
+            [
+                end,
+                *(step // each * each + each for each in self.every),
+                *(o for o in self.once if o > step),
+            ]
+        )
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The dispatches of one loop: from step `start` to `end` (None: until the input ends), of the lengths it yields.
+    """The dispatches of one loop: from step `start` to `end` (None: until the input ends), of the
+    lengths it yields.
 
     compiled: the lengths to compile before the first dispatch."""
 
@@ -51,14 +65,23 @@ class Steps:
     def planned(cls, start: int, end: int | None, k: int, marks: Marks = Marks()) -> "Steps":
         """See `plan`."""
         lengths = partial(plan, start, math.inf if end is None else end, k, marks)
-        if end is None or (k == 1 and start < end):  # a hundred million single steps need not be counted
+        if end is None or (
+            k == 1 and start < end
+        ):  # a hundred million single steps need not be counted
             return cls(start, end, lengths, frozenset([1, k]))
         return cls(start, end, lengths, frozenset(lengths()))
 
     @classmethod
-    def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
+    def timed(
+        cls, start: int, end: int | None, k: Callable[[], int], marks: Marks = Marks()
+    ) -> "Steps":
         """See `timed_plan`."""
-        return cls(start, end, partial(timed_plan, start, math.inf if end is None else end, k, marks), frozenset([1]))
+        return cls(
+            start,
+            end,
+            partial(timed_plan, start, math.inf if end is None else end, k, marks),
+            frozenset([1]),
+        )
 
     @classmethod
     def of_epoch(cls, steps: int | None, k: int) -> "Steps":
@@ -71,8 +94,8 @@ class Steps:
 def plan(start: int, end: float, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:
     """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a mark.
 
-    The k-step dispatches are on a grid that starts at `origin` and after every mark: they depend only on the absolute
-    step, so a run that stops anywhere and resumes makes the same ones."""
+    The k-step dispatches are on a grid that starts at `origin` and after every mark: they depend
+    only on the absolute step, so a run that stops anywhere and resumes makes the same ones."""
     step = start
     while step < end:
         begin = max(origin, marks.last(step))
@@ -81,7 +104,9 @@ def plan(start: int, end: float, k: int, marks: Marks = Marks(), origin: int = 0
         step += length
 
 
-def timed_plan(start: int, end: float, k: Callable[[], int], marks: Marks = Marks()) -> Iterator[int]:
+def timed_plan(
+    start: int, end: float, k: Callable[[], int], marks: Marks = Marks()
+) -> Iterator[int]:
     """MEASURED_STEPS single steps, then the plan for k(), which may wait until they are measured.
 
     The positions of the k-step dispatches depend on the clock; their results do not."""
@@ -92,13 +117,15 @@ def timed_plan(start: int, end: float, k: Callable[[], int], marks: Marks = Mark
 
 
 def steps_that_fit(k: int, marks: Iterable[int], step_bytes: int, cap_bytes: int) -> int:
-    """The steps of one dispatch: k, or fewer if a super-batch would exceed the cap or cross the first mark."""
+    """The steps of one dispatch: k, or fewer if a super-batch would exceed the cap or cross the
+    first mark."""
     return max(1, min(k, cap_bytes // max(1, step_bytes), *marks))
 
 
 @dataclass(frozen=True)
 class DispatchResult:
-    """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1, ...
+    """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1,
+    ...
 
     Outputs that are trees of other arrays have the same first dimension."""
 
@@ -108,12 +135,14 @@ class DispatchResult:
 
 
 class Dispatches:
-    """Dispatches every chunk, from step `start` on. Iterating yields the step before each launch and at the end.
+    """Dispatches every chunk, from step `start` on. Iterating yields the step before each launch
+    and at the end.
 
-    There the carry is available, and may be replaced. Each launch is followed by `record` of the dispatch before it, so
-    the devices never wait for the host; `settle` records the one that runs. An Ending while the input is late yields
-    the same step again. ended: whether no chunk is left. launched: the number of dispatches.
-    read: makes a result of what the program returned; default: its own."""
+    There the carry is available, and may be replaced. Each launch is followed by `record` of the
+    dispatch before it, so the devices never wait for the host; `settle` records the one that runs.
+    An Ending while the input is late yields the same step again. ended: whether no chunk is left.
+    launched: the number of dispatches. read: makes a result of what the program returned; default:
+    its own."""
 
     def __init__(
         self,
@@ -142,7 +171,9 @@ class Dispatches:
                 try:
                     self._doing.at = self._doing.INPUT
                     chunk = next(self._chunks, None)
-                except Ending:  # raised while the input was late: whoever iterates saves all progress
+                except (
+                    Ending
+                ):  # raised while the input was late: whoever iterates saves all progress
                     yield self.step
                     continue
                 if chunk is None:
@@ -162,7 +193,10 @@ class Dispatches:
             leaf.copy_to_host_async()
         self.launched += 1
         self.step = self._doing.launched = chunk.start + chunk.length
-        before, self._running = self._running, _Launched(chunk.start, chunk.length, chunk.stacked, returned)
+        before, self._running = (
+            self._running,
+            _Launched(chunk.start, chunk.length, chunk.stacked, returned),
+        )
         self._finish(before)
 
     def settle(self) -> None:

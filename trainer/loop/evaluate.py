@@ -1,7 +1,8 @@
-"""Evaluation of a checkpoint, of every new one as another process saves them, or of the state in the middle of
-training; and the names of evaluations.
+"""Evaluation of a checkpoint, of every new one as another process saves them, or of the state in
+the middle of training; and the names of evaluations.
 
-For new checkpoints host 0 looks, and tells the other hosts, so all evaluate the same one. Only results are written."""
+For new checkpoints host 0 looks, and tells the other hosts, so all evaluate the same one. Only
+results are written."""
 
 import re
 import time
@@ -55,21 +56,26 @@ def evaluate(
             evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
         due = start.opened.source.info.num_records
         with RecordsLine("evaluated", due, shown=jax.process_index() == 0) as line:
-            result = replace(evaluation.epoch(on_counted=line.add), name=name, checkpoint_path=checkpoint_path)
+            result = replace(
+                evaluation.epoch(on_counted=line.add), name=name, checkpoint_path=checkpoint_path
+            )
         if check_padding:
             compare_paddings(evaluation, result)
-        evaluation.report(result, name, final=True, for_best=name is None and checkpoint_path is None)
+        evaluation.report(
+            result, name, final=True, for_best=name is None and checkpoint_path is None
+        )
     return result
 
 
 def compare_paddings(evaluation: Evaluation, first: EvalResult) -> None:
     """Runs the epoch again with every other kind of padding.
 
-    EvaluationError, naming a metric and both values, unless each has the bits of `first`, whose padding was zeros."""
+    EvaluationError, naming a metric and both values, unless each has the bits of `first`, whose
+    padding was zeros."""
     if not evaluation.padding_rows:
         log.warning(
-            "check_padding: the epoch has no row of padding, so nothing was checked. Choose an eval_batch_size that "
-            "does not divide %d.",
+            "check_padding: the epoch has no row of padding, so nothing was checked. Choose an "
+            "eval_batch_size that does not divide %d.",
             first.records,
         )
         return
@@ -80,13 +86,15 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult) -> None:
         # The bits may also differ with the same padding: some GPU kernels add in any order.
         if unrelated := _changed(first, evaluation.epoch(0)):
             raise EvaluationError(
-                f"check_padding: two epochs over the same padding differ, too: {unrelated}. This program is not "
-                "deterministic on these devices. Try again with XLA_FLAGS=--xla_gpu_deterministic_ops=true."
+                f"check_padding: two epochs over the same padding differ, too: {unrelated}. This "
+                "program is not deterministic on these devices. Try again with "
+                "XLA_FLAGS=--xla_gpu_deterministic_ops=true."
             )
         raise EvaluationError(
-            f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of padding, {changed}. Some "
-            "computation mixes the rows of a batch, so padding affects rows that count. Exclude it there with "
-            "jnp.where(mask, x, 0), with mask = batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
+            f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of "
+            f"padding, {changed}. Some computation mixes the rows of a batch, so padding affects "
+            "rows that count. Exclude it there with jnp.where(mask, x, 0), with mask = "
+            "batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
         )
     log.info(
         "check_padding: all metrics have the same bits, whatever is in the %d rows of padding: %s",
@@ -123,37 +131,55 @@ def evaluate_continuously(
                 step = _next_step(session, last, timeout_seconds, poll_seconds)
             if step is None and last is None:
                 raise CheckpointError(
-                    f"{checkpoints.directory} has no checkpoint, and none came within {timeout_seconds:g} s "
-                    "(timeout_seconds). Is this the work directory that the training run writes to?"
+                    f"{checkpoints.directory} has no checkpoint, and none came within "
+                    f"{timeout_seconds:g} s (timeout_seconds). Is this the work directory that the "
+                    "training run writes to?"
                 )
             if step is None:
-                text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
+                text = (
+                    "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
+                )
                 log.warning(text, timeout_seconds, last)
                 return
             try:
                 with open_session(job) as session:
                     start = restore(session, "eval", input_fn, step, None)
                     arguments = session, start.opened, start.state, step
-                    evaluation = evaluation.again(*arguments) if evaluation else Evaluation(*arguments)
+                    evaluation = (
+                        evaluation.again(*arguments) if evaluation else Evaluation(*arguments)
+                    )
                     result = evaluation.epoch()
-                    evaluation.report(result, name, final=end is not None and step >= end, for_best=name is None)
+                    evaluation.report(
+                        result, name, final=end is not None and step >= end, for_best=name is None
+                    )
             except (CheckpointError, HostError):
                 if session.supervisor.failed or not _removed(checkpoints, step):
                     raise
-                log.info("the checkpoint of step %d was removed while it was read; continuing with a newer one", step)
+                log.info(
+                    (
+                        "the checkpoint of step %d was removed while it was read; continuing with "
+                        "a newer one"
+                    ),
+                    step,
+                )
             else:
                 last = step
                 yield result
         log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
 
 
-def _next_step(session: Session, last: int | None, timeout_seconds: float, poll_seconds: float) -> int | None:
-    """The newest checkpoint's step, on every host, once it is newer than `last`; None on a timeout."""
+def _next_step(
+    session: Session, last: int | None, timeout_seconds: float, poll_seconds: float
+) -> int | None:
+    """The newest checkpoint's step, on every host, once it is newer than `last`; None on a
+    timeout."""
     exchange, seconds = session.exchange, session.job.config.stall_seconds
     exchange.from_host_0("looking", lambda: True, seconds)
     look = _look_out(session, last, poll_seconds)
     longest = timeout_seconds + seconds
-    return exchange.from_host_0("next step", lambda: session.supervisor.wait(look, timeout_seconds), longest)
+    return exchange.from_host_0(
+        "next step", lambda: session.supervisor.wait(look, timeout_seconds), longest
+    )
 
 
 def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
@@ -165,7 +191,9 @@ def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callab
         if time.monotonic() < due:
             return None
         due = time.monotonic() + poll_seconds
-        *skipped, newest = [step for step in session.checkpoints.steps() if last is None or step > last] or [None]
+        *skipped, newest = [
+            step for step in session.checkpoints.steps() if last is None or step > last
+        ] or [None]
         if skipped:
             log.info("evaluating step %s; skipped: the checkpoints of steps %s", newest, skipped)
         return newest
@@ -179,20 +207,27 @@ def _removed(checkpoints: CheckpointManager, step: int) -> bool:
 
 
 class PeriodicEvaluations:
-    """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""
+    """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so
+    far."""
 
-    def __init__(self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None) -> None:
+    def __init__(
+        self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None
+    ) -> None:
         self.opened = {name: session.open("eval", input_fn) for name, input_fn in inputs.items()}
         self.every_steps, self.results = every_steps, list[EvalResult]()
         self._session, self._evaluations = session, dict[str | None, Evaluation]()
 
-    def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /, *, final: bool) -> TrainState:
-        """Returns the same state in other arrays: its own are donated. stop(why): ends the training after this. final:
-        whether the training has ended."""
+    def __call__(
+        self, step: int, state: TrainState, stop: Callable[[str], None], /, *, final: bool
+    ) -> TrainState:
+        """Returns the same state in other arrays: its own are donated. stop(why): ends the training
+        after this. final: whether the training has ended."""
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
             before, arguments = self._evaluations.get(name), (self._session, opened, state, step)
-            evaluation = self._evaluations[name] = before.again(*arguments) if before else Evaluation(*arguments)
+            evaluation = self._evaluations[name] = (
+                before.again(*arguments) if before else Evaluation(*arguments)
+            )
             result = replace(evaluation.epoch(), name=name)
             self.results.append(result)
             self._session.ownership.fence()
@@ -201,7 +236,8 @@ class PeriodicEvaluations:
         return state
 
     def make_up(self, start: int, end: int | None) -> None:
-        """Evaluates the checkpoint that a run resumes from, if that was due and has not happened."""
+        """Evaluates the checkpoint that a run resumes from, if that was due and has not
+        happened."""
         ends, checkpoints = end is not None and start >= end, self._session.checkpoints
         due = ends or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not checkpoints.was_evaluated(start):
@@ -209,22 +245,29 @@ class PeriodicEvaluations:
             self(start, checkpoints.restore(start, like).state, lambda _: None, final=ends)
 
 
-def named_inputs(inputs: InputFn | Mapping[str, InputFn], name: str | None) -> Mapping[str | None, InputFn]:
-    """The inputs of an evaluation by name: one, or several. OptionError for a name that cannot be one."""
+def named_inputs(
+    inputs: InputFn | Mapping[str, InputFn], name: str | None
+) -> Mapping[str | None, InputFn]:
+    """The inputs of an evaluation by name: one, or several. OptionError for a name that cannot be
+    one."""
     if not isinstance(inputs, Mapping):
         check_name(name)
         return {name: inputs}
     if name is not None or not inputs:
-        raise OptionError(f"name={name!r} with {len(inputs)} inputs: the keys of a mapping of inputs are the names.")
+        raise OptionError(
+            f"name={name!r} with {len(inputs)} inputs: the keys of a mapping of inputs are the "
+            "names."
+        )
     for key in inputs:
         check_name(key)
     return {**inputs}
 
 
 def check_name(name: str | None) -> None:
-    """Raises OptionError unless this can name an evaluation: it becomes part of a directory's name."""
+    """Raises OptionError unless this can name an evaluation: it becomes part of a directory's
+    name."""
     if name is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         raise OptionError(
-            f"name={name!r} cannot name a directory. Allowed: up to 100 letters, digits, '.', '_' and '-'; the "
-            "events go to <workdir>/eval_<name>."
+            f"name={name!r} cannot name a directory. Allowed: up to 100 letters, digits, '.', '_' "
+            "and '-'; the events go to <workdir>/eval_<name>."
         )

@@ -1,4 +1,5 @@
-"""Exact epochs over an input, each with its proof; and what becomes of a result: reports, callbacks, their exports."""
+"""Exact epochs over an input, each with its proof; and what becomes of a result: reports,
+callbacks, their exports."""
 
 import math
 import time
@@ -36,9 +37,11 @@ NOT_THE_SPLITS = "the metrics are not the split's"
 
 
 class Evaluation:
-    """Exact epochs with the models of one state, and one program. Their arrays are donated: continue with `state`.
+    """Exact epochs with the models of one state, and one program. Their arrays are donated:
+    continue with `state`.
 
-    padding_rows: rows of the last epoch that did not count, over all hosts. on_records: see Trainer.evaluate."""
+    padding_rows: rows of the last epoch that did not count, over all hosts. on_records: see
+    Trainer.evaluate."""
 
     def __init__(
         self,
@@ -58,12 +61,17 @@ class Evaluation:
         self._steps = Steps.of_epoch(epoch, k)
         self._tallies = _maker_of_tallies(job, opened, state.variables)
         carry = EvalState(state.variables, job.placement.scalar(np.int32(0)), self._tallies())
-        rows = on_records is not None  # a few bytes per record: dispatches are as long as without them
+        rows = (
+            on_records is not None
+        )  # a few bytes per record: dispatches are as long as without them
         one_step = eval_step(job.traced_task, with_rows=rows, axes=job.placement.axes)
         self._program = job.program(one_step, carry, opened, k)
 
-    def again(self, session: Session, opened: OpenedInput, state: TrainState, step: int) -> "Evaluation":
-        """The evaluation of another state: this one, with its program, if the input has its shapes, or a new one."""
+    def again(
+        self, session: Session, opened: OpenedInput, state: TrainState, step: int
+    ) -> "Evaluation":
+        """The evaluation of another state: this one, with its program, if the input has its shapes,
+        or a new one."""
         if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
             return Evaluation(session, opened, state, step)
         self._session, self.state, self._step = session, state, step
@@ -75,8 +83,9 @@ class Evaluation:
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once, with PADDINGS[padding] in rows that do not count.
 
-        The first epoch of all passes its records to on_records. on_counted: called after each dispatch.
-        EvaluationError unless every record counted exactly once, or was left out as bad."""
+        The first epoch of all passes its records to on_records. on_counted: called after each
+        dispatch. EvaluationError unless every record counted exactly once, or was left out as
+        bad."""
         with self._session.activity.doing("evaluating"):
             return self._epoch(padding, on_counted)
 
@@ -87,7 +96,9 @@ class Evaluation:
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
         position = opened.source.info.start
-        with self._session.dispatching(self._program, carry, opened, position, self._steps, sums.add) as (
+        with self._session.dispatching(
+            self._program, carry, opened, position, self._steps, sums.add
+        ) as (
             dispatches,
             _,
         ):
@@ -107,9 +118,15 @@ class Evaluation:
             log.warning(text, unlabelled, epoch.records, epoch.labelled)
         self.padding_rows = sums.steps * opened.global_batch - epoch.records
         tallies = jax.device_get(carry.tallies)
-        epoch.check_totals(totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS)
+        epoch.check_totals(
+            totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS
+        )
         scalars, arrays = computed(tallies, self._job.task.metrics)
-        means = {name: total / epoch.labelled for name, total in sums.sums.items() if not name.startswith("_")}
+        means = {
+            name: total / epoch.labelled
+            for name, total in sums.sums.items()
+            if not name.startswith("_")
+        }
         return EvalResult(
             step=self._step,
             metrics=means | scalars,
@@ -129,7 +146,9 @@ class Evaluation:
         )
 
     def _source(self) -> OpenedInput:
-        if self._exhausted and not self._opened.resumable:  # a plain iterable: input_fn makes the next
+        if (
+            self._exhausted and not self._opened.resumable
+        ):  # a plain iterable: input_fn makes the next
             self._opened = self._session.open("eval", self._opened.input_fn)
         self._exhausted = True
         return self._opened
@@ -143,18 +162,20 @@ class Evaluation:
         final: bool,
         for_best: bool,
     ) -> None:
-        """Writes the result to <workdir>/eval_<name>, or to eval and eval_result.json, and calls the callbacks. An
-        export in one of them donates the arrays, too.
+        """Writes the result to <workdir>/eval_<name>, or to eval and eval_result.json, and calls
+        the callbacks. An export in one of them donates the arrays, too.
 
-        for_best: whether to record the metrics of the checkpoint for keep_best. That comes last: a run that is killed
-        in a callback makes up for this evaluation."""
+        for_best: whether to record the metrics of the checkpoint for keep_best. That comes last: a
+        run that is killed in a callback makes up for this evaluation."""
         config = self._job.config
         with Reports(config, eval_directory(name)) as reports:
             reports.scalars(result.step, result.metrics)
             if jax.process_index() == 0 and not config.fast_dev_run and (for_best or name is None):
                 result.write(config.workdir)
             export = partial(self._export, result)
-            self._session.call_back("on_evaluation_end", EvaluationEnd(name, result, final, export, reports, stop))
+            self._session.call_back(
+                "on_evaluation_end", EvaluationEnd(name, result, final, export, reports, stop)
+            )
         if for_best:
             self._session.checkpoints.record(result.step, result.metrics)
 
@@ -181,16 +202,23 @@ class Evaluation:
         session.checkpoints.settle(wait=True)
         settings = ExportOptions(path, **options)
         with session.activity.doing("exporting"):
-            return export(session, opened, self.state, origin, settings, continue_with=self._continue_with)
+            return export(
+                session, opened, self.state, origin, settings, continue_with=self._continue_with
+            )
 
     def _continue_with(self, state: TrainState) -> None:
         self.state = state
 
-    def _is_better(self, metrics: Mapping[str, float], path: str, metric: str, better: Literal["min", "max"]) -> bool:
+    def _is_better(
+        self, metrics: Mapping[str, float], path: str, metric: str, better: Literal["min", "max"]
+    ) -> bool:
         """Host 0 decides for all."""
         check_choice("better", better, ("min", "max"))
         if metric not in metrics:
-            raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
+            raise OptionError(
+                f"metric={metric!r} is not a metric of the "
+                f"evaluation.{did_you_mean(metric, metrics)}"
+            )
 
         def improved() -> bool:
             before, value = measured(path, metric), metrics[metric]
@@ -201,25 +229,43 @@ class Evaluation:
 
 
 def measured(path: str, metric: str) -> float:
-    """This metric of the newest export in `path`; NaN if it is not known. ExportError if the export is damaged."""
+    """This metric of the newest export in `path`; NaN if it is not known. ExportError if the export
+    is damaged."""
     exports = Exports(path)
     newest = max(exports.numbers(), default=None)
     try:
-        return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
+        return (
+            math.nan
+            if newest is None
+            else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
+        )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-        raise ExportError(f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it.") from e
+        raise ExportError(
+            f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it."
+        ) from e
 
 
-def _not_finite(means: Mapping[str, float], sums: Mapping[str, float], records: int) -> dict[str, str]:
+def _not_finite(
+    means: Mapping[str, float], sums: Mapping[str, float], records: int
+) -> dict[str, str]:
     """Why these means are not finite. sums: see eval_step."""
-    counts = {name: int(sums[NOT_FINITE + name]) for name, mean in means.items() if not math.isfinite(mean)}
-    why = {name: f"not finite for {f'{n} of' if n else 'the sum of'} {records} records" for name, n in counts.items()}
+    counts = {
+        name: int(sums[NOT_FINITE + name])
+        for name, mean in means.items()
+        if not math.isfinite(mean)
+    }
+    why = {
+        name: f"not finite for {f'{n} of' if n else 'the sum of'} {records} records"
+        for name, n in counts.items()
+    }
     for name, text in why.items():
         log.warning("evaluation: %s is %s", name, text)
     return why
 
 
-def _maker_of_tallies(job: Job, opened: OpenedInput, variables: Variables) -> Callable[[], dict[str, Tally]]:
+def _maker_of_tallies(
+    job: Job, opened: OpenedInput, variables: Variables
+) -> Callable[[], dict[str, Tally]]:
     """Makes the initial tallies of an epoch; every epoch donates its own."""
     if not mergeable(job.task.metrics):
         return dict
@@ -237,8 +283,9 @@ def _maker_of_tallies(job: Job, opened: OpenedInput, variables: Variables) -> Ca
         for name, is_neutral in jax.device_get(neutral).items():
             if not is_neutral:
                 raise InputError(
-                    f"the metric {name!r} counts rows of padding: merging the state of a batch of padding changes "
-                    "another state. In from_batch, leave these rows out with jnp.where(mask, values, 0)."
+                    f"the metric {name!r} counts rows of padding: merging the state of a batch of "
+                    "padding changes another state. In from_batch, leave these rows out with "
+                    "jnp.where(mask, values, 0)."
                 )
         return tallies
 

@@ -1,4 +1,5 @@
-"""The proof of an exact epoch: every record that is due was delivered once. Evaluation and prediction use it.
+"""The proof of an exact epoch: every record that is due was delivered once. Evaluation and
+prediction use it.
 
 NumPy only: the device computes the sums of each step."""
 
@@ -15,7 +16,16 @@ from trainer.loop.dispatching import DispatchResult
 from trainer.metrics.labels import REMEDY, told_outside
 from trainer.metrics.tally import LOSSES
 from trainer.results import EvaluatedRecords
-from trainer.step.steps import BAD_ROWS, CRC_SUM, PREDICTIONS, PROOF_SUMS, RECORD_OUTSIDE, RECORDS, ROWS, UNSEEN
+from trainer.step.steps import (
+    BAD_ROWS,
+    CRC_SUM,
+    PREDICTIONS,
+    PROOF_SUMS,
+    RECORD_OUTSIDE,
+    RECORDS,
+    ROWS,
+    UNSEEN,
+)
 from trainer.task import Target
 
 log = logger("trainer")
@@ -26,9 +36,9 @@ OnCounted = Callable[[int], None]
 
 
 class ExactEpoch:
-    """name: of the data. records: rows that counted. labelled: those that have a label. unseen: values of categories
-    that the model has never seen. crc: the sum of the records' crcs mod 2**32, plus the expected crcs of masked
-    records."""
+    """name: of the data. records: rows that counted. labelled: those that have a label. unseen:
+    values of categories that the model has never seen. crc: the sum of the records' crcs mod 2**32,
+    plus the expected crcs of masked records."""
 
     def __init__(self, source: Input) -> None:
         self.records = self.labelled = self.crc = self.unseen = self._bad = 0
@@ -36,7 +46,8 @@ class ExactEpoch:
 
     @property
     def masked(self) -> int:
-        """Masked bad records. Records masked by an input without on_error="mask" count as missing."""
+        """Masked bad records. Records masked by an input without on_error="mask" count as
+        missing."""
         return self._bad if self._source.info.on_error == "mask" else 0
 
     def add(self, sums: Mapping[str, np.ndarray]) -> None:
@@ -48,33 +59,38 @@ class ExactEpoch:
         self.crc = (self.crc + int(sums[CRC_SUM].sum(dtype=np.uint64))) % 2**32
 
     def check(self, call: str, so: str) -> None:
-        """EvaluationError unless everything that is due was added. `so`: the consequence for the result of `call`."""
+        """EvaluationError unless everything that is due was added. `so`: the consequence for the
+        result of `call`."""
         due, expected_crc = self._source.info.num_records, self._source.info.expected_crc
         left_out = f" and left out {self.masked} as bad" if self.masked else ""
         if due is not None and self.records + self.masked != due:
             raise EvaluationError(
-                f"the {call} counted {self.records} records{left_out}; the split has {due}. The input delivered a "
-                f"record twice or not at all, or its _mask is wrong; {so}. {self._next_step}"
+                f"the {call} counted {self.records} records{left_out}; the split has {due}. The "
+                f"input delivered a record twice or not at all, or its _mask is wrong; {so}. "
+                f"{self._next_step}"
             )
         if expected_crc is not None and self.crc != expected_crc:
             raise EvaluationError(
-                f"the {call} counted {self.records} records{left_out} as due, but their crcs add up to "
-                f"{self.crc:08x} and not to the index's {expected_crc:08x}. Some record was delivered in place of "
-                f"another; {so}. {self._next_step}"
+                f"the {call} counted {self.records} records{left_out} as due, but their crcs add "
+                f"up to {self.crc:08x} and not to the index's {expected_crc:08x}. Some record was "
+                f"delivered in place of another; {so}. {self._next_step}"
             )
         if self.unseen:
             values = counted(self.unseen, "value")
-            log.warning("%s: categories that the model has never seen count as missing (%s)", call, values)
+            log.warning(
+                "%s: categories that the model has never seen count as missing (%s)", call, values
+            )
         if self.records == 0:
             raise EvaluationError(
-                f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so the {call} has "
-                f"nothing to count. {self._next_step}"
+                f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so "
+                f"the {call} has nothing to count. {self._next_step}"
             )
 
     def check_totals(self, by_metric: Mapping[str, Mapping[str, int]], so: str) -> None:
         """EvaluationError unless each metric's totals are those that the dataset states.
 
-        Not checked if bad records were masked, because the dataset's totals include them. `so`: as in check."""
+        Not checked if bad records were masked, because the dataset's totals include them. `so`: as
+        in check."""
         if self.masked:
             return
         for metric, totals in by_metric.items():
@@ -82,9 +98,10 @@ class ExactEpoch:
                 due = self._source.info.totals.get(name)
                 if due is not None and total != due:
                     raise EvaluationError(
-                        f"the metric {metric!r} added up {name}={total}; the dataset states {due}. The metric left "
-                        f"something out or counted it twice, or the input changed the records; {so}. Check the "
-                        "batches and what the metric counts, or give it total=None if it counts something else."
+                        f"the metric {metric!r} added up {name}={total}; the dataset states {due}. "
+                        "The metric left something out or counted it twice, or the input changed "
+                        f"the records; {so}. Check the batches and what the metric counts, or give "
+                        "it total=None if it counts something else."
                     )
 
     @property
@@ -93,18 +110,20 @@ class ExactEpoch:
         command = self._source.info.verify_command
         if command is None:
             return (
-                "Check the input's batches: in an epoch each record must come once, with its number in _index and a "
-                "_mask above 0. For converted shards, infeed verify DIR --decode lists damaged records. "
-                f"{explained}"
+                "Check the input's batches: in an epoch each record must come once, with its "
+                "number in _index and a _mask above 0. For converted shards, infeed verify DIR "
+                f"--decode lists damaged records. {explained}"
             )
         return (
-            f"To see damaged records: {command}. If it finds none, check what is between eval_dataset and the trainer: "
-            f"a wrapper, or an input or source of your own. {explained}"
+            f"To see damaged records: {command}. If it finds none, check what is between "
+            "eval_dataset and the trainer: a wrapper, or an input or source of your own. "
+            f"{explained}"
         )
 
 
 class EpochTotals:
-    """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays exact.
+    """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays
+    exact.
 
     on_records: gets the records of each dispatch, if its program returns them."""
 
@@ -130,14 +149,15 @@ class EpochTotals:
         self._on_counted(self.epoch.records - before)
 
     def check(self, target: Target | None, so: str) -> None:
-        """EvaluationError unless everything that is due was added, some of it has a label, and all labels are among the
-        classes. `so`: as in ExactEpoch.check."""
+        """EvaluationError unless everything that is due was added, some of it has a label, and all
+        labels are among the classes. `so`: as in ExactEpoch.check."""
         self.epoch.check("evaluation", so)
         if told := told_outside(self.sums):
             such = f", such as record {self._outside}" * (self._outside >= 0)
             raise EvaluationError(f"the evaluation counted {told}{such}; {so}. {REMEDY}.")
         if target and not self.epoch.labelled:
             raise EvaluationError(
-                f"{self.epoch.name}: none of the {self.epoch.records} records has the label {target.key!r}, so nothing "
-                "can be evaluated. --mode predict (Trainer.predict) works without labels."
+                f"{self.epoch.name}: none of the {self.epoch.records} records has the label "
+                f"{target.key!r}, so nothing can be evaluated. --mode predict (Trainer.predict) "
+                "works without labels."
             )

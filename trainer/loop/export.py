@@ -1,6 +1,8 @@
-"""An export: predicts a few records, writes the SavedModel, has a new process serve the same records, and publishes it.
+"""An export: predicts a few records, writes the SavedModel, has a new process serve the same
+records, and publishes it.
 
-All hosts predict, and gather the model's arrays; host 0 does the rest, while the others wait for its result."""
+All hosts predict, and gather the model's arrays; host 0 does the rest, while the others wait for
+its result."""
 
 import importlib
 import math
@@ -35,16 +37,24 @@ RECORDS = math.lcm(*BATCH_SIZES)  # 21, so that every batch is full
 
 
 def export_checkpoint(
-    job: Job, input_fn: InputFn, options: ExportOptions, step: WhichStep | None, checkpoint_path: str | None
+    job: Job,
+    input_fn: InputFn,
+    options: ExportOptions,
+    step: WhichStep | None,
+    checkpoint_path: str | None,
 ) -> ExportResult:
     """See Trainer.export."""
     if job.config.fast_dev_run:
         raise OptionError("fast_dev_run writes nothing, so it cannot export. Leave it out.")
-    importlib.import_module("trainer.serving.making")  # loads TensorFlow, while no host waits for another
+    importlib.import_module(
+        "trainer.serving.making"
+    )  # loads TensorFlow, while no host waits for another
     with open_session(job) as session:
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
         with session.supervisor.leaving():
-            workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else job.config.workdir
+            workdir = (
+                find_elsewhere(checkpoint_path).workdir if checkpoint_path else job.config.workdir
+            )
             origin = ExportOrigin(start.step, workdir, start.checkpoints.metrics(start.step))
             with session.activity.doing("exporting"):
                 return export(session, start.opened, start.state, origin, options)
@@ -59,8 +69,8 @@ def export(
     *,
     continue_with: Callable[[TrainState], None] = lambda _: None,
 ) -> ExportResult:
-    """Exports a model of the state, whose arrays are donated: continue_with gets the same state in other arrays, before
-    anything that can fail without harm to a run.
+    """Exports a model of the state, whose arrays are donated: continue_with gets the same state in
+    other arrays, before anything that can fail without harm to a run.
 
     opened: in the mode predict. Raises an error of host 0 on every host."""
     from trainer.serving.making import ServedExamples, make_export  # loads TensorFlow
@@ -68,11 +78,16 @@ def export(
     job = session.job
     model = options.model or job.config.evaluated_model
     if model == "ema" and not job.config.averages:
-        raise OptionError("model='ema', but the training averages no parameters. Set ema_decay, or export 'params'.")
+        raise OptionError(
+            "model='ema', but the training averages no parameters. Set ema_decay, or export "
+            "'params'."
+        )
     variables = model_of(state, model)
     with job.naming_batch(opened):
         spec = job.spec(opened)
-        jax.eval_shape(predict_step(job.traced_task, options.keys), variables, spec)  # checks what predict_fn returns
+        jax.eval_shape(
+            predict_step(job.traced_task, options.keys), variables, spec
+        )  # checks what predict_fn returns
         served = serve(job.task, variables, spec, options.keys)
     _check_numbers(opened.source, served)
     labels = _checked_labels(options.labels or {}, served)
@@ -86,7 +101,9 @@ def export(
         source = as_input(as_function(opened.input_fn)(context), RECORDS)
         examples = ServedExamples.first_of(source, served.arrays, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
-        return make_export(options, served, labels, facts, arrays, predicted, examples, session.supervisor.check)
+        return make_export(
+            options, served, labels, facts, arrays, predicted, examples, session.supervisor.check
+        )
 
     return _on_host_0(session, make, arrays)
 
@@ -94,28 +111,35 @@ def export(
 def _check_numbers(source: Any, served: ServedModel) -> None:
     """ExportError for records with other numbers than the model's, which an export takes."""
     serving = source.serving(list(served.arrays)) if hasattr(type(source), "serving") else None
-    for key in (key for key, each in (serving.rows.renumbered if serving else {}).items() if each.changes):
+    for key in (
+        key for key, each in (serving.rows.renumbered if serving else {}).items() if each.changes
+    ):
         raise ExportError(
-            "an export is verified with records that have the model's numbers, and the evaluation split numbers the "
-            f"categories of {key!r} differently. Give records that were converted together with the training data."
+            "an export is verified with records that have the model's numbers, and the evaluation "
+            f"split numbers the categories of {key!r} differently. Give records that were "
+            "converted together with the training data."
         )
 
 
 def _predicted(
     session: Session, opened: OpenedInput, variables: Variables, served: ServedModel
 ) -> tuple[list[dict[str, Any]], Variables]:
-    """The served predictions of the first records, on every host; and the same variables in other arrays."""
+    """The served predictions of the first records, on every host; and the same variables in other
+    arrays."""
     batches = math.ceil(RECORDS / opened.global_batch)
     epoch = opened.source.info.steps_per_epoch
     count = 1 if epoch is None else min(batches, epoch)
     first = first_batches(opened.source, count)
     prediction = Prediction(session, replace(opened, source=first), variables, gather=True)
     records = [named_leaves(record) for record in prediction.records()]
-    return [{name: record[name] for name in served.predictions} for record in records[:RECORDS]], prediction.variables
+    return [
+        {name: record[name] for name in served.predictions} for record in records[:RECORDS]
+    ], prediction.variables
 
 
 def _gathered(variables: Variables) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and value of each array, one after the other. All hosts have to iterate: some arrays are on several."""
+    """Name and value of each array, one after the other. All hosts have to iterate: some arrays are
+    on several."""
     for name, leaf in named_leaves(variables).items():
         if leaf.is_fully_addressable or leaf.is_fully_replicated:
             yield name, np.asarray(leaf)
@@ -126,17 +150,28 @@ def _gathered(variables: Variables) -> Iterator[tuple[str, np.ndarray]]:
 def _checked_labels(labels: Mapping[str, Labels], served: ServedModel) -> dict[str, Labels]:
     for key in labels:
         if CLASS_NAME.format(key) in served.predictions:
-            raise OptionError(f"labels has {key!r}, but {CLASS_NAME.format(key)!r} is a prediction already. Rename it.")
+            raise OptionError(
+                f"labels has {key!r}, but {CLASS_NAME.format(key)!r} is a prediction already. "
+                "Rename it."
+            )
         if key not in served.predictions:
-            raise OptionError(f"labels has {key!r}, which is not exported.{did_you_mean(key, served.predictions)}")
+            raise OptionError(
+                f"labels has {key!r}, which is not exported.{did_you_mean(key, served.predictions)}"
+            )
         row = served.predictions[key]
         if row.shape or not np.issubdtype(row.dtype, np.integer):
-            raise OptionError(f"labels has {key!r}, which is {row.dtype} {list(row.shape)}: it must be one integer.")
+            raise OptionError(
+                f"labels has {key!r}, which is {row.dtype} {list(row.shape)}: it must be one "
+                "integer."
+            )
     return {key: found for key, found in labels.items() if found.names}
 
 
-def _on_host_0(session: Session, make: Callable[[], ExportResult], arrays: Iterator[Any]) -> ExportResult:
-    """What host 0 makes, on every host. An error of host 0 is one of every host, so that all can go on after it."""
+def _on_host_0(
+    session: Session, make: Callable[[], ExportResult], arrays: Iterator[Any]
+) -> ExportResult:
+    """What host 0 makes, on every host. An error of host 0 is one of every host, so that all can go
+    on after it."""
     failed: InfeedError | None = None
 
     def made() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The feeder: a thread that reads, checks, stacks and places host batches ahead of the device.
 
-Of dispatches of several steps, three are on the devices at most: one runs, one is launched, one is being placed. On
-the host there is one more."""
+Of dispatches of several steps, three are on the devices at most: one runs, one is launched, one is
+being placed. On the host there is one more."""
 
 import threading
 import time
@@ -32,7 +32,8 @@ TOGETHER_BYTES = 2**20  # of batches that are copied in one call
 
 @dataclass(frozen=True)
 class Chunk:
-    """The batches of one dispatch, on the devices: `length` single ones, or a super-batch if `stacked`."""
+    """The batches of one dispatch, on the devices: `length` single ones, or a super-batch if
+    `stacked`."""
 
     start: int
     length: int
@@ -42,7 +43,8 @@ class Chunk:
 
 @dataclass(frozen=True)
 class _Host:
-    """The batches of one dispatch, or fewer, on this host. stacked: the same as one tree of arrays, of several."""
+    """The batches of one dispatch, or fewer, on this host. stacked: the same as one tree of arrays,
+    of several."""
 
     count: int
     batch: Callable[[int], dict[str, Any]]
@@ -53,10 +55,10 @@ class _Host:
 class Chunks:
     """One Chunk for each of `lengths`, after `start` steps, placed on devices by `program`.
 
-    end: the last step of the lengths; None if the input ends them. common: a CommonEnd, if there are several hosts; the
-    last chunks are single batches. read: the step of the newest batch. Iterating raises InputError, naming the step,
-    for a batch unlike `struct` and for an input that ends early. Exceptions of the input pass unchanged, with a note
-    that names the step."""
+    end: the last step of the lengths; None if the input ends them. common: a CommonEnd, if there
+    are several hosts; the last chunks are single batches. read: the step of the newest batch.
+    Iterating raises InputError, naming the step, for a batch unlike `struct` and for an input that
+    ends early. Exceptions of the input pass unchanged, with a note that names the step."""
 
     batches: Iterator[Mapping[str, Any]]
     start: int
@@ -80,7 +82,10 @@ class Chunks:
                 host = self._read(length)
                 count = self._count_of_all(step, host.count, length)
                 if count < length:
-                    yield from (self._placed(step + i, _Host(1, [host.batch(i)].__getitem__)) for i in range(count))
+                    yield from (
+                        self._placed(step + i, _Host(1, [host.batch(i)].__getitem__))
+                        for i in range(count)
+                    )
                     return
                 yield self._placed(step, host)
                 del host  # before the next are read
@@ -94,12 +99,17 @@ class Chunks:
         common = self.common(step + count, count < length, digest) - step
         if common < count:
             log.warning(
-                "the input of another host ended at step %d: this host's later batches are left out", step + common
+                (
+                    "the input of another host ended at step %d: this host's later batches are "
+                    "left out"
+                ),
+                step + common,
             )
         return common
 
     def _read(self, length: int) -> "_Host":
-        """The next batches; fewer if the input ends. Several are copied to memory that is aligned and used again."""
+        """The next batches; fewer if the input ends. Several are copied to memory that is aligned
+        and used again."""
         if length == 1:
             batches = list(self._host_batches(1))
             return _Host(len(batches), batches.__getitem__)
@@ -110,14 +120,22 @@ class Chunks:
         together = max(1, TOGETHER_BYTES // (1 + sum(array[0].nbytes for array in stacked)))
         for begin in range(0, length, together):
             few = list(self._host_batches(min(together, length - begin)))
-            for array, rows in zip(stacked, zip(*map(jax.tree.leaves, few), strict=True), strict=False):
+            for array, rows in zip(
+                stacked, zip(*map(jax.tree.leaves, few), strict=True), strict=False
+            ):
                 # One call for several batches: for small ones the calls cost more than the bytes.
                 first, *others = array.shape[1:]
-                np.concatenate(rows, out=array[begin : begin + len(few)].reshape(len(few) * first, *others))
+                np.concatenate(
+                    rows, out=array[begin : begin + len(few)].reshape(len(few) * first, *others)
+                )
             count = begin + len(few)
             if count < min(begin + together, length):
                 break  # an input that ended is not asked again
-        return _Host(count, lambda i: tree.unflatten([array[i] for array in stacked]), tree.unflatten(stacked))
+        return _Host(
+            count,
+            lambda i: tree.unflatten([array[i] for array in stacked]),
+            tree.unflatten(stacked),
+        )
 
     def _host_batches(self, count: int) -> Iterator[dict[str, Any]]:
         for _ in range(count):
@@ -129,8 +147,9 @@ class Chunks:
             return
         if self.end is not None:
             raise InputError(
-                f"the input ended before step {self.read + 1}: it returned {self.read - self.start} batches from step "
-                f"{self.start + 1} on, expected {self.end - self.start}. Repeat the input, or ask for fewer steps."
+                f"the input ended before step {self.read + 1}: it returned "
+                f"{self.read - self.start} batches from step {self.start + 1} on, expected "
+                f"{self.end - self.start}. Repeat the input, or ask for fewer steps."
             )
 
     def _next(self) -> dict[str, Any] | None:
@@ -149,7 +168,9 @@ class Chunks:
             self.room.acquire()
             if program.scans:
                 return Chunk(step, length, (program.place(host.stacked, True),), True)
-        return Chunk(step, length, tuple(program.place(host.batch(i), False) for i in range(length)), False)
+        return Chunk(
+            step, length, tuple(program.place(host.batch(i), False) for i in range(length)), False
+        )
 
     def close(self) -> None:
         """Closes the input, if it can be closed from a thread other than the iterating one."""
@@ -163,27 +184,40 @@ class Chunks:
 class Feeder(Iterator[Chunk]):
     """Runs `source` ahead in a thread. wait_seconds: how long the host has waited.
 
-    stall_seconds: how long one batch may take; beyond it, a StallError, with the stacks of all threads in the log.
-    check: called while waiting for a chunk. If it raises, the following `next` returns the chunk. activity: of the
-    call, for the loop over the chunks."""
+    stall_seconds: how long one batch may take; beyond it, a StallError, with the stacks of all
+    threads in the log. check: called while waiting for a chunk. If it raises, the following `next`
+    returns the chunk. activity: of the call, for the loop over the chunks."""
 
     def __init__(
-        self, source: Chunks, stall_seconds: float, check: Check = lambda: None, activity: Activity | None = None
+        self,
+        source: Chunks,
+        stall_seconds: float,
+        check: Check = lambda: None,
+        activity: Activity | None = None,
     ) -> None:
         self.wait_seconds, self.activity = 0.0, activity or Activity()
         self._source, self._check = source, check
         self._begun = self._heard = source.read
         self._ahead = Background(
-            source, limit=DEPTH, name="trainer-feeder", stall_seconds=stall_seconds, check=self._alive
+            source,
+            limit=DEPTH,
+            name="trainer-feeder",
+            stall_seconds=stall_seconds,
+            check=self._alive,
         )
         weakref.finalize(self, source.room.release).atexit = False  # dropped without close
 
     def _alive(self) -> bool:
-        """Whether a batch was read since the last check, as k of them may take long, or dropped to resume, or another
-        host's is awaited, whose own bound ends the wait."""
+        """Whether a batch was read since the last check, as k of them may take long, or dropped to
+        resume, or another host's is awaited, whose own bound ends the wait."""
         self._check()
-        heard, self._heard = self._heard, self._source.read + getattr(self._source.batches, "skipped", 0)
-        return self._heard > heard or (self._source.common is not None and self._source.common.waiting)
+        heard, self._heard = (
+            self._heard,
+            self._source.read + getattr(self._source.batches, "skipped", 0),
+        )
+        return self._heard > heard or (
+            self._source.common is not None and self._source.common.waiting
+        )
 
     def __next__(self) -> Chunk:
         started = time.perf_counter()
@@ -194,7 +228,11 @@ class Feeder(Iterator[Chunk]):
             return chunk
         except StallError as error:
             read = self._source.read
-            last = f"the last batch read was of step {read}" if read > self._begun else "no batch was read"
+            last = (
+                f"the last batch read was of step {read}"
+                if read > self._begun
+                else "no batch was read"
+            )
             error.add_note(f"waiting for the input: {last}")
             raise
         finally:

@@ -1,4 +1,5 @@
-"""A task with its settings, devices and callbacks, which train, evaluate and predict share. Opens their inputs."""
+"""A task with its settings, devices and callbacks, which train, evaluate and predict share. Opens
+their inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +42,8 @@ Mode = Literal["train", "eval", "predict"]
 
 @dataclass(frozen=True)
 class OpenedInput:
-    """An input, the spec of its host batches as jax sees it, the size of a global batch, and what made the input.
+    """An input, the spec of its host batches as jax sees it, the size of a global batch, and what
+    made the input.
 
     description: of the model to which it is given, whose numbers it has."""
 
@@ -60,7 +62,8 @@ class OpenedInput:
 
 @dataclass(frozen=True)
 class Job:
-    """A task, how to run it, and where. command: what started the process, for the history of the work directory."""
+    """A task, how to run it, and where. command: what started the process, for the history of the
+    work directory."""
 
     task: Task
     config: TrainerConfig
@@ -79,46 +82,66 @@ class Job:
         return self.task.traced_in(self.placement.in_context)
 
     def __post_init__(self) -> None:
-        """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for another precision than
-        the task's, for a batch_axis with an augmentation, and for a keep_best that no evaluation can have: the first
-        one may be hours away."""
+        """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for
+        another precision than the task's, for a batch_axis with an augmentation, and for a
+        keep_best that no evaluation can have: the first one may be hours away."""
         _check_task(self.task)
         if self.task.augment is not None:
-            self.check_rows_first("Task.augment", "Augment in loss_fn, which has the step's random key.")
+            self.check_rows_first(
+                "Task.augment", "Augment in loss_fn, which has the step's random key."
+            )
         wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
         # A Metric may report several values: "per_class/cat".
         if wanted is not None and not any(f"{wanted}/".startswith(f"{name}/") for name in names):
-            raise OptionError(f"keep_best={wanted!r} is not a metric of the task.{did_you_mean(wanted, names)}")
+            raise OptionError(
+                f"keep_best={wanted!r} is not a metric of the task.{did_you_mean(wanted, names)}"
+            )
 
         if self.task.precision != self.config.precision:
             raise OptionError(
-                f"precision={self.config.precision!r}, but the task computes in {self.task.precision!r}. Give it the "
-                "config's: nnx_task(..., precision=config.precision)."
+                f"precision={self.config.precision!r}, but the task computes in "
+                f"{self.task.precision!r}. Give it the config's: nnx_task(..., "
+                "precision=config.precision)."
             )
 
     def check_rows_first(self, what: str, remedy: str) -> None:
         """Raises OptionError if some arrays do not have rows first, as `what` needs them."""
         if any(self.config.batch_axis.values()):
-            raise OptionError(f"batch_axis={self.config.batch_axis}, but {what} needs arrays with rows first. {remedy}")
+            raise OptionError(
+                f"batch_axis={self.config.batch_axis}, but {what} needs arrays with rows first. "
+                f"{remedy}"
+            )
 
     def check_microbatches(self) -> None:
-        """Raises OptionError unless each device can split its rows of a training batch into microbatches."""
-        rows, count = self.config.global_batch_size // self.placement.replicas, self.config.accumulate
+        """Raises OptionError unless each device can split its rows of a training batch into
+        microbatches."""
+        rows, count = (
+            self.config.global_batch_size // self.placement.replicas,
+            self.config.accumulate,
+        )
         if rows % count:
             fitting = ", ".join(str(n) for n in range(1, rows + 1) if rows % n == 0)
             raise OptionError(
-                f"accumulate={count} does not divide the {rows} rows of each device (global_batch_size="
-                f"{self.config.global_batch_size}). Allowed: {fitting}."
+                f"accumulate={count} does not divide the {rows} rows of each device "
+                f"(global_batch_size={self.config.global_batch_size}). Allowed: {fitting}."
             )
 
     def open(
-        self, mode: Mode, input_fn: InputFn, start_step: int = 0, describe: Describe = lambda data: data
+        self,
+        mode: Mode,
+        input_fn: InputFn,
+        start_step: int = 0,
+        describe: Describe = lambda data: data,
     ) -> OpenedInput:
-        """Calls input_fn and checks its spec against the batch size, and its description against the model's.
+        """Calls input_fn and checks its spec against the batch size, and its description against
+        the model's.
 
         describe: what describes the model. Default: the data."""
         config = self.config
-        sizes = {"eval": config.resolved_eval_batch_size, "predict": config.resolved_predict_batch_size}
+        sizes = {
+            "eval": config.resolved_eval_batch_size,
+            "predict": config.resolved_predict_batch_size,
+        }
         batch = sizes.get(mode, config.global_batch_size)
         hosts = self.placement.hosts(batch)
         cut = config.overfit_batches if mode == "train" else config.fast_dev_run and 1
@@ -133,24 +156,28 @@ class Job:
         opened = self._checked(mode, source, batch, host_batch, input_fn, description)
         if mode == "eval" and opened.source.info.num_records is None and not config.fast_dev_run:
             log.warning(
-                "the input does not state how many records it has, so one that it left out would not be missed. For a "
-                "tf.data program, use pipeline.tf_data.evaluation_batches, and assert_cardinality if it reads files"
+                "the input does not state how many records it has, so one that it left out would "
+                "not be missed. For a tf.data program, use pipeline.tf_data.evaluation_batches, "
+                "and assert_cardinality if it reads files"
             )
         is_tf = hasattr(made, "as_numpy_iterator") and not hasattr(made, "infeed_input")
         if hosts.count > 1 and is_tf and not cut:
             log.warning(
-                "this tf.data.Dataset is not as pipeline.tf_data made it, so hosts cannot compare what they deliver. "
-                "Transform it before training_batches or evaluation_batches, not after"
+                "this tf.data.Dataset is not as pipeline.tf_data made it, so hosts cannot compare "
+                "what they deliver. Transform it before training_batches or evaluation_batches, "
+                "not after"
             )
         if not opened.resumable and start_step and not callable(input_fn):
             raise InputError(
-                f"the run resumes after step {start_step}, where this dataset cannot start: it has no positions. "
-                "Make it with pipeline.tf_data, or give an input_fn that starts at InputContext.start_step."
+                f"the run resumes after step {start_step}, where this dataset cannot start: it has "
+                "no positions. Make it with pipeline.tf_data, or give an input_fn that starts at "
+                "InputContext.start_step."
             )
         return opened
 
     def context(self, mode: Mode, batch: int, hosts: Hosts, start_step: int = 0) -> InputContext:
-        """What an input_fn is told for batches of this size, of which these hosts deliver their rows."""
+        """What an input_fn is told for batches of this size, of which these hosts deliver their
+        rows."""
         config = self.config
         skips = mode != "train" and config.on_error == "skip"  # which no exact epoch can
         on_error = "mask" if skips else config.on_error
@@ -164,22 +191,36 @@ class Job:
             start_step=start_step,
             stall_seconds=config.stall_seconds,
             workers=config.input_workers,
-            reading={"cache": config.cache, "read_ahead_bytes": config.read_ahead_bytes, "on_error": on_error},
+            reading={
+                "cache": config.cache,
+                "read_ahead_bytes": config.read_ahead_bytes,
+                "on_error": on_error,
+            },
         )
 
     def _checked(
-        self, mode: Mode, source: Input, batch: int, host_batch: int, input_fn: InputFn, model: Description | None
+        self,
+        mode: Mode,
+        source: Input,
+        batch: int,
+        host_batch: int,
+        input_fn: InputFn,
+        model: Description | None,
     ) -> OpenedInput:
         if (given := source.info.global_batch) not in (None, batch):
             raise InputError(
-                f"the input has global_batch={given}, the trainer {batch} ({mode}). Leave out global_batch and hosts: "
-                "the trainer gives both to a train_dataset or eval_dataset."
+                f"the input has global_batch={given}, the trainer {batch} ({mode}). Leave out "
+                "global_batch and hosts: the trainer gives both to a train_dataset or eval_dataset."
             )
         if mode != "train" and source.info.endless:
-            raise InputError("the input never ends, so no epoch is exact. Use eval_dataset, or evaluation_batches.")
+            raise InputError(
+                "the input never ends, so no epoch is exact. Use eval_dataset, or "
+                "evaluation_batches."
+            )
         if MASK not in source.info.spec:
             raise InputError(
-                f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with every batch."
+                f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with "
+                "every batch."
             )
         struct = batch_struct(source.info.spec)
         if mode == "train":  # the batches of an evaluation may have fewer arrays
@@ -190,13 +231,17 @@ class Job:
     def abstract_state(self, opened: OpenedInput) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
         with self.naming_batch(opened):
-            return abstract_state(self.traced_task, self.spec(opened), self.placement, self.config.averages)
+            return abstract_state(
+                self.traced_task, self.spec(opened), self.placement, self.config.averages
+            )
 
     def fresh_state(self, opened: OpenedInput) -> TrainState:
         """The initial state of a run."""
         with self.naming_batch(opened):
             spec, averages = self.spec(opened), self.config.averages
-            return init_state(self.traced_task, self.config.seed, spec, self.placement, ema=averages)
+            return init_state(
+                self.traced_task, self.config.seed, spec, self.placement, ema=averages
+            )
 
     def spec(self, opened: OpenedInput) -> Any:
         """The global batch as a jax.ShapeDtypeStruct for each array."""
@@ -210,15 +255,24 @@ class Job:
         except InfeedError:
             raise
         except Exception as error:
-            arrays = named_leaves({key: value for key, value in self.spec(opened).items() if not key.startswith("_")})
-            told = ", ".join(f"{name} {leaf.dtype} {list(leaf.shape)}" for name, leaf in arrays.items())
+            arrays = named_leaves(
+                {key: value for key, value in self.spec(opened).items() if not key.startswith("_")}
+            )
+            told = ", ".join(
+                f"{name} {leaf.dtype} {list(leaf.shape)}" for name, leaf in arrays.items()
+            )
             error.add_note(f"the batch: {told}")
             raise
 
     def steps_per_dispatch(
-        self, opened: OpenedInput, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
+        self,
+        opened: OpenedInput,
+        marks: Iterable[int],
+        wanted: int | None = None,
+        out_bytes: int = 0,
     ) -> int:
-        """`wanted` (default: the config's), reduced so that dispatches end at the marks and super-batches fit a device.
+        """`wanted` (default: the config's), reduced so that dispatches end at the marks and
+        super-batches fit a device.
 
         out_bytes: bytes of a step's outputs on a device."""
         host_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(opened.struct))
@@ -227,11 +281,21 @@ class Job:
         wanted, cap = wanted or self.config.steps_per_loop, self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)
         if k < wanted:
-            log.info("%d steps per dispatch instead of %d: a step takes %d bytes per device", k, wanted, step_bytes)
+            log.info(
+                "%d steps per dispatch instead of %d: a step takes %d bytes per device",
+                k,
+                wanted,
+                step_bytes,
+            )
         return steps_that_fit(k, marks, step_bytes, cap)
 
     def program(
-        self, step: Step, carry: Any, opened: OpenedInput, k: int, outs: Callable[[bool], Any] | None = None
+        self,
+        step: Step,
+        carry: Any,
+        opened: OpenedInput,
+        k: int,
+        outs: Callable[[bool], Any] | None = None,
     ) -> Program:
         """`step` as a program for this input, which `feeding` compiles. outs: see Program."""
         with self.naming_batch(opened):
@@ -249,13 +313,27 @@ class Job:
 
 def _check_task(task: object) -> None:
     if not isinstance(task, Task):
-        raise OptionError(f"the task is {kind_of(task)}. It must be a Task. Does task() of the recipe return it?")
+        raise OptionError(
+            f"the task is {kind_of(task)}. It must be a Task. Does task() of the recipe return it?"
+        )
     optimizer: Any = task.optimizer
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        hint = " A schedule is an optimizer's learning rate: optax.adam(schedule)." if callable(optimizer) else ""
-        raise OptionError(f"the task's optimizer is {kind_of(optimizer)}. Give one of optax: optax.adam(1e-3).{hint}")
-    for name, arguments in {"init": "rng, batch_spec", "loss_fn": "variables, batch, rng, train"}.items():
+        hint = (
+            " A schedule is an optimizer's learning rate: optax.adam(schedule)."
+            if callable(optimizer)
+            else ""
+        )
+        raise OptionError(
+            f"the task's optimizer is {kind_of(optimizer)}. Give one of optax: "
+            f"optax.adam(1e-3).{hint}"
+        )
+    for name, arguments in {
+        "init": "rng, batch_spec",
+        "loss_fn": "variables, batch, rng, train",
+    }.items():
         try:
             signature(getattr(task, name)).bind(*arguments.split(", "))
         except TypeError as error:
-            raise OptionError(f"the task's {name} is called as {name}({arguments}): {error}.") from error
+            raise OptionError(
+                f"the task's {name} is called as {name}({arguments}): {error}."
+            ) from error

@@ -1,5 +1,5 @@
-"""Predictions, record by record, in the order of the dataset, while the device computes the next ones; and a trained
-model in memory, ready to be called: what trainer.trainer.load returns.
+"""Predictions, record by record, in the order of the dataset, while the device computes the next
+ones; and a trained model in memory, ready to be called: what trainer.trainer.load returns.
 
 All hosts make the same number of dispatches: the sums that prove the epoch are over all hosts."""
 
@@ -39,11 +39,12 @@ log = logger("trainer")
 
 
 def check_predict(task: Task, keys: Sequence[str] | None) -> None:
-    """OptionError if the task cannot predict or keys is not a list of names. Unknown names are found later."""
+    """OptionError if the task cannot predict or keys is not a list of names. Unknown names are
+    found later."""
     if task.predict_fn is None:
         raise OptionError(
-            "the task has no predict_fn, so it cannot predict. Give Task(predict_fn=...) a function of (variables, "
-            "batch), or nnx_task(predict=...) one of (model, batch)."
+            "the task has no predict_fn, so it cannot predict. Give Task(predict_fn=...) a "
+            "function of (variables, batch), or nnx_task(predict=...) one of (model, batch)."
         )
     if isinstance(keys, str):
         raise OptionError(f"keys={keys!r} is one str. Give a list of names: keys=[{keys!r}].")
@@ -52,7 +53,9 @@ def check_predict(task: Task, keys: Sequence[str] | None) -> None:
 def check_export(job: Job, keys: Sequence[str] | None) -> None:
     """OptionError if the task cannot be exported: it must predict, from arrays with rows first."""
     check_predict(job.task, keys)
-    job.check_rows_first("an export", "Export with a Trainer without batch_axis, whose predict_fn takes them.")
+    job.check_rows_first(
+        "an export", "Export with a Trainer without batch_axis, whose predict_fn takes them."
+    )
 
 
 def predict(
@@ -68,7 +71,9 @@ def predict(
     with ShortErrors(), open_session(job) as session:
         # Closed before the records: a host that stops early must not wait here for others.
         with session.checkpoints:
-            start = restore(session, "predict", input_fn, step, checkpoint_path, keys=keys, gather=gather)
+            start = restore(
+                session, "predict", input_fn, step, checkpoint_path, keys=keys, gather=gather
+            )
             with session.supervisor.leaving():
                 variables = model_of(start.state, job.config.evaluated_model)
                 prediction = Prediction(session, start.opened, variables, keys, gather=gather)
@@ -76,9 +81,11 @@ def predict(
 
 
 class Prediction:
-    """One exact epoch of predictions by one model. Its arrays are donated: continue with `variables`.
+    """One exact epoch of predictions by one model. Its arrays are donated: continue with
+    `variables`.
 
-    keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its own."""
+    keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its
+    own."""
 
     def __init__(
         self,
@@ -104,19 +111,28 @@ class Prediction:
         self._steps = Steps.of_epoch(epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:
-            return {PROOF: place.replicated, ROWS: place.replicated if gather else place.rows(stacked)}
+            return {
+                PROOF: place.replicated,
+                ROWS: place.replicated if gather else place.rows(stacked),
+            }
 
         self._program = job.program(step, variables, opened, k, outs)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The predictions of every record that counts, with its `_index` if the input has one.
 
-        EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
-        stops before the end and another one does not."""
+        EvaluationError, before the last dispatch's predictions, unless the epoch was exact.
+        HostError if this host stops before the end and another one does not."""
         source, session = self._opened.source, self._session
         results = list[DispatchResult]()
         with session.dispatching(
-            self._program, self.variables, self._opened, source.info.start, self._steps, results.append, read=self._read
+            self._program,
+            self.variables,
+            self._opened,
+            source.info.start,
+            self._steps,
+            results.append,
+            read=self._read,
         ) as (dispatches, feeder):
             try:
                 for _ in dispatches:
@@ -124,24 +140,34 @@ class Prediction:
                     if dispatches.ended:
                         break
                     session.end_if_preempted()
-                    with session.activity.doing("with the consumer of its predictions", math.inf, grace=math.inf):
+                    with session.activity.doing(
+                        "with the consumer of its predictions", math.inf, grace=math.inf
+                    ):
                         yield from self._records(results)
             except GeneratorExit:
                 self._stop_together(dispatches, feeder)
                 raise
             session.exchange.tell("dispatches", dispatches.launched)  # for hosts that stop early
             last = self._records(results)
-            returned = f"{self._given} predictions were returned before this was known: do not use them"
+            returned = (
+                f"{self._given} predictions were returned before this was known: do not use them"
+            )
             self._epoch.check("prediction", returned)
             if masked := self._epoch.masked:
-                log.warning("prediction: left out %s, predicted %d", counted(masked, "bad record"), self._epoch.records)
+                log.warning(
+                    "prediction: left out %s, predicted %d",
+                    counted(masked, "bad record"),
+                    self._epoch.records,
+                )
         yield from last
 
     def _read(self, returned: list[Any], stacked: bool) -> dict[str, Any]:
         """The rows of a dispatch on this host, whose proof is added to that of the epoch."""
         for step in returned:
             self._epoch.add(jax.device_get(step[PROOF]))
-        steps = [jax.tree.map(lambda leaf: _on_this_host(leaf, stacked), step[ROWS]) for step in returned]
+        steps = [
+            jax.tree.map(lambda leaf: _on_this_host(leaf, stacked), step[ROWS]) for step in returned
+        ]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
 
     def _records(self, results: list[DispatchResult]) -> Iterator[dict[str, Any]]:
@@ -157,14 +183,16 @@ class Prediction:
                 yield tree.unflatten([leaf[row] for leaf in leaves])
 
     def _stop_together(self, dispatches: Dispatches, feeder: Feeder) -> None:
-        """Makes the dispatches that other hosts have already made: they would wait for them forever."""
+        """Makes the dispatches that other hosts have already made: they would wait for them
+        forever."""
         exchange, seconds = self._session.exchange, self._session.supervisor.host_seconds / 2
         made = exchange.gather("dispatches", dispatches.launched, seconds)
         if len(made) < exchange.count:
             raise HostError(
-                f"it stopped iterating over its predictions after {dispatches.launched} dispatches, but other hosts "
-                f"continued for {seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
-                "on every host; if an error stopped this one, see its log."
+                f"it stopped iterating over its predictions after {dispatches.launched} "
+                f"dispatches, but other hosts continued for {seconds:g} s (half of "
+                "host_timeout_seconds). Iterate in the same way on every host; if an error stopped "
+                "this one, see its log."
             )
         for _ in range(max(made.values()) - dispatches.launched):
             dispatches.launch(next(feeder))
@@ -172,7 +200,8 @@ class Prediction:
 
 
 def _on_this_host(array: Array, stacked: bool) -> np.ndarray:
-    """The rows on this host's devices, each once and in order: [rows, ...]; those of k steps are concatenated."""
+    """The rows on this host's devices, each once and in order: [rows, ...]; those of k steps are
+    concatenated."""
     axis = 1 if stacked else 0
     # Devices along the model axis hold the same rows.
     parts = {shard.index[axis].start or 0: shard.data for shard in array.addressable_shards}
@@ -184,10 +213,10 @@ def _on_this_host(array: Array, stacked: bool) -> np.ndarray:
 class LoadedModel:
     """A trained model on one device.
 
-    step: of its checkpoint. task: what the recipe makes. variables: its arrays, Array by name: params, and extra,
-    such as running statistics; the averaged parameters where evaluations use them. recipe: of the training; its
-    `class_names` has the names of predicted classes. inputs: what a batch of the recipe's evaluation has, by name, with
-    shape ([rows, ...]) and dtype."""
+    step: of its checkpoint. task: what the recipe makes. variables: its arrays, Array by name:
+    params, and extra, such as running statistics; the averaged parameters where evaluations use
+    them. recipe: of the training; its `class_names` has the names of predicted classes. inputs:
+    what a batch of the recipe's evaluation has, by name, with shape ([rows, ...]) and dtype."""
 
     step: int
     task: Task = field(repr=False)
@@ -201,15 +230,19 @@ class LoadedModel:
 
         OptionError for a task that no nnx module makes."""
         if self.task.module is None:
-            raise OptionError("this task has no module: nnx_task did not make it. Use predict, or the variables.")
+            raise OptionError(
+                "this task has no module: nnx_task did not make it. Use predict, or the variables."
+            )
         return self.task.module(self.variables)
 
     def predict(self, batch: Mapping[str, Any]) -> dict[str, Array]:
-        """The task's predictions, each [b, ...], by name: what Trainer.predict yields for such records.
+        """The task's predictions, each [b, ...], by name: what Trainer.predict yields for such
+        records.
 
-        batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height, width, channels]}.
-        Without "_mask", all rows count. Compiled for each new size of a batch. OptionError for no rows, and for an
-        array of another shape or dtype than `inputs` has, which a model might take for something else."""
+        batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height,
+        width, channels]}. Without "_mask", all rows count. Compiled for each new size of a batch.
+        OptionError for no rows, and for an array of another shape or dtype than `inputs` has, which
+        a model might take for something else."""
         check_is_mapping(batch)
         rows = next((leaf.shape[0] for leaf in jax.tree.leaves(dict(batch))), 0)
         if not rows:
@@ -218,8 +251,8 @@ class LoadedModel:
             array, due = batch[name], self.inputs[name]
             if isinstance(due, jax.ShapeDtypeStruct) and _without_rows(array) != _without_rows(due):
                 raise OptionError(
-                    f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {due.dtype} [rows, "
-                    f"{', '.join(map(str, due.shape[1:]))}]."
+                    f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {due.dtype} "
+                    f"[rows, {', '.join(map(str, due.shape[1:]))}]."
                 )
         given = {MASK: np.ones(rows, np.float32), **batch}
         predicted = self._predict(self.variables, given)[1][ROWS]
@@ -236,7 +269,8 @@ def _without_rows(array: Any) -> tuple[Any, ...]:
 
 
 def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
-    """The settings on which the model of a work directory's newest run depends, and a row like its own, of zeros.
+    """The settings on which the model of a work directory's newest run depends, and a row like its
+    own, of zeros.
 
     Raises CheckpointError for a run that has not recorded them."""
     try:
@@ -268,4 +302,6 @@ def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> 
     # Where rows are not first, sizes would be compared with their number.
     struct = opened.struct if not job.config.batch_axis else {}
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
-    return LoadedModel(found, job.traced_task, model_of(state, job.config.evaluated_model), recipe, inputs)
+    return LoadedModel(
+        found, job.traced_task, model_of(state, job.config.evaluated_model), recipe, inputs
+    )

@@ -1,6 +1,8 @@
-"""Before the first compilation, all hosts compare what they are about to do: a difference would make the run hang.
+"""Before the first compilation, all hosts compare what they are about to do: a difference would
+make the run hang.
 
-One small exchange: every host publishes its facts, host 0 compares them, all hosts read its verdict."""
+One small exchange: every host publishes its facts, host 0 compares them, all hosts read its
+verdict."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +22,18 @@ SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another hos
 PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different paths
 
 
-def agree(exchange: Exchange, facts: Callable[[], Mapping[str, Any]], workdir: str, mark: str, seconds: float) -> None:
+def agree(
+    exchange: Exchange,
+    facts: Callable[[], Mapping[str, Any]],
+    workdir: str,
+    mark: str,
+    seconds: float,
+) -> None:
     """Returns when all hosts are here with the same facts, and see the same work directory.
 
-    mark: of the work directory, on host 0; "" if it is of no interest. HostError, on every host, naming the first fact
-    that differs and the hosts of each value; the hosts that are missing after this time; or the failure of another
-    host."""
+    mark: of the work directory, on host 0; "" if it is of no interest. HostError, on every host,
+    naming the first fact that differs and the hosts of each value; the hosts that are missing after
+    this time; or the failure of another host."""
     count = exchange.count
     if count == 1:
         return
@@ -50,20 +58,26 @@ def _problem(facts: Mapping[int, Mapping[str, Any]], count: int, seconds: float)
     missing = sorted(set(range(count)) - facts.keys())
     if missing:
         return (
-            f"{_named(missing)} of {count} did not start the same call within {seconds:g} s (stall_seconds). Its input "
-            "may be stalled, or it runs another program: see its log."
+            f"{_named(missing)} of {count} did not start the same call within {seconds:g} s "
+            "(stall_seconds). Its input may be stalled, or it runs another program: see its log."
         )
     differs = difference([facts[host] for host in range(count)])
-    return differs and f"the hosts do not agree: {differs} Start the same command on every host, on the same data."
+    remedy = "Start the same command on every host, on the same data."
+    return differs and f"the hosts do not agree: {differs} {remedy}"
 
 
-def facts_of(job: Job, inputs: Sequence[OpenedInput], start: int, end: int | None) -> dict[str, Any]:
-    """What must be equal on all hosts, as JSON: settings, devices and steps; data, sizes and order of the inputs."""
+def facts_of(
+    job: Job, inputs: Sequence[OpenedInput], start: int, end: int | None
+) -> dict[str, Any]:
+    """What must be equal on all hosts, as JSON: settings, devices and steps; data, sizes and order
+    of the inputs."""
     devices = job.placement.mesh.devices
     facts = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
     facts |= {
         "jax": jax.__version__,
-        "mesh": f"{dict(job.placement.mesh.shape)}, devices {[device.id for device in devices.flat]}",
+        "mesh": (
+            f"{dict(job.placement.mesh.shape)}, devices {[device.id for device in devices.flat]}"
+        ),
         "start step": start,
         "end step": end,
     }
@@ -77,11 +91,19 @@ def _facts_of_input(job: Job, opened: OpenedInput) -> dict[str, Any]:
     source = opened.source
     axes = job.placement.axes
     # Without the axis of the batch: hosts may have different numbers of rows.
-    rows = axes.map(lambda x, axis: f"{x.dtype} {[*x.shape[:axis], *x.shape[axis + 1 :]]} per row", opened.struct)
+    rows = axes.map(
+        lambda x, axis: f"{x.dtype} {[*x.shape[:axis], *x.shape[axis + 1 :]]} per row",
+        opened.struct,
+    )
     spec = {f"the batch's {name}": row for name, row in named_leaves(rows).items()}
-    order = {f"the input's {name}": value for name, value in source.state(source.info.start).items()}
+    order = {
+        f"the input's {name}": value for name, value in source.state(source.info.start).items()
+    }
     model = jax.tree_util.tree_leaves_with_path(job.abstract_state(opened))
-    listing = "".join(f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for path, leaf in model)
+    listing = "".join(
+        f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n"
+        for path, leaf in model
+    )
     return {
         "mode": opened.mode,
         "the input": type(source).__name__,
@@ -89,7 +111,9 @@ def _facts_of_input(job: Job, opened: OpenedInput) -> dict[str, Any]:
         **{name: getattr(source.info, name) for name in OF_INPUT},
         **spec,
         **order,
-        "model and optimizer": f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}",
+        "model and optimizer": (
+            f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
+        ),
     }
 
 
@@ -102,7 +126,10 @@ def difference(facts: Sequence[Mapping[str, Any]]) -> str:
         if len(hosts) > 1:
             # The majority first: the last one is most likely the wrong one.
             groups = sorted(hosts.items(), key=lambda item: -len(item[1]))
-            return f"{name} is {' and '.join(f'{value} on {_named(group)}' for value, group in groups)}."
+            return (
+                f"{name} is "
+                f"{' and '.join(f'{value} on {_named(group)}' for value, group in groups)}."
+            )
     return ""
 
 

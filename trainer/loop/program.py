@@ -1,8 +1,9 @@
-"""A step as programs for the devices: one step, or k steps in one dispatch; and its floating-point operations.
+"""A step as programs for the devices: one step, or k steps in one dispatch; and its floating-point
+operations.
 
-Those are counted in its trace, on any device: XLA's own analysis of a program counts the body of a loop once however
-often it runs, exists before compilation only on CPUs, and does not see into the kernels that GPUs run for products of
-matrices."""
+Those are counted in its trace, on any device: XLA's own analysis of a program counts the body of a
+loop once however often it runs, exists before compilation only on CPUs, and does not see into the
+kernels that GPUs run for products of matrices."""
 
 import math
 from collections.abc import Callable, Collection, Iterator
@@ -28,7 +29,8 @@ PEAKS = {
     "NVIDIA A100-SXM4-80GB": 312,
     "NVIDIA A100-PCIE-40GB": 312,
     "NVIDIA A100 80GB PCIe": 312,
-    "NVIDIA H100 80GB HBM3": 989,  # NVIDIA H100 data sheet, SXM; it lists 1,979 with sparsity, as below
+    # NVIDIA H100 data sheet, SXM; it lists 1,979 with sparsity, as below
+    "NVIDIA H100 80GB HBM3": 989,
     "NVIDIA H200": 989,  # NVIDIA H200 data sheet, SXM
     "NVIDIA L4": 121,  # NVIDIA L4 data sheet; it lists 242 with sparsity
 }
@@ -51,15 +53,22 @@ class Program:
         mode: LoopMode,
         outs: Callable[[bool], Any] | None = None,
     ) -> None:
-        """outs(stacked): shardings of a step's outputs other than the carry. None: they are replicated, and scalars in
-        a flat dict come as one vector, because reading an array costs as much as a hundred numbers."""
+        """outs(stacked): shardings of a step's outputs other than the carry. None: they are
+        replicated, and scalars in a flat dict come as one vector, because reading an array costs as
+        much as a hundred numbers."""
         self.executables: dict[int, Any] = {}
-        self._placement, self._host_struct, self._global_batch = placement, host_struct, global_batch
+        self._placement, self._host_struct, self._global_batch = (
+            placement,
+            host_struct,
+            global_batch,
+        )
         self._scalars = dict[str, np.dtype]()  # those that the step returns as one vector
         self._step = step if outs else self._in_one_vector(step)
         self._outs = outs or (lambda _: placement.replicated)
         self._one_struct = placement.global_struct(host_struct, global_batch)
-        self._carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), carry)
+        self._carry = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), carry
+        )
         self._one = self._jit(self._step, False).trace(self._carry, self._one_struct)
         slow_in_loops = placement.on_cpu and has_convolution(self._one.jaxpr)
         self._may_scan = mode == "scan" or (mode == "auto" and not slow_in_loops)
@@ -87,8 +96,11 @@ class Program:
         """Places the host's rows of one batch, or of k stacked ones, on the devices."""
         return self._placement.place(host_batch, self._many_struct if stacked else self._one_struct)
 
-    def __call__(self, carry: Any, batches: tuple[Any, ...], stacked: bool) -> tuple[Any, list[Any]]:
-        """Dispatches without waiting. Returns the carry and, for `read`, what the steps return, which a scan stacks."""
+    def __call__(
+        self, carry: Any, batches: tuple[Any, ...], stacked: bool
+    ) -> tuple[Any, list[Any]]:
+        """Dispatches without waiting. Returns the carry and, for `read`, what the steps return,
+        which a scan stacks."""
         if stacked:
             carry, scalars = self.executables[self.k](carry, batches[0])
             return carry, [scalars]
@@ -99,7 +111,8 @@ class Program:
         return carry, scalars_of
 
     def read(self, returned: list[Any], stacked: bool) -> Any:
-        """What the steps of a dispatch returned besides the carry, each array [steps, ...]. Waits for the devices."""
+        """What the steps of a dispatch returned besides the carry, each array [steps, ...]. Waits
+        for the devices."""
         host = jax.device_get(returned)
         values = host[0] if stacked else jax.tree.map(lambda *steps: np.stack(steps), *host)
         if not self._scalars:
@@ -110,11 +123,16 @@ class Program:
     def _in_one_vector(self, step: Step) -> Step:
         def with_vector(carry: Any, batch: Any) -> tuple[Any, Any]:
             carry, scalars = step(carry, batch)
-            small = (isinstance(x, jax.Array) and x.shape == () and x.dtype.itemsize == 4 for x in scalars.values())
+            small = (
+                isinstance(x, jax.Array) and x.shape == () and x.dtype.itemsize == 4
+                for x in scalars.values()
+            )
             if not scalars or not all(small):
                 return carry, scalars
             self._scalars = {name: np.dtype(scalars[name].dtype) for name in sorted(scalars)}
-            return carry, jnp.stack([lax.bitcast_convert_type(scalars[name], jnp.int32) for name in self._scalars])
+            return carry, jnp.stack(
+                [lax.bitcast_convert_type(scalars[name], jnp.int32) for name in self._scalars]
+            )
 
         return with_vector
 
@@ -127,16 +145,19 @@ def has_convolution(jaxpr: Any) -> bool:
     """Whether a (closed) jaxpr contains a convolution, including its calls and branches."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return any(
-        equation.primitive.name == "conv_general_dilated" or any(map(has_convolution, inner_jaxprs(equation.params)))
+        equation.primitive.name == "conv_general_dilated"
+        or any(map(has_convolution, inner_jaxprs(equation.params)))
         for equation in jaxpr.eqns
     )
 
 
 def flops(jaxpr: Any) -> float:
-    """Of the products of matrices and the convolutions in a (closed) jaxpr, over all devices: two per multiply-add.
+    """Of the products of matrices and the convolutions in a (closed) jaxpr, over all devices: two
+    per multiply-add.
 
-    Counts what is computed: a rematerialized product twice, the largest branch of a condition, the body of a scan as
-    often as it runs, that of a while_loop once. Leaves out the kernels of Pallas and cuDNN."""
+    Counts what is computed: a rematerialized product twice, the largest branch of a condition, the
+    body of a scan as often as it runs, that of a while_loop once. Leaves out the kernels of Pallas
+    and cuDNN."""
     return sum(map(_flops_of, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
@@ -144,7 +165,11 @@ def _flops_of(equation: Any) -> float:
     name, params = equation.primitive.name, equation.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
-        return 2 * equation.outvars[0].aval.size * math.prod(equation.invars[0].aval.shape[d] for d in contracted)
+        return (
+            2
+            * equation.outvars[0].aval.size
+            * math.prod(equation.invars[0].aval.shape[d] for d in contracted)
+        )
     if name == "conv_general_dilated":
         return _convolution(equation)
     inner = [] if name == "pallas_call" else [flops(each) for each in inner_jaxprs(params)]
@@ -161,12 +186,24 @@ def _convolution(equation: Any) -> float:
     axes = zip(of_left[2:], of_right[2:], of_out[2:], strict=True)
     names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
     windows = zip(*(params[name] for name in names), strict=True)
-    taps = math.prod(_taps(left[a], right[b], out[c], *window) for (a, b, c), window in zip(axes, windows, strict=True))
+    taps = math.prod(
+        _taps(left[a], right[b], out[c], *window)
+        for (a, b, c), window in zip(axes, windows, strict=True)
+    )
     return 2 * out[of_out[0]] * out[of_out[1]] * right[of_right[1]] * taps
 
 
-def _taps(left: int, right: int, out: int, stride: int, padding: tuple[int, int], spread: int, dilation: int) -> int:
-    """In one dimension, how many pairs of an output and a weight meet an element, not padding or a gap between two."""
+def _taps(
+    left: int,
+    right: int,
+    out: int,
+    stride: int,
+    padding: tuple[int, int],
+    spread: int,
+    dilation: int,
+) -> int:
+    """In one dimension, how many pairs of an output and a weight meet an element, not padding or a
+    gap between two."""
     at = np.arange(out)[:, None] * stride + np.arange(right) * dilation - padding[0]
     return int(np.sum((at >= 0) & (at <= (left - 1) * spread) & (at % spread == 0)))
 

@@ -1,7 +1,8 @@
-"""What a training run does between two dispatches, and when: by steps, by the clock, or because someone asked.
+"""What a training run does between two dispatches, and when: by steps, by the clock, or because
+someone asked.
 
-The trace of profile_steps is in the layout that TensorBoard's profile plugin and XProf read. Only host 0 traces itself
-and its devices: all hosts run the same program."""
+The trace of profile_steps is in the layout that TensorBoard's profile plugin and XProf read. Only
+host 0 traces itself and its devices: all hosts run the same program."""
 
 import shlex
 import tempfile
@@ -21,12 +22,16 @@ from trainer.config import TrainerConfig, seconds_of
 from trainer.hosts.exchange import Decision, Exchange, SharedDecisions
 from trainer.loop.dispatching import MEASURED_STEPS
 
-TO_LOOK_AT_IT = "in a new environment: pip install tensorboard tensorboard-plugin-profile && tensorboard --logdir"
+TO_LOOK_AT_IT = (
+    "in a new environment: pip install tensorboard tensorboard-plugin-profile && tensorboard "
+    "--logdir"
+)
 log = logger("trainer")
 
 
 class Due(NamedTuple):
-    """What is due after a step. pause: anything at all. ends: whether no step follows, as far as is known."""
+    """What is due after a step. pause: anything at all. ends: whether no step follows, as far as is
+    known."""
 
     pause: bool = False
     save: bool = False
@@ -36,10 +41,12 @@ class Due(NamedTuple):
 
 
 class Schedule:
-    """What is due after each step from `start` to `end` (None: to the end of the input), the same on all hosts.
+    """What is due after each step from `start` to `end` (None: to the end of the input), the same
+    on all hosts.
 
-    evaluated: the last step whose evaluation is not due again. evaluate_every: in steps; 0: only at the end; None:
-    never. stops: other steps at which to pause. stopped: what ended the run early, if anything."""
+    evaluated: the last step whose evaluation is not due again. evaluate_every: in steps; 0: only at
+    the end; None: never. stops: other steps at which to pause. stopped: what ended the run early,
+    if anything."""
 
     def __init__(
         self,
@@ -62,7 +69,8 @@ class Schedule:
         self.stopped, self._why = Decision(), ""
 
     def stop(self, why: str) -> None:
-        """Requests the end of training. The first reason counts, and only host 0's: others may not see what it sees."""
+        """Requests the end of training. The first reason counts, and only host 0's: others may not
+        see what it sees."""
         self._why = self._why or why
 
     def saved(self, step: int) -> None:
@@ -70,7 +78,8 @@ class Schedule:
         self._saved, self._saved_at = step, self._clock()
 
     def due(self, step: int, ended: bool) -> Due:
-        """Once per step, in order; again with `ended` once the input has no more. An evaluation is due only once."""
+        """Once per step, in order; again with `ended` once the input has no more. An evaluation is
+        due only once."""
         if ended and self._end is not None:  # asked before, at its last step
             return Due()
         decision = self._decisions.poll(self._decide)
@@ -101,7 +110,9 @@ class Schedule:
         if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):
             return Decision(True, f"max_time={config.max_time} is over")
         every = config.checkpoint_every
-        return Decision(save=bool(every) and now - self._saved_at >= seconds_of("checkpoint_every", every))
+        return Decision(
+            save=bool(every) and now - self._saved_at >= seconds_of("checkpoint_every", every)
+        )
 
 
 def _falls_on(step: int, every: int | None) -> bool:
@@ -109,13 +120,16 @@ def _falls_on(step: int, every: int | None) -> bool:
 
 
 class Pace:
-    """iterations_per_loop="10s": measures single steps, and chooses how many steps of `seconds` in total all hosts make
-    per dispatch.
+    """iterations_per_loop="10s": measures single steps, and chooses how many steps of `seconds` in
+    total all hosts make per dispatch.
 
     limit: reduces a number of steps to what fits a dispatch."""
 
     def __init__(
-        self, seconds: float, limit: Callable[[int], int], clock: Callable[[], float] = time.perf_counter
+        self,
+        seconds: float,
+        limit: Callable[[int], int],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._seconds, self._limit, self._clock = seconds, limit, clock
         self._settled = threading.Event()
@@ -133,7 +147,8 @@ class Pace:
             self._observed_at.append(self._clock())
 
     def agree(self, exchange: Exchange, seconds: float) -> int:
-        """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
+        """The number that host 0 has measured; HostError on another host that does not get it
+        within `seconds`."""
         return exchange.from_host_0("pace", self._measured, seconds)
 
     def _measured(self) -> int:
@@ -149,22 +164,32 @@ class Pace:
 
 
 class Profile:
-    """Traces the part of config.profile_steps within `start`..`end`, the steps of this run, into <workdir>/profile.
+    """Traces the part of config.profile_steps within `start`..`end`, the steps of this run, into
+    <workdir>/profile.
 
-    stops: the steps after which `at` must be called, while no step is running. Use as a context manager: leaving ends a
-    trace that the run did not reach the end of."""
+    stops: the steps after which `at` must be called, while no step is running. Use as a context
+    manager: leaving ends a trace that the run did not reach the end of."""
 
     def __init__(self, config: TrainerConfig, start: int, end: int | None) -> None:
         wanted = config.profile_range or range(0)
         stop = wanted.stop if end is None else min(end, wanted.stop)
         within = range(max(start, wanted.start), stop)
         self.stops = frozenset({within.start, within.stop} if within else ())
-        self._within, self._wanted, self._directory = within, config.profile_steps, join(config.workdir, "profile")
+        self._within, self._wanted, self._directory = (
+            within,
+            config.profile_steps,
+            join(config.workdir, "profile"),
+        )
         self._mine = jax.process_index() == 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if wanted and not within:
             to = "the end of the input" if end is None else end
-            log.warning("profile_steps=%s: this run trains only steps %d to %s", config.profile_steps, start + 1, to)
+            log.warning(
+                "profile_steps=%s: this run trains only steps %d to %s",
+                config.profile_steps,
+                start + 1,
+                to,
+            )
 
     def at(self, step: int) -> None:
         """Begins or ends the trace if this is the step to do so."""
@@ -188,12 +213,21 @@ class Profile:
                 log.warning("the profile is lost: %s", error)  # not worth ending the training
                 return
         look = f"{TO_LOOK_AT_IT} {shlex.quote(self._directory)}"
-        log.info("the profile of steps %s is in %s. To look at it, %s", self._wanted, self._directory, look)
+        log.info(
+            "the profile of steps %s is in %s. To look at it, %s",
+            self._wanted,
+            self._directory,
+            look,
+        )
 
     def _upload(self, directory: Path) -> None:
         storage = open_storage(self._directory)
         for file in (path for path in directory.rglob("*") if path.is_file()):
-            write_file(storage, join(self._directory, file.relative_to(directory).as_posix()), file.read_bytes())
+            write_file(
+                storage,
+                join(self._directory, file.relative_to(directory).as_posix()),
+                file.read_bytes(),
+            )
 
     def __enter__(self) -> "Profile":
         return self

@@ -1,5 +1,5 @@
-"""The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end; and the
-state that it begins with: a new one, or that of a checkpoint."""
+"""The session around one train, evaluate or predict: what monitors it, what it saves, whether it
+must end; and the state that it begins with: a new one, or that of a checkpoint."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -29,7 +29,9 @@ from trainer.loop.program import Program
 from trainer.reports.workdir import CHECKPOINTS
 from trainer.task import TrainState
 
-OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
+OWN_BOUND_SECONDS = (
+    1.0  # an input with its own bound raises a better error, so it should come first
+)
 ORDER_SETTINGS = ("global_batch_size", "seed")  # they determine the order of a recipe's records
 log = logger("trainer")
 
@@ -69,11 +71,13 @@ class Session:
         return self.supervisor.exchange
 
     def own(self) -> None:
-        """Makes this run the owner of the work directory until the call ends, before it reads, truncates or writes in
-        it. Host 0 takes it for all hosts. A fast_dev_run writes nothing and skips this.
+        """Makes this run the owner of the work directory until the call ends, before it reads,
+        truncates or writes in it. Host 0 takes it for all hosts. A fast_dev_run writes nothing and
+        skips this.
 
-        OwnerError if another training run owns it; OptionError or CheckpointError if it has something that no run made
-        and that this one would replace or remove; on the other hosts, a HostError with that failure."""
+        OwnerError if another training run owns it; OptionError or CheckpointError if it has
+        something that no run made and that this one would replace or remove; on the other hosts, a
+        HostError with that failure."""
         config, workdir = self.job.config, str(self.job.config.workdir)
         if config.fast_dev_run:
             return
@@ -84,15 +88,25 @@ class Session:
 
         self.exchange.from_host_0("owned", take, 2 * config.stall_seconds)
 
-    def agree_on(self, inputs: Sequence[OpenedInput], start: int, end: int | None, **others: Any) -> None:
-        """Once per call: returns when all hosts are about to do the same, as `agree`. others: arguments of the call."""
+    def agree_on(
+        self, inputs: Sequence[OpenedInput], start: int, end: int | None, **others: Any
+    ) -> None:
+        """Once per call: returns when all hosts are about to do the same, as `agree`. others:
+        arguments of the call."""
         job, config = self.job, self.job.config
-        mark = claim(str(config.workdir)) if self.exchange.index == 0 and not config.fast_dev_run else ""
+        mark = (
+            claim(str(config.workdir))
+            if self.exchange.index == 0 and not config.fast_dev_run
+            else ""
+        )
         facts = lambda: facts_of(job, inputs, start, end) | others  # noqa: E731
         agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
 
-    def checkpoints_of(self, step: WhichStep | None, checkpoint_path: str | None) -> tuple[CheckpointManager, int]:
-        """The checkpoints to read one from, and its step: of the work directory, or of another; in a fast_dev_run 0.
+    def checkpoints_of(
+        self, step: WhichStep | None, checkpoint_path: str | None
+    ) -> tuple[CheckpointManager, int]:
+        """The checkpoints to read one from, and its step: of the work directory, or of another; in
+        a fast_dev_run 0.
 
         Raises CheckpointError if there is no such checkpoint."""
         if self.job.config.fast_dev_run:
@@ -100,14 +114,18 @@ class Session:
         if checkpoint_path is None:
             return self.checkpoints, self.checkpoints.require(step)
         found = find_elsewhere(checkpoint_path, step if step != "best" else None)
-        if step == "best" and str(checkpoint_path).rstrip("/").endswith(f"/{CHECKPOINTS}/{found.step}"):
-            raise CheckpointError(f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'.")
+        if step == "best" and str(checkpoint_path).rstrip("/").endswith(
+            f"/{CHECKPOINTS}/{found.step}"
+        ):
+            raise CheckpointError(
+                f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'."
+            )
         there = CheckpointManager(replace(self.job.config, workdir=found.workdir))
         return there, there.require("best") if step == "best" else found.step
 
     def check_late(self) -> None:
-        """The check while training waits for its input. A single process may save and end. Several hosts can only
-        save together, so they wait for the input, or for its stall_seconds."""
+        """The check while training waits for its input. A single process may save and end. Several
+        hosts can only save together, so they wait for the input, or for its stall_seconds."""
         if self.supervisor.alone:
             self.supervisor.check_asked()
         self.supervisor.check_failed()
@@ -131,16 +149,24 @@ class Session:
         late: Check | None = None,
         ends: bool = False,
     ) -> Iterator[tuple[Dispatches, Feeder]]:
-        """The dispatches of `steps` from the input's `position` on, and what feeds them. The program compiles while the
-        first batches are read.
+        """The dispatches of `steps` from the input's `position` on, and what feeds them. The
+        program compiles while the first batches are read.
 
-        record, read: see Dispatches. late: called while a chunk is waited for; may raise (default: check). ends:
-        whether the input may end before."""
+        record, read: see Dispatches. late: called while a chunk is waited for; may raise (default:
+        check). ends: whether the input may end before."""
         # Hosts compare what a program delivers, which each of them runs completely.
         common = self.exchange.common_end() if ends or opened.source.info.is_program else None
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
         batches = opened.source.batches(position)
-        chunks = Chunks(batches, steps.start, steps.end, steps.lengths(), opened.struct, program=program, common=common)
+        chunks = Chunks(
+            batches,
+            steps.start,
+            steps.end,
+            steps.lengths(),
+            opened.struct,
+            program=program,
+            common=common,
+        )
         with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
             with self.activity.doing("compiling"):
                 program.compile(steps.compiled)
@@ -168,7 +194,8 @@ def open_session(job: Job) -> Iterator[Session]:
 
 
 class Restored(NamedTuple):
-    """What a call that trains nothing begins with: an input, a state, and the checkpoints that have it."""
+    """What a call that trains nothing begins with: an input, a state, and the checkpoints that have
+    it."""
 
     opened: OpenedInput
     state: TrainState
@@ -184,7 +211,8 @@ def restore(
     checkpoint_path: str | None,
     **arguments: Any,
 ) -> Restored:
-    """The input, and the state of a checkpoint, once all hosts agree on both. arguments: others of the call.
+    """The input, and the state of a checkpoint, once all hosts agree on both. arguments: others of
+    the call.
 
     step, checkpoint_path: see Trainer.evaluate. In a fast_dev_run the state is an untrained one."""
     job = session.job
@@ -204,7 +232,8 @@ def restore(
 
 @dataclass(frozen=True)
 class Begun:
-    """The state and the input's position after `step`, before the first step to train. run: that saved them, if known.
+    """The state and the input's position after `step`, before the first step to train. run: that
+    saved them, if known.
 
     productive_seconds: see Goodput."""
 
@@ -220,17 +249,30 @@ def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStar
     job = session.job
     if not opened.resumable:
         (log.warning if step else log.info)(
-            "the input is a plain iterable, which has no position: a resumed run starts it from its beginning, unless "
-            "input_fn starts it at InputContext.start_step",
+            "the input is a plain iterable, which has no position: a resumed run starts it from "
+            "its beginning, unless input_fn starts it at InputContext.start_step",
         )
     if step == 0:
         new_head = has_new_head(warm_start, opened.description, job.target)
-        plan = plan_loading(warm_start, job.abstract_state(opened), new_head) if warm_start.init_from else None
+        plan = (
+            plan_loading(warm_start, job.abstract_state(opened), new_head)
+            if warm_start.init_from
+            else None
+        )
         state = job.fresh_state(opened)
-        return Begun(0, plan.into(state, job.task, job.placement) if plan else state, opened.source.info.start)
+        return Begun(
+            0,
+            plan.into(state, job.task, job.placement) if plan else state,
+            opened.source.info.start,
+        )
     if warm_start.init_from:
-        log.info("init_from=%s is ignored: the work directory has a checkpoint", warm_start.init_from)
-    saved, config = session.checkpoints.restore(step, job.abstract_state(opened)), job.config.to_json()
+        log.info(
+            "init_from=%s is ignored: the work directory has a checkpoint", warm_start.init_from
+        )
+    saved, config = (
+        session.checkpoints.restore(step, job.abstract_state(opened)),
+        job.config.to_json(),
+    )
     position = resumed_position(opened.source, saved, config)
     changes = ", ".join(saved.changes(config))
     log.info("resuming from the checkpoint of step %d%s", step, changes and f"; changed: {changes}")
@@ -240,20 +282,25 @@ def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStar
 def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> Any:
     """The input's position at the saved step. config: the settings of this run, as JSON.
 
-    Raises FingerprintError, with the settings to resume with, if the data or their order have changed."""
+    Raises FingerprintError, with the settings to resume with, if the data or their order have
+    changed."""
     try:
         return source.restore(saved.input_state)
     except FingerprintError as error:
         changed = [name for name in ORDER_SETTINGS if saved.config.get(name) != config[name]]
         if saved.input_state.get("fingerprint") != source.info.fingerprint or not changed:
             raise FingerprintError(
-                f"the checkpoint of step {saved.step} does not fit this input: {error} On the command line, resume "
-                "with the --data-dir and --train-split that it was trained on; another --workdir starts over."
+                f"the checkpoint of step {saved.step} does not fit this input: {error} On the "
+                "command line, resume with the --data-dir and --train-split that it was trained "
+                "on; another --workdir starts over."
             ) from error
-        then, now = ([f"{name}={values.get(name)}" for name in changed] for values in (saved.config, config))
+        then, now = (
+            [f"{name}={values.get(name)}" for name in changed] for values in (saved.config, config)
+        )
         flags = " ".join(f"--{name.replace('_', '-')} {saved.config.get(name)}" for name in changed)
         raise FingerprintError(
-            f"the checkpoint of step {saved.step} was trained with {', '.join(then)}, this run has {', '.join(now)}, "
-            f"which changes the order of records. Resume with {flags} ({', '.join(then)} in the TrainerConfig), or "
-            "start over in another --workdir (workdir)."
+            f"the checkpoint of step {saved.step} was trained with {', '.join(then)}, this run has "
+            f"{', '.join(now)}, which changes the order of records. Resume with {flags} "
+            f"({', '.join(then)} in the TrainerConfig), or start over in another --workdir "
+            "(workdir)."
         ) from error

@@ -33,36 +33,57 @@ def train(
 ) -> TrainResult:
     """See Trainer.train and Trainer.train_and_evaluate."""
     lengths = {"steps": steps, "max_steps": max_steps, "max_epochs": max_epochs}
-    if len(given := [f"{name}={length}" for name, length in lengths.items() if length is not None]) > 1:
+    if (
+        len(given := [f"{name}={length}" for name, length in lengths.items() if length is not None])
+        > 1
+    ):
         raise OptionError(
-            f"{' and '.join(given)} are both given. Give one: steps counts from the newest checkpoint, the others "
-            "count from the very first run."
+            f"{' and '.join(given)} are both given. Give one: steps counts from the newest "
+            "checkpoint, the others count from the very first run."
         )
     check_positive_int("steps", steps)
-    config = replace(job.config, max_steps=max_steps, max_epochs=max_epochs) if given else job.config
+    config = (
+        replace(job.config, max_steps=max_steps, max_epochs=max_epochs) if given else job.config
+    )
     with open_session(job) as session:
         with session.supervisor.leaving():
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
-            end = config.fast_dev_run or (start + steps if steps else None if config.max_epochs else config.max_steps)
-            session.describe = as_in_run(config.workdir) if start else as_begun(warm_start, job.target)
+            end = config.fast_dev_run or (
+                start + steps if steps else None if config.max_epochs else config.max_steps
+            )
+            session.describe = (
+                as_in_run(config.workdir) if start else as_begun(warm_start, job.target)
+            )
             opened = session.open("train", input_fn, start) if end is None or start < end else None
             if opened and end is None and config.max_epochs:
                 records = opened.source.info.num_records
                 end = config.last_step(records)
-                log.info("max_epochs=%d of %s records: training ends at step %d", config.max_epochs, records, end)
+                log.info(
+                    "max_epochs=%d of %s records: training ends at step %d",
+                    config.max_epochs,
+                    records,
+                    end,
+                )
                 opened = opened if start < (end or 0) else None
             if opened and opened.source.info.endless and end is None:
                 raise OptionError(
-                    "no end is given, and the input never ends. Give steps, max_steps or max_epochs to train, or "
-                    "max_steps or max_epochs in the TrainerConfig."
+                    "no end is given, and the input never ends. Give steps, max_steps or "
+                    "max_epochs to train, or max_steps or max_epochs in the TrainerConfig."
                 )
             if opened:
                 description = opened.description
                 session.describe = lambda _: description
-            evaluations = PeriodicEvaluations(session, eval_inputs, eval_every_steps) if eval_inputs else None
-        inputs = [*([opened] if opened else []), *(evaluations.opened.values() if evaluations else [])]
-        session.agree_on(inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start))
+            evaluations = (
+                PeriodicEvaluations(session, eval_inputs, eval_every_steps) if eval_inputs else None
+            )
+        inputs = [
+            *([opened] if opened else []),
+            *(evaluations.opened.values() if evaluations else []),
+        ]
+        session.agree_on(
+            inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start)
+        )
         if opened and not start and not config.fast_dev_run and jax.process_index() == 0:
             session.ownership.fence()
             keep(config.workdir, opened.description)
@@ -76,9 +97,15 @@ def train(
                 session.ownership.fence()
                 result.write(config.workdir)
         else:
-            how = "Give more steps to continue; to train with other settings or another model, give another workdir"
+            how = (
+                "Give more steps to continue; to train with other settings or another model, give "
+                "another workdir"
+            )
             log.warning(
-                "nothing to train: the checkpoint of step %d has reached the last step, %d. %s", start, end, how
+                "nothing to train: the checkpoint of step %d has reached the last step, %d. %s",
+                start,
+                end,
+                how,
             )
             result = TrainResult(start, start, state=None, metrics={}, speed=None, executables=0)
         return replace(result, evaluations=tuple(evaluations.results)) if evaluations else result

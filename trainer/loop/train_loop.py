@@ -33,7 +33,8 @@ log = logger("trainer")
 
 
 class Training:
-    """A run from the state `begun` to step `end`; None: to the end of the input. evaluations: those in between."""
+    """A run from the state `begun` to step `end`; None: to the end of the input. evaluations: those
+    in between."""
 
     def __init__(
         self,
@@ -49,13 +50,22 @@ class Training:
         self._first_began = first_began(config.workdir, time.time()) if self._writes else None
         self._evaluations = evaluations
         self._profile = Profile(config, start, end)
-        every = [n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n]
-        marks, limit = Marks(every, self._profile.stops), partial(job.steps_per_dispatch, opened, every)
+        every = [
+            n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n
+        ]
+        marks, limit = (
+            Marks(every, self._profile.stops),
+            partial(job.steps_per_dispatch, opened, every),
+        )
         self._pace = Pace(config.loop_seconds, limit) if config.loop_seconds else None
         k = 1 if self._pace else limit()
         self._program = job.program(training_step(job), begun.state, opened, k)
         pace = self._pace
-        self._steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
+        self._steps = (
+            Steps.timed(start, end, pace.steps, marks)
+            if pace
+            else Steps.planned(start, end, k, marks)
+        )
 
     def run(self) -> TrainResult:
         """Trains. Raises an Ending if the run was preempted, with all progress saved."""
@@ -82,12 +92,15 @@ class Training:
 
     @contextmanager
     def _dispatching(self) -> Iterator[Dispatches]:
-        """The dispatches, with their program compiled. The history gets the start of the run, and why it failed."""
+        """The dispatches, with their program compiled. The history gets the start of the run, and
+        why it failed."""
         session, opened, begun, end = self._session, self._opened, self._begun, self._end
         size = _step_size(session.job, self._program)  # before the log line: tracing may fail
         self._say_beginning()
         with ExitStack() as stack:
-            self._recorder = stack.enter_context(Recorder(session.job, opened.source, session.ownership.fence))
+            self._recorder = stack.enter_context(
+                Recorder(session.job, opened.source, session.ownership.fence)
+            )
             self._recorder.start(begun.step, begun.position, begun.run)
             if self._pace:
                 stack.callback(self._pace.settle, 1)  # the feeder's thread may be waiting for it
@@ -104,7 +117,9 @@ class Training:
                 )
             )
             hint = self._recorder.hint
-            self._monitor = stack.enter_context(TrainMonitor(session, feeder, size, begun, end, hint=hint))
+            self._monitor = stack.enter_context(
+                TrainMonitor(session, feeder, size, begun, end, hint=hint)
+            )
             stack.enter_context(self._profile)
             if jax.process_index() == 0:
                 session.checkpoints.on_complete = self._completed
@@ -128,11 +143,14 @@ class Training:
         )
 
     def _record(self, result: DispatchResult) -> None:
-        """Handles the result of a dispatch. NanError for a step with non-finite values, if these end the run."""
+        """Handles the result of a dispatch. NanError for a step with non-finite values, if these
+        end the run."""
         end = result.start + result.length
         self._recorder.reached(end)
         speed, reports = self._monitor.observe(result), self._monitor.reports
-        self._session.call_back("on_loop_end", LoopEnd(end, result.scalars, reports, self._schedule.stop, speed))
+        self._session.call_back(
+            "on_loop_end", LoopEnd(end, result.scalars, reports, self._schedule.stop, speed)
+        )
         if self._pace:
             self._pace.observe()
 
@@ -150,13 +168,19 @@ class Training:
             monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
             position = source.state(source.advance(self._begun.position, step - self._begun.step))
             seconds, run = self._productive_seconds, self._recorder.run
-            saved = Saved(step, state, position, config.to_json(), productive_seconds=seconds, run=run)
+            saved = Saved(
+                step, state, position, config.to_json(), productive_seconds=seconds, run=run
+            )
             self._session.checkpoints.save(saved, partial(monitor.check.for_save, step, state))
-            self._session.call_back("on_checkpoint", CheckpointEnd(step, state, monitor.reports, self._schedule.stop))
+            self._session.call_back(
+                "on_checkpoint", CheckpointEnd(step, state, monitor.reports, self._schedule.stop)
+            )
 
     def _completed(self, step: int) -> None:
         path = join(self._session.checkpoints.directory, str(step))
-        self._session.call_back("on_checkpoint_complete", CheckpointComplete(step, path, self._monitor.reports))
+        self._session.call_back(
+            "on_checkpoint_complete", CheckpointComplete(step, path, self._monitor.reports)
+        )
 
     def _evaluate(self, step: int, state: TrainState, final: bool) -> TrainState:
         """The state in other arrays, after an evaluation that consumes its own."""
@@ -193,9 +217,15 @@ class Training:
         """Logs how training ended. Raises an Ending if it was preempted."""
         source, stopped = self._opened.source, self._schedule.stopped
         if bad := source.info.quarantine:
-            log.warning("training: %s on this host (%s)", counted(len(bad), "bad record"), source.info.on_error)
+            log.warning(
+                "training: %s on this host (%s)",
+                counted(len(bad), "bad record"),
+                source.info.on_error,
+            )
         if unlabelled := self._monitor.unlabelled:
-            log.warning("training: %s had no label, and no part in the loss", counted(unlabelled, "row"))
+            log.warning(
+                "training: %s had no label, and no part in the loss", counted(unlabelled, "row")
+            )
         saved = step and not self._session.job.config.fast_dev_run
         if stopped.stop:
             how, end = (
@@ -215,7 +245,10 @@ class Training:
         speed = monitor.speed(step - start) if step > start else None
         waited = speed.input_wait * (step - start) / speed.steps_per_second if speed else 0.0
         if speed and speed.input_wait > NOTABLE and waited > NOTABLE_SECONDS:
-            text = "training waited for its input for %.0f %% of the time. input_workers and cache may help"
+            text = (
+                "training waited for its input for %.0f %% of the time. input_workers and cache "
+                "may help"
+            )
             log.warning(f"{text}: see docs/performance.md", 100 * speed.input_wait)
         return TrainResult(
             start,
@@ -225,7 +258,9 @@ class Training:
             speed=speed,
             executables=len(self._program.executables),
             stopped=self._schedule.stopped.stop or None,
-            goodput=None if began is None else Goodput(self._productive_seconds, time.time() - began),
+            goodput=None
+            if began is None
+            else Goodput(self._productive_seconds, time.time() - began),
         )
 
 

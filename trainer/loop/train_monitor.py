@@ -1,5 +1,5 @@
-"""What the host records and checks in training: the result of every dispatch; in the history the run's start, bad
-records and end; and that every value is finite (TrainerConfig.on_nan).
+"""What the host records and checks in training: the result of every dispatch; in the history the
+run's start, bad records and end; and that every value is finite (TrainerConfig.on_nan).
 
 What the devices compute for the checks is in gradients.py."""
 
@@ -32,7 +32,16 @@ from trainer.mesh.placement import Placement
 from trainer.metrics.labels import OUTSIDE, REMEDY, told_outside
 from trainer.reports.metrics_lines import last_step
 from trainer.reports.progress import ProgressLine, Speed, StepSize
-from trainer.reports.segments import BadRecords, End, Hint, HistoryLine, Start, append, hint_of, no_hint
+from trainer.reports.segments import (
+    BadRecords,
+    End,
+    Hint,
+    HistoryLine,
+    Start,
+    append,
+    hint_of,
+    no_hint,
+)
 from trainer.reports.workdir import TRAIN
 from trainer.reports.writer import Reports
 from trainer.step.gradients import LOSS, checked_names, finder_of_broken
@@ -45,13 +54,21 @@ log = logger("trainer")
 
 
 class TrainMonitor(AbstractContextManager):
-    """Monitors training from the state `begun` to step `end`, as a context manager: leaving it closes the reports.
+    """Monitors training from the state `begun` to step `end`, as a context manager: leaving it
+    closes the reports.
 
-    last: every scalar of the last step. unlabelled: rows without a label. productive_seconds: up to the last result,
-    see Goodput. hint: ends messages about a step that went wrong."""
+    last: every scalar of the last step. unlabelled: rows without a label. productive_seconds: up to
+    the last result, see Goodput. hint: ends messages about a step that went wrong."""
 
     def __init__(
-        self, session: Session, feeder: Feeder, size: StepSize, begun: Begun, end: int | None, *, hint: Hint
+        self,
+        session: Session,
+        feeder: Feeder,
+        size: StepSize,
+        begun: Begun,
+        end: int | None,
+        *,
+        hint: Hint,
     ) -> None:
         config, start = session.job.config, begun.step
         self.check = FiniteCheck(config.on_nan, begun.state, session.job.placement, hint)
@@ -70,8 +87,8 @@ class TrainMonitor(AbstractContextManager):
     def observe(self, result: DispatchResult) -> Speed | None:
         """Handles a dispatch result; returns the speed when a new one is logged, on host 0.
 
-        NanError for a step with non-finite values, if these end the run; InputError for one with a label outside of the
-        classes."""
+        NanError for a step with non-finite values, if these end the run; InputError for one with a
+        label outside of the classes."""
         bad = result.scalars.pop(BAD_LEAF, np.full(result.length, -1))
         self._check_labels(result)
         speed = self._write(result, self.check.reported(bad))
@@ -82,12 +99,15 @@ class TrainMonitor(AbstractContextManager):
         return speed
 
     def _check_labels(self, result: DispatchResult) -> None:
-        outside = {name: result.scalars.pop(name) for name in [*result.scalars] if name.startswith(OUTSIDE)}
+        outside = {
+            name: result.scalars.pop(name) for name in [*result.scalars] if name.startswith(OUTSIDE)
+        }
         for i in range(result.length):
             if told := told_outside({name: counts[i] for name, counts in outside.items()}):
                 raise InputError(
-                    f"step {result.start + i + 1} has {told}. No checkpoint contains it; the same command resumes from "
-                    f"the newest checkpoint. {REMEDY}{self._hint(result.start + i + 1)}"
+                    f"step {result.start + i + 1} has {told}. No checkpoint contains it; the same "
+                    "command resumes from the newest checkpoint. "
+                    f"{REMEDY}{self._hint(result.start + i + 1)}"
                 )
         missing = int(np.sum(result.scalars.pop(UNLABELLED, 0)))
         if missing and not self.unlabelled:
@@ -101,9 +121,12 @@ class TrainMonitor(AbstractContextManager):
         return self._feeder.wait_seconds + self._session.activity.host_seconds
 
     def _slowest(self) -> dict[str, Any]:
-        """The fields of Speed about the slowest host, on host 0, to which the others tell their shares."""
+        """The fields of Speed about the slowest host, on host 0, to which the others tell their
+        shares."""
         (before, busy), self._shared = self._shared, (time.perf_counter(), self._busy_seconds)
-        return self._session.supervisor.slowest((self._shared[1] - busy) / (self._shared[0] - before))
+        return self._session.supervisor.slowest(
+            (self._shared[1] - busy) / (self._shared[0] - before)
+        )
 
     def _write(self, result: DispatchResult, count: int) -> Speed | None:
         if self._line is None:
@@ -139,7 +162,8 @@ class TrainMonitor(AbstractContextManager):
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Excludes the time of the block, in which training pauses to save, from the productive time."""
+        """Excludes the time of the block, in which training pauses to save, from the productive
+        time."""
         began = time.perf_counter()
         yield
         self._saving += time.perf_counter() - began
@@ -151,10 +175,12 @@ class TrainMonitor(AbstractContextManager):
 
 
 class Recorder(AbstractContextManager):
-    """Records one run. As a context manager, it also writes an end for an error that ends the run. run: its identity.
+    """Records one run. As a context manager, it also writes an end for an error that ends the run.
+    run: its identity.
 
-    Host 0 writes start and end; every host writes the bad records that it met. A fast_dev_run writes nothing.
-    fence: raises if another run owns the work directory by now; then nothing is written."""
+    Host 0 writes start and end; every host writes the bad records that it met. A fast_dev_run
+    writes nothing. fence: raises if another run owns the work directory by now; then nothing is
+    written."""
 
     def __init__(self, job: Job, source: Input, fence: Callable[[], None]) -> None:
         self._job, self._source, self._fence = job, source, fence
@@ -170,7 +196,8 @@ class Recorder(AbstractContextManager):
         return hint_of(self._workdir)
 
     def start(self, step: int, position: Any, parent: str | None) -> None:
-        """Writes the start of the run after this step, from this position of its input. parent: see Start."""
+        """Writes the start of the run after this step, from this position of its input. parent: see
+        Start."""
         self._step, job = step, self._job
         mesh, count = job.placement.mesh, jax.process_count()
         axes, batch = job.placement.axes, batch_struct(self._source.info.spec)
@@ -184,16 +211,22 @@ class Recorder(AbstractContextManager):
                 job.config.to_json(),
                 command=job.command,
                 versions=versions(),
-                devices=f"{mesh.size} x {mesh.devices.flat[0].device_kind}, {count} process{'es' * (count > 1)}",
+                devices=(
+                    f"{mesh.size} x {mesh.devices.flat[0].device_kind}, {count} "
+                    f"process{'es' * (count > 1)}"
+                ),
                 run=self.run,
                 parent=parent,
                 reported=last_step(join(job.config.workdir, TRAIN)) if writes else None,
-                batch=axes.map(lambda x, axis: [str(x.dtype), *x.shape[:axis], 1, *x.shape[axis + 1 :]], batch),
+                batch=axes.map(
+                    lambda x, axis: [str(x.dtype), *x.shape[:axis], 1, *x.shape[axis + 1 :]], batch
+                ),
             )
         )
 
     def reached(self, step: int) -> None:
-        """Notes the last step, and writes the bad records that the input has met since the last call."""
+        """Notes the last step, and writes the bad records that the input has met since the last
+        call."""
         self._step = step
         found = self._source.info.quarantine
         if self._workdir is None or self._provenance is None or len(found) == len(self._known):
@@ -203,7 +236,9 @@ class Recorder(AbstractContextManager):
         self._fence()
         append(
             self._workdir,
-            BadRecords(self._provenance["fingerprint"], {str(number): why for number, why in new.items()}),
+            BadRecords(
+                self._provenance["fingerprint"], {str(number): why for number, why in new.items()}
+            ),
         )
 
     def end(self, stopped: Decision) -> None:
@@ -232,49 +267,67 @@ def _now() -> str:
 
 
 class FiniteCheck:
-    """Checks the `_bad_leaf` of every step. skipped: how many steps were skipped. hint: ends messages about a step."""
+    """Checks the `_bad_leaf` of every step. skipped: how many steps were skipped. hint: ends
+    messages about a step."""
 
-    def __init__(self, on_nan: OnNan, state: TrainState, placement: Placement, hint: Hint = no_hint) -> None:
+    def __init__(
+        self, on_nan: OnNan, state: TrainState, placement: Placement, hint: Hint = no_hint
+    ) -> None:
         self._broken = finder_of_broken(placement)
         self._on_nan, self.skipped, self._in_a_row, self._hint = on_nan, 0, 0, hint
         self._names = checked_names(state.variables)
 
     def reported(self, bad: np.ndarray) -> int:
-        """How many steps of a dispatch to report: all, or up to the broken one that ends the run."""
-        return int(np.argmax(bad >= 0)) + 1 if self._on_nan == "raise" and (bad >= 0).any() else len(bad)
+        """How many steps of a dispatch to report: all, or up to the broken one that ends the
+        run."""
+        return (
+            int(np.argmax(bad >= 0)) + 1
+            if self._on_nan == "raise" and (bad >= 0).any()
+            else len(bad)
+        )
 
     def observe(self, result: DispatchResult, bad: np.ndarray) -> None:
-        """Raises NanError, naming the first broken step and the first broken array, unless such steps are skipped."""
+        """Raises NanError, naming the first broken step and the first broken array, unless such
+        steps are skipped."""
         for i, leaf in enumerate(bad.tolist()):
             self._in_a_row = self._in_a_row + 1 if leaf >= 0 else 0
             if leaf >= 0:
                 self._found(result, i, self._names[leaf])
 
     def for_save(self, step: int, state: TrainState) -> Callable[[], None]:
-        """Begins to look; the result raises NanError if any array of the state is not finite, including the
-        optimizer's."""
+        """Begins to look; the result raises NanError if any array of the state is not finite,
+        including the optimizer's."""
         broken = self._broken(state) if self._on_nan != "ignore" else str
 
         def verify() -> None:
             if name := broken():
                 raise NanError(
-                    f"at step {step} {name} is not finite, though the loss, the gradients and the model are. No "
-                    "checkpoint contains it; the same command resumes from the newest checkpoint. Check the optimizer."
+                    f"at step {step} {name} is not finite, though the loss, the gradients and the "
+                    "model are. No checkpoint contains it; the same command resumes from the "
+                    "newest checkpoint. Check the optimizer."
                 )
 
         return verify
 
     def _found(self, result: DispatchResult, i: int, name: str) -> None:
         step, loss = result.start + i + 1, float(result.scalars["loss"][i])
-        what = f"{name} is {loss}" if name == LOSS else f"{name} is not finite (the loss is {loss:.4g})"
+        what = (
+            f"{name} is {loss}"
+            if name == LOSS
+            else f"{name} is not finite (the loss is {loss:.4g})"
+        )
         said = f"after step {step} {what}"
         if self._on_nan == "raise":
             raise NanError(
-                f"{said}. No checkpoint contains it; the same command resumes from the newest checkpoint. Lower the "
-                "learning rate, clip the gradient, or skip such steps (--on-nan skip). Check the records of that step "
-                f"(each label must be below the number of the model's classes){self._hint(step)}"
+                f"{said}. No checkpoint contains it; the same command resumes from the newest "
+                "checkpoint. Lower the learning rate, clip the gradient, or skip such steps "
+                "(--on-nan skip). Check the records of that step (each label must be below the "
+                f"number of the model's classes){self._hint(step)}"
             )
         self.skipped += 1
         log.warning("%s: skipped the step (%d so far)%s", said, self.skipped, self._hint(step))
         if self._in_a_row > MOST_IN_A_ROW:
-            raise NanError(f"{said}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not help here.")
+            raise NanError(
+                f"{said}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not help "
+                "here."
+            )

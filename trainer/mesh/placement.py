@@ -1,5 +1,5 @@
-"""Places arrays on a mesh of devices with the axes "data", "fsdp" and "model": maps rows of a global batch to hosts,
-and splits the parameters of a model and what an optimizer keeps of them.
+"""Places arrays on a mesh of devices with the axes "data", "fsdp" and "model": maps rows of a
+global batch to hosts, and splits the parameters of a model and what an optimizer keeps of them.
 
 Converts jax's view of the devices into a Hosts; code that reads data uses only that."""
 
@@ -35,9 +35,11 @@ def axes_of(entry: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Splits batches over the axes data and fsdp and replicates them along model; other arrays as specified.
+    """Splits batches over the axes data and fsdp and replicates them along model; other arrays as
+    specified.
 
-    axes: along which the arrays of an input are split. rules: how to split parameters, before Task.partition."""
+    axes: along which the arrays of an input are split. rules: how to split parameters, before
+    Task.partition."""
 
     mesh: Mesh
     axes: BatchAxes = ROWS_FIRST
@@ -51,19 +53,27 @@ class Placement:
         axes: BatchAxes = ROWS_FIRST,
         rules: Sequence[Rule] = (),
     ) -> "Placement":
-        """Over these jax devices in this order; default: all, neighbors on a TPU's network next to each other.
+        """Over these jax devices in this order; default: all, neighbors on a TPU's network next to
+        each other.
 
-        sizes: of the axes, of which model varies fastest. data has the devices that the others leave."""
+        sizes: of the axes, of which model varies fastest. data has the devices that the others
+        leave."""
         grid = np.asarray(jax.devices() if devices is None else devices)
         positions = math.prod(sizes.values())
-        fitting = [n for n in range(1, grid.size + 1) if grid.size % n == 0 and (DATA not in sizes or n == grid.size)]
+        fitting = [
+            n
+            for n in range(1, grid.size + 1)
+            if grid.size % n == 0 and (DATA not in sizes or n == grid.size)
+        ]
         if positions not in fitting:
             raise OptionError(
-                f"the mesh {dict(sizes)} has {positions} positions, which do not fit {grid.size} devices. Allowed: "
-                f"{', '.join(map(str, fitting))}."
+                f"the mesh {dict(sizes)} has {positions} positions, which do not fit {grid.size} "
+                f"devices. Allowed: {', '.join(map(str, fitting))}."
             )
         shape = [{DATA: grid.size // positions, **sizes}.get(axis, 1) for axis in AXES]
-        grid = create_device_mesh(shape, allow_split_physical_axes=True) if devices is None else grid
+        grid = (
+            create_device_mesh(shape, allow_split_physical_axes=True) if devices is None else grid
+        )
         return cls(Mesh(grid.reshape(shape), AXES), axes, rules)
 
     @property
@@ -85,32 +95,40 @@ class Placement:
     def runs_once(self) -> dict[str, Any]:
         """Compiler options for programs that run once, such as a model's initialization.
 
-        LLVM's optimization takes most of the time: without it, a small CNN is initialized in 0.8 s instead of 2.3 s."""
+        LLVM's optimization takes most of the time: without it, a small CNN is initialized in 0.8 s
+        instead of 2.3 s."""
         return {"xla_backend_optimization_level": 1} if self.on_cpu else {}
 
     def sharding(self, name: str, shape: tuple[int, ...], spec: P) -> NamedSharding:
-        """`spec` on this mesh. Raises OptionError, which names the array, for unknown axes and indivisible sizes."""
+        """`spec` on this mesh. Raises OptionError, which names the array, for unknown axes and
+        indivisible sizes."""
         if len(spec) > len(shape):
-            raise OptionError(f"{name} has the shape {list(shape)}; its partition {spec} has more dimensions.")
+            raise OptionError(
+                f"{name} has the shape {list(shape)}; its partition {spec} has more dimensions."
+            )
         for size, axes in zip(shape, spec, strict=False):
             names = axes_of(axes)
             for axis in names:
                 if axis not in AXES:
-                    raise OptionError(f"the partition {spec} of {name} names {axis!r}, not data, fsdp or model.")
+                    raise OptionError(
+                        f"the partition {spec} of {name} names {axis!r}, not data, fsdp or model."
+                    )
             parts = math.prod(self.mesh.shape[axis] for axis in names)
             if size % parts:
                 raise OptionError(
-                    f"{name} has the shape {list(shape)}, which the partition {spec} splits into {parts} parts: "
-                    f"{size} is not divisible by {parts}."
+                    f"{name} has the shape {list(shape)}, which the partition {spec} splits into "
+                    f"{parts} parts: {size} is not divisible by {parts}."
                 )
         return NamedSharding(self.mesh, spec)
 
     def rows(self, stacked: bool = False, axis: int = 0) -> NamedSharding:
-        """The sharding by rows, along `axis`, of a batch [B, ...], or of `stacked` batches [k, B, ...]."""
+        """The sharding by rows, along `axis`, of a batch [B, ...], or of `stacked` batches [k, B,
+        ...]."""
         return NamedSharding(self.mesh, P(*[None] * (axis + stacked), ROWS))
 
     def hosts(self, global_batch: int) -> Hosts:
-        """This host, with its rows by the sharding. Raises BatchSizeError if the devices do not divide the batch."""
+        """This host, with its rows by the sharding. Raises BatchSizeError if the devices do not
+        divide the batch."""
         index, count = jax.process_index(), jax.process_count()
         Hosts(index, count, self.replicas, rows=()).check_batch(global_batch)
         slices = self.rows().addressable_devices_indices_map((global_batch,)).values()
@@ -124,8 +142,11 @@ class Placement:
                 rows.append(range(start, stop))
         return Hosts(index, count, self.replicas, tuple(rows))
 
-    def global_struct(self, host_struct: Mapping[str, Any], global_batch: int, k: int | None = None) -> Any:
-        """The spec of a global batch, or of k stacked ones, with its sharding, from the host's spec."""
+    def global_struct(
+        self, host_struct: Mapping[str, Any], global_batch: int, k: int | None = None
+    ) -> Any:
+        """The spec of a global batch, or of k stacked ones, with its sharding, from the host's
+        spec."""
 
         def widen(leaf: Any, axis: int) -> jax.ShapeDtypeStruct:
             shape = (*leaf.shape[:axis], global_batch, *leaf.shape[axis + 1 :])
@@ -136,8 +157,11 @@ class Placement:
 
     @contextmanager
     def in_context(self) -> Iterator[None]:
-        """Programs that are traced inside may give with_sharding_constraint a PartitionSpec of this mesh."""
-        outer = jax.sharding.get_abstract_mesh()  # this mesh, where jax.shard_map has one of its axes
+        """Programs that are traced inside may give with_sharding_constraint a PartitionSpec of this
+        mesh."""
+        outer = (
+            jax.sharding.get_abstract_mesh()
+        )  # this mesh, where jax.shard_map has one of its axes
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh if outer.empty else outer):
             yield
 
@@ -148,10 +172,15 @@ class Placement:
     def place(self, host_batch: Mapping[str, Any], struct: Any) -> Any:
         """Places the host's rows as its part of the global arrays in `struct`."""
         if jax.process_count() == 1:  # takes half the time
-            return jax.device_put(dict(host_batch), jax.tree.map(lambda leaf: leaf.sharding, struct))
-        # Without the global shape, a wrong mapping of rows would train on half a batch without an error.
+            return jax.device_put(
+                dict(host_batch), jax.tree.map(lambda leaf: leaf.sharding, struct)
+            )
+        # Without the global shape, a wrong mapping of rows would train on half a batch without an
+        # error.
         return jax.tree.map(
-            lambda rows, leaf: jax.make_array_from_process_local_data(leaf.sharding, rows, leaf.shape),
+            lambda rows, leaf: jax.make_array_from_process_local_data(
+                leaf.sharding, rows, leaf.shape
+            ),
             dict(host_batch),
             struct,
         )
@@ -160,9 +189,11 @@ class Placement:
 def split_parameters(
     params: Any, partition: Callable[[str, tuple[int, ...]], P], placement: Placement
 ) -> dict[str, NamedSharding]:
-    """The sharding of each parameter: by the first rule that matches its name, else by `partition` and fsdp.
+    """The sharding of each parameter: by the first rule that matches its name, else by `partition`
+    and fsdp.
 
-    Raises OptionError for a rule without a match, a partition that does not fit, and an axis that splits nothing."""
+    Raises OptionError for a rule without a match, a partition that does not fit, and an axis that
+    splits nothing."""
     shapes = {name: leaf.shape for name, leaf in named_leaves(params).items()}
     check_patterns((pattern for pattern, _ in placement.rules), shapes, "parameter")
 
@@ -170,15 +201,22 @@ def split_parameters(
         if (ruled := spec_by(placement.rules, name)) is not None:
             return ruled
         spec = partition(name, shape)
-        return with_fsdp(spec, shape, placement.mesh.shape[FSDP]) if math.prod(shape) >= FLOOR else spec
+        return (
+            with_fsdp(spec, shape, placement.mesh.shape[FSDP])
+            if math.prod(shape) >= FLOOR
+            else spec
+        )
 
-    shardings = {name: placement.sharding(name, shape, spec_of(name, shape)) for name, shape in shapes.items()}
+    shardings = {
+        name: placement.sharding(name, shape, spec_of(name, shape))
+        for name, shape in shapes.items()
+    }
     used = {axis for sharding in shardings.values() for axis in axes_in(sharding.spec)}
     for axis in (FSDP, MODEL):
         if (size := placement.mesh.shape[axis]) > 1 and axis not in used:
             raise OptionError(
-                f"the mesh has {axis}={size}, but no parameter is split over {axis}. Leave the axis out, or name what "
-                "it splits: --partition 'PATTERN=AXES', or Task.partition."
+                f"the mesh has {axis}={size}, but no parameter is split over {axis}. Leave the "
+                "axis out, or name what it splits: --partition 'PATTERN=AXES', or Task.partition."
             )
     return shardings
 
@@ -189,7 +227,8 @@ def spec_by(rules: Iterable[Rule], name: str) -> P | None:
 
 
 def with_fsdp(spec: P, shape: tuple[int, ...], parts: int) -> P:
-    """The spec with fsdp along the largest dimension that it leaves complete and `parts` divides, if there is one."""
+    """The spec with fsdp along the largest dimension that it leaves complete and `parts` divides,
+    if there is one."""
     axes = [*spec, *[None] * (len(shape) - len(spec))]
     free = [d for d in range(len(shape)) if axes[d] is None and shape[d] % parts == 0]
     if parts == 1 or FSDP in axes_in(spec) or not free:

@@ -1,1 +1,2 @@
-"""Metrics, computed on the devices over the records that count. Exact on several hosts and with padding."""
+"""Metrics, computed on the devices over the records that count. Exact on several hosts and with
+padding."""

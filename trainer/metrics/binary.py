@@ -24,8 +24,11 @@ class _Binary:
     labels: FromBatch
     scores: FromOutputs = None
 
-    def _scored(self, outputs: Any, batch: Batch, mask: Array) -> tuple[Array, Array, Array, dict[str, Array]]:
-        """Scores float32 [b]; the positive and the negative rows, bool [b]; the number of rows with a NaN."""
+    def _scored(
+        self, outputs: Any, batch: Batch, mask: Array
+    ) -> tuple[Array, Array, Array, dict[str, Array]]:
+        """Scores float32 [b]; the positive and the negative rows, bool [b]; the number of rows with
+        a NaN."""
         values = rows("scores", found_in_outputs(self.scores, outputs, batch), batch)
         if not jnp.issubdtype(values.dtype, jnp.floating):
             raise InputError(f"the scores are {values.dtype}; expected floats.")
@@ -41,11 +44,13 @@ class _Binary:
 
 @dataclass(frozen=True)
 class PrecisionRecall(_Binary, Metric):
-    """precision, recall and f1, where records with scores of at least the threshold are predicted positive.
+    """precision, recall and f1, where records with scores of at least the threshold are predicted
+    positive.
 
-    nan if undefined: recall without positive records, precision without positive predictions, all of them if a score is
-    NaN. labels: [b] of 0 and 1 or booleans, a key of the batch or a function(outputs, batch). scores: [b], a key of the
-    outputs, a function(outputs, batch), or None: the outputs themselves."""
+    nan if undefined: recall without positive records, precision without positive predictions, all
+    of them if a score is NaN. labels: [b] of 0 and 1 or booleans, a key of the batch or a
+    function(outputs, batch). scores: [b], a key of the outputs, a function(outputs, batch), or
+    None: the outputs themselves."""
 
     threshold: float = 0.5
 
@@ -53,24 +58,37 @@ class PrecisionRecall(_Binary, Metric):
         """Counts, int32 []: yes, predicted, right, unscored."""
         scores, yes, no, state = self._scored(outputs, batch, mask)
         above = scores >= self.threshold
-        return state | {"yes": _count(yes), "predicted": _count((yes | no) & above), "right": _count(yes & above)}
+        return state | {
+            "yes": _count(yes),
+            "predicted": _count((yes | no) & above),
+            "right": _count(yes & above),
+        }
 
     def compute(self, state: Any) -> Computed:
         """All values by name."""
         yes, predicted, right = (float(state[name]) for name in ("yes", "predicted", "right"))
-        values = {"precision": (right, predicted), "recall": (right, yes), "f1": (2 * right, yes + predicted)}
-        return {name: math.nan if state["unscored"] else float(share(*value)) for name, value in values.items()}
+        values = {
+            "precision": (right, predicted),
+            "recall": (right, yes),
+            "f1": (2 * right, yes + predicted),
+        }
+        return {
+            name: math.nan if state["unscored"] else float(share(*value))
+            for name, value in values.items()
+        }
 
 
 @dataclass(frozen=True)
 class AUC(_Binary, Metric):
-    """roc, the area under the ROC curve, and average_precision, the area under the stepwise precision-recall curve.
+    """roc, the area under the ROC curve, and average_precision, the area under the stepwise
+    precision-recall curve.
 
-    Scores are counted in `bins` equal parts of low..high, a resolution of (high - low) / bins; scores outside go to the
-    first or last bin. Scores in the same bin are ties: both values are exact if different scores are in different bins,
-    otherwise roc is off by at most roc_error, half the share of pairs that are in the same bin.
-    nan if all records are positive or all negative, or if a score is NaN. labels and scores: as for PrecisionRecall.
-    Scores are probabilities unless low and high are given; for logits, scores may be a function that returns
+    Scores are counted in `bins` equal parts of low..high, a resolution of (high - low) / bins;
+    scores outside go to the first or last bin. Scores in the same bin are ties: both values are
+    exact if different scores are in different bins, otherwise roc is off by at most roc_error, half
+    the share of pairs that are in the same bin. nan if all records are positive or all negative, or
+    if a score is NaN. labels and scores: as for PrecisionRecall. Scores are probabilities unless
+    low and high are given; for logits, scores may be a function that returns
     jax.nn.sigmoid(outputs). Takes two int32 [bins] on every device."""
 
     bins: int = 16_384
@@ -81,7 +99,9 @@ class AUC(_Binary, Metric):
         check_positive_int("bins", self.bins)
         check_number("bins", self.bins, at_most=MOST_BINS, more=": float32 distinguishes no more")
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise OptionError(f"low={self.low} and high={self.high} must be finite, and low below high.")
+            raise OptionError(
+                f"low={self.low} and high={self.high} must be finite, and low below high."
+            )
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """yes, no int32 [bins]; unscored int32 []."""
@@ -90,7 +110,10 @@ class AUC(_Binary, Metric):
         # Clip as float: conversion to int32 is undefined outside its range and for NaN.
         bins = jnp.where(yes | no, jnp.clip(place, 0, self.bins - 1), 0).astype(jnp.int32)
         none = jnp.zeros(self.bins, jnp.int32)
-        return state | {"yes": none.at[bins].add(yes.astype(jnp.int32)), "no": none.at[bins].add(no.astype(jnp.int32))}
+        return state | {
+            "yes": none.at[bins].add(yes.astype(jnp.int32)),
+            "no": none.at[bins].add(no.astype(jnp.int32)),
+        }
 
     def compute(self, state: Any) -> Computed:
         """All values by name."""

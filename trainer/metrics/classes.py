@@ -31,12 +31,14 @@ class _OfLogits:
 
 @dataclass(frozen=True)
 class TopK(_OfLogits):
-    """Whether a record's class is among the k with the highest logits; the mean is the top-k accuracy.
+    """Whether a record's class is among the k with the highest logits; the mean is the top-k
+    accuracy.
 
-    Of equal logits, the lower class number ranks first, as in argmax and lax.top_k. A record with a NaN logit counts as
-    wrong. A label outside the classes ends the run with an error, in training and evaluation.
-    labels: int [b] from 0, a key of the batch or a function(outputs, batch). logits: [b, classes], a key of the
-    outputs, a function(outputs, batch), or None: the outputs themselves."""
+    Of equal logits, the lower class number ranks first, as in argmax and lax.top_k. A record with a
+    NaN logit counts as wrong. A label outside the classes ends the run with an error, in training
+    and evaluation. labels: int [b] from 0, a key of the batch or a function(outputs, batch).
+    logits: [b, classes], a key of the outputs, a function(outputs, batch), or None: the outputs
+    themselves."""
 
     k: int
     labels: FromBatch
@@ -52,7 +54,8 @@ class TopK(_OfLogits):
         if self.k > classes:
             raise InputError(f"k={self.k} exceeds the number of classes in the logits, {classes}.")
         its = jnp.take_along_axis(scores, own, axis=1)
-        # Comparisons, not a sort: one pass, and no class is gathered from the devices it is split over.
+        # Comparisons, not a sort: one pass, and no class is gathered from the devices it is split
+        # over.
         above = (scores > its) | ((scores == its) & (jnp.arange(classes) < own))
         return ~jnp.any(jnp.isnan(scores), axis=1) & (jnp.sum(above, axis=1) < self.k)
 
@@ -71,10 +74,12 @@ class Accuracy(_OfLogits):
 
 @dataclass(frozen=True)
 class ConfusionMatrix(_OfLogits, Metric):
-    """Number of records per label and predicted class: int64 [classes, classes], [label, predicted].
+    """Number of records per label and predicted class: int64 [classes, classes], [label,
+    predicted].
 
-    Takes an int32 array of this size on every device; for very many classes, use PerClass. Of equal logits, the lower
-    class is predicted; NaN counts as the highest logit. labels and logits: as for TopK."""
+    Takes an int32 array of this size on every device; for very many classes, use PerClass. Of equal
+    logits, the lower class is predicted; NaN counts as the highest logit. labels and logits: as for
+    TopK."""
 
     labels: FromBatch
     logits: FromOutputs = None
@@ -93,11 +98,12 @@ class ConfusionMatrix(_OfLogits, Metric):
 
 @dataclass(frozen=True)
 class PerClass(_OfLogits, Metric):
-    """recall (the accuracy of the class), precision and f1 of every class, float64 [classes]; support, its number of
-    records, int64 [classes]; and their means: macro_recall (balanced accuracy), macro_precision, macro_f1.
+    """recall (the accuracy of the class), precision and f1 of every class, float64 [classes];
+    support, its number of records, int64 [classes]; and their means: macro_recall (balanced
+    accuracy), macro_precision, macro_f1.
 
-    Undefined values (the recall of a class without records) are nan and left out of the means, as in scikit-learn with
-    zero_division=nan. labels and logits: as for TopK."""
+    Undefined values (the recall of a class without records) are nan and left out of the means, as
+    in scikit-learn with zero_division=nan. labels and logits: as for TopK."""
 
     labels: FromBatch
     logits: FromOutputs = None
@@ -124,7 +130,11 @@ class PerClass(_OfLogits, Metric):
             "precision": share(right, predicted),
             "f1": share(2 * right, support + predicted),
         }
-        return {**values, "support": support, **{f"macro_{name}": _mean(each) for name, each in values.items()}}
+        return {
+            **values,
+            "support": support,
+            **{f"macro_{name}": _mean(each) for name, each in values.items()},
+        }
 
 
 def share(part: Any, whole: Any) -> np.ndarray:

@@ -1,7 +1,9 @@
-"""The arrays of a metric, found in a model's outputs and in the batch, and checks of labels while a step is traced.
+"""The arrays of a metric, found in a model's outputs and in the batch, and checks of labels while a
+step is traced.
 
-Rows without a label have no part in the loss and in the metrics; a label outside of the classes is an error. `_mask`
-never changes: it is the proof that every record was delivered, with or without a label."""
+Rows without a label have no part in the loss and in the metrics; a label outside of the classes is
+an error. `_mask` never changes: it is the proof that every record was delivered, with or without a
+label."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,10 +21,12 @@ FromBatch = str | Callable[[Any, Batch], Array]
 """A key of the batch, or a function(outputs, batch)."""
 FromOutputs = str | Callable[[Any, Batch], Array] | None
 """A key of the outputs, a function(outputs, batch), or None if the outputs are the array itself."""
-OUTSIDE = "_outside"  # begins the names of rows with such labels, bool [b], and of their counts; what is wrong follows
+# begins the names of rows with such labels, bool [b], and of their counts; what is wrong follows
+OUTSIDE = "_outside"
 REMEDY = (
-    "Correct these labels or the number of classes. Classes that are not numbered from 0 need Target(base=...), or a "
-    "function as the metric's labels. -1 is a missing label only if the task has a Target and no class has this number"
+    "Correct these labels or the number of classes. Classes that are not numbered from 0 need "
+    "Target(base=...), or a function as the metric's labels. -1 is a missing label only if the "
+    "task has a Target and no class has this number"
 )
 
 
@@ -36,18 +40,23 @@ def found(where: FromBatch, outputs: Any, batch: Batch) -> Array:
 
 
 def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> Array:
-    """The array of `where`. Raises InputError for a missing key, or if `where` is None and the outputs are no array."""
+    """The array of `where`. Raises InputError for a missing key, or if `where` is None and the
+    outputs are no array."""
     if callable(where):
         return where(outputs, batch)
     if where is None and hasattr(outputs, "shape"):
         return outputs
     if isinstance(outputs, Mapping) and where in outputs:
         return outputs[where]
-    known = f"a dict of {', '.join(map(repr, outputs))}" if isinstance(outputs, Mapping) else type(outputs).__name__
+    known = (
+        f"a dict of {', '.join(map(repr, outputs))}"
+        if isinstance(outputs, Mapping)
+        else type(outputs).__name__
+    )
     wanted = "one array" if where is None else f"a dict with {where!r}"
     raise InputError(
-        f"the task's outputs are {known}; expected {wanted}. Give one of their keys or a function(outputs, batch) "
-        "as the metric's logits or scores."
+        f"the task's outputs are {known}; expected {wanted}. Give one of their keys or a "
+        "function(outputs, batch) as the metric's logits or scores."
     )
 
 
@@ -56,7 +65,8 @@ def rows(name: str, array: Any, batch: Batch) -> Array:
     wanted = jnp.shape(batch[MASK])
     if jnp.shape(array) != wanted:
         raise InputError(
-            f"the {name} have the shape {list(jnp.shape(array))}; expected {list(wanted)}, one per record."
+            f"the {name} have the shape {list(jnp.shape(array))}; expected {list(wanted)}, one per "
+            "record."
         )
     return jnp.asarray(array)
 
@@ -70,12 +80,14 @@ def class_labels(where: FromBatch, outputs: Any, batch: Batch) -> Array:
 
 
 def class_logits(where: FromOutputs, outputs: Any, batch: Batch) -> Array:
-    """Scores [b, classes]; the highest is the predicted class. Raises InputError for another shape."""
+    """Scores [b, classes]; the highest is the predicted class. Raises InputError for another
+    shape."""
     logits = found_in_outputs(where, outputs, batch)
     records = jnp.shape(batch[MASK])[0]
     if jnp.ndim(logits) != 2 or jnp.shape(logits)[0] != records:
         raise InputError(
-            f"the logits have the shape {list(jnp.shape(logits))}; expected [{records}, classes], one row per record."
+            f"the logits have the shape {list(jnp.shape(logits))}; expected [{records}, classes], "
+            "one row per record."
         )
     return jnp.asarray(logits)
 
@@ -86,10 +98,11 @@ def counting(batch: Batch) -> Array:
 
 
 def labelled(batch: Batch, target: Target | None) -> dict[str, Any]:
-    """The batch with `_labelled`, and the rows with a label outside of the target's classes, or without one.
+    """The batch with `_labelled`, and the rows with a label outside of the target's classes, or
+    without one.
 
-    In rows that count, `base` takes the place of a label that is missing or outside: a NaN there would reach gradients
-    even through `where`. Without a target, this is the batch."""
+    In rows that count, `base` takes the place of a label that is missing or outside: a NaN there
+    would reach gradients even through `where`. Without a target, this is the batch."""
     if target is None:
         return dict(batch)
     if target.classes is None:
@@ -98,14 +111,17 @@ def labelled(batch: Batch, target: Target | None) -> dict[str, Any]:
     else:
         labels, last = class_labels(target.key, None, batch), target.base + target.classes - 1
         missing, unusable = target.missing(labels), (labels < target.base) | (labels > last)
-        named = {f"{OUTSIDE} with a label {target.key!r} outside of {target.base}..{last}": unusable}
+        named = {
+            f"{OUTSIDE} with a label {target.key!r} outside of {target.base}..{last}": unusable
+        }
     counts = batch[MASK] > 0
     known = jnp.where(counts & unusable, target.base, batch[target.key])
     return {**batch, **named, target.key: known, LABELLED: (counts & ~missing).astype(jnp.float32)}
 
 
 def outside_rows(outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, Array]:
-    """The rows, bool [b], whose label is outside of the target's or of a metric's classes, if they have a label."""
+    """The rows, bool [b], whose label is outside of the target's or of a metric's classes, if they
+    have a label."""
     outside = {name: rows for name, rows in batch.items() if name.startswith(OUTSIDE)}
     for name, metric in metrics.items():
         if of_metric := getattr(metric, "outside", None):
@@ -115,6 +131,13 @@ def outside_rows(outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, Arra
 
 
 def told_outside(counts: Mapping[str, float]) -> str:
-    """The numbers of outside_rows in words, such as "2 records with a label 'city' outside of 0..1"; or ""."""
-    outside = {name.removeprefix(OUTSIDE): int(count) for name, count in counts.items() if name.startswith(OUTSIDE)}
-    return "; ".join(f"{counted(count, 'record')}{what}" for what, count in outside.items() if count)
+    """The numbers of outside_rows in words, such as "2 records with a label 'city' outside of
+    0..1"; or ""."""
+    outside = {
+        name.removeprefix(OUTSIDE): int(count)
+        for name, count in counts.items()
+        if name.startswith(OUTSIDE)
+    }
+    return "; ".join(
+        f"{counted(count, 'record')}{what}" for what, count in outside.items() if count
+    )

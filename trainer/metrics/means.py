@@ -1,8 +1,9 @@
-"""Weighted means, over tokens, boxes or pixels rather than over records; and how far predicted numbers are from their
-targets.
+"""Weighted means, over tokens, boxes or pixels rather than over records; and how far predicted
+numbers are from their targets.
 
-Their sums are exact: pairs of float32 numbers, which the trainer adds up over an epoch without rounding. An int32 sum
-overflows at 2**31, such as 2 GiB of text; a float32 sum rounds after 24 bits."""
+Their sums are exact: pairs of float32 numbers, which the trainer adds up over an epoch without
+rounding. An int32 sum overflows at 2**31, such as 2 GiB of text; a float32 sum rounds after 24
+bits."""
 
 import math
 from dataclasses import dataclass
@@ -27,10 +28,12 @@ _HALF = 2**12 + 1  # Veltkamp's factor: cuts the 24 bits of a float32 in two
 def integer_sum(values: Array, counts: Array) -> Array:
     """float32 [2]: the exact sum of `values` where `counts` is True, as whole_of reads it.
 
-    values: int or bool [b, ...] from 0; those of a batch add up to less than 2**40, and there are at most 32,768. Sums
-    of an epoch are exact up to 2**53."""
+    values: int or bool [b, ...] from 0; those of a batch add up to less than 2**40, and there are
+    at most 32,768. Sums of an epoch are exact up to 2**53."""
     each = jnp.where(counts, values, 0).astype(jnp.int32)
-    high, low = (jnp.sum(part, dtype=jnp.int32) for part in (each >> LOW_BITS, each & (2**LOW_BITS - 1)))
+    high, low = (
+        jnp.sum(part, dtype=jnp.int32) for part in (each >> LOW_BITS, each & (2**LOW_BITS - 1))
+    )
     carried = high + (low >> LOW_BITS)
     return jnp.stack([carried, low & (2**LOW_BITS - 1)]).astype(jnp.float32)
 
@@ -42,10 +45,11 @@ def whole_of(state: np.ndarray) -> int:
 
 
 def float_sum(values: Array, counts: Array) -> Array:
-    """float32 [2]: the sum of `values` where `counts` is True, and its rounding error. Others may be NaN.
+    """float32 [2]: the sum of `values` where `counts` is True, and its rounding error. Others may
+    be NaN.
 
-    values: float [b, ...]. Together they have about 48 bits, so the sum hardly depends on how records are batched.
-    Pairwise, with Knuth's TwoSum: rows first, which are on one device each."""
+    values: float [b, ...]. Together they have about 48 bits, so the sum hardly depends on how
+    records are batched. Pairwise, with Knuth's TwoSum: rows first, which are on one device each."""
     return pair_sum(values, jnp.zeros_like(values, jnp.float32), counts)
 
 
@@ -66,7 +70,9 @@ def _last_axis_sum(high: Any, low: Any) -> tuple[Any, Any]:
     while (size := high.shape[-1]) > 1:
         half = (size + 1) // 2
         added = [(0, 0)] * (high.ndim - 1) + [(0, 2 * half - size)]
-        (a, b), (a_low, b_low) = (jnp.split(jnp.pad(part, added), 2, axis=-1) for part in (high, low))
+        (a, b), (a_low, b_low) = (
+            jnp.split(jnp.pad(part, added), 2, axis=-1) for part in (high, low)
+        )
         high = a + b
         back = high - a
         low = a_low + b_low + ((a - (high - back)) + (b - back))
@@ -77,8 +83,9 @@ def _last_axis_sum(high: Any, low: Any) -> tuple[Any, Any]:
 class Mean(Metric):
     """sum(weights * values) / sum(weights) over the split; nan if all weights are 0.
 
-    values, weights: [b, ...] of the same shape, each a key of the batch or a function(outputs, batch). Values of weight
-    0 do not count, even NaN. The mean of one value per record needs no Metric, only a function that returns it."""
+    values, weights: [b, ...] of the same shape, each a key of the batch or a function(outputs,
+    batch). Values of weight 0 do not count, even NaN. The mean of one value per record needs no
+    Metric, only a function that returns it."""
 
     values: FromBatch
     weights: FromBatch
@@ -96,9 +103,10 @@ class Mean(Metric):
 class Perplexity(Metric):
     """exp of the mean loss, in nats: sum(weights * losses) / sum(weights).
 
-    weights: a key of the batch or a function(outputs, batch); None: 1 per record. losses: the same; default: the task's
-    losses [b]. If these are means over a record's tokens, give the numbers of tokens [b] as weights; for losses per
-    token, [b, tokens], give weights of this shape, 0 on padding."""
+    weights: a key of the batch or a function(outputs, batch); None: 1 per record. losses: the same;
+    default: the task's losses [b]. If these are means over a record's tokens, give the numbers of
+    tokens [b] as weights; for losses per token, [b, tokens], give weights of this shape, 0 on
+    padding."""
 
     weights: FromBatch | None = None
     losses: FromBatch = LOSSES
@@ -113,13 +121,19 @@ class Perplexity(Metric):
             return float(np.exp(_mean(state)))
 
 
-def _weighed(values: FromBatch, weights: FromBatch | None, outputs: Any, batch: Batch, mask: Array) -> dict[str, Array]:
+def _weighed(
+    values: FromBatch, weights: FromBatch | None, outputs: Any, batch: Batch, mask: Array
+) -> dict[str, Array]:
     each = jnp.asarray(found(values, outputs, batch), jnp.float32)
-    weight = jnp.ones_like(each) if weights is None else jnp.asarray(found(weights, outputs, batch), jnp.float32)
+    weight = (
+        jnp.ones_like(each)
+        if weights is None
+        else jnp.asarray(found(weights, outputs, batch), jnp.float32)
+    )
     if each.shape != weight.shape or each.shape[:1] != mask.shape:
         raise InputError(
-            f"the values have the shape {list(each.shape)} and the weights {list(weight.shape)}; expected equal "
-            f"shapes with {mask.shape[0]} rows, one per record."
+            f"the values have the shape {list(each.shape)} and the weights {list(weight.shape)}; "
+            f"expected equal shapes with {mask.shape[0]} rows, one per record."
         )
     counts = mask.reshape(mask.shape + (1,) * (each.ndim - 1)) & (weight != 0)
     return {"sum": float_sum(weight * each, counts), "weight": float_sum(weight, counts)}
@@ -132,10 +146,12 @@ def _mean(state: Any) -> float:
 
 @dataclass(frozen=True)
 class Regression(Metric):
-    """mean_absolute_error, rmse, r2 (1 - squared errors / squared deviations of targets), correlation (Pearson's).
+    """mean_absolute_error, rmse, r2 (1 - squared errors / squared deviations of targets),
+    correlation (Pearson's).
 
-    nan where undefined, as with constant targets. targets: [b], a key of the batch or a function(outputs, batch).
-    predictions: [b], a key of the outputs, a function(outputs, batch), or None: the outputs themselves."""
+    nan where undefined, as with constant targets. targets: [b], a key of the batch or a
+    function(outputs, batch). predictions: [b], a key of the outputs, a function(outputs, batch), or
+    None: the outputs themselves."""
 
     targets: FromBatch
     predictions: FromOutputs = None
@@ -143,29 +159,45 @@ class Regression(Metric):
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """The number of records, and sums of pairs: see integer_sum and pair_sum."""
         y = rows("targets", found(self.targets, outputs, batch), batch).astype(jnp.float32)
-        p = rows("predictions", found_in_outputs(self.predictions, outputs, batch), batch).astype(jnp.float32)
+        p = rows("predictions", found_in_outputs(self.predictions, outputs, batch), batch).astype(
+            jnp.float32
+        )
         high = y - p
         back = high - y
         low = (y - (high - back)) - (p + back)  # the rounding error of y - p: Knuth's TwoSum
         square, rest = _product(high, high)
         sign = jnp.where(high < 0, -1, 1)
-        pairs: dict[str, tuple[Any, Any]] = {"y": (y, 0 * y), "p": (p, 0 * p), "error": (sign * high, sign * low)}
+        pairs: dict[str, tuple[Any, Any]] = {
+            "y": (y, 0 * y),
+            "p": (p, 0 * p),
+            "error": (sign * high, sign * low),
+        }
         pairs |= {"yy": _product(y, y), "pp": _product(p, p), "yp": _product(y, p)}
         pairs["squares"] = square, rest + 2 * high * low
-        return {"n": integer_sum(mask, mask), **{name: pair_sum(*pair, mask) for name, pair in pairs.items()}}
+        return {
+            "n": integer_sum(mask, mask),
+            **{name: pair_sum(*pair, mask) for name, pair in pairs.items()},
+        }
 
     def compute(self, state: Any) -> Computed:
         """The four numbers."""
-        n, sums = whole_of(state["n"]), {name: total_of(state[name]) for name in state if name != "n"}
+        n, sums = (
+            whole_of(state["n"]),
+            {name: total_of(state[name]) for name in state if name != "n"},
+        )
         if not n or not all(map(math.isfinite, sums.values())):
             return dict.fromkeys(("mean_absolute_error", "rmse", "r2", "correlation"), math.nan)
         exact = {name: Fraction(each) for name, each in sums.items()}
-        of_y, of_p, of_both = (n * exact[a + b] - exact[a] * exact[b] for a, b in ("yy", "pp", "yp"))
+        of_y, of_p, of_both = (
+            n * exact[a + b] - exact[a] * exact[b] for a, b in ("yy", "pp", "yp")
+        )
         return {
             "mean_absolute_error": sums["error"] / n,
             "rmse": math.sqrt(sums["squares"] / n),
             "r2": float(1 - n * exact["squares"] / of_y) if of_y > 0 else math.nan,
-            "correlation": float(of_both) / math.sqrt(of_y * of_p) if of_y > 0 and of_p > 0 else math.nan,
+            "correlation": float(of_both) / math.sqrt(of_y * of_p)
+            if of_y > 0 and of_p > 0
+            else math.nan,
         }
 
 

@@ -1,4 +1,5 @@
-"""Computes a task's metrics: the values of a batch's records that count, and for each Metric a tally over the epoch.
+"""Computes a task's metrics: the values of a batch's records that count, and for each Metric a
+tally over the epoch.
 
 Tallies stay on the devices from step to step, so each takes its memory once, not per step."""
 
@@ -18,11 +19,18 @@ from trainer.mesh.batch_spec import ROWS_FIRST, BatchAxes
 from trainer.metrics.labels import counting, outside_rows
 from trainer.task import Batch, Metric, Metrics
 
-# Values of padding rows. Tasks normally see the first; evaluate(check_padding=True) also shows them the others.
+# Values of padding rows. Tasks normally see the first; evaluate(check_padding=True) also shows them
+# the others.
 PADDINGS = ("zeros", "NaN (in floats)", "the largest values")
 
 LOSSES = "_losses"
-WIDE = {"b": jnp.int32, "i": jnp.int32, "u": jnp.uint32, "f": jnp.float32, "V": jnp.float32}  # V: bfloat16
+WIDE = {
+    "b": jnp.int32,
+    "i": jnp.int32,
+    "u": jnp.uint32,
+    "f": jnp.float32,
+    "V": jnp.float32,
+}  # V: bfloat16
 
 
 def num_rows(mask: Array) -> Array:
@@ -31,7 +39,8 @@ def num_rows(mask: Array) -> Array:
 
 
 def bad_rows(batch: Batch) -> Array:
-    """Number of rows, int32, of bad records that the input left out: masked, but with an index, unlike padding."""
+    """Number of rows, int32, of bad records that the input left out: masked, but with an index,
+    unlike padding."""
     return jnp.sum(_bad(batch), dtype=jnp.int32)
 
 
@@ -42,7 +51,8 @@ def _bad(batch: Batch) -> Array:
 
 
 def masked_sum(values: Array, mask: Array) -> Array:
-    """The float32 sum of `values` [b] where `mask` is above 0. Uses where, as 0 * NaN is NaN: others may be NaN."""
+    """The float32 sum of `values` [b] where `mask` is above 0. Uses where, as 0 * NaN is NaN:
+    others may be NaN."""
     return jnp.sum(jnp.where(mask > 0, values.astype(jnp.float32), 0.0))
 
 
@@ -52,13 +62,16 @@ def masked_mean(values: Array, mask: Array) -> Array:
 
 
 def due_crc(batch: Batch) -> Array:
-    """The uint32 sum mod 2**32 of the crcs of rows that count, as read, and of rows left out, as expected."""
+    """The uint32 sum mod 2**32 of the crcs of rows that count, as read, and of rows left out, as
+    expected."""
     if CRC not in batch:
         return jnp.uint32(0)
     return jnp.sum(jnp.where((batch[MASK] > 0) | _bad(batch), batch[CRC], 0), dtype=jnp.uint32)
 
 
-def blank_padding(batch: Batch, padding: int | Array = 0, axes: BatchAxes = ROWS_FIRST) -> dict[str, Any]:
+def blank_padding(
+    batch: Batch, padding: int | Array = 0, axes: BatchAxes = ROWS_FIRST
+) -> dict[str, Any]:
     """`batch` with PADDINGS[padding], by default zeros, in every row that does not count.
 
     A NaN there would reach gradients even through `where`, whose gradient is 0 times the NaN."""
@@ -67,7 +80,11 @@ def blank_padding(batch: Batch, padding: int | Array = 0, axes: BatchAxes = ROWS
     def blank(leaf: Array, axis: int) -> Array:
         shaped = mask.reshape((1,) * axis + mask.shape + (1,) * (leaf.ndim - axis - 1))
         values = _padding_values(leaf.dtype)
-        return jnp.where(shaped, leaf, values[padding] if isinstance(padding, int) else jnp.asarray(values)[padding])
+        return jnp.where(
+            shaped,
+            leaf,
+            values[padding] if isinstance(padding, int) else jnp.asarray(values)[padding],
+        )
 
     own = {key: value for key, value in batch.items() if key.startswith("_")}
     return axes.map(blank, {key: value for key, value in batch.items() if key not in own}) | own
@@ -81,7 +98,8 @@ def _padding_values(dtype: Any) -> np.ndarray:
 
 
 class Tally(NamedTuple):
-    """A Metric's state so far. low: for each leaf, the rounding error of its float32 sum; None if it is exact."""
+    """A Metric's state so far. low: for each leaf, the rounding error of its float32 sum; None if
+    it is exact."""
 
     state: Any
     low: list[Array | None]
@@ -93,7 +111,8 @@ def mergeable(metrics: Metrics) -> dict[str, Metric]:
 
 
 def per_record(losses: Array, outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, Array]:
-    """The loss, the values of every function and outside_rows as arrays [b]. Raises InputError for another shape."""
+    """The loss, the values of every function and outside_rows as arrays [b]. Raises InputError for
+    another shape."""
     values, seen = {"loss": losses}, {**batch, LOSSES: losses}
     for name, metric in metrics.items():
         if not isinstance(metric, Metric):
@@ -104,30 +123,38 @@ def per_record(losses: Array, outputs: Any, batch: Batch, metrics: Metrics) -> d
         if jnp.shape(value) != batch[MASK].shape:
             named = name if name == "loss" else f"the metric {name!r}"
             raise InputError(
-                f"{named} has the shape {list(jnp.shape(value))}; expected {list(batch[MASK].shape)}, one value per "
-                "record. The trainer computes the mean itself, without padding."
+                f"{named} has the shape {list(jnp.shape(value))}; expected "
+                f"{list(batch[MASK].shape)}, one value per record. The trainer computes the mean "
+                "itself, without padding."
             )
     return values
 
 
 def check_metrics(losses: Array, outputs: Any, batch: Batch, metrics: Metrics) -> None:
-    """Raises now what a Metric would raise for such a batch in an evaluation, hours later. Computes nothing."""
+    """Raises now what a Metric would raise for such a batch in an evaluation, hours later. Computes
+    nothing."""
     jax.eval_shape(partial(empty_tallies, metrics=metrics), losses, outputs, dict(batch))
 
 
 def empty_tallies(
     losses: Any, outputs: Any, batch: Batch, metrics: Metrics
 ) -> tuple[dict[str, Tally], dict[str, Array]]:
-    """The tallies before the first batch, and whether each is neutral, bool []: unchanged when merged with itself.
+    """The tallies before the first batch, and whether each is neutral, bool []: unchanged when
+    merged with itself.
 
     Uses only shapes and dtypes of the arguments. Runs under jit."""
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (losses, outputs, dict(batch)))
+    blank = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (losses, outputs, dict(batch))
+    )
     tallies, neutral = {}, {}
     for name, metric in mergeable(metrics).items():
         state = _state(name, metric, *blank)
         leaves = jax.tree.leaves(state)
         sums = _is_sum(metric)
-        low = [jnp.zeros_like(leaf) if sums and jnp.issubdtype(leaf.dtype, jnp.floating) else None for leaf in leaves]
+        low = [
+            jnp.zeros_like(leaf) if sums and jnp.issubdtype(leaf.dtype, jnp.floating) else None
+            for leaf in leaves
+        ]
         tallies[name] = Tally(state, low)
         twice = jax.tree.leaves(_merged(name, metric, tallies[name], state).state)
         same = [jnp.array_equal(a, b, equal_nan=True) for a, b in zip(leaves, twice, strict=True)]
@@ -145,19 +172,27 @@ def counted(
     }
 
 
-def computed(tallies: Mapping[str, Any], metrics: Metrics) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Scalars and arrays by name, from tallies on the host. Raises InputError for any other value."""
+def computed(
+    tallies: Mapping[str, Any], metrics: Metrics
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Scalars and arrays by name, from tallies on the host. Raises InputError for any other
+    value."""
     scalars: dict[str, float] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, metric in mergeable(metrics).items():
         with _naming(name):
             value = metric.compute(_whole(*tallies[name]))
-        parts = {f"{name}/{key}": part for key, part in value.items()} if isinstance(value, Mapping) else {name: value}
+        parts = (
+            {f"{name}/{key}": part for key, part in value.items()}
+            if isinstance(value, Mapping)
+            else {name: value}
+        )
         for key, part in parts.items():
             array = np.asarray(part)
             if array.dtype.kind not in "biuf":
                 raise InputError(
-                    f"the metric {key} computes {part!r}. Allowed: a number, an array of numbers, or a dict of these."
+                    f"the metric {key} computes {part!r}. Allowed: a number, an array of numbers, "
+                    "or a dict of these."
                 )
             if array.ndim:
                 arrays[key] = array
@@ -186,14 +221,20 @@ def _naming(name: str) -> Iterator[None]:
 
 def _state(name: str, metric: Metric, losses: Array, outputs: Any, batch: Batch) -> Any:
     with _naming(name):
-        return jax.tree.map(_wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, counting(batch) > 0))
+        return jax.tree.map(
+            _wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, counting(batch) > 0)
+        )
 
 
 def _wide(leaf: Any) -> Array:
-    """In 32 bits, so that counts do not overflow, and not weakly typed, which a loop could not carry."""
+    """In 32 bits, so that counts do not overflow, and not weakly typed, which a loop could not
+    carry."""
     leaf = jnp.asarray(leaf)
     if leaf.dtype.kind not in WIDE:
-        raise InputError(f"a state contains {leaf.dtype} {list(leaf.shape)}. Allowed: integers, floats and booleans.")
+        raise InputError(
+            f"a state contains {leaf.dtype} {list(leaf.shape)}. Allowed: integers, floats and "
+            "booleans."
+        )
     return jax.lax.convert_element_type(leaf, WIDE[leaf.dtype.kind])
 
 
@@ -204,13 +245,16 @@ def _is_sum(metric: Metric) -> bool:
 def _merged(name: str, metric: Metric, tally: Tally, state: Any) -> Tally:
     if _is_sum(metric):
         leaves, tree = jax.tree.flatten(tally.state)
-        added = [_add(*leaf) for leaf in zip(leaves, tally.low, jax.tree.leaves(state), strict=True)]
+        added = [
+            _add(*leaf) for leaf in zip(leaves, tally.low, jax.tree.leaves(state), strict=True)
+        ]
         return Tally(tree.unflatten([total for total, _ in added]), [low for _, low in added])
     with _naming(name):
         merged = jax.tree.map(_wide, metric.merge(tally.state, state))
         if _kinds(merged) != _kinds(state):
             raise InputError(
-                f"merge returns {_kinds(merged)} for two states {_kinds(state)}. It must return the same structure."
+                f"merge returns {_kinds(merged)} for two states {_kinds(state)}. It must return "
+                "the same structure."
             )
     return Tally(merged, tally.low)
 
@@ -220,7 +264,8 @@ def _kinds(state: Any) -> Any:
 
 
 def _add(total: Array, low: Array | None, value: Array) -> tuple[Array, Array | None]:
-    """total + low + value as two float32 numbers with 48 bits together; integers are added exactly."""
+    """total + low + value as two float32 numbers with 48 bits together; integers are added
+    exactly."""
     rounded = total + value
     if low is None:
         return rounded, None

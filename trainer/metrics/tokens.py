@@ -1,7 +1,7 @@
 """Metrics of language models: sums over tokens and bytes of a split, never means of batches.
 
-Their counts are exact integers up to 2**53, and equal those of the dataset if its manifest states them; otherwise the
-evaluation raises EvaluationError."""
+Their counts are exact integers up to 2**53, and equal those of the dataset if its manifest states
+them; otherwise the evaluation raises EvaluationError."""
 
 import math
 from collections.abc import Mapping
@@ -20,10 +20,12 @@ __all__ = ["BitsPerByte", "TokenAccuracy", "next_tokens"]
 
 
 def next_tokens(batch: Batch) -> tuple[Array, Array]:
-    """The targets of rows of packed text: the token after each, int [b, tokens], and whether it counts, bool.
+    """The targets of rows of packed text: the token after each, int [b, tokens], and whether it
+    counts, bool.
 
-    A target counts if it is in the segment of the token before it: neither padding nor a segment's first token does.
-    batch: `tokens` and `segment_ids`, int [b, tokens]; segments are numbered from 1, and 0 is padding."""
+    A target counts if it is in the segment of the token before it: neither padding nor a segment's
+    first token does. batch: `tokens` and `segment_ids`, int [b, tokens]; segments are numbered from
+    1, and 0 is padding."""
     tokens, segments = (jnp.pad(batch[key], ((0, 0), (0, 1))) for key in ("tokens", "segment_ids"))
     return tokens[:, 1:], (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)
 
@@ -32,13 +34,15 @@ def next_tokens(batch: Batch) -> tuple[Array, Array]:
 class BitsPerByte(Metric):
     """sum(nats) / ln 2 / sum(num_bytes) over the split; nan without bytes.
 
-    Comparable between tokenizers that lose nothing: unknown text costs one token, but all of its bytes count.
+    Comparable between tokenizers that lose nothing: unknown text costs one token, but all of its
+    bytes count.
 
-    counts: bool [b, tokens], True where a token counts, a key of the batch or a function(outputs, batch). nats: the
-    losses [b, tokens] of these tokens, a key of the outputs, a function(outputs, batch), or None: the outputs
-    themselves; others may be NaN. num_bytes: int [b] from 0, the bytes of text that a record's tokens represent, a key
-    of the batch or a function(outputs, batch). total: the name of the dataset's total that the bytes must equal; None:
-    they are not compared."""
+    counts: bool [b, tokens], True where a token counts, a key of the batch or a function(outputs,
+    batch). nats: the losses [b, tokens] of these tokens, a key of the outputs, a function(outputs,
+    batch), or None: the outputs themselves; others may be NaN. num_bytes: int [b] from 0, the bytes
+    of text that a record's tokens represent, a key of the batch or a function(outputs, batch).
+    total: the name of the dataset's total that the bytes must equal; None: they are not
+    compared."""
 
     counts: FromBatch
     nats: FromOutputs = None
@@ -49,7 +53,9 @@ class BitsPerByte(Metric):
         """nats and bytes, float32 [2]: see float_sum and integer_sum."""
         nats = found_in_outputs(self.nats, outputs, batch)
         counts = _counts(self.counts, nats, outputs, batch, mask)
-        sizes = _integers("num_bytes", rows("num_bytes", found(self.num_bytes, outputs, batch), batch))
+        sizes = _integers(
+            "num_bytes", rows("num_bytes", found(self.num_bytes, outputs, batch), batch)
+        )
         return {"nats": float_sum(nats, counts), "bytes": integer_sum(sizes, mask)}
 
     def compute(self, state: Any) -> Computed:
@@ -64,12 +70,14 @@ class BitsPerByte(Metric):
 
 @dataclass(frozen=True)
 class TokenAccuracy(Metric):
-    """The share of counted tokens that are predicted, as their logit is the highest; nan without tokens.
+    """The share of counted tokens that are predicted, as their logit is the highest; nan without
+    tokens.
 
-    A token with a NaN logit is wrong; of equal logits, the lower token is predicted. targets: int [b, tokens], and
-    counts: bool [b, tokens], True where a token counts; each a key of the batch or a function(outputs, batch). logits:
-    [b, tokens, vocabulary], a key of the outputs, a function(outputs, batch), or None: the outputs themselves. total:
-    the name of the dataset's total that the number of tokens must equal; None: they are not compared."""
+    A token with a NaN logit is wrong; of equal logits, the lower token is predicted. targets: int
+    [b, tokens], and counts: bool [b, tokens], True where a token counts; each a key of the batch or
+    a function(outputs, batch). logits: [b, tokens, vocabulary], a key of the outputs, a
+    function(outputs, batch), or None: the outputs themselves. total: the name of the dataset's
+    total that the number of tokens must equal; None: they are not compared."""
 
     targets: FromBatch
     counts: FromBatch
@@ -83,8 +91,8 @@ class TokenAccuracy(Metric):
         counts = _counts(self.counts, targets, outputs, batch, mask)
         if logits.shape[:-1] != targets.shape:
             raise InputError(
-                f"the logits have the shape {list(logits.shape)}; expected {[*targets.shape]} as the targets, and the "
-                "vocabulary."
+                f"the logits have the shape {list(logits.shape)}; expected {[*targets.shape]} as "
+                "the targets, and the vocabulary."
             )
         right = (jnp.argmax(logits, axis=-1) == targets) & ~jnp.any(jnp.isnan(logits), axis=-1)
         return {"right": integer_sum(right, counts), "tokens": integer_sum(counts, counts)}
@@ -104,8 +112,9 @@ def _counts(where: FromBatch, values: Any, outputs: Any, batch: Batch, mask: Arr
     counts = jnp.asarray(found(where, outputs, batch))
     if counts.dtype != bool or counts.ndim != 2 or counts.shape != jnp.shape(values):
         raise InputError(
-            f"the counts are {counts.dtype} {list(counts.shape)} and their values {list(jnp.shape(values))}; expected "
-            "bool [records, tokens] for both, True where a token counts."
+            f"the counts are {counts.dtype} {list(counts.shape)} and their values "
+            f"{list(jnp.shape(values))}; expected bool [records, tokens] for both, True where a "
+            "token counts."
         )
     return counts & mask[:, None]
 

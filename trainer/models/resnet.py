@@ -1,6 +1,7 @@
 """Residual networks: ResNet-18 and ResNet-50 v1.5 for photographs, ResNet-20 for images of 32x32.
 
-He et al. 2015, https://arxiv.org/abs/1512.03385. v1.5: a bottleneck strides in its 3x3 convolution, not its first.
+He et al. 2015, https://arxiv.org/abs/1512.03385. v1.5: a bottleneck strides in its 3x3 convolution,
+not its first.
 
 Batch normalization is over a chosen number of rows, without rows of padding."""
 
@@ -15,20 +16,28 @@ from pipeline.errors import OptionError
 
 __all__ = ["BatchNorm"]
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue in 0..1, as is usual
-HE_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")  # https://arxiv.org/abs/1502.01852
+MEAN, STD = (
+    (0.485, 0.456, 0.406),
+    (0.229, 0.224, 0.225),
+)  # of ImageNet's red, green and blue in 0..1, as is usual
+HE_INIT = nnx.initializers.variance_scaling(
+    2.0, "fan_out", "normal"
+)  # https://arxiv.org/abs/1502.01852
 HEAD_INIT = nnx.initializers.normal(0.01)  # Goyal et al. 2017, https://arxiv.org/abs/1706.02677
 
 
 class BatchNorm(nnx.Module):
-    """Normalizes each feature by the mean and variance over rows and positions, then scales and shifts it.
+    """Normalizes each feature by the mean and variance over rows and positions, then scales and
+    shifts it.
 
-    span: rows over which statistics are taken in training: rows 0..span - 1, the next span rows, and so on. It has to
-    divide the batch; None: all rows. Under jit that is the global batch, which is another training than with the 32 to
-    256 rows of a device that published results have, and takes a collective per layer; a span that divides a device's
-    rows takes none. momentum: of the running statistics, which evaluation uses. They are float32, as are all
-    statistics; the result has `dtype`, by default that of x. zero_scale: begin with scale 0, as the last of a residual
-    block does. scale and bias are parameters; mean and var are the running statistics, used if use_running_average."""
+    span: rows over which statistics are taken in training: rows 0..span - 1, the next span rows,
+    and so on. It has to divide the batch; None: all rows. Under jit that is the global batch, which
+    is another training than with the 32 to 256 rows of a device that published results have, and
+    takes a collective per layer; a span that divides a device's rows takes none. momentum: of the
+    running statistics, which evaluation uses. They are float32, as are all statistics; the result
+    has `dtype`, by default that of x. zero_scale: begin with scale 0, as the last of a residual
+    block does. scale and bias are parameters; mean and var are the running statistics, used if
+    use_running_average."""
 
     def __init__(
         self,
@@ -57,7 +66,10 @@ class BatchNorm(nnx.Module):
             return self._normalized(x, self.mean.get_value(), self.var.get_value())
         span = self.span or len(x)
         if len(x) % span:
-            raise OptionError(f"a span of {span} rows does not divide the batch of {len(x)} rows. Choose another one.")
+            raise OptionError(
+                f"a span of {span} rows does not divide the batch of {len(x)} rows. Choose another "
+                "one."
+            )
         counts = jnp.ones(len(x), bool) if mask is None else mask > 0
         groups = x.reshape(-1, span, *x.shape[1:])
         mean, var, rows = _statistics(groups, counts.reshape(-1, span))
@@ -78,7 +90,8 @@ class BatchNorm(nnx.Module):
 
 
 def _statistics(groups: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Mean and variance [groups, features] of the rows that count, in float32, and the number of these rows."""
+    """Mean and variance [groups, features] of the rows that count, in float32, and the number of
+    these rows."""
     over = tuple(range(1, groups.ndim - 1))
     rows = jnp.sum(counts, axis=1)
     positions = groups[0, 0, ..., 0].size
@@ -92,8 +105,8 @@ def _statistics(groups: Array, counts: Array) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True)
 class BlockConv:
-    """A convolution of a block. factor: its channels, as a multiple of the stage's width. strided: whether it has the
-    block's stride."""
+    """A convolution of a block. factor: its channels, as a multiple of the stage's width. strided:
+    whether it has the block's stride."""
 
     kernel: int
     factor: int = 1
@@ -108,9 +121,10 @@ BOTTLENECK = (BlockConv(1), BlockConv(3, strided=True), BlockConv(1, factor=4))
 class ResNetShape:
     """What distinguishes one residual network from another.
 
-    depths, widths: blocks and channels of each stage. block: its convolutions. stem: "photo", a strided 7x7 and a max
-    pooling; "small", a 3x3. shortcut, where a block changes the shape: "project", a 1x1 convolution and a batch norm;
-    "pad", every stride-th position with channels of zeros added: option A of the paper, which has no parameters."""
+    depths, widths: blocks and channels of each stage. block: its convolutions. stem: "photo", a
+    strided 7x7 and a max pooling; "small", a 3x3. shortcut, where a block changes the shape:
+    "project", a 1x1 convolution and a batch norm; "pad", every stride-th position with channels of
+    zeros added: option A of the paper, which has no parameters."""
 
     depths: tuple[int, ...]
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -124,18 +138,20 @@ RESNETS = {
     "resnet50": ResNetShape((3, 4, 6, 3), block=BOTTLENECK),
     "resnet20": ResNetShape((3, 3, 3), (16, 32, 64), stem="small", shortcut="pad"),
 }
-"""By name. With 1000 classes, resnet18 has 11,689,512 parameters and resnet50 25,557,032, as torchvision counts them;
-with 10 classes resnet20 has 269,722, the 0.27 M of the paper's table 6."""
+"""By name. With 1000 classes, resnet18 has 11,689,512 parameters and resnet50 25,557,032, as
+torchvision counts them; with 10 classes resnet20 has 269,722, the 0.27 M of the paper's table 6."""
 
 
 class ResNet(nnx.Module):
-    """Logits from images: a stem, stages of residual blocks, the mean over positions, and a dense head.
+    """Logits from images: a stem, stages of residual blocks, the mean over positions, and a dense
+    head.
 
-    Arrays are named "stem/conv/kernel", "stages/1/0/convs/2/kernel" (the second convolution of the first block of stage
-    1), "stages/1/0/norms/2/scale", "head/kernel"; stages and convolutions count from 1, as in torchvision. Padding of
-    convolutions is symmetric, as there; flax's and tensorflow/tpu's pad one row less before strided ones.
-    channels: 3 (RGB) or 1 (grey). bn_span: rows over which batch norms take their statistics in training; None: all.
-    zero_last_scale: the last batch norm of each block begins with scale 0, so that blocks begin as identities
+    Arrays are named "stem/conv/kernel", "stages/1/0/convs/2/kernel" (the second convolution of the
+    first block of stage 1), "stages/1/0/norms/2/scale", "head/kernel"; stages and convolutions
+    count from 1, as in torchvision. Padding of convolutions is symmetric, as there; flax's and
+    tensorflow/tpu's pad one row less before strided ones. channels: 3 (RGB) or 1 (grey). bn_span:
+    rows over which batch norms take their statistics in training; None: all. zero_last_scale: the
+    last batch norm of each block begins with scale 0, so that blocks begin as identities
     (https://arxiv.org/abs/1706.02677). Batch norms have momentum 0.9 and epsilon 1e-5."""
 
     def __init__(
@@ -158,18 +174,28 @@ class ResNet(nnx.Module):
             for block in range(depth):
                 stride = 2 if number > 1 and block == 0 else 1
                 blocks.append(
-                    Block(shape, features, width, stride, rngs, bn_span=bn_span, zero_last_scale=zero_last_scale)
+                    Block(
+                        shape,
+                        features,
+                        width,
+                        stride,
+                        rngs,
+                        bn_span=bn_span,
+                        zero_last_scale=zero_last_scale,
+                    )
                 )
                 features = width * shape.block[-1].factor
             self.stages[str(number)] = blocks
         self.head = nnx.Linear(features, num_classes, kernel_init=HEAD_INIT, rngs=rngs)
 
     def __call__(self, images: Array, mask: Array | None = None) -> Array:
-        """Logits [b, num_classes] for images [b, height, width, channels] in 0..255, uint8 or float.
+        """Logits [b, num_classes] for images [b, height, width, channels] in 0..255, uint8 or
+        float.
 
-        They are normalized with ImageNet's mean (0.485, 0.456, 0.406) and standard deviation (0.229, 0.224, 0.225) of
-        red, green and blue, grey ones with the averages of these. mask: [b], above 0 where a row counts; other rows do
-        not affect the logits of these or the running statistics. Default: all count."""
+        They are normalized with ImageNet's mean (0.485, 0.456, 0.406) and standard deviation
+        (0.229, 0.224, 0.225) of red, green and blue, grey ones with the averages of these. mask:
+        [b], above 0 where a row counts; other rows do not affect the logits of these or the running
+        statistics. Default: all count."""
         x = self.stem(_normalized(images, self.channels), mask)
         x = nnx.relu(x)
         if self.pools:
@@ -198,9 +224,13 @@ class Block(nnx.Module):
         features = channels
         for number, conv in enumerate(shape.block, 1):
             before, features = features, width * conv.factor
-            self.convs[str(number)] = _conv(before, features, conv.kernel, stride if conv.strided else 1, rngs)
+            self.convs[str(number)] = _conv(
+                before, features, conv.kernel, stride if conv.strided else 1, rngs
+            )
             last = number == len(shape.block)
-            self.norms[str(number)] = BatchNorm(features, rngs=rngs, span=bn_span, zero_scale=last and zero_last_scale)
+            self.norms[str(number)] = BatchNorm(
+                features, rngs=rngs, span=bn_span, zero_scale=last and zero_last_scale
+            )
         projects = shape.shortcut == "project" and (stride > 1 or features != channels)
         self.shortcut = (
             ConvNorm(channels, features, 1, stride, rngs=rngs, bn_span=bn_span)
@@ -233,7 +263,14 @@ class ConvNorm(nnx.Module):
     """A convolution and its batch norm."""
 
     def __init__(
-        self, channels: int, features: int, kernel: int, stride: int, *, rngs: nnx.Rngs, bn_span: int | None
+        self,
+        channels: int,
+        features: int,
+        kernel: int,
+        stride: int,
+        *,
+        rngs: nnx.Rngs,
+        bn_span: int | None,
     ) -> None:
         self.conv = _conv(channels, features, kernel, stride, rngs)
         self.norm = BatchNorm(features, rngs=rngs, span=bn_span)

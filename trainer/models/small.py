@@ -1,6 +1,6 @@
-"""Small models of the recipes: convolutional networks for thumbnails, a multilayer perceptron on the columns of a
-table, and a language model of stacked LSTM layers for rows of packed text, as in the TPU notebook about Shakespeare's
-works."""
+"""Small models of the recipes: convolutional networks for thumbnails, a multilayer perceptron on
+the columns of a table, and a language model of stacked LSTM layers for rows of packed text, as in
+the TPU notebook about Shakespeare's works."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ _WIDTH = 16  # of an embedding, at most
 class SmallCnn(nnx.Module):
     """Strided 3x3 convolutions with these widths, then a dense layer.
 
-    Strides rather than pooling: the gradient of max pooling is slow on CPU. No batch norm: with it, the rows of a
-    batch, including padding, would affect each other."""
+    Strides rather than pooling: the gradient of max pooling is slow on CPU. No batch norm: with it,
+    the rows of a batch, including padding, would affect each other."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class SmallCnn(nnx.Module):
 
 
 class PoolingCnn(nnx.Module):
-    """The network of most MNIST tutorials: 3x3 convolutions of these widths, each with ReLU and 2x2 max pooling; then a
-    dense layer with ReLU, dropout and the layer of classes.
+    """The network of most MNIST tutorials: 3x3 convolutions of these widths, each with ReLU and 2x2
+    max pooling; then a dense layer with ReLU, dropout and the layer of classes.
 
-    Has 421,642 parameters for 28x28 grey images, 10 classes and the default widths. Odd sides lose their last row or
-    column when pooled."""
+    Has 421,642 parameters for 28x28 grey images, 10 classes and the default widths. Odd sides lose
+    their last row or column when pooled."""
 
     def __init__(
         self,
@@ -76,13 +76,18 @@ class PoolingCnn(nnx.Module):
         return self.head(x)
 
 
-def _convolutions(channels: int, widths: tuple[int, ...], rngs: nnx.Rngs, strides: int = 1) -> nnx.List:
+def _convolutions(
+    channels: int, widths: tuple[int, ...], rngs: nnx.Rngs, strides: int = 1
+) -> nnx.List:
     pairs = itertools.pairwise((channels, *widths))
-    return nnx.List(nnx.Conv(before, after, (3, 3), strides=strides, rngs=rngs) for before, after in pairs)
+    return nnx.List(
+        nnx.Conv(before, after, (3, 3), strides=strides, rngs=rngs) for before, after in pairs
+    )
 
 
 def _pooled(x: Array) -> Array:
-    """The maximum of each 2x2 square. On CPU, a step takes half the time of one with XLA's reduce-window."""
+    """The maximum of each 2x2 square. On CPU, a step takes half the time of one with XLA's
+    reduce-window."""
     b, height, width, channels = x.shape
     even = x[:, : height // 2 * 2, : width // 2 * 2]
     squares = (b, height // 2, 2, width // 2, 2, channels)
@@ -92,24 +97,36 @@ def _pooled(x: Array) -> Array:
 class LstmLanguageModel(nnx.Module):
     """Logits of the next token: an embedding, LSTM layers and a dense layer, all of this width.
 
-    Layers begin every segment with zeros, so a token sees only those before it in its own segment. dropout: share of
-    each layer's outputs that training drops."""
+    Layers begin every segment with zeros, so a token sees only those before it in its own segment.
+    dropout: share of each layer's outputs that training drops."""
 
     def __init__(
-        self, vocabulary_size: int, rngs: nnx.Rngs, *, layers: int = 2, width: int = 256, dropout: float = 0.0
+        self,
+        vocabulary_size: int,
+        rngs: nnx.Rngs,
+        *,
+        layers: int = 2,
+        width: int = 256,
+        dropout: float = 0.0,
     ) -> None:
         self.width = width
-        self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=nnx.initializers.normal(1.0), rngs=rngs)
+        self.embedding = nnx.Embed(
+            vocabulary_size, width, embedding_init=nnx.initializers.normal(1.0), rngs=rngs
+        )
         self.embedding.dtype = None  # as in Transformer
         self.layers = nnx.List(
-            nnx.OptimizedLSTMCell(width, width, bias_init=_bias_init, rngs=rngs) for _ in range(layers)
+            nnx.OptimizedLSTMCell(width, width, bias_init=_bias_init, rngs=rngs)
+            for _ in range(layers)
         )
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
         # float32, as in Transformer.
-        self.head = nnx.Linear(width, vocabulary_size, preferred_element_type=jnp.float32, rngs=rngs)
+        self.head = nnx.Linear(
+            width, vocabulary_size, preferred_element_type=jnp.float32, rngs=rngs
+        )
 
     def __call__(self, tokens: Array, segment_ids: Array, positions: Array) -> Array:
-        """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length].
+        """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b,
+        length].
 
         segment_ids: equal in one segment, of neighboring tokens. positions: not used."""
         same = jnp.pad(segment_ids[:, 1:] == segment_ids[:, :-1], ((0, 0), (1, 0)))
@@ -122,8 +139,11 @@ class LstmLanguageModel(nnx.Module):
         """The state before the first token of `rows` segments. length: not used."""
         return [_zeros(cell, rows) for cell in self.layers]
 
-    def step(self, tokens: Array, position: Array, state: list[CellState]) -> tuple[Array, list[CellState]]:
-        """Logits float32 [b, vocabulary] after one more token of each segment, int [b], and the next state.
+    def step(
+        self, tokens: Array, position: Array, state: list[CellState]
+    ) -> tuple[Array, list[CellState]]:
+        """Logits float32 [b, vocabulary] after one more token of each segment, int [b], and the
+        next state.
 
         position: not used. The logits are those of a call with the complete segments."""
         x, after = self.embedding(tokens), []
@@ -134,13 +154,15 @@ class LstmLanguageModel(nnx.Module):
 
 
 def _bias_init(_: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """1 for the forget gates, the second quarter, so that cells begin by remembering, as in Keras; 0 for the others."""
+    """1 for the forget gates, the second quarter, so that cells begin by remembering, as in Keras;
+    0 for the others."""
     width = shape[0] // 4
     return jnp.zeros(shape, dtype).at[width : 2 * width].set(1)
 
 
 def _layer(cell: nnx.OptimizedLSTMCell, inputs: Array, same: Array) -> Array:
-    """The outputs [length, b, width] of a layer. same: bool [length, b], whether a token continues a segment."""
+    """The outputs [length, b, width] of a layer. same: bool [length, b], whether a token continues
+    a segment."""
 
     def step(state: CellState, given: tuple[Array, Array]) -> tuple[CellState, Array]:
         x, continues = given
@@ -159,8 +181,8 @@ def _zeros(cell: nnx.OptimizedLSTMCell, rows: int) -> CellState:
 class TabularMlp(nnx.Module):
     """Normalized numbers and embedded categories through dense layers with ReLU and dropout.
 
-    columns: statistics of the inputs; sizes: how many values each has. A missing number becomes the mean, and a further
-    input says so; a missing or unknown category has an embedding of its own."""
+    columns: statistics of the inputs; sizes: how many values each has. A missing number becomes the
+    mean, and a further input says so; a missing or unknown category has an embedding of its own."""
 
     def __init__(
         self,
@@ -173,10 +195,18 @@ class TabularMlp(nnx.Module):
         dropout: float,
     ) -> None:
         numbers = {name: each for name, each in columns.items() if not each.categories}
-        self.numbers = {name: (each.mean or 0.0, each.deviation or 1.0) for name, each in numbers.items()}
-        classes = {name: len(each.categories) + 1 for name, each in columns.items() if each.categories}
-        self.embeddings = nnx.Dict({name: nnx.Embed(n, min(_WIDTH, n), rngs=rngs) for name, n in classes.items()})
-        width = sum(sizes[name] * (min(_WIDTH, classes[name]) if name in classes else 2) for name in columns)
+        self.numbers = {
+            name: (each.mean or 0.0, each.deviation or 1.0) for name, each in numbers.items()
+        }
+        classes = {
+            name: len(each.categories) + 1 for name, each in columns.items() if each.categories
+        }
+        self.embeddings = nnx.Dict(
+            {name: nnx.Embed(n, min(_WIDTH, n), rngs=rngs) for name, n in classes.items()}
+        )
+        width = sum(
+            sizes[name] * (min(_WIDTH, classes[name]) if name in classes else 2) for name in columns
+        )
         self.layers = nnx.List()
         for after in widths:
             self.layers.append(nnx.Linear(width, after, rngs=rngs))
@@ -190,7 +220,10 @@ class TabularMlp(nnx.Module):
         for name, (mean, deviation) in self.numbers.items():
             values = batch[name].astype(jnp.float32).reshape(batch[name].shape[0], -1)
             missing = jnp.isnan(values)
-            parts += [jnp.where(missing, 0, (values - mean) / deviation), missing.astype(jnp.float32)]
+            parts += [
+                jnp.where(missing, 0, (values - mean) / deviation),
+                missing.astype(jnp.float32),
+            ]
         for name, embed in self.embeddings.items():
             vectors = embed(jnp.clip(batch[name], -1, embed.num_embeddings - 2) + 1)
             parts.append(vectors.reshape(batch[name].shape[0], -1))

@@ -1,9 +1,12 @@
-"""A decoder-only Transformer for rows of packed text: RMSNorm, rotary positions, SwiGLU, and a mask by segment.
+"""A decoder-only Transformer for rows of packed text: RMSNorm, rotary positions, SwiGLU, and a mask
+by segment.
 
-As in Llama (https://arxiv.org/abs/2302.13971). Layers are scanned, so compilation takes as long as for one.
+As in Llama (https://arxiv.org/abs/2302.13971). Layers are scanned, so compilation takes as long as
+for one.
 
-A layer gathers the parameters that fsdp splits where it uses them, while rows stay split: XLA alone gathers the rows
-where that takes fewer bytes. Without fsdp in the mesh, that changes nothing in the program.
+A layer gathers the parameters that fsdp splits where it uses them, while rows stay split: XLA alone
+gathers the rows where that takes fewer bytes. Without fsdp in the mesh, that changes nothing in the
+program.
 
 Rematerialization chooses which intermediate values the backward pass recomputes to save memory."""
 
@@ -24,7 +27,8 @@ from trainer.mesh.placement import ROWS, axes_of, spec_by
 __all__ = ["Remat", "rematerialized"]
 
 Remat = Literal["none", "dots", "full"]
-"""none: keep all. dots: keep the results of products with parameters, recompute the rest. full: recompute all."""
+"""none: keep all. dots: keep the results of products with parameters, recompute the rest. full:
+recompute all."""
 _POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
 EMBEDDING_INIT = nnx.initializers.normal(1.0)
 ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
@@ -34,15 +38,18 @@ Attend = Callable[..., Array]
 
 
 def rematerialized(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
-    """`layer`, a function whose arguments are nnx modules and arrays, as the body of a scan over layers usually is.
+    """`layer`, a function whose arguments are nnx modules and arrays, as the body of a scan over
+    layers usually is.
 
-    Returns the same values and gradients; the backward pass computes again what the policy does not keep."""
+    Returns the same values and gradients; the backward pass computes again what the policy does not
+    keep."""
     check_choice("remat", remat, get_args(Remat))
     return layer if remat == "none" else nnx.remat(layer, policy=_POLICIES[remat])
 
 
 class KeysAndValues(NamedTuple):
-    """Of the tokens so far, [layers, b, length, heads, features]: what a step of Transformer needs of them."""
+    """Of the tokens so far, [layers, b, length, heads, features]: what a step of Transformer needs
+    of them."""
 
     keys: Array
     values: Array
@@ -51,11 +58,12 @@ class KeysAndValues(NamedTuple):
 class Transformer(nnx.Module):
     """Logits of the next token. A token sees itself and the tokens before it in its own segment.
 
-    width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in Llama. dropout: share
-    of each layer's two results that training drops. rules: of the flag --partition. remat: see
-    trainer.models.transformer; with "attention" the backward pass keeps nothing of length x length. kernel: what
-    computes the attention; cudnn needs an NVIDIA GPU and 16 bits. Arrays of the layers are stacked:
-    "layers/attention/query/kernel" is [layers, width, heads, features]."""
+    width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in
+    Llama. dropout: share of each layer's two results that training drops. rules: of the flag
+    --partition. remat: see trainer.models.transformer; with "attention" the backward pass keeps
+    nothing of length x length. kernel: what computes the attention; cudnn needs an NVIDIA GPU and
+    16 bits. Arrays of the layers are stacked: "layers/attention/query/kernel" is [layers, width,
+    heads, features]."""
 
     def __init__(
         self,
@@ -79,18 +87,29 @@ class Transformer(nnx.Module):
         def stacked(rngs: nnx.Rngs) -> Layer:
             return Layer(width, heads, dropout, rngs, attend)
 
-        self.num_layers, self.heads, self.features, self.rules = layers, heads, width // heads, tuple(rules)
+        self.num_layers, self.heads, self.features, self.rules = (
+            layers,
+            heads,
+            width // heads,
+            tuple(rules),
+        )
         self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=EMBEDDING_INIT, rngs=rngs)
-        self.embedding.dtype = None  # the default, float32, would be that of all layers' sums in any precision
+        self.embedding.dtype = (
+            None  # the default, float32, would be that of all layers' sums in any precision
+        )
         self.layers = stacked(rngs)
         self.norm = nnx.RMSNorm(width, rngs=rngs)
         # float32: a logit in bfloat16 has an error of up to 0.4 %, which the loss would show.
-        self.head = nnx.Linear(width, vocabulary_size, use_bias=False, preferred_element_type=jnp.float32, rngs=rngs)
+        self.head = nnx.Linear(
+            width, vocabulary_size, use_bias=False, preferred_element_type=jnp.float32, rngs=rngs
+        )
 
     def __call__(self, tokens: Array, segment_ids: Array, positions: Array) -> Array:
-        """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length].
+        """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b,
+        length].
 
-        segment_ids: equal in one segment, of neighboring tokens. positions: in the segment, from 0."""
+        segment_ids: equal in one segment, of neighboring tokens. positions: in the segment, from
+        0."""
 
         def step(layer: Layer, x: Array, _: None) -> tuple[Array, None]:
             return layer(x, positions, segment_ids), None
@@ -100,29 +119,44 @@ class Transformer(nnx.Module):
 
     def start_state(self, rows: int, length: int) -> KeysAndValues:
         """The state before the first token of `rows` segments of at most `length` tokens."""
-        empty = jnp.zeros((self.num_layers, rows, length, self.heads, self.features), self.layers.attention.key.dtype)
+        empty = jnp.zeros(
+            (self.num_layers, rows, length, self.heads, self.features),
+            self.layers.attention.key.dtype,
+        )
         return KeysAndValues(empty, empty)
 
-    def step(self, tokens: Array, position: Array, state: KeysAndValues) -> tuple[Array, KeysAndValues]:
-        """Logits float32 [b, vocabulary] after one more token of each segment, int [b], and the next state.
+    def step(
+        self, tokens: Array, position: Array, state: KeysAndValues
+    ) -> tuple[Array, KeysAndValues]:
+        """Logits float32 [b, vocabulary] after one more token of each segment, int [b], and the
+        next state.
 
-        position: int [], that of these tokens. The logits are those of a call with the complete segments."""
+        position: int [], that of these tokens. The logits are those of a call with the complete
+        segments."""
         positions = jnp.full((tokens.shape[0], 1), position)
 
         def step(layer: Layer, x: Array, state: KeysAndValues) -> tuple[Array, KeysAndValues]:
             return layer.step(x, positions, state)
 
-        x, state = self._scanned(step, gathered(self.embedding, "embedding", self.rules)(tokens[:, None]), state)
+        x, state = self._scanned(
+            step, gathered(self.embedding, "embedding", self.rules)(tokens[:, None]), state
+        )
         return gathered(self.head, "head", self.rules)(self.norm(x))[:, 0], state
 
-    def _scanned(self, step: Callable[[Any, Array, Any], tuple[Array, Any]], x: Array, given: Any) -> Any:
+    def _scanned(
+        self, step: Callable[[Any, Array, Any], tuple[Array, Any]], x: Array, given: Any
+    ) -> Any:
         """step(layer, x, given of this layer) -> the next x, and a result; of every layer in turn.
 
         Not nnx.scan, which refuses to run inside another loop, as when sampling."""
         graph, arrays = nnx.split(self.layers)
 
         def one(x: Array, of_layer: Any) -> tuple[Array, Any]:
-            layer = gathered(nnx.merge(graph, of_layer[0]), "layers", [(names, axes[1:]) for names, axes in self.rules])
+            layer = gathered(
+                nnx.merge(graph, of_layer[0]),
+                "layers",
+                [(names, axes[1:]) for names, axes in self.rules],
+            )
             return step(layer, x, of_layer[1])
 
         # What is rematerialized is gathered once more, too.
@@ -133,10 +167,17 @@ class Transformer(nnx.Module):
 class Layer(nnx.Module):
     """Attention and a SwiGLU, each added to its input, which is normalized before."""
 
-    def __init__(self, width: int, heads: int, dropout: float, rngs: nnx.Rngs, attend: Attend) -> None:
+    def __init__(
+        self, width: int, heads: int, dropout: float, rngs: nnx.Rngs, attend: Attend
+    ) -> None:
         hidden = -(-width * 8 // 3 // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE
-        self.norms = nnx.Dict(attention=nnx.RMSNorm(width, rngs=rngs), swiglu=nnx.RMSNorm(width, rngs=rngs))
-        self.attention, self.swiglu = Attention(width, heads, rngs, attend), SwiGlu(width, hidden, rngs)
+        self.norms = nnx.Dict(
+            attention=nnx.RMSNorm(width, rngs=rngs), swiglu=nnx.RMSNorm(width, rngs=rngs)
+        )
+        self.attention, self.swiglu = (
+            Attention(width, heads, rngs, attend),
+            SwiGlu(width, hidden, rngs),
+        )
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x: Array, positions: Array, segment_ids: Array) -> Array:
@@ -152,14 +193,22 @@ class Layer(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Attention with several heads and rotary positions. attend: `attended`, or one that keeps less."""
+    """Attention with several heads and rotary positions. attend: `attended`, or one that keeps
+    less."""
 
     def __init__(self, width: int, heads: int, rngs: nnx.Rngs, attend: Attend) -> None:
         def into_heads() -> nnx.LinearGeneral:
             return nnx.LinearGeneral(width, (heads, width // heads), use_bias=False, rngs=rngs)
 
-        self.query, self.key, self.value, self.attend = into_heads(), into_heads(), into_heads(), attend
-        self.out = nnx.LinearGeneral((heads, width // heads), width, axis=(-2, -1), use_bias=False, rngs=rngs)
+        self.query, self.key, self.value, self.attend = (
+            into_heads(),
+            into_heads(),
+            into_heads(),
+            attend,
+        )
+        self.out = nnx.LinearGeneral(
+            (heads, width // heads), width, axis=(-2, -1), use_bias=False, rngs=rngs
+        )
 
     def __call__(self, x: Array, positions: Array, segment_ids: Array) -> Array:
         """As Layer's."""
@@ -172,17 +221,24 @@ class Attention(nnx.Module):
         place = (0, positions[0, 0], 0, 0)
         added = zip(state, (key, self.value(x)), strict=True)
         state = KeysAndValues(
-            *(jax.lax.dynamic_update_slice(all_, new.astype(all_.dtype), place) for all_, new in added)
+            *(
+                jax.lax.dynamic_update_slice(all_, new.astype(all_.dtype), place)
+                for all_, new in added
+            )
         )
         mask = (jnp.arange(state.keys.shape[1]) <= positions[0, 0])[None, None, None]
-        return self.out(jax.nn.dot_product_attention(query, state.keys, state.values, mask=mask)), state
+        return self.out(
+            jax.nn.dot_product_attention(query, state.keys, state.values, mask=mask)
+        ), state
 
 
 class SwiGlu(nnx.Module):
     """down(silu(gate(x)) * up(x)), https://arxiv.org/abs/2002.05202."""
 
     def __init__(self, width: int, hidden: int, rngs: nnx.Rngs) -> None:
-        self.gate, self.up = (nnx.Linear(width, hidden, use_bias=False, rngs=rngs) for _ in range(2))
+        self.gate, self.up = (
+            nnx.Linear(width, hidden, use_bias=False, rngs=rngs) for _ in range(2)
+        )
         self.down = nnx.Linear(hidden, width, use_bias=False, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
@@ -191,26 +247,34 @@ class SwiGlu(nnx.Module):
 
 
 def attended(query: Array, key: Array, value: Array, segment_ids: Array, kernel: Kernel) -> Array:
-    """Attention to the token and those before it in its segment. [b, length, heads, features] each."""
+    """Attention to the token and those before it in its segment. [b, length, heads, features]
+    each."""
     mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     mask &= jnp.tri(query.shape[1], dtype=bool)
     return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=kernel)
 
 
 def rotated(x: Array, positions: Array) -> Array:
-    """x [b, length, heads, features], with pairs of features, i and features / 2 + i, rotated by an angle.
+    """x [b, length, heads, features], with pairs of features, i and features / 2 + i, rotated by an
+    angle.
 
-    The angle grows with the position, so a product of two depends only on how far apart they are. positions: int [b,
-    length]."""
+    The angle grows with the position, so a product of two depends only on how far apart they are.
+    positions: int [b, length]."""
     half = x.shape[-1] // 2
     angles = positions[:, :, None, None] * ROTARY_BASE ** (-jnp.arange(half) / half)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)  # float32: bfloat16 has no room for a position above 256
+    cos, sin = (
+        jnp.cos(angles),
+        jnp.sin(angles),
+    )  # float32: bfloat16 has no room for a position above 256
     first, second = x[..., :half], x[..., half:]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(
+        x.dtype
+    )
 
 
 def gathered(module: Any, path: str, rules: Sequence[Rule]) -> Any:
-    """The module, which has this path in the model, with parameters that only the other axes of these rules split."""
+    """The module, which has this path in the model, with parameters that only the other axes of
+    these rules split."""
     if not _has_fsdp():
         return module
     graph, params, others = nnx.split(module, nnx.Param, ...)
@@ -224,7 +288,8 @@ def gathered(module: Any, path: str, rules: Sequence[Rule]) -> Any:
 
 
 def gathers_again(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose gradient gathers parameters once more: otherwise those of all layers are kept until then."""
+    """`function`, whose gradient gathers parameters once more: otherwise those of all layers are
+    kept until then."""
 
     def keeps(primitive: Any, *_: Any, **__: Any) -> bool:
         return primitive.name != "sharding_constraint"

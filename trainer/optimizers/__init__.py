@@ -1,1 +1,2 @@
-"""Optimizers by name: rules, schedules, and groups of parameters with their own rates, from flags."""
+"""Optimizers by name: rules, schedules, and groups of parameters with their own rates, from
+flags."""

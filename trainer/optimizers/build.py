@@ -1,4 +1,5 @@
-"""An optax optimizer from its settings, and the learning rate by step: a linear warm-up, then a fall."""
+"""An optax optimizer from its settings, and the learning rate by step: a linear warm-up, then a
+fall."""
 
 import math
 from collections.abc import Callable, Hashable, Mapping
@@ -19,31 +20,46 @@ TRAINED, FROZEN = "trained", "frozen"
 
 
 class ParameterGroup(NamedTuple):
-    """How a parameter is updated. rate: the factor of its learning rate, 0.0 if it is frozen. decays: whether it has
-    weight decay, if there is any, and a trust ratio in lars."""
+    """How a parameter is updated. rate: the factor of its learning rate, 0.0 if it is frozen.
+    decays: whether it has weight decay, if there is any, and a trust ratio in lars."""
 
     rate: float
     decays: bool
 
 
 def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTransformation:
-    """The optimizer of these settings for such a run. None: not for training, only for the state in its checkpoints.
+    """The optimizer of these settings for such a run. None: not for training, only for the state in
+    its checkpoints.
 
-    Its init raises OptionError for a pattern that matches no parameter. Frozen parameters have no statistics and do not
-    count for clip_norm. Raises OptionError for a warm-up that is longer than the run."""
+    Its init raises OptionError for a pattern that matches no parameter. Frozen parameters have no
+    statistics and do not count for clip_norm. Raises OptionError for a warm-up that is longer than
+    the run."""
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm is not None else []
     rate = learning_rate(config, run) if run else optax.constant_schedule(config.learning_rate)
     # Injected, the rate of the last step is in the state, where train_step finds it.
-    parts.append(optax.inject_hyperparams(lambda learning_rate: _rule(config, learning_rate))(learning_rate=rate))
+    parts.append(
+        optax.inject_hyperparams(lambda learning_rate: _rule(config, learning_rate))(
+            learning_rate=rate
+        )
+    )
     if config.rates:
-        parts.append(optax.stateless(lambda updates, _: optax.tree.mul(updates, _group_tree(config, updates, _rate))))
+        parts.append(
+            optax.stateless(
+                lambda updates, _: optax.tree.mul(updates, _group_tree(config, updates, _rate))
+            )
+        )
     whole = optax.chain(*parts)
     if config.freeze:
-        kinds: dict[Hashable, optax.GradientTransformation] = {TRAINED: whole, FROZEN: optax.set_to_zero()}
+        kinds: dict[Hashable, optax.GradientTransformation] = {
+            TRAINED: whole,
+            FROZEN: optax.set_to_zero(),
+        }
         whole = optax.partition(kinds, lambda params: _group_tree(config, params, _kind))
 
     def init(params: Any) -> Any:
-        if names := named_leaves(params).keys():  # none, where optax asks which statistics are like parameters
+        if names := named_leaves(
+            params
+        ).keys():  # none, where optax asks which statistics are like parameters
             patterns = (*config.freeze, *config.no_decay, *(pattern for pattern, _ in config.rates))
             check_patterns(patterns, names, "parameter")
         return whole.init(params)
@@ -52,16 +68,25 @@ def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTr
 
 
 def learning_rate(config: OptimizerConfig, run: Run) -> optax.Schedule:
-    """Maps finished steps to the learning rate of the next. Raises OptionError if the warm-up is too long."""
+    """Maps finished steps to the learning rate of the next. Raises OptionError if the warm-up is
+    too long."""
     ratio = run.global_batch_size / config.base_batch_size
-    highest = config.learning_rate * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.scaling]
+    highest = (
+        config.learning_rate
+        * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.scaling]
+    )
     warmup = steps_of(config.warmup, run)
     if warmup >= run.max_steps and config.schedule != "constant":
         raise OptionError(
-            f"warmup={config.warmup!r} takes {warmup} steps, but the training has {run.max_steps}. Shorten it."
+            f"warmup={config.warmup!r} takes {warmup} steps, but the training has {run.max_steps}. "
+            "Shorten it."
         )
     after = _after_warmup(config, run, highest, warmup)
-    return optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), after], [warmup]) if warmup else after
+    return (
+        optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), after], [warmup])
+        if warmup
+        else after
+    )
 
 
 def _after_warmup(config: OptimizerConfig, run: Run, highest: float, warmup: int) -> optax.Schedule:
@@ -77,7 +102,9 @@ def _after_warmup(config: OptimizerConfig, run: Run, highest: float, warmup: int
             return optax.polynomial_schedule(highest, lowest, config.decay_power, steps)
         case "step":
             marks = [steps_of(length, run) - warmup for length in config.decay_at]
-            return optax.piecewise_constant_schedule(highest, dict.fromkeys(marks, config.decay_factor))
+            return optax.piecewise_constant_schedule(
+                highest, dict.fromkeys(marks, config.decay_factor)
+            )
 
 
 def _rule(config: OptimizerConfig, rate: Any) -> optax.GradientTransformation:
@@ -104,7 +131,11 @@ def _rule(config: OptimizerConfig, rate: Any) -> optax.GradientTransformation:
             )
         case "sgd":
             momentum = optax.sgd(rate, config.momentum or None, config.nesterov)
-            return optax.chain(optax.add_decayed_weights(decay, decayed), momentum) if decay else momentum
+            return (
+                optax.chain(optax.add_decayed_weights(decay, decayed), momentum)
+                if decay
+                else momentum
+            )
 
 
 def _kind(group: ParameterGroup) -> str:
@@ -115,12 +146,16 @@ def _rate(group: ParameterGroup) -> float:
     return group.rate
 
 
-def groups_of(config: OptimizerConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ParameterGroup]:
+def groups_of(
+    config: OptimizerConfig, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, ParameterGroup]:
     """The group of each parameter, from its path and shape."""
     return {name: _group(config, name, len(shape)) for name, shape in shapes.items()}
 
 
-def _group_tree(config: OptimizerConfig, params: Any, of_group: Callable[[ParameterGroup], Any]) -> Any:
+def _group_tree(
+    config: OptimizerConfig, params: Any, of_group: Callable[[ParameterGroup], Any]
+) -> Any:
     """A tree like `params` with what of_group returns for the group of each."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: of_group(_group(config, path_name(path), len(leaf.shape))), params

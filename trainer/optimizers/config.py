@@ -22,7 +22,8 @@ FACTOR = re.compile(r"([^=]+)=(\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 @dataclass(frozen=True)
 class Run:
-    """What lengths and scaling rules refer to: max_steps, at which training ends, and its global_batch_size."""
+    """What lengths and scaling rules refer to: max_steps, at which training ends, and its
+    global_batch_size."""
 
     max_steps: int
     global_batch_size: int
@@ -35,18 +36,18 @@ class OptimizerConfig:
     Patterns such as "backbone/*" match the paths of parameters, which --show-state lists."""
 
     optimizer: OptimizerName = "adamw"
-    """The rule of the updates. sgd and lars have momentum and add the weight decay to the gradient; the others subtract
-    it from the parameters."""
+    """The rule of the updates. sgd and lars have momentum and add the weight decay to the gradient;
+    the others subtract it from the parameters."""
     learning_rate: float = 1e-3
     """The highest learning rate, which the warm-up reaches."""
     scaling: Scaling = "none"
-    """Scale the learning rate with the batch size. linear: multiply it by global_batch_size / base_batch_size. sqrt: by
-    the square root of that."""
+    """Scale the learning rate with the batch size. linear: multiply it by global_batch_size /
+    base_batch_size. sqrt: by the square root of that."""
     base_batch_size: Fixed[int] = 256
     """The batch size for which learning_rate is given, if it is scaled."""
     schedule: Schedule = "cosine"
-    """How the learning rate falls after the warm-up, to final_rate at the last step. step: by decay_factor at each of
-    decay_at."""
+    """How the learning rate falls after the warm-up, to final_rate at the last step. step: by
+    decay_factor at each of decay_at."""
     warmup: str = "10%"
     """How long it rises linearly from 0: steps ("500"), or a share of the training ("10%")."""
     final_rate: float = 0.0
@@ -64,7 +65,8 @@ class OptimizerConfig:
     no_decay: Fixed[tuple[str, ...]] = ()
     """Patterns of parameters without weight decay."""
     rate_of: tuple[str, ...] = ()
-    """Factors of the learning rate of some parameters: "backbone/*=0.1". The first pattern that matches counts."""
+    """Factors of the learning rate of some parameters: "backbone/*=0.1". The first pattern that
+    matches counts."""
     freeze: tuple[str, ...] = ()
     """Patterns of parameters that are not trained."""
     clip_norm: float | None = None
@@ -93,13 +95,15 @@ class OptimizerConfig:
             check_number(name, getattr(self, name), below=1)
         check_number("base_batch_size", self.base_batch_size, at_least=1)
         if self.clip_norm == 0:
-            raise OptionError("clip_norm=0.0 would stop the training. Give a norm above 0, or leave it out.")
+            raise OptionError(
+                "clip_norm=0.0 would stop the training. Give a norm above 0, or leave it out."
+            )
         for length in (self.warmup, *self.decay_at):
             _parsed_length(length)
         if (self.schedule == "step") != bool(self.decay_at):
             raise OptionError(
-                f"schedule={self.schedule!r} with decay_at={self.decay_at}: the step schedule needs decay_at, and no "
-                "other has it."
+                f"schedule={self.schedule!r} with decay_at={self.decay_at}: the step schedule "
+                "needs decay_at, and no other has it."
             )
         _ = self.rates
 
@@ -109,7 +113,9 @@ class OptimizerConfig:
         rates = []
         for text in self.rate_of:
             if (found := FACTOR.fullmatch(text)) is None:
-                raise OptionError(f"rate_of={text!r} must be a pattern and a factor, such as 'backbone/*=0.1'.")
+                raise OptionError(
+                    f"rate_of={text!r} must be a pattern and a factor, such as 'backbone/*=0.1'."
+                )
             rates.append((found[1], float(found[2])))
         return tuple(rates)
 
@@ -123,5 +129,7 @@ def steps_of(length: str, run: Run) -> int:
 def _parsed_length(length: str) -> tuple[float, str]:
     found = LENGTH.fullmatch(length)
     if found is None or (not found[2] and "." in found[1]):
-        raise OptionError(f"{length!r} is not a length. Give steps (500) or a share of the training (10%).")
+        raise OptionError(
+            f"{length!r} is not a length. Give steps (500) or a share of the training (10%)."
+        )
     return float(found[1]), found[2]

@@ -1,5 +1,6 @@
-"""Labelled images in memory and their features, classes and file names, found in the description of a dataset, so that
-users need not give them. With --tiny the images are generated: enough to try a recipe without any data."""
+"""Labelled images in memory and their features, classes and file names, found in the description of
+a dataset, so that users need not give them. With --tiny the images are generated: enough to try a
+recipe without any data."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -25,7 +26,9 @@ __all__ = ["Encoding", "tiny_images"]
 
 Encoding = Literal["jpeg", "png"]
 """The format of image files."""
-RECORDS = 130  # no multiple of a usual batch size, so the last batch of an evaluation has rows of padding
+RECORDS = (
+    130  # no multiple of a usual batch size, so the last batch of an evaluation has rows of padding
+)
 CELLS = 4  # rows and columns of a class's pattern
 NOISE = 24  # gray levels
 LABEL = "image/class/label"
@@ -42,11 +45,12 @@ def tiny_images(
     label_base: int = 0,
     encoding: Encoding = "png",
 ) -> "ExampleRecords":
-    """130 images with labels in turn: a coarse pattern of the class, which all splits share, and noise of the split.
+    """130 images with labels in turn: a coarse pattern of the class, which all splits share, and
+    noise of the split.
 
-    The features are those of infeed's converters: image/encoded, an image of `shape` (height, width, 1 or 3 channels);
-    image/filename; image/class/label, from label_base. Pixels depend only on the arguments; the bytes of a JPEG also on
-    the version of Pillow."""
+    The features are those of infeed's converters: image/encoded, an image of `shape` (height,
+    width, 1 or 3 channels); image/filename; image/class/label, from label_base. Pixels depend only
+    on the arguments; the bytes of a JPEG also on the version of Pillow."""
     from pipeline.sources.in_memory import ExampleRecords  # loads NumPy
 
     schema = Schema(
@@ -68,7 +72,9 @@ def _examples(
     import numpy as np
 
     height, width, channels = shape
-    cells = np.random.default_rng(0).integers(NOISE, 256 - NOISE, (num_classes, CELLS, CELLS, channels))
+    cells = np.random.default_rng(0).integers(
+        NOISE, 256 - NOISE, (num_classes, CELLS, CELLS, channels)
+    )
     rows, columns = np.arange(height) * CELLS // height, np.arange(width) * CELLS // width
     noise = np.random.default_rng(int.from_bytes(blake2b(split.encode(), digest_size=8).digest()))
     for number in range(RECORDS):
@@ -91,7 +97,8 @@ def _encoded(pixels: Any, encoding: Encoding) -> bytes:
 
 @dataclass(frozen=True)
 class ImageData:
-    """The features that a model reads. Labels are base..base + num_classes - 1; names[i] is the name of base + i."""
+    """The features that a model reads. Labels are base..base + num_classes - 1; names[i] is the
+    name of base + i."""
 
     image: str
     channels: int
@@ -109,18 +116,20 @@ class ImageData:
 def image_data(config: Any, description: Description | None) -> ImageData:
     """From the flags, or else from the features and class names that describe the model's data.
 
-    config: the images recipe, which imports this module; image_key, label_key and num_classes are its flags.
-    Raises OptionError, which names the flag to give, if these are ambiguous."""
+    config: the images recipe, which imports this module; image_key, label_key and num_classes are
+    its flags. Raises OptionError, which names the flag to give, if these are ambiguous."""
     if description is None:
-        raise OptionError(f"{config.data_name} has no schema of its records. Convert them: docs/sources.md.")
+        raise OptionError(
+            f"{config.data_name} has no schema of its records. Convert them: docs/sources.md."
+        )
     schema = description.schema
     image = _image_key(config, schema)
     label = _label_key(config, schema, description.labels)
     labels = description.names(label) or Labels(label, 0, ())
     if config.num_classes and config.num_classes < labels.count:
         raise OptionError(
-            f"--num-classes={config.num_classes}: {config.data_name} has {labels.count} classes{_some(labels.names)}. "
-            "Leave it out."
+            f"--num-classes={config.num_classes}: {config.data_name} has {labels.count} "
+            f"classes{_some(labels.names)}. Leave it out."
         )
     num_classes = config.num_classes or labels.count
     if num_classes < 2:
@@ -132,7 +141,9 @@ def image_data(config: Any, description: Description | None) -> ImageData:
 
 
 def _image_key(config: Any, schema: Schema) -> str:
-    bytes_features = {key: feature for key, feature in schema.features.items() if feature.dtype == "bytes"}
+    bytes_features = {
+        key: feature for key, feature in schema.features.items() if feature.dtype == "bytes"
+    }
     if config.image_key is not None:
         return _known("--image-key", config.image_key, bytes_features, "a feature of bytes")
     images = [key for key, feature in bytes_features.items() if feature.content == "image"]
@@ -142,15 +153,17 @@ def _image_key(config: Any, schema: Schema) -> str:
         if bytes_features:
             hint = f"Give --image-key, one of: {', '.join(sorted(bytes_features))}."
         raise OptionError(
-            f"{config.data_name}: the image features are {found}; expected exactly one. {hint} Other data need a "
-            "recipe of your own: docs/recipes.md."
+            f"{config.data_name}: the image features are {found}; expected exactly one. {hint} "
+            "Other data need a recipe of your own: docs/recipes.md."
         )
     return images[0]
 
 
 def _label_key(config: Any, schema: Schema, labels: Labels | None) -> str:
     integers = {
-        key: feature for key, feature in schema.features.items() if (feature.dtype, feature.shape) == ("int64", ())
+        key: feature
+        for key, feature in schema.features.items()
+        if (feature.dtype, feature.shape) == ("int64", ())
     }
     if config.label_key is not None:
         return _known("--label-key", config.label_key, integers, "one integer per record")
@@ -158,8 +171,9 @@ def _label_key(config: Any, schema: Schema, labels: Labels | None) -> str:
         return labels.key
     if len(integers) != 1:
         raise OptionError(
-            f"{config.data_name}: the features with one integer are {', '.join(sorted(integers)) or 'none'}; expected "
-            "exactly one as the label. Give --label-key."
+            f"{config.data_name}: the features with one integer are "
+            f"{', '.join(sorted(integers)) or 'none'}; expected exactly one as the label. Give "
+            "--label-key."
         )
     return next(iter(integers))
 
@@ -177,11 +191,14 @@ def _some(names: tuple[str, ...]) -> str:
 def file_name_key(schema: Schema) -> str | None:
     """The feature that holds the name of an image's file; None if there is none."""
     features = schema.features
-    return next((key for key in FILE_NAME_KEYS if key in features and features[key].dtype == "bytes"), None)
+    return next(
+        (key for key in FILE_NAME_KEYS if key in features and features[key].dtype == "bytes"), None
+    )
 
 
 class FileNames:
-    """The file names of these records, for numbers that ascend: reads the records once more, in large blocks."""
+    """The file names of these records, for numbers that ascend: reads the records once more, in
+    large blocks."""
 
     def __init__(self, records: Records, key: str) -> None:
         self._records, self._key = records, key.encode()

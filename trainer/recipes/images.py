@@ -3,8 +3,8 @@
     infeed convert images --raw-data-dir=photos --validation-fraction=0.2 --output=shards/photos
     infeed train images --data-dir shards/photos --workdir runs/photos
 
-Data and results are yours. With the small CNN, two CPU cores and 600 steps, tiles of 24 photographs are told apart with
-75 % accuracy or more (tests/e2e/photograph_classes.py).
+Data and results are yours. With the small CNN, two CPU cores and 600 steps, tiles of 24 photographs
+are told apart with 75 % accuracy or more (tests/e2e/photograph_classes.py).
 
 JAX is imported where it is used, so that --help and the checks do not need it."""
 
@@ -20,12 +20,19 @@ from pipeline.checks import check_number
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Labels, Schema
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
-from trainer.recipes.image_data import IMAGE, FileNames, ImageData, file_name_key, image_data, tiny_images
+from trainer.recipes.image_data import (
+    IMAGE,
+    FileNames,
+    ImageData,
+    file_name_key,
+    image_data,
+    tiny_images,
+)
 from trainer.recipes.labelled_images import fitting_span, raw_image
 
 MIXING = (
-    "--mixup and --cutmix mix the labels of two records, so each must have one. Leave both out, or train on records "
-    "with a label only."
+    "--mixup and --cutmix mix the labels of two records, so each must have one. Leave both out, or "
+    "train on records with a label only."
 )
 
 if TYPE_CHECKING:
@@ -38,9 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(DataRecipe):
-    """Trains a CNN or a ResNet on images with one label each, then evaluates one exact epoch of the validation split.
+    """Trains a CNN or a ResNet on images with one label each, then evaluates one exact epoch of the
+    validation split.
 
-    By default, the dataset determines the features of image and label, and the names of the classes."""
+    By default, the dataset determines the features of image and label, and the names of the
+    classes."""
 
     common_fields = ("size", "model", "bn_span", "augmentation", "mirror", "num_classes")
 
@@ -53,23 +62,26 @@ class Config(DataRecipe):
     size: int = 64
     """Width and height of the images, in pixels."""
     model: Literal["cnn", "resnet18", "resnet50"] = "cnn"
-    """cnn: a few convolutions. resnet18, resnet50: residual networks with batch norm, for photographs of about 224
-    pixels; --init-from begins with a trained one."""
+    """cnn: a few convolutions. resnet18, resnet50: residual networks with batch norm, for
+    photographs of about 224 pixels; --init-from begins with a trained one."""
     bn_span: int | None = None
-    """Rows over which batch norms take their statistics in training; 32 to 256 are usual. It has to divide the batch,
-    or the microbatch with --accumulate. Default: all of them, over all devices."""
+    """Rows over which batch norms take their statistics in training; 32 to 256 are usual. It has to
+    divide the batch, or the microbatch with --accumulate. Default: all of them, over all
+    devices."""
     resizing: Fixed[Literal["bilinear", "bicubic"]] = "bilinear"
     """How images are resized."""
     augmentation: Literal["none", "crop", "trivial"] = "crop"
-    """On the host, in training only. none: the central crop, as in evaluation. crop: a random resized crop, mirrored
-    half of the time. trivial: the same, then TrivialAugmentWide."""
+    """On the host, in training only. none: the central crop, as in evaluation. crop: a random
+    resized crop, mirrored half of the time. trivial: the same, then TrivialAugmentWide."""
     min_area: Fixed[float] = 0.25
-    """Minimum share of the image's area in a random crop; 0.08 is usual for long training runs on ImageNet."""
+    """Minimum share of the image's area in a random crop; 0.08 is usual for long training runs on
+    ImageNet."""
     mirror: bool = True
-    """Mirror half of the random crops; turn it off for text and other images where left and right matter."""
+    """Mirror half of the random crops; turn it off for text and other images where left and right
+    matter."""
     color_jitter: float = 0.0
-    """Change brightness, contrast and saturation by factors in 1 - x..1 + x. This and the following augmentations run
-    on the device, in training only."""
+    """Change brightness, contrast and saturation by factors in 1 - x..1 + x. This and the following
+    augmentations run on the device, in training only."""
     random_erasing: Fixed[float] = 0.0
     """Share of images in which a rectangle is blackened."""
     mixup: float = 0.0
@@ -98,19 +110,22 @@ class Config(DataRecipe):
         check_number("size", self.size, at_least=8, more=" pixels")
         if self.model == "cnn" and self.size >> len(self.widths) < 1:
             raise OptionError(
-                f"size={self.size} with {len(self.widths)} widths: each width halves the image. Give a larger size or "
-                "fewer widths."
+                f"size={self.size} with {len(self.widths)} widths: each width halves the image. "
+                "Give a larger size or fewer widths."
             )
         if not self.widths or min(self.widths) < 1:
             raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
         if self.bn_span is None or self.mode != "train":
             return
         if self.model == "cnn":
-            raise OptionError(f"bn_span={self.bn_span} with model=cnn, which has no batch norm. Leave it out.")
+            raise OptionError(
+                f"bn_span={self.bn_span} with model=cnn, which has no batch norm. Leave it out."
+            )
         object.__setattr__(self, "bn_span", fitting_span(self.bn_span, self.trainer, self.tiny))
 
     def check(self) -> None:
-        """As DataRecipe.check. Raises OptionError if the features to read are ambiguous or missing."""
+        """As DataRecipe.check. Raises OptionError if the features to read are ambiguous or
+        missing."""
         super().check()
         _ = self.image_data
 
@@ -135,7 +150,9 @@ class Config(DataRecipe):
 
         data = self.image_data
         target = Target(data.label, data.num_classes, data.base)
-        return classifier_task(self, self.network, target, top5=data.num_classes > 5, augment=self._on_device())
+        return classifier_task(
+            self, self.network, target, top5=data.num_classes > 5, augment=self._on_device()
+        )
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet":
         """The model that --model names."""
@@ -162,7 +179,12 @@ class Config(DataRecipe):
             if self.mixup or self.cutmix or self.label_smoothing:
                 smoothing = self.label_smoothing
                 batch = one_hot(
-                    batch, data.label, data.num_classes, base=data.base, smoothing=smoothing, into=SOFT_LABELS
+                    batch,
+                    data.label,
+                    data.num_classes,
+                    base=data.base,
+                    smoothing=smoothing,
+                    into=SOFT_LABELS,
                 )
             if self.mixup:
                 batch = mixup(batch, IMAGE, SOFT_LABELS, alpha=self.mixup)
@@ -170,7 +192,13 @@ class Config(DataRecipe):
                 batch = cutmix(batch, IMAGE, SOFT_LABELS, alpha=self.cutmix)
             return batch
 
-        changes = (self.color_jitter, self.random_erasing, self.mixup, self.cutmix, self.label_smoothing)
+        changes = (
+            self.color_jitter,
+            self.random_erasing,
+            self.mixup,
+            self.cutmix,
+            self.label_smoothing,
+        )
         return augment if any(changes) else None
 
     def train_input(self) -> Any:
@@ -181,7 +209,11 @@ class Config(DataRecipe):
         crop = DecodeRandomResizedCrop(
             self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self.decoded()
         )
-        ops = {"none": [self.central_crop()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
+        ops = {
+            "none": [self.central_crop()],
+            "crop": [crop],
+            "trivial": [crop, TrivialAugmentWide(IMAGE)],
+        }
         mixes = [RequireLabel(self.image_data.label, MIXING)] if self.mixup or self.cutmix else []
         return train_dataset(
             self.train_records,
@@ -199,7 +231,9 @@ class Config(DataRecipe):
 
     def file_record(self, data: bytes, *, upright: bool = False) -> "Mapping[str, Value]":
         """See raw_image."""
-        return raw_image(self.eval_records.info.layout, self.image_data.image, data, upright=upright)
+        return raw_image(
+            self.eval_records.info.layout, self.image_data.image, data, upright=upright
+        )
 
     def class_names(self) -> "Mapping[str, Labels]":
         """Of the predicted class."""
@@ -208,7 +242,11 @@ class Config(DataRecipe):
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
         """Adds the names of classes, and of the image's file, where there are names."""
         labels, index = self.image_data.labels, values.get("index")
-        names = {f"{key}_name": labels.name_of(values[key]) for key in ("class", "label") if key in values}
+        names = {
+            f"{key}_name": labels.name_of(values[key])
+            for key in ("class", "label")
+            if key in values
+        }
         if self._file_names and index is not None:
             names["file"] = self._file_names[index]
         return {**values, **{key: name for key, name in names.items() if name is not None}}
@@ -216,14 +254,18 @@ class Config(DataRecipe):
     @cached_property
     def _file_names(self) -> FileNames | None:
         records = self.eval_records
-        key = file_name_key(records.info.layout) if isinstance(records.info.layout, Schema) else None
+        key = (
+            file_name_key(records.info.layout) if isinstance(records.info.layout, Schema) else None
+        )
         return FileNames(records, key) if key and records.info.whole_files is None else None
 
     def central_crop(self) -> Any:
         """The op of evaluation: 7/8 of the shorter side, such as 224 of 256 pixels."""
         from pipeline.ops import DecodeCentralCrop
 
-        return DecodeCentralCrop(self.image_data.image, resize_short=round(self.size * 8 / 7), **self.decoded())
+        return DecodeCentralCrop(
+            self.image_data.image, resize_short=round(self.size * 8 / 7), **self.decoded()
+        )
 
     def decoded(self) -> dict[str, Any]:
         """The options that all decoding ops of the recipe have in common."""

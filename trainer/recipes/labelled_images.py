@@ -1,4 +1,5 @@
-"""The base of recipes for small images of one size with one label each: checks, inputs, cross entropy, accuracy.
+"""The base of recipes for small images of one size with one label each: checks, inputs, cross
+entropy, accuracy.
 
 JAX is imported where it is used, so that --help and the checks do not need it."""
 
@@ -22,16 +23,20 @@ if TYPE_CHECKING:
     from trainer.task import Task
 
 ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
-OF_IMAGENET, OF_PHOTOGRAPHS = ("tpu", "tpu+boxes", "tfds"), ("image_folder", "image_table")  # names of schemas
+OF_IMAGENET, OF_PHOTOGRAPHS = (
+    ("tpu", "tpu+boxes", "tfds"),
+    ("image_folder", "image_table"),
+)  # names of schemas
 OTHER_IMAGES = "For other labelled images, use the images recipe: python -m trainer images."
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledImages(DataRecipe):
-    """A classifier of images that all have one size. A subclass states what the data are, and makes the model.
+    """A classifier of images that all have one size. A subclass states what the data are, and makes
+    the model.
 
-    image_shape: height, width and channels. encoding: of the images in the shards. Labels are label_base..label_base +
-    num_classes - 1."""
+    image_shape: height, width and channels. encoding: of the images in the shards. Labels are
+    label_base..label_base + num_classes - 1."""
 
     image_shape: ClassVar[tuple[int, int, int]]
     encoding: ClassVar[Encoding] = "png"
@@ -42,7 +47,8 @@ class LabelledImages(DataRecipe):
 
     @abstractmethod
     def model(self, rngs: Any) -> Any:
-        """An nnx.Module: images uint8 [b, *image_shape], mask [b] -> logits float32 [b, num_classes].
+        """An nnx.Module: images uint8 [b, *image_shape], mask [b] -> logits float32 [b,
+        num_classes].
 
         mask: 0.0 in rows that must not affect others, such as padding."""
 
@@ -51,23 +57,23 @@ class LabelledImages(DataRecipe):
         return ()
 
     def check(self) -> None:
-        """As DataRecipe.check. Raises OptionError if the records lack the features that this recipe reads, or have
-        other classes."""
+        """As DataRecipe.check. Raises OptionError if the records lack the features that this recipe
+        reads, or have other classes."""
         super().check()
         features = getattr(self.eval_records.info.layout, "features", {})
         for key in (ENCODED, LABEL):
             if key not in features:
                 raise OptionError(
-                    f"{self.data_name} has no feature {key!r}, which this recipe reads. Its features are: "
-                    f"{', '.join(sorted(features)) or 'unknown'}. {OTHER_IMAGES}"
+                    f"{self.data_name} has no feature {key!r}, which this recipe reads. Its "
+                    f"features are: {', '.join(sorted(features)) or 'unknown'}. {OTHER_IMAGES}"
                 )
         labels = self._labels
         if labels and (labels.base, labels.count) != (self.label_base, self.num_classes):
             own = self.eval_records.info.description == self.description
             raise OptionError(
-                f"{self.data_name if own else self.trained_in} has {labels.count} classes, numbered from "
-                f"{labels.base}; this recipe is for {self.num_classes} classes, numbered from {self.label_base}. "
-                f"{OTHER_IMAGES}"
+                f"{self.data_name if own else self.trained_in} has {labels.count} classes, "
+                f"numbered from {labels.base}; this recipe is for {self.num_classes} classes, "
+                f"numbered from {self.label_base}. {OTHER_IMAGES}"
             )
 
     def class_names(self) -> "Mapping[str, Labels]":
@@ -85,7 +91,11 @@ class LabelledImages(DataRecipe):
     def tiny_records(self, split: str) -> "Records":
         """See tiny_images."""
         return tiny_images(
-            split, self.image_shape, self.num_classes, label_base=self.label_base, encoding=self.encoding
+            split,
+            self.image_shape,
+            self.num_classes,
+            label_base=self.label_base,
+            encoding=self.encoding,
         )
 
     def train_input(self) -> Any:
@@ -118,10 +128,11 @@ class LabelledImages(DataRecipe):
 
 
 def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[str, Value]":
-    """The feature `key` as the conversion that wrote records of this layout makes it from an image file.
+    """The feature `key` as the conversion that wrote records of this layout makes it from an image
+    file.
 
-    Converters of photographs write JPEGs; all others keep what they read, so only a WebP or GIF is made a JPEG.
-    upright: turn it according to EXIF. Raises Reject."""
+    Converters of photographs write JPEGs; all others keep what they read, so only a WebP or GIF is
+    made a JPEG. upright: turn it according to EXIF. Raises Reject."""
     from pipeline.raw.image_files import ToJpeg
     from pipeline.raw.jpeg import PNG_MAGIC, to_rgb_jpeg
 
@@ -132,14 +143,14 @@ def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[
 
 
 def fitting_span(bn_span: int, trainer: TrainerConfig, tiny: bool) -> int:
-    """The rows over which batch norms take their statistics: bn_span; with --tiny, whose batches are small, what
-    divides them. OptionError unless it divides a batch."""
+    """The rows over which batch norms take their statistics: bn_span; with --tiny, whose batches
+    are small, what divides them. OptionError unless it divides a batch."""
     check_positive_int("bn_span", bn_span)
     rows = trainer.global_batch_size // trainer.accumulate
     divisor = math.gcd(rows, bn_span)
     if divisor != bn_span and not tiny:
         raise OptionError(
-            f"bn_span={bn_span} does not divide the {rows} rows of a batch (global_batch_size / accumulate). Give "
-            f"--bn-span a divisor, such as {divisor}."
+            f"bn_span={bn_span} does not divide the {rows} rows of a batch (global_batch_size / "
+            f"accumulate). Give --bn-span a divisor, such as {divisor}."
         )
     return divisor

@@ -1,12 +1,16 @@
-"""Language models on packed text: char_lm has stacked LSTM layers, byte_lm is a small decoder-only Transformer.
+"""Language models on packed text: char_lm has stacked LSTM layers, byte_lm is a small decoder-only
+Transformer.
 
-    infeed convert text --raw-data-dir=texts --output=shards/texts --tokenizer=characters --sequence-length=128
+    infeed convert text --raw-data-dir=texts --output=shards/texts \\
+        --tokenizer=characters --sequence-length=128
     infeed train char_lm --data-dir shards/texts --workdir runs/char_lm
-    infeed train char_lm --data-dir shards/texts --workdir runs/char_lm --mode sample --prompt "The "
+    infeed train char_lm --data-dir shards/texts --workdir runs/char_lm \\
+        --mode sample --prompt "The "
 
-char_lm follows the TPU notebook about Shakespeare's works. For byte_lm, convert with --sequence-length=256 and the
-default tokenizer, bytes. The tokenizer and the length of rows are those of the dataset, whose text.json
-converters.text_to_gcs writes. JAX is imported where it is used, so that --help and the checks do not need it."""
+char_lm follows the TPU notebook about Shakespeare's works. For byte_lm, convert with
+--sequence-length=256 and the default tokenizer, bytes. The tokenizer and the length of rows are
+those of the dataset, whose text.json converters.text_to_gcs writes. JAX is imported where it is
+used, so that --help and the checks do not need it."""
 
 import math
 from abc import abstractmethod
@@ -37,24 +41,29 @@ log = logger("trainer")
 KEYS = ("tokens", "segment_ids", "positions", "num_bytes")
 TINY_LENGTH = 64  # tokens per row of --tiny
 SHORT = settings(
-    global_batch_size=8, eval_batch_size=32, iterations_per_loop=20, max_steps=1000, checkpoint_every_steps=500
+    global_batch_size=8,
+    eval_batch_size=32,
+    iterations_per_loop=20,
+    max_steps=1000,
+    checkpoint_every_steps=500,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedText(DataRecipe):
-    """A model of the next token of packed text. A subclass makes the model and the tokenizer of --tiny."""
+    """A model of the next token of packed text. A subclass makes the model and the tokenizer of
+    --tiny."""
 
     dropout: float = 0.0
     """Share of each layer's outputs that training drops, against overfitting."""
     prompt: str = ""
     """The beginning of the texts that --mode sample prints."""
     temperature: float = 1.0
-    """Divides the logits before --mode sample draws a token: lower is safer, higher more varied. 0: always the most
-    likely token."""
+    """Divides the logits before --mode sample draws a token: lower is safer, higher more varied. 0:
+    always the most likely token."""
     num_tokens: int | None = None
-    """Tokens that --mode sample adds to the prompt, at most; it stops at the end of a document. Default: as many as fit
-    into a row of the training."""
+    """Tokens that --mode sample adds to the prompt, at most; it stops at the end of a document.
+    Default: as many as fit into a row of the training."""
     num_samples: int = 1
     """Texts that --mode sample prints. Each follows from --seed and its number."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -63,7 +72,13 @@ class PackedText(DataRecipe):
         super().__post_init__()
         check_number("dropout", self.dropout, at_least=0, below=1)
         check_number("temperature", self.temperature, at_least=0, below=math.inf)
-        for name in ("num_samples", "num_tokens", "layers", "width", "heads"):  # the last ones are subclasses'
+        for name in (
+            "num_samples",
+            "num_tokens",
+            "layers",
+            "width",
+            "heads",
+        ):  # the last ones are subclasses'
             check_positive_int(name, getattr(self, name, None))
 
     @abstractmethod
@@ -79,25 +94,29 @@ class PackedText(DataRecipe):
         """The tokenizer and the length of rows. Raises OptionError for data without packed text."""
         if self.description is None or self.description.text is None:
             raise OptionError(
-                f"{self.data_name} has no packed text. Give the output directory of python -m converters.text_to_gcs."
+                f"{self.data_name} has no packed text. Give the output directory of python -m "
+                "converters.text_to_gcs."
             )
         return self.description.text
 
     def check(self) -> None:
-        """As DataRecipe.check. Raises OptionError for data other than packed text, and for a prompt that is too long
-        or that the tokenizer cannot represent."""
+        """As DataRecipe.check. Raises OptionError for data other than packed text, and for a prompt
+        that is too long or that the tokenizer cannot represent."""
         super().check()
         row = (self.text_info.sequence_length,)
         features = getattr(self.eval_records.info.layout, "features", {})
         for key, shape in zip(KEYS, (row, row, row, ()), strict=True):
             if key not in features or features[key].shape != shape:
                 raise OptionError(
-                    f"{self.data_name} has no feature {key!r} of the shape {list(shape)}, which this recipe reads. "
-                    "Convert the texts again: python -m converters.text_to_gcs."
+                    f"{self.data_name} has no feature {key!r} of the shape {list(shape)}, which "
+                    "this recipe reads. Convert the texts again: python -m converters.text_to_gcs."
                 )
         if self.mode == "sample":
             if self.trainer.fast_dev_run:
-                raise OptionError("fast_dev_run with mode=sample: nothing is trained to sample from. Leave one out.")
+                raise OptionError(
+                    "fast_dev_run with mode=sample: nothing is trained to sample from. Leave one "
+                    "out."
+                )
             _ = self.sample_length
         self._warn_of_unknown()
 
@@ -105,8 +124,8 @@ class PackedText(DataRecipe):
         totals = self.eval_records.info.totals
         if unknown := totals.get("num_unknown"):
             log.warning(
-                "%s: %d of %d tokens are unknown to the tokenizer, but all of their bytes count: bits_per_byte is too "
-                "low",
+                "%s: %d of %d tokens are unknown to the tokenizer, but all of their bytes count: "
+                "bits_per_byte is too low",
                 self.eval_records.info.name,
                 unknown,
                 totals["num_tokens"],
@@ -114,34 +133,40 @@ class PackedText(DataRecipe):
 
     @cached_property
     def prompt_tokens(self) -> "np.ndarray":
-        """int32 [tokens]: the start token and the prompt. Raises OptionError for characters that have no token."""
+        """int32 [tokens]: the start token and the prompt. Raises OptionError for characters that
+        have no token."""
         import numpy as np
 
         tokenizer = self.text_info.tokenizer
         (tokens,) = tokenizer.encode_batch([self.prompt])
         if tokenizer.unknown is not None and tokenizer.unknown in tokens:
-            unknown = {each for each in self.prompt if tokenizer.unknown in tokenizer.encode_batch([each])[0]}
+            unknown = {
+                each
+                for each in self.prompt
+                if tokenizer.unknown in tokenizer.encode_batch([each])[0]
+            }
             what = f"characters ({', '.join(map(repr, sorted(unknown)))})" if unknown else "words"
             raise OptionError(
-                f"prompt={self.prompt!r} has {what} that the tokenizer of {self.data_name} does not know. Leave them "
-                "out."
+                f"prompt={self.prompt!r} has {what} that the tokenizer of {self.data_name} does "
+                "not know. Leave them out."
             )
         return np.append(np.int32(tokenizer.start), tokens)
 
     @cached_property
     def sample_length(self) -> int:
-        """Tokens of a sample, with the start token. Raises OptionError if they do not fit into a row: the model was
-        trained on no longer segments."""
+        """Tokens of a sample, with the start token. Raises OptionError if they do not fit into a
+        row: the model was trained on no longer segments."""
         given, length = len(self.prompt_tokens), self.text_info.sequence_length
         if given >= length:
             raise OptionError(
-                f"the prompt has {given - 1} tokens; at most {length - 2} leave room for another one in the "
-                f"{length} tokens of a row of {self.data_name}. Give a shorter one."
+                f"the prompt has {given - 1} tokens; at most {length - 2} leave room for another "
+                f"one in the {length} tokens of a row of {self.data_name}. Give a shorter one."
             )
         if self.num_tokens is not None and given + self.num_tokens > length:
             raise OptionError(
-                f"num_tokens={self.num_tokens} after a prompt of {given - 1} tokens does not fit into the {length} "
-                f"tokens of a row of {self.data_name}. Give at most {length - given}."
+                f"num_tokens={self.num_tokens} after a prompt of {given - 1} tokens does not fit "
+                f"into the {length} tokens of a row of {self.data_name}. Give at most "
+                f"{length - given}."
             )
         return length if self.num_tokens is None else given + self.num_tokens
 
@@ -179,7 +204,9 @@ class PackedText(DataRecipe):
         """The text of a row."""
         from pipeline.commands.dataset_texts import row_text
 
-        return row_text(self.text_info, {key: features[key].tolist() for key in ("segment_ids", "tokens")})
+        return row_text(
+            self.text_info, {key: features[key].tolist() for key in ("segment_ids", "tokens")}
+        )
 
     def samples(self, trainer: "Trainer") -> Iterator[str]:
         """The prompt with what the model adds to it, num_samples times."""
@@ -187,28 +214,48 @@ class PackedText(DataRecipe):
 
         tokenizer, given = self.text_info.tokenizer, len(self.prompt_tokens)
         # Every row of a batch takes as long as a sample: as few as the devices allow.
-        devices, most = jax.device_count(), trainer.config.eval_batch_size or trainer.config.global_batch_size
+        devices, most = (
+            jax.device_count(),
+            trainer.config.eval_batch_size or trainer.config.global_batch_size,
+        )
         rows = min(-(-self.num_samples // devices) * devices, most)
         sampler = type(trainer)(self.task(), replace(trainer.config, eval_batch_size=rows))
-        for record in sampler.predict(self._prompts, checkpoint_path=self.checkpoint_path, gather=True):
+        for record in sampler.predict(
+            self._prompts, checkpoint_path=self.checkpoint_path, gather=True
+        ):
             tokens = record["tokens"].tolist()
-            end = tokens.index(tokenizer.end, given) if tokenizer.end in tokens[given:] else len(tokens)
+            end = (
+                tokens.index(tokenizer.end, given)
+                if tokenizer.end in tokens[given:]
+                else len(tokens)
+            )
             yield tokenizer.decode(tokens[1:end])
 
     def _prompts(self, ctx: "InputContext") -> Iterable[Mapping[str, Any]]:
-        """The prompt and the numbers of samples: rows of this host in batches of ctx.global_batch_size."""
+        """The prompt and the numbers of samples: rows of this host in batches of
+        ctx.global_batch_size."""
         import numpy as np
 
-        rows = np.concatenate([np.arange(part.start, part.stop) for part in ctx.hosts.host_rows(ctx.global_batch_size)])
+        rows = np.concatenate(
+            [
+                np.arange(part.start, part.stop)
+                for part in ctx.hosts.host_rows(ctx.global_batch_size)
+            ]
+        )
         for start in range(0, self.num_samples, ctx.global_batch_size):
             numbers = (start + rows).astype(np.int32)
             mask = (numbers < self.num_samples).astype(np.float32)
-            yield {"prompt": np.tile(self.prompt_tokens, (len(rows), 1)), "number": numbers, "_mask": mask}
+            yield {
+                "prompt": np.tile(self.prompt_tokens, (len(rows), 1)),
+                "number": numbers,
+                "_mask": mask,
+            }
 
 
 @dataclass(frozen=True, kw_only=True)
 class CharLm(PackedText):
-    """Trains an LSTM on packed text, then evaluates its exact bits per byte. --mode sample prints text.
+    """Trains an LSTM on packed text, then evaluates its exact bits per byte. --mode sample prints
+    text.
 
     The tokenizer is that of the data: characters, bytes or another."""
 
@@ -223,7 +270,9 @@ class CharLm(PackedText):
         """See LstmLanguageModel."""
         from trainer.models.small import LstmLanguageModel
 
-        return LstmLanguageModel(vocabulary_size, rngs, layers=self.layers, width=self.width, dropout=self.dropout)
+        return LstmLanguageModel(
+            vocabulary_size, rngs, layers=self.layers, width=self.width, dropout=self.dropout
+        )
 
     def tiny_tokenizer(self) -> "CharacterTokenizer":
         """Printable ASCII."""
@@ -234,7 +283,8 @@ class CharLm(PackedText):
 
 @dataclass(frozen=True, kw_only=True)
 class ByteLm(PackedText):
-    """Trains a Transformer on packed text, then evaluates its exact bits per byte. --mode sample prints text.
+    """Trains a Transformer on packed text, then evaluates its exact bits per byte. --mode sample
+    prints text.
 
     The tokenizer is that of the data: bytes, characters or another."""
 
@@ -245,14 +295,18 @@ class ByteLm(PackedText):
     heads: int = 4
     """Heads of each attention."""
     remat: Literal["none", "attention", "dots", "full"] = "none"
-    """What the backward pass computes again rather than keeps: nothing; what is of length x length; all but the results
-    of products with parameters; all of a layer."""
+    """What the backward pass computes again rather than keeps: nothing; what is of length x length;
+    all but the results of products with parameters; all of a layer."""
     attention: Literal["xla", "cudnn"] = "xla"
-    """What computes the attention. cudnn needs an NVIDIA GPU and --precision bf16; on an H100 it trained three times as
-    fast."""
+    """What computes the attention. cudnn needs an NVIDIA GPU and --precision bf16; on an H100 it
+    trained three times as fast."""
     # Stacked over layers, the scales of the layers' norms have two dimensions.
     optimizer: OptimizerConfig = OptimizerConfig(
-        learning_rate=3e-3, weight_decay=0.1, no_decay=("layers/norms/*",), beta2=0.99, clip_norm=1.0
+        learning_rate=3e-3,
+        weight_decay=0.1,
+        no_decay=("layers/norms/*",),
+        beta2=0.99,
+        clip_norm=1.0,
     )
     trainer: TrainerConfig = SHORT
 
@@ -260,11 +314,14 @@ class ByteLm(PackedText):
         super().__post_init__()
         if self.width % (unit := 2 * self.heads):
             raise OptionError(
-                f"width={self.width} is not a multiple of twice the heads, {unit}: rotary positions need an even "
-                f"number of features in each head. Nearest: {-(-self.width // unit) * unit}."
+                f"width={self.width} is not a multiple of twice the heads, {unit}: rotary "
+                "positions need an even number of features in each head. Nearest: "
+                f"{-(-self.width // unit) * unit}."
             )
         if self.attention == "cudnn" and self.trainer.precision == "f32":
-            raise OptionError("attention=cudnn computes in 16 bits, and precision is f32. Give --precision bf16.")
+            raise OptionError(
+                "attention=cudnn computes in 16 bits, and precision is f32. Give --precision bf16."
+            )
 
     def model(self, rngs: Any, vocabulary_size: int) -> "Transformer":
         """See Transformer."""
@@ -273,7 +330,10 @@ class ByteLm(PackedText):
         from trainer.models.transformer import Transformer
 
         if self.attention == "cudnn" and (backend := jax.default_backend()) != "gpu":
-            raise OptionError(f"attention=cudnn needs an NVIDIA GPU, and this process has: {backend}. Leave it out.")
+            raise OptionError(
+                f"attention=cudnn needs an NVIDIA GPU, and this process has: {backend}. Leave it "
+                "out."
+            )
         return Transformer(
             vocabulary_size,
             rngs,

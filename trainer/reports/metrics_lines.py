@@ -1,6 +1,8 @@
-"""Reads metrics.jsonl back: the scalars of a run by step, or the newest of each name. From a disk or a bucket.
+"""Reads metrics.jsonl back: the scalars of a run by step, or the newest of each name. From a disk
+or a bucket.
 
-The file may be larger than memory, and end in the middle of a line, as a run appends to it. Needs no JAX."""
+The file may be larger than memory, and end in the middle of a line, as a run appends to it. Needs
+no JAX."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,19 +18,27 @@ from trainer.reports.metrics_file import STEP
 from trainer.reports.workdir import METRICS
 
 PIECE_BYTES = 8 * MiB
-NON_FINITE: Mapping[Any, float] = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+NON_FINITE: Mapping[Any, float] = {
+    "NaN": float("nan"),
+    "Infinity": float("inf"),
+    "-Infinity": float("-inf"),
+}
 MOST_STEP = (1 << 63) - 1
 _STEP = re.compile(STEP.pattern + rb"[,}]")
 _FILE = re.compile(re.escape(METRICS) + r"(\.\d{6,})?")
 _DECODER = msgspec.json.Decoder(dict[str, float | int | str])
 
 
-def metrics_lines(directory: str, steps: range | None = None) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yields (step, scalars) of each line, in the order written. If a step has several lines, its last one counts.
+def metrics_lines(
+    directory: str, steps: range | None = None
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yields (step, scalars) of each line, in the order written. If a step has several lines, its
+    last one counts.
 
-    The scalar "time" is when the line was made. steps: only these; other lines are not parsed. Skips incomplete lines,
-    which a killed process may leave; yields nothing if there is no file. Holds a few pieces of the file in memory.
-    Raises CheckpointError for a line with something else than numbers."""
+    The scalar "time" is when the line was made. steps: only these; other lines are not parsed.
+    Skips incomplete lines, which a killed process may leave; yields nothing if there is no file.
+    Holds a few pieces of the file in memory. Raises CheckpointError for a line with something else
+    than numbers."""
     for name, size in _files(directory).items():
         path = join(directory, name)
         for line in _lines(_pieces(path, size)):
@@ -41,13 +51,18 @@ def metrics_lines(directory: str, steps: range | None = None) -> Iterator[tuple[
 
 
 def newest(directory: str) -> tuple[int | None, dict[str, float]]:
-    """The last step, and the last value of each scalar, also of those that only some steps have; None and {} if there
-    is none. Reads only the end of the file. Raises CheckpointError as `metrics_lines` does."""
+    """The last step, and the last value of each scalar, also of those that only some steps have;
+    None and {} if there is none. Reads only the end of the file. Raises CheckpointError as
+    `metrics_lines` does."""
     for path, end in _ends(directory):
         step, values = None, dict[str, float]()
         for line in end.split(b"\n"):
             found = _STEP.match(line)
-            if found and int(found[1]) <= MOST_STEP and (of_line := _values(line, path)) is not None:
+            if (
+                found
+                and int(found[1]) <= MOST_STEP
+                and (of_line := _values(line, path)) is not None
+            ):
                 step, values = int(found[1]), values | of_line
         if step is not None:
             return step, values
@@ -55,7 +70,8 @@ def newest(directory: str) -> tuple[int | None, dict[str, float]]:
 
 
 def last_step(directory: str) -> int | None:
-    """The last step in a directory's metrics.jsonl; None if there is none. Reads only the end of the file."""
+    """The last step in a directory's metrics.jsonl; None if there is none. Reads only the end of
+    the file."""
     found = (re.findall(rb"^" + _STEP.pattern, end, re.MULTILINE) for _, end in _ends(directory))
     return next((int(steps[-1]) for steps in found if steps), None)
 
@@ -63,7 +79,9 @@ def last_step(directory: str) -> int | None:
 def _ends(directory: str) -> Iterator[tuple[str, bytes]]:
     """(path, its last piece) of the file or its parts, the last one first."""
     for name, size in reversed(_files(directory).items()):
-        if not size:  # opening a named pipe, which is listed with 0 bytes, would wait for its other end
+        if (
+            not size
+        ):  # opening a named pipe, which is listed with 0 bytes, would wait for its other end
             continue
         path, start = join(directory, name), max(0, size - PIECE_BYTES)
         yield path, b"".join(open_storage(path).read_ranges([(path, start, size - start)]))
@@ -77,7 +95,9 @@ def _files(directory: str) -> dict[str, int]:
 
 def _pieces(path: str, size: int) -> Iterator[bytes]:
     """The first `size` bytes of a file: what a run adds meanwhile is left for the next reader."""
-    ranges = [(path, first, min(PIECE_BYTES, size - first)) for first in range(0, size, PIECE_BYTES)]
+    ranges = [
+        (path, first, min(PIECE_BYTES, size - first)) for first in range(0, size, PIECE_BYTES)
+    ]
     return iter(open_storage(path).read_ranges(ranges))
 
 
@@ -102,7 +122,9 @@ def _values(line: bytes, path: str) -> dict[str, float] | None:
         for name, value in values.items():
             if isinstance(value, str):
                 if value not in NON_FINITE:
-                    raise CheckpointError(f"{path}: {name} is {value!r}, not a number, in {line[:80]!r}. {_REMEDY}")
+                    raise CheckpointError(
+                        f"{path}: {name} is {value!r}, not a number, in {line[:80]!r}. {_REMEDY}"
+                    )
                 values[name] = NON_FINITE[value]
     return values
 

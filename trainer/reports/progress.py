@@ -1,4 +1,5 @@
-"""Shows progress to a person: one live line on a terminal or in a notebook, otherwise a plain log line at intervals.
+"""Shows progress to a person: one live line on a terminal or in a notebook, otherwise a plain log
+line at intervals.
 
 Also the speed that it shows."""
 
@@ -31,10 +32,11 @@ LIVE_SECONDS, LOG_SECONDS = 0.25, 30.0  # between two updates of a RecordsLine
 class Speed:
     """Measured over some steps: steps_per_second, and examples_per_second over all hosts.
 
-    input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of all devices together;
-    None if the FLOPs of a step are unknown. mfu: its share of the devices' peak, 0..1; None if either is unknown.
-    slowest_host: of several, the one that the others waited for; slowest_share: of the time that it waited for its
-    input or worked by itself, 0..1. None with one process."""
+    input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of
+    all devices together; None if the FLOPs of a step are unknown. mfu: its share of the devices'
+    peak, 0..1; None if either is unknown. slowest_host: of several, the one that the others waited
+    for; slowest_share: of the time that it waited for its input or worked by itself, 0..1. None
+    with one process."""
 
     steps_per_second: float
     examples_per_second: float
@@ -54,21 +56,30 @@ class Speed:
 
     def scalars(self) -> dict[str, float]:
         """For TensorBoard."""
-        return {f"speed/{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return {
+            f"speed/{name}": value
+            for name, value in dataclasses.asdict(self).items()
+            if value is not None
+        }
 
     def __str__(self) -> str:
-        text = f"{format_number(self.steps_per_second)} steps/s, {self.examples_per_second:,.0f} examples/s, "
+        text = (
+            f"{format_number(self.steps_per_second)} steps/s, {self.examples_per_second:,.0f} "
+            "examples/s, "
+        )
         text += f"input wait {self.input_wait:.0%}"
         if self.mfu is not None:
             text += f", MFU {self.mfu:.1%}"
         if self.slowest_share and self.slowest_share > NOTABLE:
-            text += f", host {self.slowest_host} is slowest ({self.slowest_share:.0%} input wait and own work)"
+            share = f"{self.slowest_share:.0%} input wait and own work"
+            text += f", host {self.slowest_host} is slowest ({share})"
         return text
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """A training step: its records and FLOPs, and the peak of all devices together. None: unknown."""
+    """A training step: its records and FLOPs, and the peak of all devices together. None:
+    unknown."""
 
     batch: int
     flops: float | None = None
@@ -76,10 +87,11 @@ class StepSize:
 
 
 class ProgressLine:
-    """Shows the loss, the time left, steps/s, examples/s and input wait. Call `update` after every dispatch.
+    """Shows the loss, the time left, steps/s, examples/s and input wait. Call `update` after every
+    dispatch.
 
-    end: None if it is not known. Time and steps count from construction, so a compilation before is not part of the
-    speed. slowest: the fields of Speed about the slowest host."""
+    end: None if it is not known. Time and steps count from construction, so a compilation before is
+    not part of the speed. slowest: the fields of Speed about the slowest host."""
 
     def __init__(
         self,
@@ -98,7 +110,8 @@ class ProgressLine:
         self._live = _live_line("step", "the first steps", start, end=end, out=out, clock=clock)
 
     def update(self, step: int, loss: float, wait_seconds: float) -> Speed | None:
-        """Returns the speed whenever log_every was passed. wait_seconds: waited for the input since the run started."""
+        """Returns the speed whenever log_every was passed. wait_seconds: waited for the input since
+        the run started."""
         if self._live is not None:
             self._live.show(step)
         if step // self._log_every == self._step // self._log_every and step != self._end:
@@ -129,10 +142,12 @@ class ProgressLine:
 
 
 class RecordsLine:
-    """Shows how many records are done, their rate and the time left, in a `with` statement. Call `add` after some.
+    """Shows how many records are done, their rate and the time left, in a `with` statement. Call
+    `add` after some.
 
-    done: what happened to them, in one word, such as "evaluated". total: None if it is not known. shown: False to show
-    nothing, as on all hosts but one. Without a terminal or a notebook, a log line every 30 seconds."""
+    done: what happened to them, in one word, such as "evaluated". total: None if it is not known.
+    shown: False to show nothing, as on all hosts but one. Without a terminal or a notebook, a log
+    line every 30 seconds."""
 
     def __init__(
         self,
@@ -147,7 +162,11 @@ class RecordsLine:
         self._began = self._told = clock()
         out = sys.stderr if stream is None else stream
         self._shown = shown
-        self._live = _live_line(done, "the first records", end=total, out=out, clock=clock) if shown else None
+        self._live = (
+            _live_line(done, "the first records", end=total, out=out, clock=clock)
+            if shown
+            else None
+        )
 
     def __enter__(self) -> "RecordsLine":
         return self
@@ -163,14 +182,21 @@ class RecordsLine:
         if not self._records:  # they took a compilation, too
             self._began, self._first = now, records
         self._records += records
-        if not self._shown or now - self._told < (LIVE_SECONDS if self._live is not None else LOG_SECONDS):
+        if not self._shown or now - self._told < (
+            LIVE_SECONDS if self._live is not None else LOG_SECONDS
+        ):
             return
         self._told = now
         if self._live is not None:
             self._live.show(self._records, self._text(now))
         else:
             text = self._text(now)
-            log.info("%s %s%s", self._done, _share_of(self._records, self._total), f": {text}" if text else "")
+            log.info(
+                "%s %s%s",
+                self._done,
+                _share_of(self._records, self._total),
+                f": {text}" if text else "",
+            )
 
     def _text(self, now: float) -> str | None:
         """None if there is no rate yet."""
@@ -189,7 +215,13 @@ def _share_of(step: int, end: int | None) -> str:
 
 
 def _live_line(
-    what: str, text: str, start: int = 0, *, end: int | None, out: TextIO, clock: Callable[[], float]
+    what: str,
+    text: str,
+    start: int = 0,
+    *,
+    end: int | None,
+    out: TextIO,
+    clock: Callable[[], float],
 ) -> "_NotebookLine | _TerminalLine | None":
     """The line "`what` start/end: `text`" of a terminal or a notebook; None if there is neither."""
     if Console().is_jupyter:
@@ -198,12 +230,20 @@ def _live_line(
 
 
 class _NotebookLine:
-    """A line in the output of the notebook's cell, replaced in place: a saved notebook has only the last one.
+    """A line in the output of the notebook's cell, replaced in place: a saved notebook has only the
+    last one.
 
     rich's own live display needs ipywidgets, and shows nothing without it."""
 
-    def __init__(self, what: str, text: str, start: int, end: int | None, clock: Callable[[], float]) -> None:
-        self._what, self._end, self._clock, self._id = what, end, clock, f"infeed-{secrets.token_hex(8)}"
+    def __init__(
+        self, what: str, text: str, start: int, end: int | None, clock: Callable[[], float]
+    ) -> None:
+        self._what, self._end, self._clock, self._id = (
+            what,
+            end,
+            clock,
+            f"infeed-{secrets.token_hex(8)}",
+        )
         self._step, self._text, self._shown = start, text, clock()
         self._display(update=False)
 
@@ -232,19 +272,25 @@ class _TerminalLine:
     def __init__(self, what: str, text: str, start: int, end: int | None, out: TextIO) -> None:
         share = "" if end is None else "/{task.total} ({task.percentage:.0f}%)"
         line = f"{what} {{task.completed}}{share}: {{task.description}}"
-        column = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        column = TextColumn(
+            line, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+        )
         console = Console(file=out)
         self._progress = Progress(column, console=console, refresh_per_second=4)
         self._task = self._progress.add_task(text, completed=start, total=end)
         self._progress.start()
-        handlers = [each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
+        handlers = [
+            each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)
+        ]
         self._out, self._handlers = out, [each for each in handlers if each.stream is out]
         for handler in self._handlers:
             handler.setStream(cast(TextIO, FileProxy(console, out)))
 
     def show(self, step: int, text: str | None = None) -> None:
         """text: None to keep the one before."""
-        self._progress.update(self._task, completed=step, description=text, refresh=text is not None)
+        self._progress.update(
+            self._task, completed=step, description=text, refresh=text is not None
+        )
 
     def close(self) -> None:
         """Leaves the last state where it is."""

@@ -1,8 +1,9 @@
-"""The records of training steps: what each step saw, and where it is (shard, offset, key and label).
+"""The records of training steps: what each step saw, and where it is (shard, offset, key and
+label).
 
-The order is a pure function of (seed, position), so the start of a run and its settings are enough. Bad records, which
-depend on the data, are in the history. To know more than numbers, the sources of the run's input are opened again.
-Needs neither JAX nor TensorFlow."""
+The order is a pure function of (seed, position), so the start of a run and its settings are enough.
+Bad records, which depend on the data, are in the history. To know more than numbers, the sources of
+the run's input are opened again. Needs neither JAX nor TensorFlow."""
 
 import contextlib
 import functools
@@ -33,10 +34,10 @@ NAMES = (*FILE_NAME_KEYS, "filename", "key", "id", "name")  # features that iden
 class SeenBatch:
     """The global batch of a step, in row order; each array has an entry per row.
 
-    origins: the sources of the input, in the order of their records' numbers; the same object for steps of one run.
-    record_ids: int64, the numbers of the records in the input, as `_index` had them. epochs: int64, of each record.
-    replaced: int64, the bad record that a row had been planned for, -1 if there was none. masked: bool, whether the row
-    is a bad record that was left out."""
+    origins: the sources of the input, in the order of their records' numbers; the same object for
+    steps of one run. record_ids: int64, the numbers of the records in the input, as `_index` had
+    them. epochs: int64, of each record. replaced: int64, the bad record that a row had been planned
+    for, -1 if there was none. masked: bool, whether the row is a bad record that was left out."""
 
     step: int
     origins: Sequence[Origin]
@@ -49,7 +50,8 @@ class SeenBatch:
 def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenBatch]:
     """The batches of these steps, in order.
 
-    Raises what `segment_of` raises, and CheckpointError where the input of a run does not tell what it read."""
+    Raises what `segment_of` raises, and CheckpointError where the input of a run does not tell what
+    it read."""
     traces: dict[int, _Trace] = {}
     for step in steps:
         segment = segment_of(history, step, workdir)
@@ -64,14 +66,16 @@ def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenB
 def _explained(segment: Segment, step: int, workdir: str) -> Iterator[None]:
     if segment.start.input is None:
         raise CheckpointError(
-            f"the run that trained step {step} read an input that does not tell where its records come from: an "
-            "iterable, or an Input without `provenance`. Only inputs made by train_dataset can be traced."
+            f"the run that trained step {step} read an input that does not tell where its records "
+            "come from: an iterable, or an Input without `provenance`. Only inputs made by "
+            "train_dataset can be traced."
         )
     try:
         yield
     except Exception as e:  # the line may contain anything
         raise CheckpointError(
-            f"{workdir}/{SEGMENTS}: the start after step {segment.start.step} has no valid input ({e!r}). {REMEDY}"
+            f"{workdir}/{SEGMENTS}: the start after step {segment.start.step} has no valid input "
+            f"({e!r}). {REMEDY}"
         ) from e
 
 
@@ -82,7 +86,10 @@ class _Trace:
         self._start, self._given = segment.start, given
         self._order = restored_order(given["order"])
         self._origins = msgspec.convert(given["sources"], list[Origin])
-        if sum(len(range(origin.first, origin.stop)) for origin in self._origins) != self._order.num_records:
+        if (
+            sum(len(range(origin.first, origin.stop)) for origin in self._origins)
+            != self._order.num_records
+        ):
             raise ValueError("its sources have another number of records")
         self._on_error, self._bad = given["on_error"], segment.bad_records
 
@@ -110,8 +117,9 @@ class _Trace:
 
 @dataclass(frozen=True)
 class RecordPlace:
-    """Where a record is. record: its number in the split; shard_record: in the shard; offset: the byte at which its
-    frame begins. key, label: as text, "" if the record has none. None: not known."""
+    """Where a record is. record: its number in the split; shard_record: in the shard; offset: the
+    byte at which its frame begins. key, label: as text, "" if the record has none. None: not
+    known."""
 
     directory: str | None = None
     split: str | None = None
@@ -126,8 +134,8 @@ class RecordPlace:
 class RecordPlaces:
     """The places of an input's records by number. directory: where data are now that were moved.
 
-    A source that cannot be opened is reported in the log once; its records have only the numbers that the history
-    knows."""
+    A source that cannot be opened is reported in the log once; its records have only the numbers
+    that the history knows."""
 
     def __init__(self, origins: Sequence[Origin], directory: str | None = None) -> None:
         self._origins, self._directory = origins, directory
@@ -152,12 +160,16 @@ class RecordPlaces:
     def _within(self, origin: Origin, numbers: np.ndarray) -> Iterator[RecordPlace]:
         source = self._source(origin)
         if source is None:
-            yield from (RecordPlace(origin.directory, origin.split, number) for number in numbers.tolist())
+            yield from (
+                RecordPlace(origin.directory, origin.split, number) for number in numbers.tolist()
+            )
             return
         at, known = source.index.locate(numbers), (source.manifest.directory, source.split)
         files = [source.entry.shards[shard].file for shard in at.shard.tolist()]
         places = zip(numbers.tolist(), files, at.record.tolist(), at.offset.tolist(), strict=True)
-        for (number, file, within, offset), record in zip(places, fetch(source, numbers), strict=True):
+        for (number, file, within, offset), record in zip(
+            places, fetch(source, numbers), strict=True
+        ):
             yield RecordPlace(*known, number, file, within, offset, *_told(source, record))
 
     def _source(self, origin: Origin) -> IndexedRecords | None:
@@ -189,7 +201,8 @@ def _told(source: IndexedRecords, record: Any) -> tuple[str, str]:
 
 
 def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """The labels of a record, with their names; without named classes, the single integers of features called label."""
+    """The labels of a record, with their names; without named classes, the single integers of
+    features called label."""
     if labels := source.info.labels:
         for label in labels_of(labels, values):
             yield f"{label} {labels.name_of(label) or ''}".strip()
@@ -203,8 +216,8 @@ def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iter
 class SeenRecord:
     """A record that a step saw, in this row of the global batch.
 
-    index: its number in the input, as `_index` had it. epoch: of the order. replaces: the bad record in whose
-    place it was read. masked: whether it is a bad record that was left out."""
+    index: its number in the input, as `_index` had it. epoch: of the order. replaces: the bad
+    record in whose place it was read. masked: whether it is a bad record that was left out."""
 
     step: int
     row: int
@@ -237,10 +250,15 @@ class SeenStep:
 
 
 def seen_steps(
-    history: History, workdir: str, steps: range, *, data_dir: str | None = None, most: int | None = None
+    history: History,
+    workdir: str,
+    steps: range,
+    *,
+    data_dir: str | None = None,
+    most: int | None = None,
 ) -> Iterator[SeenStep]:
-    """The records of these steps. data_dir: where the data are now, if they were moved. most: how many records of each
-    step to return; None: all. Their payloads are read for keys and labels.
+    """The records of these steps. data_dir: where the data are now, if they were moved. most: how
+    many records of each step to return; None: all. Their payloads are read for keys and labels.
 
     Raises what `seen_batches` raises."""
     places: dict[int, RecordPlaces] = {}

@@ -1,7 +1,8 @@
-"""segments.jsonl: a line for each start of a training run in a work directory, for its bad records, and for its end.
+"""segments.jsonl: a line for each start of a training run in a work directory, for its bad records,
+and for its end.
 
-Nothing is written per step: from a start, the records of every later step can be computed. Needs neither JAX nor
-TensorFlow."""
+Nothing is written per step: from a start, the records of every later step can be computed. Needs
+neither JAX nor TensorFlow."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,8 @@ from trainer.reports.workdir import SEGMENTS
 
 @dataclass(frozen=True)
 class Command:
-    """The command that started a run: a recipe, its options, and the directory they are relative to."""
+    """The command that started a run: a recipe, its options, and the directory they are relative
+    to."""
 
     recipe: str
     options: Sequence[str]
@@ -33,11 +35,12 @@ class Command:
 class Start:
     """A run began to train from the state after this step, 0 for a new model.
 
-    position: of the input, as checkpoints have it. input: its provenance, see DatasetInput; None if the input has none.
-    settings: of the TrainerConfig. command: None for a program that uses the Trainer. devices: number and kind.
-    run: identifies this run; its checkpoints name it. parent: the run that saved the state; None for a new model, and
-    for a checkpoint that does not tell. reported: the last step in metrics.jsonl, from which the run removes those
-    after its first; None if it has none. batch: dtype and shape of each array of a batch of one row."""
+    position: of the input, as checkpoints have it. input: its provenance, see DatasetInput; None if
+    the input has none. settings: of the TrainerConfig. command: None for a program that uses the
+    Trainer. devices: number and kind. run: identifies this run; its checkpoints name it. parent:
+    the run that saved the state; None for a new model, and for a checkpoint that does not tell.
+    reported: the last step in metrics.jsonl, from which the run removes those after its first; None
+    if it has none. batch: dtype and shape of each array of a batch of one row."""
 
     step: int
     time: str
@@ -64,7 +67,8 @@ class BadRecords:
 
 @dataclass(frozen=True)
 class End:
-    """A run ended after this step. reason: "finished", or what stopped it. A killed process leaves no such line."""
+    """A run ended after this step. reason: "finished", or what stopped it. A killed process leaves
+    no such line."""
 
     step: int
     time: str
@@ -91,7 +95,9 @@ class Segment:
     @property
     def bad_records(self) -> dict[int, str]:
         """Number -> reason of the records of its input that this run left out."""
-        return _bad_records(self.lines, self.start.input["fingerprint"] if self.start.input else None)
+        return _bad_records(
+            self.lines, self.start.input["fingerprint"] if self.start.input else None
+        )
 
 
 @dataclass(frozen=True)
@@ -127,8 +133,9 @@ class History:
 
     @cached_property
     def _lineage(self) -> list[Segment]:
-        """The last segment, then the one that saved the state it began with, and so on: those that made the model.
-        Others went back to an earlier checkpoint, and ended before they saved one."""
+        """The last segment, then the one that saved the state it began with, and so on: those that
+        made the model. Others went back to an earlier checkpoint, and ended before they saved
+        one."""
         found, at = list[Segment](), len(self.segments) - 1 if self.segments else None
         while at is not None:
             found.append(self.segments[at])
@@ -136,8 +143,9 @@ class History:
         return found
 
     def segment_of(self, step: int) -> Segment | None:
-        """The segment that trained this step of the current model, or else the last one that trained such a step; None
-        if none did. The last segment may be alive unless it has an end, so later steps are taken for its own."""
+        """The segment that trained this step of the current model, or else the last one that
+        trained such a step; None if none did. The last segment may be alive unless it has an end,
+        so later steps are taken for its own."""
         own = next((segment for segment in self._lineage if segment.start.step < step), None)
         if own is not None and (own.end is None or step <= own.end.step):
             return own
@@ -150,31 +158,35 @@ class History:
 
 
 def _bad_records(lines: Sequence[HistoryLine], fingerprint: str | None) -> dict[int, str]:
-    known = [line for line in lines if isinstance(line, BadRecords) and line.fingerprint == fingerprint]
+    known = [
+        line for line in lines if isinstance(line, BadRecords) and line.fingerprint == fingerprint
+    ]
     return {int(number): reason for line in known for number, reason in line.records.items()}
 
 
 def segment_of(history: History, step: int, workdir: str) -> Segment:
     """The segment whose run trained a step, or would train it next.
 
-    Raises OptionError for a step that no recorded run trained; CheckpointError if there is no history."""
+    Raises OptionError for a step that no recorded run trained; CheckpointError if there is no
+    history."""
     if step < 1:
         raise OptionError(f"step {step} does not exist: the first step of training is 1.")
     if not history.starts:
         raise CheckpointError(
-            f"{workdir} has no {SEGMENTS}, so no step can be traced. Training writes it when it starts; give the "
-            "--workdir of a run, by this version of infeed or a later one."
+            f"{workdir} has no {SEGMENTS}, so no step can be traced. Training writes it when it "
+            "starts; give the --workdir of a run, by this version of infeed or a later one."
         )
     if (segment := history.segment_of(step)) is not None:
         return segment
     first, last = min(start.step for start in history.starts), history.segments[-1].end
     if step > first and last is not None:
         raise OptionError(
-            f"step {step} was not trained: the last run in {workdir} ended at step {last.step} ({last.reason})."
+            f"step {step} was not trained: the last run in {workdir} ended at step {last.step} "
+            f"({last.reason})."
         )
     raise OptionError(
-        f"step {step} is before the history of {workdir}, which begins after step {first}: an earlier version of "
-        "infeed trained the first steps."
+        f"step {step} is before the history of {workdir}, which begins after step {first}: an "
+        "earlier version of infeed trained the first steps."
     )
 
 
@@ -186,15 +198,23 @@ def append(workdir: str, line: HistoryLine) -> None:
 
 
 def read_history(workdir: str) -> History:
-    """The history; empty if there is none. Raises CheckpointError, which names the line, if it is damaged."""
+    """The history; empty if there is none. Raises CheckpointError, which names the line, if it is
+    damaged."""
     path = join(str(workdir), SEGMENTS)
     storage = open_storage(path)
     if not storage.exists(path):
         return History()
     if not (data := storage.read(path)).strip():
-        raise CheckpointError(f"{path} is empty: it is damaged. Remove it: then the steps so far cannot be traced.")
+        raise CheckpointError(
+            f"{path} is empty: it is damaged. Remove it: then the steps so far cannot be traced."
+        )
     texts = [(number, text) for number, text in enumerate(data.splitlines(), 1) if text.strip()]
-    return History([_line(JsonFile(f"{path}, line {number}", CheckpointError, REMEDY), text) for number, text in texts])
+    return History(
+        [
+            _line(JsonFile(f"{path}, line {number}", CheckpointError, REMEDY), text)
+            for number, text in texts
+        ]
+    )
 
 
 REMEDY = "The file is damaged: remove the line, and the rest can be used."
@@ -206,12 +226,17 @@ def _line(file: JsonFile, text: bytes) -> HistoryLine:
     if kind is None:
         raise file.misfit(f"its kind is none of {', '.join(KINDS)}.")
     try:
-        line = msgspec.convert(page, kind)  # a later infeed may write further keys, which are skipped
+        line = msgspec.convert(
+            page, kind
+        )  # a later infeed may write further keys, which are skipped
         datetime.fromisoformat(page.get("time", "2026-01-01"))
         if isinstance(line, BadRecords):
             _ = [int(number) for number in line.records]
         return line
-    except (msgspec.ValidationError, ValueError) as e:  # ValueError: no time or number, or a lone surrogate in a key
+    except (
+        msgspec.ValidationError,
+        ValueError,
+    ) as e:  # ValueError: no time or number, or a lone surrogate in a key
         raise file.misfit(f"{e}.") from e
 
 

@@ -1,4 +1,5 @@
-"""The names below a work directory. Whoever writes there names its files here, and whoever reads recognises them here.
+"""The names below a work directory. Whoever writes there names its files here, and whoever reads
+recognises them here.
 
 Arithmetic on names: no I/O, no JAX. Paths are built with storage.join(workdir, name)."""
 
@@ -9,7 +10,8 @@ import secrets
 from collections.abc import Iterable
 
 OWNERS = "_owner"
-"""The mark that runs have written here; the record of the run that owns the directory, and the lock of its process."""
+"""The mark that runs have written here; the record of the run that owns the directory, and the lock
+of its process."""
 MARK, OWNER, OWNER_LOCK = f"{OWNERS}/runs", f"{OWNERS}/owner.json", f"{OWNERS}/lock"
 CHECKPOINTS = "checkpoints"
 """A directory per step."""
@@ -18,12 +20,24 @@ STATE, CONTENTS = "state", "contents"
 STEP_METADATA = "_CHECKPOINT_METADATA"
 """Orbax writes this into the directory of a step first."""
 STEP_COMMITTED = "commit_success.txt"
-"""Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough."""
+"""Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name
+is enough."""
 ITEM_METADATA = "_METADATA"
 """Orbax writes this into the directory of an item with arrays: which there are."""
 _OF_PROCESS = "ocdbt.process_"  # how a directory of each process begins
-_IN_ITEMS = {"metadata", STEP_COMMITTED, ITEM_METADATA, "_sharding", "array_metadatas", "d", "manifest.ocdbt"}
-_STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
+_IN_ITEMS = {
+    "metadata",
+    STEP_COMMITTED,
+    ITEM_METADATA,
+    "_sharding",
+    "array_metadatas",
+    "d",
+    "manifest.ocdbt",
+}
+_STEP, _RENAMED_LATER = (
+    re.compile("0|[1-9][0-9]{0,18}"),
+    re.compile(r"[0-9]+\.orbax-checkpoint-tmp"),
+)
 SEGMENTS = "segments.jsonl"
 """The starts and ends of runs; see history/segments.py."""
 EVALUATIONS = "evaluations.json"
@@ -35,15 +49,16 @@ PREDICTIONS = "predictions.jsonl"
 
 TRAIN, _EVAL = "train", "eval"
 METRICS = "metrics.jsonl"
-"""In the directories of events: the scalars as lines of JSON; in a bucket in parts metrics.jsonl.000000, ..."""
+"""In the directories of events: the scalars as lines of JSON; in a bucket in parts
+metrics.jsonl.000000, ..."""
 _EVENTS = "events.out.tfevents."
 """How the names of event files begin."""
 _number, _TOKEN = itertools.count(), secrets.token_hex(4)
 
 _REPLACED = re.compile(
-    "|".join((DESCRIPTION, EVALUATIONS, EVAL_RESULT, PREDICTIONS, SEGMENTS, TOKENIZER, TRAIN_RESULT)).replace(
-        ".", r"\."
-    )
+    "|".join(
+        (DESCRIPTION, EVALUATIONS, EVAL_RESULT, PREDICTIONS, SEGMENTS, TOKENIZER, TRAIN_RESULT)
+    ).replace(".", r"\.")
     + rf"|({TRAIN}|{_EVAL}|{_EVAL}_.+)/{METRICS}(\.\d+)?"
 )
 
@@ -54,15 +69,19 @@ def eval_directory(name: str | None) -> str:
 
 
 def eval_name(directory: str) -> str | None:
-    """The inverse: "" for the evaluation without a name; None if it is not the directory of an evaluation."""
+    """The inverse: "" for the evaluation without a name; None if it is not the directory of an
+    evaluation."""
     found = re.fullmatch(f"{_EVAL}(?:_(.*))?", directory)
     return found and (found[1] or "")
 
 
 def event_file(seconds: float) -> str:
     """A new name for an event file of this process. seconds: time.time()."""
-    # Two writers that start in the same second need different files; in containers, host name and pid may be equal.
-    return f"{_EVENTS}{int(seconds):010d}.{os.uname().nodename}.{os.getpid()}.{_TOKEN}.{next(_number)}"
+    # Two writers that start in the same second need different files; in containers, host name and
+    # pid may be equal.
+    return (
+        f"{_EVENTS}{int(seconds):010d}.{os.uname().nodename}.{os.getpid()}.{_TOKEN}.{next(_number)}"
+    )
 
 
 def replaced_by_runs(path: str) -> bool:

@@ -1,12 +1,13 @@
-"""Records a run's scalars, images, histograms and texts. Training, evaluation and callbacks write only through Reports.
+"""Records a run's scalars, images, histograms and texts. Training, evaluation and callbacks write
+only through Reports.
 
-Each directory, <workdir>/train or <workdir>/eval, is a run in TensorBoard and has the same scalars in its
-metrics.jsonl. Only the owner of the work directory writes to that of training; concurrent evaluations append to
-theirs, and none replaces what another wrote.
+Each directory, <workdir>/train or <workdir>/eval, is a run in TensorBoard and has the same scalars
+in its metrics.jsonl. Only the owner of the work directory writes to that of training; concurrent
+evaluations append to theirs, and none replaces what another wrote.
 
-TensorBoard's event files are tensorboard's protos in the record framing of the shards: other writers import tensorflow
-if it is installed, and have no fence. Images, histograms and texts are tensors tagged with the plugin that shows them,
-as tf.summary writes them."""
+TensorBoard's event files are tensorboard's protos in the record framing of the shards: other
+writers import tensorflow if it is installed, and have no fence. Images, histograms and texts are
+tensors tagged with the plugin that shows them, as tf.summary writes them."""
 
 # The modules of the protos define their classes at import.
 # pyright: reportAttributeAccessIssue=false
@@ -47,10 +48,12 @@ log = logger("trainer")
 
 
 class EventWriter(SinkWriter):
-    """Writes points to a new event file in `directory`; TensorBoard shows each directory as one run.
+    """Writes points to a new event file in `directory`; TensorBoard shows each directory as one
+    run.
 
-    resumed_at: the first step after a resume; TensorBoard drops points from there on that an interrupted run left.
-    open_sink: (directory, name, first record) -> the sink of the events; the default writes to the directory."""
+    resumed_at: the first step after a resume; TensorBoard drops points from there on that an
+    interrupted run left. open_sink: (directory, name, first record) -> the sink of the events; the
+    default writes to the directory."""
 
     def __init__(
         self,
@@ -61,18 +64,23 @@ class EventWriter(SinkWriter):
     ) -> None:
         self._clock = clock
         self._sink = open_sink(
-            directory, event_file(clock()), _record(Event(wall_time=clock(), file_version="brain.Event:2"))
+            directory,
+            event_file(clock()),
+            _record(Event(wall_time=clock(), file_version="brain.Event:2")),
         )
         if resumed_at is not None:
             restart = SessionLog(status=SessionLog.START)
-            self._sink.write(_record(Event(wall_time=clock(), step=resumed_at, session_log=restart)))
+            self._sink.write(
+                _record(Event(wall_time=clock(), step=resumed_at, session_log=restart))
+            )
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes all `values` of a step as one event."""
         self.add(step, scalar_summary(values))
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Writes an event per step first, first + 1, ...; `columns` has the values of each name, [steps]."""
+        """Writes an event per step first, first + 1, ...; `columns` has the values of each name,
+        [steps]."""
         self._sink.write(b"".join(map(frame, scalar_events(self._clock(), first, columns))))
 
     def add(self, step: int, summary: Summary) -> None:
@@ -84,31 +92,44 @@ def _record(event: Event) -> bytes:
     return frame(event.SerializeToString())
 
 
-def scalar_events(wall_time: float, first: int, columns: Mapping[str, np.ndarray]) -> Iterator[bytes]:
-    """The serialized events of the steps first, first + 1, ...: `columns` has the values of each name, [steps].
+def scalar_events(
+    wall_time: float, first: int, columns: Mapping[str, np.ndarray]
+) -> Iterator[bytes]:
+    """The serialized events of the steps first, first + 1, ...: `columns` has the values of each
+    name, [steps].
 
-    Training writes one for every step. Serializing each with protobuf takes several times as long, about as long as a
-    step of a small model. Here protobuf makes a template once per set of names, and NumPy copies the values into it."""
+    Training writes one for every step. Serializing each with protobuf takes several times as long,
+    about as long as a step of a small model. Here protobuf makes a template once per set of names,
+    and NumPy copies the values into it."""
     template, ends = _template(tuple(columns))
     rows = np.repeat(template, len(next(iter(columns.values()))), axis=0)
     for end, column in zip(ends, columns.values(), strict=True):
         rows[:, end - 4 : end] = column.astype("<f4")[:, None].view(np.uint8)
-    start, packed, size = Event(wall_time=wall_time).SerializeToString() + _STEP, rows.tobytes(), rows.shape[1]
+    start, packed, size = (
+        Event(wall_time=wall_time).SerializeToString() + _STEP,
+        rows.tobytes(),
+        rows.shape[1],
+    )
     for i in range(len(rows)):
         yield b"".join((start, varint(first + i), packed[i * size : i * size + size]))
 
 
 @functools.lru_cache(maxsize=64)
 def _template(names: tuple[str, ...]) -> tuple[np.ndarray, list[int]]:
-    """The bytes of an event's summary, uint8 [1, size], and where the float32 of each name ends in them."""
+    """The bytes of an event's summary, uint8 [1, size], and where the float32 of each name ends in
+    them."""
     data = Event(summary=scalar_summary(dict.fromkeys(names, 0.0))).SerializeToString()
     sizes = [scalar_summary({name: 0.0}).ByteSize() for name in names]
-    return np.frombuffer(data, np.uint8)[None], list(itertools.accumulate(sizes, initial=len(data) - sum(sizes)))[1:]
+    return np.frombuffer(data, np.uint8)[None], list(
+        itertools.accumulate(sizes, initial=len(data) - sum(sizes))
+    )[1:]
 
 
 def scalar_summary(values: Mapping[str, float]) -> Summary:
     """One scalar per tag."""
-    return Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+    return Summary(
+        value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+    )
 
 
 def image_summary(tag: str, images: Any) -> Summary:
@@ -144,8 +165,8 @@ def _pixels(tag: str, images: Any) -> np.ndarray:
     array = array[None] if array.ndim == 3 else array
     if array.ndim != 4 or array.shape[3] not in CHANNELS or 0 in array.shape:
         raise OptionError(
-            f"the image {tag!r} has the shape {list(np.shape(images))}. Give [h, w, c] or [n, h, w, c] with 1 (grey), "
-            "3 (RGB) or 4 (RGBA) channels."
+            f"the image {tag!r} has the shape {list(np.shape(images))}. Give [h, w, c] or [n, h, "
+            "w, c] with 1 (grey), 3 (RGB) or 4 (RGBA) channels."
         )
     if array.dtype == np.uint8:
         return array
@@ -153,8 +174,8 @@ def _pixels(tag: str, images: Any) -> np.ndarray:
     low, high = float(array.min()), float(array.max())
     if not (low >= 0 and high <= 1):
         raise OptionError(
-            f"the image {tag!r} has values in {low:.4g}..{high:.4g}. Give uint8, or floats in 0..1: undo the "
-            "normalization, for example (x - x.min()) / (x.max() - x.min())."
+            f"the image {tag!r} has values in {low:.4g}..{high:.4g}. Give uint8, or floats in "
+            "0..1: undo the normalization, for example (x - x.min()) / (x.max() - x.min())."
         )
     return np.rint(array * 255).astype(np.uint8)
 
@@ -167,51 +188,67 @@ def _png(pixels: np.ndarray) -> bytes:
 
 def _tensor(tag: str, plugin: str, values: list[bytes] | np.ndarray) -> Summary:
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
-    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(values))])
+    return Summary(
+        value=[Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(values))]
+    )
 
 
 class Reports:
-    """Writes points to the run `name` of the work directory. Use as a context manager: leaving closes the files; then
-    nothing is written any more.
+    """Writes points to the run `name` of the work directory. Use as a context manager: leaving
+    closes the files; then nothing is written any more.
 
     Only process 0 writes, and nothing in a fast_dev_run; `writes` tells whether this process does.
-    after: the last step to keep of an interrupted run; 0 for a fresh start, None to keep all. If given, the settings
-    are added as a text at that step. fence: called before anything becomes visible; if it raises, nothing does."""
+    after: the last step to keep of an interrupted run; 0 for a fresh start, None to keep all. If
+    given, the settings are added as a text at that step. fence: called before anything becomes
+    visible; if it raises, nothing does."""
 
-    def __init__(self, config: TrainerConfig, name: str, after: int | None = None, fence: Fence = unfenced) -> None:
+    def __init__(
+        self, config: TrainerConfig, name: str, after: int | None = None, fence: Fence = unfenced
+    ) -> None:
         self.writes = jax.process_index() == 0 and not config.fast_dev_run
         if self.writes:
             self._directory = directory = join(config.workdir, name)
             resumed_at = None if after is None else after + 1
             with self._naming():
                 self._lines = MetricsFile(directory, after, fence)
-                self._events = EventWriter(directory, resumed_at, open_sink=partial(open_sink, fence=fence))
+                self._events = EventWriter(
+                    directory, resumed_at, open_sink=partial(open_sink, fence=fence)
+                )
         if after is not None:
             listing = json.dumps(config.to_json(), indent=1).splitlines()
-            self.text(after, "config", "".join(f"    {line}\n" for line in listing))  # a Markdown code block
+            self.text(
+                after, "config", "".join(f"    {line}\n" for line in listing)
+            )  # a Markdown code block
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes the scalars of a step: a point each in TensorBoard, and together a line of metrics.jsonl.
+        """Writes the scalars of a step: a point each in TensorBoard, and together a line of
+        metrics.jsonl.
 
-        Training writes all of a step in one line; a callback's scalars are a separate line. Evaluating a step again
-        adds another line: the last one counts. Both have the float32 nearest to a value. Raises OptionError for a
-        scalar named "step" or "time"."""
+        Training writes all of a step in one line; a callback's scalars are a separate line.
+        Evaluating a step again adds another line: the last one counts. Both have the float32
+        nearest to a value. Raises OptionError for a scalar named "step" or "time"."""
         if reserved := {"step", "time"}.intersection(values):
-            raise OptionError(f"a scalar is named {min(reserved)!r}, which is reserved. Choose another name.")
+            raise OptionError(
+                f"a scalar is named {min(reserved)!r}, which is reserved. Choose another name."
+            )
 
         def write(file: EventWriter | MetricsFile) -> None:
             with np.errstate(over="ignore"):
                 # Of nine digits of a float64, the nearest float32 may be another.
-                file.scalars(step, {name: float(np.float32(value)) for name, value in values.items()})
+                file.scalars(
+                    step, {name: float(np.float32(value)) for name, value in values.items()}
+                )
 
         self._each(write)
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """As `scalars`, for the steps first, first + 1, ...; `columns` has the values of each name, [steps]."""
+        """As `scalars`, for the steps first, first + 1, ...; `columns` has the values of each name,
+        [steps]."""
         self._each(lambda file: file.steps(first, columns))
 
     def image(self, step: int, tag: str, images: Any) -> None:
-        """Writes an image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or floats in 0..1; c is 1, 3 or 4.
+        """Writes an image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or floats in 0..1; c
+        is 1, 3 or 4.
 
         Raises OptionError, which names the tag, for any other shape, dtype or range."""
         self._add(step, image_summary, tag, images)
@@ -224,7 +261,9 @@ class Reports:
         """Writes a text, which TensorBoard renders as Markdown."""
         self._add(step, text_summary, tag, text)
 
-    def _add(self, step: int, summary_of: Callable[[str, Any], Summary], tag: str, value: Any) -> None:
+    def _add(
+        self, step: int, summary_of: Callable[[str, Any], Summary], tag: str, value: Any
+    ) -> None:
         if self.writes:
             with self._naming():
                 self._events.add(step, summary_of(tag, value))

@@ -10,17 +10,18 @@ from trainer.serving.publishing import ExportOptions
 __all__ = ["Exporter", "When"]
 
 When = Literal["best", "latest", "final"]
-"""best: after an evaluation that is better than that of the newest export. latest: after every one. final: after the
-last one of a run."""
+"""best: after an evaluation that is better than that of the newest export. latest: after every one.
+final: after the last one of a run."""
 
 
 class Exporter(Callback):
     """Exports what was evaluated to `path`, as Trainer.export does.
 
-    input_fn: see Trainer.export. metric, better: what best means: the largest ("max") or smallest ("min") value. A
-    restarted run compares with the newest export, which knows its own. keep: how many exports to keep; None: all.
-    name: of the evaluations; default: those without a name. options: model, keys, labels, tolerance, platforms and
-    assets_extra of Trainer.export. An export that fails ends the training, whose checkpoint was saved before."""
+    input_fn: see Trainer.export. metric, better: what best means: the largest ("max") or smallest
+    ("min") value. A restarted run compares with the newest export, which knows its own. keep: how
+    many exports to keep; None: all. name: of the evaluations; default: those without a name.
+    options: model, keys, labels, tolerance, platforms and assets_extra of Trainer.export. An export
+    that fails ends the training, whose checkpoint was saved before."""
 
     def __init__(
         self,
@@ -36,7 +37,9 @@ class Exporter(Callback):
     ) -> None:
         check_choice("when", when, get_args(When))
         check_choice("better", better, ("min", "max"))
-        ExportOptions(path, keep=keep, **options)  # a mistake should not wait for the first evaluation
+        ExportOptions(
+            path, keep=keep, **options
+        )  # a mistake should not wait for the first evaluation
         self._path, self._input_fn, self._when, self._name = path, input_fn, when, name
         self._options: dict[str, Any] = options | {"keep": keep}
         if when == "best":

@@ -1,9 +1,11 @@
-"""The decoding of records in a graph, which an export has in front of its model: parsing, padding, ops, 32-bit numbers.
+"""The decoding of records in a graph, which an export has in front of its model: parsing, padding,
+ops, 32-bit numbers.
 
-pipeline.decoding.rows computes the same in NumPy. The verification of an export compares what follows from both.
+pipeline.decoding.rows computes the same in NumPy. The verification of an export compares what
+follows from both.
 
-Pixels may differ from those of the ops by rounding: TensorFlow has its own decoders and resizes in float32. For images
-that cannot be decoded the graph raises InvalidArgumentError."""
+Pixels may differ from those of the ops by rounding: TensorFlow has its own decoders and resizes in
+float32. For images that cannot be decoded the graph raises InvalidArgumentError."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -21,8 +23,14 @@ from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import Layout, delivered, feature_specs
 from pipeline.tf_cpu import tf
 
-MOVING_OPS = (Keep, Drop, Rename)  # they never look at a value, so they take tensors as well as arrays
-PARALLEL_RECORDS = 32  # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
+MOVING_OPS = (
+    Keep,
+    Drop,
+    Rename,
+)  # they never look at a value, so they take tensors as well as arrays
+PARALLEL_RECORDS = (
+    32  # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
+)
 _HEAD_BYTES = 24  # of a PNG, up to its size
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"  # its first 16 bytes: https://www.w3.org/TR/png-3/
 
@@ -30,8 +38,8 @@ _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"  # its first 16 bytes: https://www.w3.
 def decode_payloads(rows: RowDecoder, payloads: Any) -> Features:
     """The features `keys` of records, string [n]: tensors [n, *shape].
 
-    The graph raises InvalidArgumentError for a record that does not match the layout, such as an Example without a
-    required feature, and for numbers out of the range of 32 bits."""
+    The graph raises InvalidArgumentError for a record that does not match the layout, such as an
+    Example without a required feature, and for numbers out of the range of 32 bits."""
     return _decoded(rows, _parsed(rows.layout, rows.stored, payloads), tf.size(payloads))
 
 
@@ -48,12 +56,15 @@ def _decoded(rows: RowDecoder, parsed: Features, count: Any) -> Features:
 
 
 def _parsed(layout: Layout, keys: Collection[str], payloads: Any) -> Features:
-    """A (None,) feature is a RaggedTensor. An optional feature that is absent is 0 or b"", or an empty row."""
+    """A (None,) feature is a RaggedTensor. An optional feature that is absent is 0 or b"", or an
+    empty row."""
     if not keys:
         return {}
     if isinstance(layout, Schema) and not layout.opaque:
         specs = feature_specs(layout)
-        parsing = {key: _parsing(layout.features[key], tf.as_dtype(specs[key].dtype)) for key in keys}
+        parsing = {
+            key: _parsing(layout.features[key], tf.as_dtype(specs[key].dtype)) for key in keys
+        }
         return tf.io.parse_example(payloads, parsing)
     return dict.fromkeys(keys, payloads)
 
@@ -87,7 +98,9 @@ def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
 def _made_by_ops(rows: RowDecoder, features: Features, count: Any) -> Features:
     """The features among `keys` that ops set."""
     sets = {key: spec for step in rows.steps.values() for key, spec in step.sets.items()}
-    made = {key: tf.TensorSpec(sets[key].shape, sets[key].dtype) for key in rows.keys if key in sets}
+    made = {
+        key: tf.TensorSpec(sets[key].shape, sets[key].dtype) for key in rows.keys if key in sets
+    }
 
     def one(record: tuple[Features, Any]) -> Features:
         features = record[0]
@@ -101,26 +114,31 @@ def _made_by_ops(rows: RowDecoder, features: Features, count: Any) -> Features:
 
 
 def _made(step: Step, features: Features) -> Features:
-    """What an op sets. Raises ExportError if its method fails, or returns anything but what the op promises."""
+    """What an op sets. Raises ExportError if its method fails, or returns anything but what the op
+    promises."""
     try:
         made = graph_of(step.op)(features)
         made = {key: tf.convert_to_tensor(made[key]) for key in step.sets}
     except InfeedError:
         raise
     except Exception as e:
-        raise ExportError(f"{step.op!r}: its method tensorflow raised {type(e).__name__}: {e}") from e
+        raise ExportError(
+            f"{step.op!r}: its method tensorflow raised {type(e).__name__}: {e}"
+        ) from e
     for key, spec in step.sets.items():
         found = made[key]
         if found.dtype != tf.as_dtype(spec.dtype) or not found.shape.is_compatible_with(spec.shape):
             raise ExportError(
-                f"{step.op!r}: its method tensorflow returned {key!r} as {found.dtype.name} {found.shape}; its "
-                f"output_spec promises {tf.as_dtype(spec.dtype).name} {spec.shape}."
+                f"{step.op!r}: its method tensorflow returned {key!r} as {found.dtype.name} "
+                f"{found.shape}; its output_spec promises {tf.as_dtype(spec.dtype).name} "
+                f"{spec.shape}."
             )
     return made
 
 
 def graph_of(op: Op) -> Callable[[Features], Features]:
-    """What computes with tensors what the op computes with arrays. The op is none of ops_without_graph."""
+    """What computes with tensors what the op computes with arrays. The op is none of
+    ops_without_graph."""
     if has_method(op):
         return cast(Any, op).tensorflow
     if type(op) in MOVING_OPS:
@@ -129,7 +147,8 @@ def graph_of(op: Op) -> Callable[[Features], Features]:
 
 
 def _narrowed(key: str, value: Any) -> Any:
-    """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats are rounded."""
+    """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats
+    are rounded."""
     wide = np.dtype(value.dtype.as_numpy_dtype)
     dtype = delivered(wide)
     if dtype == wide:
@@ -140,7 +159,9 @@ def _narrowed(key: str, value: Any) -> Any:
     else:
         same = tf.cast(small, value.dtype) == value
     message = f"{key!r} has a value out of the range of {dtype}. Its maximum and minimum are"
-    return checked(small, tf.reduce_all(same), [message, tf.reduce_max(value), tf.reduce_min(value)])
+    return checked(
+        small, tf.reduce_all(same), [message, tf.reduce_max(value), tf.reduce_min(value)]
+    )
 
 
 def _fixed_jpeg(op: DecodeJpeg, features: Features) -> Features:
@@ -152,7 +173,11 @@ def _fixed_jpeg(op: DecodeJpeg, features: Features) -> Features:
 def _fixed_png(op: DecodePng, features: Features) -> Features:
     encoded = features[op.key]
     encoded = _of_size(op, encoded, _png_size(encoded), "not a PNG, or a PNG")
-    return {op.into: tf.ensure_shape(_in_channels(tf.io.decode_png(encoded, channels=3), op.shape[2]), op.shape)}
+    return {
+        op.into: tf.ensure_shape(
+            _in_channels(tf.io.decode_png(encoded, channels=3), op.shape[2]), op.shape
+        )
+    }
 
 
 def _central_crop(op: DecodeCentralCrop, features: Features) -> Features:
@@ -160,7 +185,8 @@ def _central_crop(op: DecodeCentralCrop, features: Features) -> Features:
     height_width = tf.shape(pixels)[:2]
     shorter = tf.cast(tf.reduce_min(height_width), tf.float32)
     if op.resize_short is None:
-        # float32, as in https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_preprocessing.py
+        # float32, as in
+        # https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_preprocessing.py
         square = tf.maximum(tf.cast(np.float32(side / (side + op.border)) * shorter, tf.int32), 1)
         image = _resized(op, _window(pixels, (height_width - square + 1) // 2, square), op.size)
     else:
@@ -179,7 +205,11 @@ def _resize(op: DecodeResize, features: Features) -> Features:
     inner = tf.maximum(tf.cast(tf.round(height_width * scale), tf.int32), 1)
     before = (size - inner) // 2
     padding = tf.pad(tf.stack([before, size - inner - before], 1), [[0, 1], [0, 0]])
-    return {op.into: tf.ensure_shape(tf.pad(_resized(op, pixels, inner), padding), (*op.size, op.channels))}
+    return {
+        op.into: tf.ensure_shape(
+            tf.pad(_resized(op, pixels, inner), padding), (*op.size, op.channels)
+        )
+    }
 
 
 TWINS: Mapping[type, Callable[[Any, Features], Features]] = {
@@ -192,21 +222,25 @@ TWINS: Mapping[type, Callable[[Any, Features], Features]] = {
 
 
 def has_method(op: Op) -> bool:
-    """Whether the op itself computes with tensors: features of one record -> the features that it sets."""
+    """Whether the op itself computes with tensors: features of one record -> the features that it
+    sets."""
     return callable(getattr(op, "tensorflow", None))
 
 
 def ops_without_graph(serving: Serving) -> list[Op]:
-    """The ops that an export cannot contain. A subclass may compute anything, so only the very types count; with
-    `scaled`, pixels differ by more than rounding."""
+    """The ops that an export cannot contain. A subclass may compute anything, so only the very
+    types count; with `scaled`, pixels differ by more than rounding."""
     known = (*TWINS, *MOVING_OPS)
     return [
-        op for op in _ops(serving) if not has_method(op) and (type(op) not in known or getattr(op, "scaled", False))
+        op
+        for op in _ops(serving)
+        if not has_method(op) and (type(op) not in known or getattr(op, "scaled", False))
     ]
 
 
 def decodes_images(serving: Serving) -> bool:
-    """Whether its pixels may differ by rounding: TensorFlow decodes and resizes images in an export."""
+    """Whether its pixels may differ by rounding: TensorFlow decodes and resizes images in an
+    export."""
     return any(type(op) in TWINS and not has_method(op) for op in _ops(serving))
 
 
@@ -214,9 +248,10 @@ def arrays_only(ops: Sequence[Op]) -> str:
     """What the log says of ops that an export cannot contain."""
     lacks = "have no method" if len(ops) > 1 else "has no method"
     return (
-        f"export: {', '.join(map(repr, ops))} {lacks} tensorflow(features), so an export has only the signature "
-        "arrays, and clients have to decode records themselves. For the other signatures, let the method compute the "
-        "same from the tensors of one record, or use ops of infeed that have a form in TensorFlow: "
+        f"export: {', '.join(map(repr, ops))} {lacks} tensorflow(features), so an export has only "
+        "the signature arrays, and clients have to decode records themselves. For the other "
+        "signatures, let the method compute the same from the tensors of one record, or use ops of "
+        "infeed that have a form in TensorFlow: "
         f"{', '.join(each.__name__ for each in (*TWINS, *MOVING_OPS))}"
     )
 
@@ -234,11 +269,15 @@ def _of_size(op: DecodeJpeg | DecodePng, encoded: Any, size: Any, what: str) -> 
 def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
     """uint8 [h, w, channels] of a JPEG or a PNG of up to max_pixels pixels."""
     is_jpeg = tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff"
-    size = tf.cond(is_jpeg, lambda: tf.io.extract_jpeg_shape(encoded)[:2], lambda: _png_size(encoded))
+    size = tf.cond(
+        is_jpeg, lambda: tf.io.extract_jpeg_shape(encoded)[:2], lambda: _png_size(encoded)
+    )
     size = checked(size, tf.reduce_min(size) > 0, [f"{op.key!r} is neither a JPEG nor a PNG"])
     said = f"{op.key!r} has more pixels than max_pixels={op.max_pixels}. Its height and width are"
     # What is decoded follows from the check: branches do not preserve an order.
-    encoded = checked(encoded, tf.reduce_prod(tf.cast(size, tf.int64)) <= op.max_pixels, [said, size])
+    encoded = checked(
+        encoded, tf.reduce_prod(tf.cast(size, tf.int64)) <= op.max_pixels, [said, size]
+    )
     pixels = tf.cond(
         is_jpeg,
         lambda: _jpeg_pixels(encoded, op.channels),
@@ -280,11 +319,16 @@ def _window(pixels: Any, corner: Any, side: Any) -> Any:
 def _resized(op: DecodeCentralCrop | DecodeResize, pixels: Any, size: Any) -> Any:
     """uint8 [*size, c], with half-pixel centres."""
     values = tf.image.resize(pixels, size, method=op.method, antialias=op.antialias)
-    return tf.cast(tf.round(tf.clip_by_value(values, 0.0, 255.0)), tf.uint8)  # bicubic leaves the range
+    return tf.cast(
+        tf.round(tf.clip_by_value(values, 0.0, 255.0)), tf.uint8
+    )  # bicubic leaves the range
 
 
 def checked(value: Any, condition: Any, message: list[Any]) -> Any:
-    """The value; the graph raises InvalidArgumentError with the message unless the condition holds."""
+    """The value; the graph raises InvalidArgumentError with the message unless the condition
+    holds."""
     # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us per image.
-    with tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=message, summarize=2)]):
+    with tf.control_dependencies(
+        [tf.raw_ops.Assert(condition=condition, data=message, summarize=2)]
+    ):
         return tf.identity(value)

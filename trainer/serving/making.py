@@ -1,13 +1,14 @@
 """Makes an export on one host: writes the SavedModel, has it verified, describes it, publishes it.
 
-The SavedModel is the served function, converted from JAX, behind the decoding of the input. TensorFlow runs it without
-JAX, on CPUs, NVIDIA GPUs and TPUs. The model's arrays are its variables, so they are not in the graph, whose size is
-limited to 2 GB.
+The SavedModel is the served function, converted from JAX, behind the decoding of the input.
+TensorFlow runs it without JAX, on CPUs, NVIDIA GPUs and TPUs. The model's arrays are its variables,
+so they are not in the graph, whose size is limited to 2 GB.
 
-The description is its assets.extra/infeed.json: for clients, and for people who find it. origin: see ExportOrigin.
-signatures: see _signature_facts. labels: prediction -> the class names of its numbers. versions: of the libraries that
-made it. verified: with how many records, in which batch sizes, and for each signature its tolerance and its largest
-difference. assets_extra: the names of the files copied into the same directory."""
+The description is its assets.extra/infeed.json: for clients, and for people who find it. origin:
+see ExportOrigin. signatures: see _signature_facts. labels: prediction -> the class names of its
+numbers. versions: of the libraries that made it. verified: with how many records, in which batch
+sizes, and for each signature its tolerance and its largest difference. assets_extra: the names of
+the files copied into the same directory."""
 
 import contextlib
 import json
@@ -40,7 +41,14 @@ from trainer.serving.graph_decoding import (
     decodes_images,
     ops_without_graph,
 )
-from trainer.serving.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports, copy_file
+from trainer.serving.publishing import (
+    DESCRIPTION,
+    EXTRA,
+    ExportOptions,
+    ExportOrigin,
+    Exports,
+    copy_file,
+)
 from trainer.serving.served_model import CLASS_NAME, ServedModel
 from trainer.serving.verification import BATCH_SIZES, IMAGE_TOLERANCE, verify
 
@@ -53,7 +61,8 @@ SERVING_DEFAULT, FEATURES, ARRAYS = "serving_default", "features", "arrays"
 
 @dataclass(frozen=True)
 class Signature:
-    """inputs: argument -> the feature or array that it is; with shape [n, ...] and a dtype of TensorFlow."""
+    """inputs: argument -> the feature or array that it is; with shape [n, ...] and a dtype of
+    TensorFlow."""
 
     inputs: Mapping[str, str]
     specs: Mapping[str, Any]
@@ -69,31 +78,47 @@ def write_saved_model(
 ) -> dict[str, Signature]:
     """Writes the SavedModel to an empty directory and returns its signatures by name.
 
-    variables: name and value of the model's arrays, in order; each is copied before the next one is taken. serving:
-    None leaves only the signature for arrays. labels: class names of predictions, which become further predictions.
-    Raises ExportError for a model that cannot be traced with any number of rows."""
+    variables: name and value of the model's arrays, in order; each is copied before the next one is
+    taken. serving: None leaves only the signature for arrays. labels: class names of predictions,
+    which become further predictions. Raises ExportError for a model that cannot be traced with any
+    number of rows."""
     module: Any = tf.Module()
     made: Any = tf.Variable  # its stubs allow only tensors
-    module.variables_of_model = [made(value, name=name, trainable=False) for name, value in variables]
+    module.variables_of_model = [
+        made(value, name=name, trainable=False) for name, value in variables
+    ]
     converted = _converted(model, platforms)
 
     def predicted(arrays: Features) -> Features:
         made = converted(module.variables_of_model, {name: arrays[name] for name in model.arrays})
-        return {**made, **{CLASS_NAME.format(key): _named(made[key], names) for key, names in labels.items()}}
+        return {
+            **made,
+            **{CLASS_NAME.format(key): _named(made[key], names) for key, names in labels.items()},
+        }
 
     signatures, functions = dict[str, Signature](), dict[str, Any]()
 
-    def add(name: str, specs: Mapping[str, ArraySpec], decode: Callable[[Features], Features]) -> None:
+    def add(
+        name: str, specs: Mapping[str, ArraySpec], decode: Callable[[Features], Features]
+    ) -> None:
         signature = signatures[name] = _signature(specs)
         functions[name] = _function(lambda given: predicted(decode(given)), signature)
 
     with _without_directories():
         if serving is not None:
             kind, rows = serving.kind, serving.rows
-            add(SERVING_DEFAULT, {kind: ArraySpec((), BYTES)}, lambda given: decode_payloads(rows, given[kind]))
+            add(
+                SERVING_DEFAULT,
+                {kind: ArraySpec((), BYTES)},
+                lambda given: decode_payloads(rows, given[kind]),
+            )
             if serving.stored is not None:
                 add(FEATURES, serving.stored, partial(decode_stored, rows))
-        add(ARRAYS, {name: ArraySpec(row.shape, row.dtype) for name, row in model.arrays.items()}, lambda given: given)
+        add(
+            ARRAYS,
+            {name: ArraySpec(row.shape, row.dtype) for name, row in model.arrays.items()},
+            lambda given: given,
+        )
     module.functions = functions  # what they capture is saved with the module
     tf.saved_model.save(module, directory, signatures=functions)
     return signatures
@@ -101,7 +126,8 @@ def write_saved_model(
 
 @contextlib.contextmanager
 def _without_directories() -> Iterator[None]:
-    """JAX writes the source lines of operations into the graph: here, with the names of the files alone."""
+    """JAX writes the source lines of operations into the graph: here, with the names of the files
+    alone."""
     option = "jax_hlo_source_file_canonicalization_regex"
     before = getattr(jax.config, option)
     jax.config.update(option, ".*/")
@@ -116,8 +142,8 @@ def _converted(model: ServedModel, platforms: Sequence[str]) -> Callable[..., Fe
         from jax.experimental import jax2tf
     except ImportError as e:
         raise ExportError(
-            f"JAX {jax.__version__} has no jax.experimental.jax2tf, which exports need. Install the newest "
-            "version that has it."
+            f"JAX {jax.__version__} has no jax.experimental.jax2tf, which exports need. Install "
+            "the newest version that has it."
         ) from e
     shapes = [None, dict.fromkeys(model.arrays, "rows, ...")]
     return jax2tf.convert(
@@ -134,11 +160,14 @@ def _signature(specs: Mapping[str, ArraySpec]) -> Signature:
         argument = _argument(name)
         if argument in arguments:
             raise ExportError(
-                f"{arguments[argument]!r} and {name!r} are both {argument!r} in a SavedModel. Rename one."
+                f"{arguments[argument]!r} and {name!r} are both {argument!r} in a SavedModel. "
+                "Rename one."
             )
         arguments[argument] = name
     tensors = {
-        argument: tf.TensorSpec([None, *specs[name].shape], tf.as_dtype(specs[name].dtype), argument)
+        argument: tf.TensorSpec(
+            [None, *specs[name].shape], tf.as_dtype(specs[name].dtype), argument
+        )
         for argument, name in arguments.items()
     }
     return Signature(arguments, tensors)
@@ -159,11 +188,13 @@ def _function(compute: Callable[[Features], Features], signature: Signature) -> 
         return tf.function(signed, autograph=False).get_concrete_function(**signature.specs)
     except InfeedError:
         raise
-    except Exception as e:  # whatever JAX raises: the same function has run with a fixed number of rows
+    except (
+        Exception
+    ) as e:  # whatever JAX raises: the same function has run with a fixed number of rows
         reason = str(e).strip().partition("\n")[0]
         raise ExportError(
-            f"the model cannot be converted for any number of rows: {reason.rstrip('.')}. Take the number of rows from "
-            "x.shape[0], not from len(x), and use it only in shapes."
+            f"the model cannot be converted for any number of rows: {reason.rstrip('.')}. Take the "
+            "number of rows from x.shape[0], not from len(x), and use it only in shapes."
         ) from e
 
 
@@ -179,8 +210,8 @@ def _named(numbers: Any, labels: Labels) -> Any:
 class ServedExamples:
     """The first records of an input, in every form in which a served model takes them.
 
-    arrays: name -> [count, ...], of a batch. serving: None if an export cannot decode records as the input does; then
-    arrays are their only form."""
+    arrays: name -> [count, ...], of a batch. serving: None if an export cannot decode records as
+    the input does; then arrays are their only form."""
 
     arrays: Mapping[str, np.ndarray]
     count: int
@@ -188,7 +219,8 @@ class ServedExamples:
 
     @classmethod
     def first_of(cls, source: Input, needed: Collection[str], count: int) -> "ServedExamples":
-        """Up to `count` records of an input that has them in its first batch. needed: the arrays of the model."""
+        """Up to `count` records of an input that has them in its first batch. needed: the arrays of
+        the model."""
         batches = source.batches(source.info.start)
         batch = next(batches)
         getattr(batches, "close", lambda: None)()
@@ -203,7 +235,8 @@ class ServedExamples:
         return {SERVING_DEFAULT: decoded, FEATURES: decoded, ARRAYS: tolerance}
 
     def inputs(self, signatures: Mapping[str, Signature], count: int) -> dict[str, dict[str, Any]]:
-        """signature -> argument -> the values of the first `count` records. Raises as Serving.payloads."""
+        """signature -> argument -> the values of the first `count` records. Raises as
+        Serving.payloads."""
         found: dict[str, Mapping[str, Any]] = {ARRAYS: self.arrays}
         if self.serving is not None:
             payloads = self.serving.payloads(self.arrays[INDEX].tolist())
@@ -227,33 +260,46 @@ def make_export(
 ) -> ExportResult:
     """Makes and publishes one export.
 
-    labels: those of the options that have names. arrays: of the model, by name. predicted: of these examples.
-    check: called now and then; may raise."""
+    labels: those of the options that have names. arrays: of the model, by name. predicted: of these
+    examples. check: called now and then; may raise."""
     exports = Exports(options.path)
     count = min(len(predicted), examples.count)
     if not count:
         raise ExportError(
-            "the evaluation split begins without a good record to verify the export with. Give another split."
+            "the evaluation split begins without a good record to verify the export with. Give "
+            "another split."
         )
     with exports.unpublished() as scratch:
         directory = scratch / "model"
-        signatures = write_saved_model(str(directory), served, arrays, examples.serving, labels, options.platforms)
+        signatures = write_saved_model(
+            str(directory), served, arrays, examples.serving, labels, options.platforms
+        )
         expected = _expected(served, labels, predicted[:count])
         inputs = examples.inputs(signatures, count)
         most = examples.tolerances(options.tolerance)
         apart = verify(str(directory), str(scratch), inputs, expected, tolerances=most, check=check)
         found = [f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()]
         log.info(
-            "export: a process without JAX predicts %d records as predict does, in batches of %s; largest "
-            "differences: %s",
+            "export: a process without JAX predicts %d records as predict does, in batches of %s; "
+            "largest differences: %s",
             count, ", ".join(map(str, BATCH_SIZES)), ", ".join(found),
         )  # fmt: skip
         tolerance = {name: most[name] for name in apart}
-        verified = {"records": count, "batch_sizes": BATCH_SIZES, "tolerance": tolerance, "difference": apart}
+        verified = {
+            "records": count,
+            "batch_sizes": BATCH_SIZES,
+            "tolerance": tolerance,
+            "difference": apart,
+        }
         facts = _signature_facts(signatures, expected)
         extra = options.assets_extra or {}
         named = {key: asdict(found) for key, found in labels.items()}
-        told = {"origin": asdict(origin), "signatures": facts, "labels": named, "versions": versions()}
+        told = {
+            "origin": asdict(origin),
+            "signatures": facts,
+            "labels": named,
+            "versions": versions(),
+        }
         write_description(directory, told | {"verified": verified, "assets_extra": [*extra]})
         for name, path in extra.items():
             copy_file(str(path), str(directory / EXTRA / name))
@@ -268,9 +314,13 @@ def make_export(
     return ExportResult(path, origin.step, max(apart.values()))
 
 
-def _expected(served: ServedModel, labels: Mapping[str, Labels], predicted: Predicted) -> dict[str, np.ndarray]:
+def _expected(
+    served: ServedModel, labels: Mapping[str, Labels], predicted: Predicted
+) -> dict[str, np.ndarray]:
     """What the export has to answer: predictions, and names of classes."""
-    expected = {name: np.stack([record[name] for record in predicted]) for name in served.predictions}
+    expected = {
+        name: np.stack([record[name] for record in predicted]) for name in served.predictions
+    }
     for key, given in labels.items():
         names = dict(enumerate(given.names, given.base))
         classes = [names.get(number, "").encode() for number in expected[key].tolist()]
@@ -279,7 +329,8 @@ def _expected(served: ServedModel, labels: Mapping[str, Labels], predicted: Pred
 
 
 def _serving(source: Any, needed: Collection[str]) -> Serving | None:
-    """How an export decodes records to the arrays `needed`; None, which the log explains, if it cannot."""
+    """How an export decodes records to the arrays `needed`; None, which the log explains, if it
+    cannot."""
     serving = source.serving(list(needed)) if hasattr(source, "serving") else None
     if serving is None or isinstance(serving.rows.layout, np.dtype):
         log.info("export: its records are neither Examples nor files, so it takes only arrays")
@@ -290,16 +341,26 @@ def _serving(source: Any, needed: Collection[str]) -> Serving | None:
     return serving
 
 
-def _signature_facts(signatures: Mapping[str, Signature], predictions: Mapping[str, Any]) -> dict[str, Any]:
-    """Per signature its inputs, argument -> name, shape and dtype; and the predictions, name -> shape and dtype."""
+def _signature_facts(
+    signatures: Mapping[str, Signature], predictions: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Per signature its inputs, argument -> name, shape and dtype; and the predictions, name ->
+    shape and dtype."""
     outputs = {
-        name: {"shape": list(value.shape[1:]), "dtype": "string" if value.dtype == object else str(value.dtype)}
+        name: {
+            "shape": list(value.shape[1:]),
+            "dtype": "string" if value.dtype == object else str(value.dtype),
+        }
         for name, value in predictions.items()
     }
     facts = {}
     for name, signature in signatures.items():
         inputs = {
-            argument: {"name": signature.inputs[argument], "shape": list(spec.shape[1:]), "dtype": spec.dtype.name}
+            argument: {
+                "name": signature.inputs[argument],
+                "shape": list(spec.shape[1:]),
+                "dtype": spec.dtype.name,
+            }
             for argument, spec in signature.specs.items()
         }
         facts[name] = {"inputs": inputs, "predictions": outputs}

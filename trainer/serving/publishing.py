@@ -1,9 +1,10 @@
-"""Where exports appear: <path>/<Unix seconds>, the layout of TensorFlow Serving, which serves the largest number.
+"""Where exports appear: <path>/<Unix seconds>, the layout of TensorFlow Serving, which serves the
+largest number.
 
-An export is a directory with a saved_model.pb: on a disk it appears by a rename, in a bucket saved_model.pb comes last.
-Its description, assets.extra/infeed.json, states its number. Only directories that prove in this way that an export
-made them are ever removed. What to export is checked here without TensorFlow, so that a mistake shows before a run
-rather than after it."""
+An export is a directory with a saved_model.pb: on a disk it appears by a rename, in a bucket
+saved_model.pb comes last. Its description, assets.extra/infeed.json, states its number. Only
+directories that prove in this way that an export made them are ever removed. What to export is
+checked here without TensorFlow, so that a mistake shows before a run rather than after it."""
 
 import contextlib
 import fcntl
@@ -37,7 +38,8 @@ GRAPH, EXTRA, DESCRIPTION = "saved_model.pb", "assets.extra", "infeed.json"
 _LOCK, _UNPUBLISHED = "lock", ".unpublished-"
 _DESCRIBED = {"origin", "signatures", "verified", "export"}
 _MARK = b"an export that infeed is making\n"  # the content of a lock
-# What an export consists of. The graph goes first, and the description last: until then it is known as an export.
+# What an export consists of. The graph goes first, and the description last: until then it is known
+# as an export.
 _VARIABLES = ("variables/variables.index", "variables/variables.data-00000-of-00001")
 _FILES = (GRAPH, "fingerprint.pb", *_VARIABLES, f"{EXTRA}/{DESCRIPTION}")
 _CHUNK = 8 * 1024**2
@@ -55,7 +57,11 @@ class Exports:
 
     def numbers(self) -> list[int]:
         """Names of the complete exports, ascending."""
-        return [number for number in self._all_numbers() if self._storage.exists(join(self._place(number), GRAPH))]
+        return [
+            number
+            for number in self._all_numbers()
+            if self._storage.exists(join(self._place(number), GRAPH))
+        ]
 
     def _all_numbers(self) -> list[int]:
         _, names = self._storage.entries(self.path)
@@ -63,7 +69,9 @@ class Exports:
 
     def origin(self, number: int) -> dict[str, Any]:
         """What an export says of the model in it, see ExportOrigin; {} if it says nothing."""
-        return self._about(number)["origin"] if self._storage.exists(self._description(number)) else {}
+        return (
+            self._about(number)["origin"] if self._storage.exists(self._description(number)) else {}
+        )
 
     def _about(self, number: int) -> Any:
         return json.loads(self._storage.read(self._description(number)))
@@ -80,13 +88,17 @@ class Exports:
             about = self._about(number)
         except (StorageError, ValueError, RecursionError):  # missing or damaged
             return False
-        return isinstance(about, dict) and about.keys() >= _DESCRIBED and about["export"] == number  # not of a copy
+        return (
+            isinstance(about, dict) and about.keys() >= _DESCRIBED and about["export"] == number
+        )  # not of a copy
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:
-        """A new local directory to make an export in. It is removed on exit; what was published has moved out by then.
+        """A new local directory to make an export in. It is removed on exit; what was published has
+        moved out by then.
 
-        On a disk it is beside the exports. Those that killed processes have left there are removed."""
+        On a disk it is beside the exports. Those that killed processes have left there are
+        removed."""
         if self._storage.remote:
             with tempfile.TemporaryDirectory(prefix="infeed-export-") as directory:
                 yield Path(directory)
@@ -98,7 +110,9 @@ class Exports:
         except OSError as e:
             raise StorageError(f"cannot create exports in {self.path}: {explained(e)}") from e
         with (directory / _LOCK).open("wb") as lock:
-            with contextlib.suppress(OSError):  # a file system without locks: then it is never removed by others
+            with contextlib.suppress(
+                OSError
+            ):  # a file system without locks: then it is never removed by others
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 lock.write(_MARK)
                 lock.flush()
@@ -108,7 +122,8 @@ class Exports:
                 shutil.rmtree(directory, ignore_errors=True)
 
     def publish(self, directory: Path) -> str:
-        """Publishes a directory with a SavedModel, made below one of unpublished(). Returns where it is."""
+        """Publishes a directory with a SavedModel, made below one of unpublished(). Returns where
+        it is."""
         number = max(int(time.time()), *(known + 1 for known in self.numbers()), 0)
         if self._storage.remote:
             return self._upload(directory, number)
@@ -129,7 +144,9 @@ class Exports:
 
     def _upload(self, directory: Path, number: int) -> str:
         apart = (directory / GRAPH, directory / EXTRA / DESCRIPTION)
-        files = sorted(path for path in directory.rglob("*") if path.is_file() and path not in apart)
+        files = sorted(
+            path for path in directory.rglob("*") if path.is_file() and path not in apart
+        )
         while not self._storage.create(self._description(number), _number(directory, number)):
             number += 1  # of an export in the same second
         place = self._place(number)
@@ -143,10 +160,17 @@ class Exports:
         return place
 
     def keep(self, count: int) -> None:
-        """Removes all exports that were made here but the `count` with the largest numbers; and, after a day, uploads
-        that killed processes left unfinished."""
-        ours, complete = [number for number in self._all_numbers() if self._is_ours(number)], set(self.numbers())
-        left = [number for number in ours if number not in complete and number < time.time() - UNFINISHED_SECONDS]
+        """Removes all exports that were made here but the `count` with the largest numbers; and,
+        after a day, uploads that killed processes left unfinished."""
+        ours, complete = (
+            [number for number in self._all_numbers() if self._is_ours(number)],
+            set(self.numbers()),
+        )
+        left = [
+            number
+            for number in ours
+            if number not in complete and number < time.time() - UNFINISHED_SECONDS
+        ]
         for number in [*left, *[number for number in ours if number in complete][:-count]]:
             log.info("export: removing %s", self._place(number))
             self._remove(number)
@@ -170,27 +194,38 @@ class Exports:
 
 
 def check_place(path: str, workdir: str | None = None) -> None:
-    """Raises OptionError for a directory in which a number has another meaning, a dataset's or that of a run's
-    checkpoints, and if TensorFlow is not installed. workdir: of a run that may not have begun."""
+    """Raises OptionError for a directory in which a number has another meaning, a dataset's or that
+    of a run's checkpoints, and if TensorFlow is not installed. workdir: of a run that may not have
+    begun."""
     if importlib.util.find_spec("tensorflow") is None:
-        raise OptionError(f"exports need TensorFlow, which is not installed. Install it: {how_to_install('tf')}.")
+        raise OptionError(
+            f"exports need TensorFlow, which is not installed. Install it: {how_to_install('tf')}."
+        )
     mine = checkpoints_directory(workdir or path)
-    path, mine = (where if is_remote(where) else str(Path(where).resolve()) for where in (path, mine))
+    path, mine = (
+        where if is_remote(where) else str(Path(where).resolve()) for where in (path, mine)
+    )
     storage = open_storage(path)
     if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
-        raise OptionError(f"{path} is a dataset, so exports cannot be published in it. Give another directory.")
+        raise OptionError(
+            f"{path} is a dataset, so exports cannot be published in it. Give another directory."
+        )
     run, inside, _ = f"{path}/".rpartition(f"/{CHECKPOINTS}/")
     of_a_run = inside and (storage.exists(join(run, OWNERS)) or finished_steps(run))
     if of_a_run or f"{path}/".startswith(f"{mine}/"):
         raise OptionError(
-            f"{path} belongs to the checkpoints of a run, whose names are numbers, too. Give another directory."
+            f"{path} belongs to the checkpoints of a run, whose names are numbers, too. Give "
+            "another directory."
         )
 
 
 def _number(directory: Path, number: int) -> bytes:
     """Writes the number into the description of a SavedModel, and returns that."""
     path = directory / EXTRA / DESCRIPTION
-    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"export": number}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(json.loads(path.read_bytes()) | {"export": number}, indent=1) + "\n",
+        encoding="utf-8",
+    )
     return path.read_bytes()
 
 
@@ -212,18 +247,24 @@ def copy_file(source: str, path: str) -> None:
 
 
 def check_asset(name: str, path: str) -> None:
-    """Raises OptionError for a name that a file of the user's cannot have in assets.extra, StorageError unless there is
-    a file at `path`."""
+    """Raises OptionError for a name that a file of the user's cannot have in assets.extra,
+    StorageError unless there is a file at `path`."""
     if not _can_be_asset(name):
         raise OptionError(
-            f"assets_extra has {name!r}. Give a file name of up to 255 bytes without '/', other than our {DESCRIPTION}."
+            f"assets_extra has {name!r}. Give a file name of up to 255 bytes without '/', other "
+            f"than our {DESCRIPTION}."
         )
     open_storage(str(path)).stat(str(path))
 
 
 def _can_be_asset(name: Any) -> bool:
     """Also of names that a description lists, which may be anyone's."""
-    valid = isinstance(name, str) and name.isprintable() and "/" not in name and len(name.encode()) < 256
+    valid = (
+        isinstance(name, str)
+        and name.isprintable()
+        and "/" not in name
+        and len(name.encode()) < 256
+    )
     return valid and name.lower() not in ("", ".", "..", DESCRIPTION)
 
 
@@ -246,15 +287,18 @@ class ExportOptions:
         check_number("tolerance", self.tolerance, at_least=0, below=math.inf)
         check_positive_int("keep", self.keep)
         if not self.platforms or not set(self.platforms).issubset(PLATFORMS):
-            raise OptionError(f"platforms={self.platforms!r}. Allowed: one or more of {', '.join(PLATFORMS)}.")
+            raise OptionError(
+                f"platforms={self.platforms!r}. Allowed: one or more of {', '.join(PLATFORMS)}."
+            )
         for name, path in (self.assets_extra or {}).items():
             check_asset(name, path)
 
 
 @dataclass(frozen=True)
 class ExportOrigin:
-    """The model that is exported. step, workdir: of its checkpoint. metrics: of its evaluation, if they are known.
-    model: which of its parameters. fingerprint: of the data that it was verified on."""
+    """The model that is exported. step, workdir: of its checkpoint. metrics: of its evaluation, if
+    they are known. model: which of its parameters. fingerprint: of the data that it was verified
+    on."""
 
     step: int
     workdir: str

@@ -1,7 +1,7 @@
 """The function that is served: which predictions of a task, from which arrays of a batch.
 
-A prediction that does not depend on the model's arrays only repeats what the client has sent, such as the label. So it
-is left out, and so are the arrays that only such predictions need."""
+A prediction that does not depend on the model's arrays only repeats what the client has sent, such
+as the label. So it is left out, and so are the arrays that only such predictions need."""
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,19 +30,23 @@ Arrays = Mapping[str, Any]
 class ServedModel:
     """predict(leaves of the model, arrays) -> predictions, [n, ...] for any n, by name.
 
-    arrays: name -> jax.ShapeDtypeStruct of one row. predictions: the same. Names are paths such as "image" or
-    "boxes/left"."""
+    arrays: name -> jax.ShapeDtypeStruct of one row. predictions: the same. Names are paths such as
+    "image" or "boxes/left"."""
 
     predict: Callable[[Sequence[Any], Arrays], dict[str, Any]]
     arrays: Mapping[str, jax.ShapeDtypeStruct]
     predictions: Mapping[str, jax.ShapeDtypeStruct]
 
 
-def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Sequence[str] | None) -> ServedModel:
-    """The served part of the task's predictions. variables: of any kind with shapes. struct: of a batch, with rows.
+def serve(
+    task: Task, variables: Variables, struct: Mapping[str, Any], keys: Sequence[str] | None
+) -> ServedModel:
+    """The served part of the task's predictions. variables: of any kind with shapes. struct: of a
+    batch, with rows.
 
-    keys: only these predictions; default: all. Raises ExportError if none of them depends on the model, or if one needs
-    the number or the checksum of its record, which exist only in a dataset."""
+    keys: only these predictions; default: all. Raises ExportError if none of them depends on the
+    model, or if one needs the number or the checksum of its record, which exist only in a
+    dataset."""
     task = task.traced_in(Placement.of(jax.local_devices()[:1]).in_context)  # of a client
     tree, given = jax.tree.structure(dict(struct)), named_leaves(dict(struct))
     rows = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in given.items()}
@@ -50,9 +54,12 @@ def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Seq
     def everything(leaves: Sequence[Any], arrays: Arrays) -> dict[str, Any]:
         assert task.predict_fn is not None
         count = next(iter(arrays.values())).shape[0]
-        # No served prediction depends on an array that is not there, but for the mask, as every row counts.
+        # No served prediction depends on an array that is not there, but for the mask, as every row
+        # counts.
         filled = [
-            arrays[name] if name in arrays else jnp.full((count, *row.shape), 1 if name == MASK else 0, row.dtype)
+            arrays[name]
+            if name in arrays
+            else jnp.full((count, *row.shape), 1 if name == MASK else 0, row.dtype)
             for name, row in rows.items()
         ]
         model = jax.tree.unflatten(jax.tree.structure(variables), leaves)
@@ -73,31 +80,44 @@ def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Seq
         made = everything(leaves, arrays)
         return {name: made[name] for name in served}
 
-    predictions = {name: jax.ShapeDtypeStruct(shapes[name].shape[1:], shapes[name].dtype) for name in served}
+    predictions = {
+        name: jax.ShapeDtypeStruct(shapes[name].shape[1:], shapes[name].dtype) for name in served
+    }
     return ServedModel(predict, {name: rows[name] for name in wanted}, predictions)
 
 
-def _check(needs: Collection[str], served: Mapping[str, Collection[str]], wanted: Sequence[str]) -> None:
+def _check(
+    needs: Collection[str], served: Mapping[str, Collection[str]], wanted: Sequence[str]
+) -> None:
     if not served:
         raise ExportError(
-            f"none of the predictions {', '.join(needs) or '(there are none)'} depends on the model's arrays, so there "
-            "is nothing to serve. Let predict_fn return what the model computes."
+            f"none of the predictions {', '.join(needs) or '(there are none)'} depends on the "
+            "model's arrays, so there is nothing to serve. Let predict_fn return what the model "
+            "computes."
         )
     if repeated := sorted(set(needs) - served.keys()):
-        log.info("export: left out %s: computed without the model, from what a client sends", ", ".join(repeated))
+        log.info(
+            "export: left out %s: computed without the model, from what a client sends",
+            ", ".join(repeated),
+        )
     for name in wanted:
         if name.startswith("_"):
             users = ", ".join(sorted(key for key, arrays in served.items() if name in arrays))
             raise ExportError(
-                f"the predictions {users} depend on {name}, which only records of a dataset have. Leave them out of "
-                "the keys to export."
+                f"the predictions {users} depend on {name}, which only records of a dataset have. "
+                "Leave them out of the keys to export."
             )
     if not wanted:
-        raise ExportError(f"the predictions {', '.join(served)} depend on no array of the batch, only on the model.")
+        raise ExportError(
+            f"the predictions {', '.join(served)} depend on no array of the batch, only on the "
+            "model."
+        )
 
 
 def dependencies(closed: ClosedJaxpr) -> list[frozenset[int]]:
     """For each output of a traced function, the numbers of the inputs that it depends on."""
     outputs = range(len(closed.jaxpr.outvars))
-    used = (dce_jaxpr(closed.jaxpr, [place == output for place in outputs])[1] for output in outputs)
+    used = (
+        dce_jaxpr(closed.jaxpr, [place == output for place in outputs])[1] for output in outputs
+    )
     return [frozenset(itertools.compress(itertools.count(), inputs)) for inputs in used]

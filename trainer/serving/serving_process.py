@@ -1,9 +1,10 @@
-"""The process that checks an export: loads the SavedModel without JAX, calls its signatures, and writes what they give.
+"""The process that checks an export: loads the SavedModel without JAX, calls its signatures, and
+writes what they give.
 
     python -m trainer.serving.serving_process SAVED_MODEL REQUESTS RESPONSES PARENT
 
-Both files are pickles in a directory of the process PARENT, which starts it: Requests, and {(signature, rows):
-predictions}. It ends when PARENT does, even if that is killed."""
+Both files are pickles in a directory of the process PARENT, which starts it: Requests, and
+{(signature, rows): predictions}. It ends when PARENT does, even if that is killed."""
 
 import os
 import pickle
@@ -18,8 +19,8 @@ WITHOUT = ("jax", "jaxlib", "flax", "orbax")
 
 
 class Requests(NamedTuple):
-    """inputs: signature -> argument -> a NumPy array, or a list of bytes, with a row per record. batch_sizes: each of
-    which all records are sent in."""
+    """inputs: signature -> argument -> a NumPy array, or a list of bytes, with a row per record.
+    batch_sizes: each of which all records are sent in."""
 
     inputs: Mapping[str, Mapping[str, Any]]
     batch_sizes: tuple[int, ...]
@@ -36,10 +37,17 @@ def answer(saved_model: str, requests: Requests) -> dict[tuple[str, int], dict[s
         signature, count = loaded.signatures[name], len(next(iter(inputs.values())))
         for rows in requests.batch_sizes:
             batches = [
-                signature(**{key: tf.constant(value[start : start + rows]) for key, value in inputs.items()})
+                signature(
+                    **{
+                        key: tf.constant(value[start : start + rows])
+                        for key, value in inputs.items()
+                    }
+                )
                 for start in range(0, count, rows)
             ]
-            answers[name, rows] = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+            answers[name, rows] = {
+                key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]
+            }
     return answers
 
 

@@ -1,4 +1,5 @@
-"""Proves an export before it is published: a new process without JAX has to answer what predict does."""
+"""Proves an export before it is published: a new process without JAX has to answer what predict
+does."""
 
 import os
 import pickle
@@ -17,8 +18,9 @@ from trainer.serving.serving_process import Requests
 
 BATCH_SIZES = (1, 3, 7)
 IMAGE_TOLERANCE = 0.02
-"""For signatures that decode images, whose pixels TensorFlow rounds in another way. It moved logits of ResNets and of a
-small dense network by up to 0.0016, with antialiasing by up to 0.0075; TensorFlow's fast DCT moves them by 0.067."""
+"""For signatures that decode images, whose pixels TensorFlow rounds in another way. It moved logits
+of ResNets and of a small dense network by up to 0.0016, with antialiasing by up to 0.0075;
+TensorFlow's fast DCT moves them by 0.067."""
 POLL_SECONDS = 0.1
 
 Predictions = Mapping[str, np.ndarray]
@@ -32,23 +34,29 @@ def verify(
     tolerances: Mapping[str, float],
     check: Callable[[], None],
 ) -> dict[str, float]:
-    """The largest difference between what the SavedModel answers and `predicted`: of each signature, over all batch
-    sizes.
+    """The largest difference between what the SavedModel answers and `predicted`: of each
+    signature, over all batch sizes.
 
-    inputs: see Requests. scratch: a directory for its files. tolerances: of each signature. check: called while it
-    waits; may raise.
-    Raises ExportError if a difference is above its tolerance, and if the SavedModel cannot be loaded or called."""
+    inputs: see Requests. scratch: a directory for its files. tolerances: of each signature. check:
+    called while it waits; may raise. Raises ExportError if a difference is above its tolerance, and
+    if the SavedModel cannot be loaded or called."""
     answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
     largest = dict[str, float]()
     for (signature, rows), found in answers.items():
         if differing := sorted(found.keys() ^ predicted.keys()):
-            there, missing = ("the export", "predict") if differing[0] in found else ("predict", "the export")
-            raise ExportError(f"export: {there} has the prediction {differing[0]!r}, {missing} does not.")
+            there, missing = (
+                ("the export", "predict") if differing[0] in found else ("predict", "the export")
+            )
+            raise ExportError(
+                f"export: {there} has the prediction {differing[0]!r}, {missing} does not."
+            )
         # A class that differs says less than the probabilities that it follows from.
         for name in sorted(predicted, key=lambda name: (not _is_float(predicted[name]), name)):
             apart = difference(found[name], predicted[name])
             if not apart <= tolerances[signature]:
-                raise _differs(signature, rows, name, found[name], predicted[name], tolerances[signature])
+                raise _differs(
+                    signature, rows, name, found[name], predicted[name], tolerances[signature]
+                )
             largest[signature] = max(largest.get(signature, 0.0), apart)
     return largest
 
@@ -56,18 +64,26 @@ def verify(
 def served(
     saved_model: str, scratch: str, requests: Requests, check: Callable[[], None] = lambda: None
 ) -> dict[tuple[str, int], dict[str, np.ndarray]]:
-    """What a SavedModel answers, by signature and batch size, in a new process in which importing jax fails."""
+    """What a SavedModel answers, by signature and batch size, in a new process in which importing
+    jax fails."""
     given, made, log = (Path(scratch, name) for name in ("requests", "responses", "log"))
     given.write_bytes(pickle.dumps(requests))
     # -P: a trainer.py in the current directory is not ours.
     command = [sys.executable, "-P", "-m", serving_process.__name__]
     command += [saved_model, str(given), str(made), str(os.getpid())]
-    paths = [str(Path(serving_process.__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [
+        str(Path(serving_process.__file__).parents[2]),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(paths)}
-    environment.pop("XLA_FLAGS", None)  # TensorFlow's XLA is another version; a flag that it does not know ends it
+    environment.pop(
+        "XLA_FLAGS", None
+    )  # TensorFlow's XLA is another version; a flag that it does not know ends it
     with log.open("wb") as output:
         # A session of its own: Ctrl-C is for this process, which ends that one.
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment, start_new_session=True
+        )
         try:
             while process.poll() is None:
                 check()
@@ -86,15 +102,18 @@ def served(
 
 
 def difference(found: np.ndarray, expected: np.ndarray) -> float:
-    """0 if all are equal; infinite for others that are not numbers with a fraction, or not finite in the same places;
-    else the largest difference as a share of the largest expected magnitude."""
+    """0 if all are equal; infinite for others that are not numbers with a fraction, or not finite
+    in the same places; else the largest difference as a share of the largest expected magnitude."""
     if found.shape != expected.shape:
         return np.inf
     if not _is_float(expected):
         return 0.0 if np.array_equal(found, expected) else np.inf
     found, expected = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(expected)
-    if not np.array_equal(found[~finite], expected[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
+    if (
+        not np.array_equal(found[~finite], expected[~finite], equal_nan=True)
+        or not np.isfinite(found[finite]).all()
+    ):
         return np.inf
     found, expected = found[finite], expected[finite]
     apart, largest = (np.abs(values).max(initial=0.0) for values in (found - expected, expected))
@@ -108,14 +127,21 @@ def _is_float(values: np.ndarray) -> bool:
 def _differs(
     signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, tolerance: float
 ) -> ExportError:
-    by_row = [difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))]
+    by_row = [
+        difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))
+    ]
     row, apart = int(np.argmax(by_row)), difference(found, expected)
-    much = f"by {apart:.2g} of the largest value" if np.isfinite(apart) else "where they have to be equal"
+    much = (
+        f"by {apart:.2g} of the largest value"
+        if np.isfinite(apart)
+        else "where they have to be equal"
+    )
     return ExportError(
-        f"the export does not predict what the trainer predicts: {name!r} of record {row}, through the signature "
-        f"{signature!r} in batches of {rows}, is {_short(found, row)}, and {_short(expected, row)} in predict: they "
-        f"differ {much} (tolerance {tolerance:g}). Nothing was published. Ops that draw random numbers in evaluation, "
-        "or depend on anything but the record, cannot be exported, and a method tensorflow has to compute what its op "
+        f"the export does not predict what the trainer predicts: {name!r} of record {row}, through "
+        f"the signature {signature!r} in batches of {rows}, is {_short(found, row)}, and "
+        f"{_short(expected, row)} in predict: they differ {much} (tolerance {tolerance:g}). "
+        "Nothing was published. Ops that draw random numbers in evaluation, or depend on anything "
+        "but the record, cannot be exported, and a method tensorflow has to compute what its op "
         "computes. On an accelerator, or in bfloat16, give a larger tolerance."
     )
 

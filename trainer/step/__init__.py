@@ -1,1 +1,2 @@
-"""What one step computes on the devices: state, gradients, sums, and the step functions of all modes."""
+"""What one step computes on the devices: state, gradients, sums, and the step functions of all
+modes."""

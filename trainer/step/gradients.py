@@ -1,11 +1,12 @@
 """The gradients of a step of training, and which arrays must stay finite.
 
-Gradients are those of the whole batch at once, or added up over its microbatches. The loss, the gradients and the model
-are checked in every training step, the optimizer before a save.
+Gradients are those of the whole batch at once, or added up over its microbatches. The loss, the
+gradients and the model are checked in every training step, the optimizer before a save.
 
-The check of every step is cheap. The sum of the squared gradients, a metric anyway, shows that they and their squares
-are finite, so the optimizer's moments stay finite, too. Only the model is read once more. Also reading the gradients
-and both moments of AdamW made a step of a medium model a third slower."""
+The check of every step is cheap. The sum of the squared gradients, a metric anyway, shows that they
+and their squares are finite, so the optimizer's moments stay finite, too. Only the model is read
+once more. Also reading the gradients and both moments of AdamW made a step of a medium model a
+third slower."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,15 +33,16 @@ Mean = Callable[[Array, Array], Array]
 """(values [b], mask [b]) -> their mean, or a microbatch's part of the batch's mean."""
 
 Finder = Callable[[TrainState], Callable[[], str]]
-"""Begins to look for non-finite arrays in a state. The result returns the name of the first, "" if there is none, in
-any thread and even if the state has been donated since."""
+"""Begins to look for non-finite arrays in a state. The result returns the name of the first, "" if
+there is none, in any thread and even if the state has been donated since."""
 
 LOSS = "the loss"
 
 
 class Gradients(NamedTuple):
-    """of_params: of the mean loss, like the parameters. means: the loss and each metric that has a value per record;
-    also how many labels are outside of classes. extra: the model's other arrays after the batch."""
+    """of_params: of the mean loss, like the parameters. means: the loss and each metric that has a
+    value per record; also how many labels are outside of classes. extra: the model's other arrays
+    after the batch."""
 
     of_params: Any
     means: dict[str, Array]
@@ -53,12 +55,14 @@ def called(task: Task, *given: Any) -> tuple[Array, Variables, Any]:
     if isinstance(made, tuple) and len(made) == 3 and isinstance(made[1], Variables):
         return made
     raise InputError(
-        f"loss_fn returned {kind_of(made)}. It must return three values: the losses [b], one per record; the Variables "
-        "after the step; and the outputs for the metrics."
+        f"loss_fn returned {kind_of(made)}. It must return three values: the losses [b], one per "
+        "record; the Variables after the step; and the outputs for the metrics."
     )
 
 
-def gradients(task: Task, variables: Variables, batch: Batch, rng: Array, mean: Mean = masked_mean) -> Gradients:
+def gradients(
+    task: Task, variables: Variables, batch: Batch, rng: Array, mean: Mean = masked_mean
+) -> Gradients:
     """The gradients of the mean loss of a batch."""
 
     def mean_loss(params: Any) -> tuple[Array, Any]:
@@ -79,19 +83,28 @@ def microbatches(batch: Batch, count: int, axes: BatchAxes = ROWS_FIRST) -> Part
     """Microbatch i has every count-th row from i on, so each device keeps its own rows."""
 
     def cut(leaf: Array, axis: int) -> Array:
-        return jnp.moveaxis(leaf.reshape(*leaf.shape[:axis], -1, count, *leaf.shape[axis + 1 :]), axis + 1, 0)
+        return jnp.moveaxis(
+            leaf.reshape(*leaf.shape[:axis], -1, count, *leaf.shape[axis + 1 :]), axis + 1, 0
+        )
 
     return jnp.arange(count), axes.map(cut, batch)
 
 
 def accumulated(
-    task: Task, variables: Variables, parts: Parts, rng: Array, unroll: bool = False, apart: Placement | None = None
+    task: Task,
+    variables: Variables,
+    parts: Parts,
+    rng: Array,
+    unroll: bool = False,
+    apart: Placement | None = None,
 ) -> Gradients:
-    """The gradients of the complete batch, from its microbatches one after the other, in the memory of one.
+    """The gradients of the complete batch, from its microbatches one after the other, in the memory
+    of one.
 
-    The random key of microbatch i is number i of `rng`. Each passes `extra` on to the next. unroll: no loop, in which
-    XLA runs convolutions slowly on CPUs. apart: for a task of independent rows; along the data axis, devices add up the
-    gradients of their own rows, and sum them once. Without, XLA sums them in every microbatch."""
+    The random key of microbatch i is number i of `rng`. Each passes `extra` on to the next. unroll:
+    no loop, in which XLA runs convolutions slowly on CPUs. apart: for a task of independent rows;
+    along the data axis, devices add up the gradients of their own rows, and sum them once. Without,
+    XLA sums them in every microbatch."""
     if apart is None or apart.mesh.shape[DATA] == 1:
         return _added(task, unroll, lambda sums: sums, variables, parts, rng)
     rows = apart.axes.map(lambda _, axis: P(*[None] * (axis + 1), DATA), parts[1])
@@ -106,22 +119,36 @@ def accumulated(
     return added(variables, parts, rng)
 
 
-def _added(task: Task, unroll: bool, total: Any, variables: Variables, parts: Parts, rng: Array) -> Gradients:
-    records = jnp.maximum(total(jnp.sum(counting(parts[1]) > 0)), 1)  # of the batch: a microbatch may have no label
+def _added(
+    task: Task, unroll: bool, total: Any, variables: Variables, parts: Parts, rng: Array
+) -> Gradients:
+    records = jnp.maximum(
+        total(jnp.sum(counting(parts[1]) > 0)), 1
+    )  # of the batch: a microbatch may have no label
 
     def part(values: Array, mask: Array) -> Array:
         return masked_sum(values, mask) / records
 
-    def add(carry: tuple[Any, Any], microbatch: tuple[Array, Batch]) -> tuple[Any, dict[str, Array]]:
+    def add(
+        carry: tuple[Any, Any], microbatch: tuple[Array, Batch]
+    ) -> tuple[Any, dict[str, Array]]:
         (sums, extra), (number, rows) = carry, microbatch
-        made = gradients(task, Variables(variables.params, extra), rows, jax.random.fold_in(rng, number), part)
-        sums = jax.tree.map(lambda total, grad: total + grad.astype(total.dtype), sums, made.of_params)
+        made = gradients(
+            task, Variables(variables.params, extra), rows, jax.random.fold_in(rng, number), part
+        )
+        sums = jax.tree.map(
+            lambda total, grad: total + grad.astype(total.dtype), sums, made.of_params
+        )
         return (sums, made.extra), made.means
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros_like(widened(leaf)), variables.params)
     (sums, extra), means = lax.scan(add, (zeros, variables.extra), parts, unroll=unroll)
     sums, means = total((sums, {name: jnp.sum(values) for name, values in means.items()}))
-    return Gradients(jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), sums, variables.params), means, extra)
+    return Gradients(
+        jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), sums, variables.params),
+        means,
+        extra,
+    )
 
 
 def squares(tree: Any) -> list[Array]:
@@ -140,8 +167,9 @@ def checked_names(variables: Variables) -> list[str]:
 def first_bad(loss: Array, gradient_squares: Sequence[Array], after: Variables) -> Array:
     """The number, int32, of the first of the checked_names that is not finite; -1 if all are.
 
-    The loss alone would be a step late: it is computed before the update that breaks the model. The square of a large
-    gradient is infinite, too, so an infinite square counts only if the model breaks."""
+    The loss alone would be a step late: it is computed before the update that breaks the model. The
+    square of a large gradient is infinite, too, so an infinite square counts only if the model
+    breaks."""
     leaves = [leaf for _, leaf in _inexact(after)]
     of_gradients = jnp.stack(gradient_squares)
     sound = jnp.isfinite(loss + jnp.sum(of_gradients) + _with_itself(leaves))
@@ -157,12 +185,20 @@ def first_bad(loss: Array, gradient_squares: Sequence[Array], after: Variables) 
 
 def finder_of_broken(placement: Placement) -> Finder:
     """The quickest Finder on these devices."""
-    return _begin_on_host if placement.on_cpu and jax.process_count() == 1 else _beginning_on_devices(placement)
+    return (
+        _begin_on_host
+        if placement.on_cpu and jax.process_count() == 1
+        else _beginning_on_devices(placement)
+    )
 
 
 def _begin_on_host(state: TrainState) -> Callable[[], str]:
-    held = {name: np.asarray(leaf) for name, leaf in _inexact(state)}  # views; a program would take a second to compile
-    return lambda: next((name for name, numbers in held.items() if not np.isfinite(numbers).all()), "")
+    held = {
+        name: np.asarray(leaf) for name, leaf in _inexact(state)
+    }  # views; a program would take a second to compile
+    return lambda: next(
+        (name for name, numbers in held.items() if not np.isfinite(numbers).all()), ""
+    )
 
 
 def _beginning_on_devices(placement: Placement) -> Finder:
@@ -178,7 +214,9 @@ def _beginning_on_devices(placement: Placement) -> Finder:
 
 def _inexact(tree: Any) -> list[tuple[str, Any]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [(path_name(path), leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return [
+        (path_name(path), leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
 
 
 def _finite(leaves: Sequence[Array]) -> Array:
@@ -190,7 +228,9 @@ def _first(flags: Array) -> Array:
 
 
 def _square_sum(leaf: Array) -> Array:
-    return jax.lax.platform_dependent(jnp.square(jnp.abs(widened(leaf))), cpu=_sum_on_cpu, default=jnp.sum)
+    return jax.lax.platform_dependent(
+        jnp.square(jnp.abs(widened(leaf))), cpu=_sum_on_cpu, default=jnp.sum
+    )
 
 
 def _sum_on_cpu(array: Array) -> Array:
@@ -200,6 +240,9 @@ def _sum_on_cpu(array: Array) -> Array:
 
 def _with_itself(leaves: Sequence[Array]) -> Array:
     """Finite only if all numbers are; it may overflow if they are huge."""
-    # A dot is even cheaper, but not for gradients: it copies those that products leave in another layout. It is over
-    # all axes, because jnp.vdot ravels, for which XLA gathers an array that is split.
-    return sum((jnp.tensordot(x, x.conj(), x.ndim).real for x in map(widened, leaves)), jnp.float32(0))
+    # A dot is even cheaper, but not for gradients: it copies those that products leave in another
+    # layout. It is over all axes, because jnp.vdot ravels, for which XLA gathers an array that is
+    # split.
+    return sum(
+        (jnp.tensordot(x, x.conj(), x.ndim).real for x in map(widened, leaves)), jnp.float32(0)
+    )

@@ -1,5 +1,6 @@
-"""The state that a training run carries from step to step and saves in checkpoints, and the two models in it: the one
-that trains, and the one with the exponential moving average (EMA) of its parameters."""
+"""The state that a training run carries from step to step and saves in checkpoints, and the two
+models in it: the one that trains, and the one with the exponential moving average (EMA) of its
+parameters."""
 
 from functools import partial
 from typing import Any
@@ -20,7 +21,10 @@ def _init(task: Task, seed: Array, batch_spec: Any, ema: bool) -> TrainState:
     init_key, step_key = jax.random.split(jax.random.key(seed))
     variables = task.init(init_key, batch_spec)
     if not isinstance(variables, Variables):
-        raise InputError(f"init returned {kind_of(variables)}. It must return Variables(params), or with extra arrays.")
+        raise InputError(
+            f"init returned {kind_of(variables)}. It must return Variables(params), or with extra "
+            "arrays."
+        )
     optimizer = task.optimizer.init(variables.params)
     averages = jax.tree.map(widened, variables.params) if ema else ()
     return TrainState(jnp.int32(0), variables, optimizer, jax.random.key_data(step_key), averages)
@@ -41,18 +45,26 @@ def init_state(
     """A fresh state, computed in its final placement.
 
     ema: whether it has averaged parameters, which begin as the parameters."""
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement, ema))
+    shardings = jax.tree.map(
+        lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement, ema)
+    )
     # The seed is an argument: as a constant, every seed would need its own compilation.
     make = jax.jit(
-        lambda seed: _init(task, seed, batch_spec, ema), out_shardings=shardings, compiler_options=placement.runs_once
+        lambda seed: _init(task, seed, batch_spec, ema),
+        out_shardings=shardings,
+        compiler_options=placement.runs_once,
     )
     lowered = make.lower(jax.ShapeDtypeStruct((), jnp.uint32))
     return lowered.compile()(jnp.uint32(seed))
 
 
-def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool = False) -> TrainState:
+def abstract_state(
+    task: Task, batch_spec: Any, placement: Placement, ema: bool = False
+) -> TrainState:
     """The state's shapes, dtypes and shardings, without computing anything."""
-    shapes = jax.eval_shape(lambda seed: _init(task, seed, batch_spec, ema), jax.ShapeDtypeStruct((), jnp.uint32))
+    shapes = jax.eval_shape(
+        lambda seed: _init(task, seed, batch_spec, ema), jax.ShapeDtypeStruct((), jnp.uint32)
+    )
     whole = partial(_placed, sharding=placement.replicated)
 
     shardings = split_parameters(shapes.variables.params, task.partition, placement)
@@ -64,7 +76,11 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool 
         if _is_masked(statistic):  # of a parameter that this part of the optimizer does not update
             return statistic
         # A factored statistic (adafactor) lacks a dimension, and is small.
-        return _placed(statistic, param.sharding) if statistic.shape == param.shape else whole(statistic)
+        return (
+            _placed(statistic, param.sharding)
+            if statistic.shape == param.shape
+            else whole(statistic)
+        )
 
     params = jax.tree_util.tree_map_with_path(split, shapes.variables.params)
     averages = jax.tree_util.tree_map_with_path(split, shapes.ema)
@@ -89,26 +105,35 @@ def _placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 
 
 def averaged(average: Any, params: Any, step: Array, decay: float) -> Any:
-    """The average after a step: decay x average + (1 - decay) x params, for each array, in float32 or wider.
+    """The average after a step: decay x average + (1 - decay) x params, for each array, in float32
+    or wider.
 
-    step: finished steps before this one, n. The decay is at most (1 + n) / (10 + n), so that the average forgets the
-    initial parameters quickly."""
+    step: finished steps before this one, n. The decay is at most (1 + n) / (10 + n), so that the
+    average forgets the initial parameters quickly."""
     done = step.astype(jnp.float32)
     kept = jnp.minimum(decay, (1 + done) / (10 + done))
-    return jax.tree.map(lambda old, new: kept * old + (1 - kept) * new.astype(old.dtype), average, params)
+    return jax.tree.map(
+        lambda old, new: kept * old + (1 - kept) * new.astype(old.dtype), average, params
+    )
 
 
 def model_of(state: TrainState, model: Model) -> Variables:
-    """The model that trains, or the one with the averaged parameters, in the dtypes of the former."""
+    """The model that trains, or the one with the averaged parameters, in the dtypes of the
+    former."""
     if model == "params":
         return state.variables
-    average = jax.tree.map(lambda old, new: old.astype(new.dtype), state.ema, state.variables.params)
+    average = jax.tree.map(
+        lambda old, new: old.astype(new.dtype), state.ema, state.variables.params
+    )
     return Variables(average, state.variables.extra)
 
 
 def with_model(state: TrainState, model: Model, variables: Variables) -> TrainState:
-    """The state with the arrays of such a model replaced by equal ones, as its own may have been donated."""
+    """The state with the arrays of such a model replaced by equal ones, as its own may have been
+    donated."""
     if model == "params":
         return state._replace(variables=variables)
-    average = jax.tree.map(lambda old, new: new if new.dtype == old.dtype else old, state.ema, variables.params)
+    average = jax.tree.map(
+        lambda old, new: new if new.dtype == old.dtype else old, state.ema, variables.params
+    )
     return state._replace(ema=average, variables=state.variables._replace(extra=variables.extra))

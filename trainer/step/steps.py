@@ -24,7 +24,10 @@ RECORDS, BAD_ROWS, CRC_SUM, UNSEEN = "_records", "_bad_rows", "_crc_sum", "_unse
 RECORD_OUTSIDE = "_record_outside"
 NOT_FINITE = "_not_finite "  # and the name of the value
 PROOF_SUMS = (RECORDS, LABELLED, BAD_ROWS, CRC_SUM, UNSEEN)
-PROOF, ROWS = "_proof", "_rows"  # what a step returns besides metrics, whose names do not start with _
+PROOF, ROWS = (
+    "_proof",
+    "_rows",
+)  # what a step returns besides metrics, whose names do not start with _
 PREDICTIONS = "_predictions"  # in the rows of an evaluation step
 
 
@@ -38,13 +41,15 @@ def train_step(
     axes: BatchAxes = ROWS_FIRST,
     apart: Placement | None = None,
 ) -> Step:
-    """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, the
-    learning_rate if the optimizer's state has it, as with optax.inject_hyperparams, and `_bad_leaf`, the number of the
-    first of the `checked_names` that is not finite, -1 if all are; with a target, `_unlabelled`, the number of rows
-    without a label; and what counts labels outside of the classes. Metric instances are only checked.
+    """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per
+    record, grad_norm, the learning_rate if the optimizer's state has it, as with
+    optax.inject_hyperparams, and `_bad_leaf`, the number of the first of the `checked_names` that
+    is not finite, -1 if all are; with a target, `_unlabelled`, the number of rows without a label;
+    and what counts labels outside of the classes. Metric instances are only checked.
 
-    on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no `_bad_leaf`.
-    accumulate, unroll, apart: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
+    on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no
+    `_bad_leaf`. accumulate, unroll, apart: see TrainerConfig and `accumulated`. ema_decay: of the
+    state's averaged parameters."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         batch = _augmented(task, batch, axes)
@@ -64,7 +69,9 @@ def train_step(
         for _, rate in optax.tree_utils.tree_get_all_with_path(optimizer, RATE)[:1]:
             scalars[RATE] = rate.astype(jnp.float32)
         if task.target is not None:
-            scalars[UNLABELLED] = tally.num_rows(batch[MASK]) - tally.num_rows(labels.counting(batch))
+            scalars[UNLABELLED] = tally.num_rows(batch[MASK]) - tally.num_rows(
+                labels.counting(batch)
+            )
         if on_nan == "ignore":
             return after, scalars
         bad = first_bad(means["loss"], of_grads, after.variables)
@@ -89,7 +96,8 @@ def _augmented(task: Task, batch: Batch, axes: BatchAxes) -> Batch:
 class EvalState(NamedTuple):
     """The state that an evaluation carries from step to step; only the tallies change.
 
-    padding: int32 [], the number in PADDINGS that the task sees. tallies: of each Metric, over the batches so far."""
+    padding: int32 [], the number in PADDINGS that the task sees. tallies: of each Metric, over the
+    batches so far."""
 
     variables: Variables
     padding: Array
@@ -97,12 +105,13 @@ class EvalState(NamedTuple):
 
 
 def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIRST) -> Step:
-    """(EvalState, batch) -> the next state and masked sums: loss, every metric with a value per record, and `_records`,
-    `_labelled`, `_bad_rows` and `_crc_sum` for the exact epoch; for each sum of floats, the number of records whose
-    value is not finite; and what counts labels outside of the classes. A donated state is not copied.
+    """(EvalState, batch) -> the next state and masked sums: loss, every metric with a value per
+    record, and `_records`, `_labelled`, `_bad_rows` and `_crc_sum` for the exact epoch; for each
+    sum of floats, the number of records whose value is not finite; and what counts labels outside
+    of the classes. A donated state is not copied.
 
-    with_rows: also `_rows`: of the batch `_mask`, without rows that lack a label, and `_index`, the losses, and by name
-    the predictions that are one number per record, each [b]."""
+    with_rows: also `_rows`: of the batch `_mask`, without rows that lack a label, and `_index`, the
+    losses, and by name the predictions that are one number per record, each [b]."""
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, Any]]:
         batch = labels.labelled(tally.blank_padding(batch, state.padding, axes), task.target)
@@ -112,7 +121,9 @@ def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIR
         values |= {f"{NOT_FINITE}{name}": ~jnp.isfinite(value) for name, value in values.items()}
         counts = labels.counting(batch)
         sums = {name: tally.masked_sum(value, counts) for name, value in values.items()}
-        outside = counts * sum(value for name, value in values.items() if name.startswith(labels.OUTSIDE))
+        outside = counts * sum(
+            value for name, value in values.items() if name.startswith(labels.OUTSIDE)
+        )
         sums[RECORD_OUTSIDE] = jnp.max(jnp.where(outside > 0, batch.get(INDEX, -1), -1))
         rows = {ROWS: _rows(task, state.variables, batch)} if with_rows else {}
         return state._replace(tallies=tallies), sums | _proof(batch) | rows
@@ -121,18 +132,27 @@ def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIR
 
 
 def _rows(task: Task, variables: Variables, batch: Batch) -> dict[str, Any]:
-    # Computed apart: sharing the model with the sums would save up to half of the time on a device, but fuse the sums
-    # in another way, and so change the last bits of the metrics.
+    # Computed apart: sharing the model with the sums would save up to half of the time on a device,
+    # but fuse the sums in another way, and so change the last bits of the metrics.
     variables, batch = jax.lax.optimization_barrier((variables, batch))
     losses, _ = _evaluated(task, variables, batch)
     predictions = {} if task.predict_fn is None else _predicted(task.predict_fn, variables, batch)
-    numbers = {name: leaf for name, leaf in predictions.items() if getattr(leaf, "shape", None) == losses.shape}
-    rows = {key: batch[key] for key in (MASK, INDEX) if key in batch} | {MASK: labels.counting(batch)}
+    numbers = {
+        name: leaf
+        for name, leaf in predictions.items()
+        if getattr(leaf, "shape", None) == losses.shape
+    }
+    rows = {key: batch[key] for key in (MASK, INDEX) if key in batch} | {
+        MASK: labels.counting(batch)
+    }
     return rows | {tally.LOSSES: losses.astype(jnp.float32), PREDICTIONS: numbers}
 
 
-def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[str, tally.Tally], dict[str, Array]]:
-    """The tallies at the start of an epoch, and whether each is neutral: see empty_tallies. Runs under jit."""
+def no_tallies(
+    task: Task, variables: Variables, batch_spec: Any
+) -> tuple[dict[str, tally.Tally], dict[str, Array]]:
+    """The tallies at the start of an epoch, and whether each is neutral: see empty_tallies. Runs
+    under jit."""
     losses, outputs = jax.eval_shape(lambda *given: _evaluated(task, *given), variables, batch_spec)
     return tally.empty_tallies(losses, outputs, batch_spec, task.metrics)
 
@@ -143,15 +163,17 @@ def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[Array, A
 
 
 def predict_step(task: Task, keys: Sequence[str] | None, axes: BatchAxes = ROWS_FIRST) -> Step:
-    """(Variables, batch) -> the same variables, `_proof`, the sums of eval_step, and `_rows`: the predictions with
-    these names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
+    """(Variables, batch) -> the same variables, `_proof`, the sums of eval_step, and `_rows`: the
+    predictions with these names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
 
-    Raises OptionError for a name that the task does not predict; InputError, which names it, for outputs without one
-    row per record."""
+    Raises OptionError for a name that the task does not predict; InputError, which names it, for
+    outputs without one row per record."""
 
     def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
         assert task.predict_fn is not None
-        rows = chosen(_predicted(task.predict_fn, variables, tally.blank_padding(batch, axes=axes)), keys)
+        rows = chosen(
+            _predicted(task.predict_fn, variables, tally.blank_padding(batch, axes=axes)), keys
+        )
         rows |= {key: batch[key] for key in (MASK, INDEX) if key in batch}
         return variables, {PROOF: _proof(batch), ROWS: rows}
 
@@ -164,7 +186,8 @@ def _predicted(predict: PredictFn, variables: Variables, batch: Batch) -> Mappin
     for name in predictions:
         if not isinstance(name, str) or name.startswith("_"):
             raise InputError(
-                f"predict_fn names a prediction {name!r}. A name must be a str that does not start with _."
+                f"predict_fn names a prediction {name!r}. A name must be a str that does not start "
+                "with _."
             )
     return predictions
 
@@ -172,14 +195,14 @@ def _predicted(predict: PredictFn, variables: Variables, batch: Batch) -> Mappin
 def _check_rows(made: Any, batch_rows: int, function: str) -> None:
     if not isinstance(made, Mapping):
         raise InputError(
-            f"{function} returned {kind_of(made)}. It must return a dict such as {{'class': array}}, with one "
-            "row per record in every array."
+            f"{function} returned {kind_of(made)}. It must return a dict such as {{'class': "
+            "array}, with one row per record in every array."
         )
     for name, leaf in named_leaves(dict(made)).items():
         if jnp.shape(leaf)[:1] != (batch_rows,):
             raise InputError(
-                f"{function}'s {name} has the shape {list(jnp.shape(leaf))}; expected [{batch_rows}, ...], "
-                "one row per record."
+                f"{function}'s {name} has the shape {list(jnp.shape(leaf))}; expected "
+                f"[{batch_rows}, ...], one row per record."
             )
 
 
@@ -190,4 +213,6 @@ def _proof(batch: Batch) -> dict[str, Array]:
         BAD_ROWS: tally.bad_rows(batch),
         CRC_SUM: tally.due_crc(batch),
     }
-    return sums | ({UNSEEN: jnp.sum(batch[UNSEEN], dtype=jnp.int32)} if UNSEEN in batch else {})  # 0 on padding
+    return sums | (
+        {UNSEEN: jnp.sum(batch[UNSEEN], dtype=jnp.int32)} if UNSEEN in batch else {}
+    )  # 0 on padding

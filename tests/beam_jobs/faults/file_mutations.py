@@ -46,18 +46,29 @@ def mutations(out: Path, count: int, seed: int) -> list[Mutation]:
     for number in range(count):
         file = list(FILES)[number % len(FILES)]
         at = chosen.randrange((out / FILES[file]).stat().st_size)
-        made.append(Mutation(file, at, None if chosen.random() < 0.2 else chosen.randrange(8), chosen.random() < 0.5))
+        made.append(
+            Mutation(
+                file,
+                at,
+                None if chosen.random() < 0.2 else chosen.randrange(8),
+                chosen.random() < 0.5,
+            )
+        )
     return made
 
 
 def write_verdict(out: Path) -> None:
     """One that its launcher has not fetched."""
-    Verdict("of-a-run", "train", True, "17 records", 1, ("a warning",), at=0.0).write(LocalStorage(), str(out))
+    Verdict("of-a-run", "train", True, "17 records", 1, ("a warning",), at=0.0).write(
+        LocalStorage(), str(out)
+    )
 
 
 def contents(out: Path) -> dict[str, object]:
     """Name -> values or bytes of everything that equal conversions publish, or keep for later runs."""
-    files = [path for path in sorted(out.rglob("*")) if path.is_file() and path.parent.name != "_summary"]
+    files = [
+        path for path in sorted(out.rglob("*")) if path.is_file() and path.parent.name != "_summary"
+    ]
     return {str(path.relative_to(out)): _values(path.read_bytes()) for path in files}
 
 
@@ -83,7 +94,9 @@ def problem(mutation: Mutation, intact: Path, place: Path, convert: Convert) -> 
     expected, found = contents(intact), contents(place)
     del expected[FILES["verdict"]]
     return (
-        "" if found == expected else f"other files: {[name for name in expected if found.get(name) != expected[name]]}"
+        ""
+        if found == expected
+        else f"other files: {[name for name in expected if found.get(name) != expected[name]]}"
     )
 
 

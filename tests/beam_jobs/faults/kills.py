@@ -21,10 +21,14 @@ FAULTS = "import sys; sys.modules.pop('sitecustomize', None); import sitecustomi
 CONVERT = FAULTS + "from converters.imagenet_to_gcs import main; "
 CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 OWN_GROUP = "import os; os.setsid(); "
-PIECE_BYTES = 256 * 1024  # of a resumable upload: the least that GCS takes, so that a shard has more than one
+PIECE_BYTES = (
+    256 * 1024
+)  # of a resumable upload: the least that GCS takes, so that a shard has more than one
 
 
-Run = Callable[[list[str], Mapping[str, str]], tuple[int, str]]  # (["-c", program, ...], environment)
+Run = Callable[
+    [list[str], Mapping[str, str]], tuple[int, str]
+]  # (["-c", program, ...], environment)
 
 
 class Kill(NamedTuple):
@@ -54,8 +58,21 @@ SHARDS = [
     Kill("mid-shard", "third shard, at 150 KB", "half:train-00002-of-*5@150000", "disk", 1),
     Kill("mid-shard", "last shard, at 280 KB", "half:train-00004-of-*5@280000", "disk", 2),
     Kill("mid-shard", "first shard, at 150 KB", "half:train-00000-of-*5@150000", "bucket", 1),
-    Kill("mid-shard", "third shard, its first piece sent", "half:train-00002-of-*5@280000", "bucket", 1, True),
-    Kill("mid-shard", "last shard, its first piece sent", "half:train-00004-of-*5@280000", "bucket", 2),
+    Kill(
+        "mid-shard",
+        "third shard, its first piece sent",
+        "half:train-00002-of-*5@280000",
+        "bucket",
+        1,
+        True,
+    ),
+    Kill(
+        "mid-shard",
+        "last shard, its first piece sent",
+        "half:train-00004-of-*5@280000",
+        "bucket",
+        2,
+    ),
     Kill("shard to receipt", "first shard", "after:train-00000-of-*5", "disk", 1),
     Kill("shard to receipt", "third shard", "after:train-00002-of-*5", "disk", 2),
     Kill("shard to receipt", "receipt half written", "half:train-00003-of-*.json", "disk", 1, True),
@@ -87,7 +104,11 @@ class OnDisk:
     def files(self) -> Mapping[str, int]:
         """Name -> identity (inode or generation), which a file that is written again does not keep."""
         root = Path(self.path)
-        return {str(file.relative_to(root)): file.stat().st_ino for file in sorted(root.rglob("*")) if file.is_file()}
+        return {
+            str(file.relative_to(root)): file.stat().st_ino
+            for file in sorted(root.rglob("*"))
+            if file.is_file()
+        }
 
     def read(self, name: str) -> bytes:
         return Path(self.path, name).read_bytes()
@@ -118,13 +139,17 @@ class InBucket:
 
     def files(self) -> Mapping[str, int]:
         found = self.server.objects(self.bucket, f"{self.prefix}/")
-        return {name.removeprefix(f"{self.prefix}/"): there.generation for name, there in found.items()}
+        return {
+            name.removeprefix(f"{self.prefix}/"): there.generation for name, there in found.items()
+        }
 
     def read(self, name: str) -> bytes:
         return self.server.read(self.bucket, f"{self.prefix}/{name}")
 
     def uploads(self, shard: str) -> int:
-        return len(self.server.requests(rf"POST /upload.*name={self.prefix}/{re.escape(shard)}(&|$)"))
+        return len(
+            self.server.requests(rf"POST /upload.*name={self.prefix}/{re.escape(shard)}(&|$)")
+        )
 
     def forget(self) -> None:
         self.server.reset()
@@ -149,20 +174,37 @@ class Outcome(NamedTuple):
     def problems(self, expected: Mapping[str, str]) -> list[str]:
         """What is not as it should be; [] if all is well."""
         return [
-            *([f"the run was not killed: status {self.status}"] if self.status != -signal.SIGKILL else []),
+            *(
+                [f"the run was not killed: status {self.status}"]
+                if self.status != -signal.SIGKILL
+                else []
+            ),
             *([f"the second run failed: {self.again}"] if self.again[0] else []),
             *([f"written again: {self.rewritten}"] if self.rewritten else []),
             *([f"sent again: {name}" for name in self.finished if self.sent[name]]),
             *([f"sent {count} times: {name}" for name, count in self.sent.items() if count > 1]),
-            *[f"other bytes: {name}" for name, _ in set(expected.items()) ^ set(self.digests.items())],
+            *[
+                f"other bytes: {name}"
+                for name, _ in set(expected.items()) ^ set(self.digests.items())
+            ],
             *([f"left behind: {self.left}"] if self.left else []),
         ]
 
 
-def convert(raw: str, place: Place, run: Run, processes: int = 1, kill_at: str = "") -> tuple[int, str]:
+def convert(
+    raw: str, place: Place, run: Run, processes: int = 1, kill_at: str = ""
+) -> tuple[int, str]:
     """(status, output) of the real command in a process group of its own."""
-    flags = [f"--raw-data-dir={raw}", f"--gcs-output-path={place.path}", f"--label-file={raw}/synsets.txt"]
-    flags += ["--splits=train", f"--num-train-shards={NUM_SHARDS}", f"--local-processes={processes}"]
+    flags = [
+        f"--raw-data-dir={raw}",
+        f"--gcs-output-path={place.path}",
+        f"--label-file={raw}/synsets.txt",
+    ]
+    flags += [
+        "--splits=train",
+        f"--num-train-shards={NUM_SHARDS}",
+        f"--local-processes={processes}",
+    ]
     faults = {"KILL_AT": kill_at, "KILL_ROOT": str(ROOT), "PYTHONPATH": str(Path(__file__).parent)}
     return run(["-c", OWN_GROUP + CONVERT, *flags], {**os.environ, **place.env, **faults})
 
@@ -172,7 +214,9 @@ def digests(place: Place) -> dict[str, str]:
     names = [
         name
         for name in place.files()
-        if name == "manifest.json" or name.startswith("_index/") or ("/" not in name and "-of-" in name)
+        if name == "manifest.json"
+        or name.startswith("_index/")
+        or ("/" not in name and "-of-" in name)
     ]
     return {name: hashlib.sha256(place.read(name)).hexdigest() for name in names}
 

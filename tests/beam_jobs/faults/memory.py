@@ -145,9 +145,17 @@ def write_records(directory: Path, num_bytes: int) -> None:
             file.write(record)
 
 
-TARS = ("converters.imagenet_to_gcs", write_tars, ("--raw-data-dir={raw}", "--label-file={raw}/synsets.txt"))
+TARS = (
+    "converters.imagenet_to_gcs",
+    write_tars,
+    ("--raw-data-dir={raw}", "--label-file={raw}/synsets.txt"),
+)
 COMPRESSED = (TARS[0], write_compressed_tars, TARS[2])
-FOLDERS = ("converters.image_folder_to_gcs", write_folders, ("--raw-data-dir={raw}/raw", "--validation-fraction=0"))
+FOLDERS = (
+    "converters.image_folder_to_gcs",
+    write_folders,
+    ("--raw-data-dir={raw}/raw", "--validation-fraction=0"),
+)
 TABLE = (
     "converters.table_to_gcs",
     write_table,
@@ -172,7 +180,11 @@ def peak(row: Row, gigabytes: float, scratch: Path, server: Server) -> int:
     raw.mkdir(parents=True)
     try:
         row.write(raw, int(gigabytes * 10**9))
-        places = (f"gs://{BUCKET}/raw", f"gs://{BUCKET}/out") if row.in_bucket else (str(raw), f"{scratch}/out")
+        places = (
+            (f"gs://{BUCKET}/raw", f"gs://{BUCKET}/out")
+            if row.in_bucket
+            else (str(raw), f"{scratch}/out")
+        )
         if row.in_bucket:
             for file in raw.iterdir():
                 server.write(BUCKET, f"raw/{file.name}", file.read_bytes())
@@ -184,7 +196,11 @@ def peak(row: Row, gigabytes: float, scratch: Path, server: Server) -> int:
 
 
 def _convert(row: Row, raw: str, out: str, server: Server) -> int:
-    flags = [f"--gcs-output-path={out}", *(flag.format(raw=raw) for flag in row.flags), "--splits=train"]
+    flags = [
+        f"--gcs-output-path={out}",
+        *(flag.format(raw=raw) for flag in row.flags),
+        "--splits=train",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, row.module, *flags],
         cwd=ROOT,

@@ -67,7 +67,11 @@ def kill_in_storage(storage):
         update(self, path, changed)
         kill("after", path)
 
-    storage.publish, storage.create, storage.update = killing_publish, killing_create, killing_update
+    storage.publish, storage.create, storage.update = (
+        killing_publish,
+        killing_create,
+        killing_update,
+    )
 
 
 def kill_in_scan(converter):

@@ -35,7 +35,10 @@ def with_a_table(files: Files) -> Files:
     labels = files["synset_labels.txt"].decode().split()
     rows = (f"ILSVRC2012_val_{n:08d},{label} 1 2 3 4 \n" for n, label in enumerate(labels, 1))
     table = "ImageId,PredictionString\n" + "".join(rows)
-    return {**{k: v for k, v in files.items() if k != "synset_labels.txt"}, "LOC_val_solution.csv": table.encode()}
+    return {
+        **{k: v for k, v in files.items() if k != "synset_labels.txt"},
+        "LOC_val_solution.csv": table.encode(),
+    }
 
 
 def find_imagenet(raw: str, out: str):
@@ -51,7 +54,9 @@ def find_image_folder(raw: str, out: str):
 
 def find_mnist(raw: str, out: str):
     found = find_idx(raw, [], None, Scratch(out))
-    return IdxConverter(read_class_names(open_storage(raw), f"{raw}/digits.txt"), found.labels), found.sources
+    return IdxConverter(
+        read_class_names(open_storage(raw), f"{raw}/digits.txt"), found.labels
+    ), found.sources
 
 
 def find_either_cifar(raw: str, out: str):
@@ -94,12 +99,18 @@ def in_records(files: Files) -> int:
 
 def masked_crc(data: bytes) -> bytes:
     crc = google_crc32c.value(data)
-    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little") if len(data) == 8 else b"none"
+    return (
+        (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+        if len(data) == 8
+        else b"none"
+    )
 
 
 def in_lines(files: Files) -> int:
     """Lines with something in them, of jsonl files, and of csv files without a quote: it makes one record of many."""
-    found = {name: [line for line in data.split(b"\n") if line.strip()] for name, data in files.items()}
+    found = {
+        name: [line for line in data.split(b"\n") if line.strip()] for name, data in files.items()
+    }
     heads = [name for name in found if name.endswith(".csv") and b'"' not in files[name]]
     lines = sum(len(found[name]) for name in found if name in heads or name.endswith(".jsonl"))
     return lines - sum(bool(found[name]) for name in heads)
@@ -137,21 +148,35 @@ SOURCES: Mapping[str, Source] = {
     "train tar": Source(*IMAGENET, TRAIN_TAR, in_tars, TARS, 12, None),
     "validation tar": Source(*IMAGENET, VALIDATION_TAR, in_tars, TARS, 10, 4),
     "label files": Source(*IMAGENET, "*.txt", in_tars, mutations.BYTES, 4, None),
-    "Kaggle's table": Source("Kaggle", find_imagenet, "*.csv", in_folders, mutations.BYTES, 4, None),
-    "images in folders": Source("imagenet folders", find_imagenet, "*/**/*.JPEG", in_folders, IMAGES, 6),
+    "Kaggle's table": Source(
+        "Kaggle", find_imagenet, "*.csv", in_folders, mutations.BYTES, 4, None
+    ),
+    "images in folders": Source(
+        "imagenet folders", find_imagenet, "*/**/*.JPEG", in_folders, IMAGES, 6
+    ),
     "JPEG files": Source(*FOLDERS, "**/*.jpeg", in_folders, IMAGES, 6),
     "PNG files": Source(*FOLDERS, "**/*.png", in_folders, IMAGES, 6),
     "WebP files": Source(*FOLDERS, "**/*.webp", in_folders, IMAGES, 6),
     "zip of folders": Source(*ARCHIVES, "*.zip", lambda files: 0, mutations.BYTES, 8, None),
     "tar of folders": Source(*ARCHIVES, "*.tar", lambda files: 0, TARS, 4, None),
     "idx": Source("idx", find_mnist, "*ubyte*", lambda files: 0, mutations.BYTES, 4, None),
-    "CIFAR's archive": Source("cifar-10 archive", find_either_cifar, "*.gz", lambda files: 0, mutations.BYTES, 4, None),
-    "CIFAR's files": Source("cifar-100 folder", find_either_cifar, "*.bin", lambda files: 0, mutations.BYTES, 4, None),
+    "CIFAR's archive": Source(
+        "cifar-10 archive", find_either_cifar, "*.gz", lambda files: 0, mutations.BYTES, 4, None
+    ),
+    "CIFAR's files": Source(
+        "cifar-100 folder", find_either_cifar, "*.bin", lambda files: 0, mutations.BYTES, 4, None
+    ),
     "TFRecord files": Source("tfrecord", find_tfrecords, "*", in_records, mutations.BYTES, 6, None),
     "compressed TFRecord files": Source(
         "tfrecord compressed", find_tfrecords, "*", lambda files: 0, mutations.BYTES, 4, None
     ),
-    "csv tables": Source("csv of images", find_image_tables, "*.csv", in_lines, mutations.BYTES, 4, None),
-    "jsonl tables": Source("jsonl of texts", find_text_tables, "*.jsonl", in_lines, mutations.BYTES, 4, None),
-    "parquet tables": Source("rows of parquet", find_rows, "*.parquet", lambda files: 0, mutations.BYTES, 20, None),
+    "csv tables": Source(
+        "csv of images", find_image_tables, "*.csv", in_lines, mutations.BYTES, 4, None
+    ),
+    "jsonl tables": Source(
+        "jsonl of texts", find_text_tables, "*.jsonl", in_lines, mutations.BYTES, 4, None
+    ),
+    "parquet tables": Source(
+        "rows of parquet", find_rows, "*.parquet", lambda files: 0, mutations.BYTES, 20, None
+    ),
 }

@@ -38,7 +38,13 @@ def pax(records: Mapping[str, str | bytes], kind: bytes = b"x") -> bytes:
     """A pax header before a member (or with kind g, before all)."""
     lines = []
     for key, value in records.items():
-        rest = b" " + key.encode() + b"=" + (value if isinstance(value, bytes) else value.encode()) + b"\n"
+        rest = (
+            b" "
+            + key.encode()
+            + b"="
+            + (value if isinstance(value, bytes) else value.encode())
+            + b"\n"
+        )
         length = len(rest)
         while len(b"%d" % length) + len(rest) != length:
             length = len(b"%d" % length) + len(rest)
@@ -66,21 +72,28 @@ def hostile(jpeg: bytes) -> dict[str, bytes]:
     return {
         "parent directories": member(b"../../../escaped.JPEG", jpeg),
         "absolute": member(b"/tmp/escaped-from-a-tar.JPEG", jpeg),
-        "name of a folder": member(b"folder/", b"", b"5") + member(b"..", jpeg) + member(b".", jpeg),
+        "name of a folder": member(b"folder/", b"", b"5")
+        + member(b"..", jpeg)
+        + member(b".", jpeg),
         "no name": member(b"", jpeg),
         "not UTF-8": member(b"n\xff\xfe\x80.JPEG", jpeg) + member(b"n\xc3\x28.JPEG", b"no image"),
-        "control characters": member(b"two\nlines\x1b[31m\r.JPEG", jpeg) + member(b"[bold]x[/bold].JPEG", b"no image"),
+        "control characters": member(b"two\nlines\x1b[31m\r.JPEG", jpeg)
+        + member(b"[bold]x[/bold].JPEG", b"no image"),
         "twice": one + one + one,
         "twice with other bytes": one + member(BAD.encode(), b"no image"),
-        "links": b"".join(header(b"link%d" % n, b"%011o\0" % 0, b"%d" % n, b"/etc/passwd") for n in (1, 2)),
+        "links": b"".join(
+            header(b"link%d" % n, b"%011o\0" % 0, b"%d" % n, b"/etc/passwd") for n in (1, 2)
+        ),
         "link with a size": header(b"link", b"%011o\0" % 700, b"1", b"other"),
         "devices": b"".join(header(b"device%d" % n, b"%011o\0" % 0, b"%d" % n) for n in (3, 4, 6)),
         "contiguous": member(b"contiguous.JPEG", jpeg, b"7"),
         "unknown kind": member(b"what.JPEG", jpeg, b"Z"),
-        "compressed member": member(b"images.tar.gz", compressed(one)) + member(b"n.JPEG", compressed(jpeg)),
+        "compressed member": member(b"images.tar.gz", compressed(one))
+        + member(b"n.JPEG", compressed(jpeg)),
         "tar inside": member(b"inner.tar", one + bytes(1024)),
         "GNU long name": member(b"././@LongLink", long + b"\0", b"L") + one,
-        "GNU long link": member(b"././@LongLink", long + b"\0", b"K") + header(b"l", b"%011o\0" % 0, b"2", b"x"),
+        "GNU long link": member(b"././@LongLink", long + b"\0", b"K")
+        + header(b"l", b"%011o\0" % 0, b"2", b"x"),
         "pax long name": pax({"path": long.decode()}) + one,
         "pax name that is not UTF-8": pax({"path": b"n\xff\xfe.JPEG"}) + one,
         "pax name with a zero": pax({"path": "n\0.JPEG"}) + one,
@@ -95,14 +108,19 @@ def hostile(jpeg: bytes) -> dict[str, bytes]:
         "many long names": member(b"././@LongLink", b"n\0", b"L") * 3000 + one,
         "name of a gigabyte": member(b"././@LongLink", b"n\0", b"L", size=10**9) + one,
         "size back to itself": header(b"loop.JPEG", b"\xff" * 10 + b"\xfe\x00") + one,
-        "size below nothing in a long name": header(b"././@LongLink", b"\xff" * 10 + b"\xfc\x00", b"L") + one,
+        "size below nothing in a long name": header(
+            b"././@LongLink", b"\xff" * 10 + b"\xfc\x00", b"L"
+        )
+        + one,
         "size beyond everything": header(b"large.JPEG", b"\x80" + b"\xff" * 11),
         "size of a terabyte": header(b"large.JPEG", b"\x80" + (10**12).to_bytes(11, "big")),
         "sparse": _sparse(jpeg),
         "sparse that goes on beyond the end": _sparse(jpeg, goes_on=True),
-        "sparse of an exabyte": pax({"GNU.sparse.map": "0,9", "GNU.sparse.size": str(10**18)}) + one,
+        "sparse of an exabyte": pax({"GNU.sparse.map": "0,9", "GNU.sparse.size": str(10**18)})
+        + one,
         "sparse map of nonsense": pax({"GNU.sparse.map": "0,x"}) + one,
-        "sparse 1.0 of nonsense": pax({"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}) + member(b"n", b"zz"),
+        "sparse 1.0 of nonsense": pax({"GNU.sparse.major": "1", "GNU.sparse.minor": "0"})
+        + member(b"n", b"zz"),
         "zeroed header": bytes(BLOCK) + one,
         "two tars in one": bytes(2 * BLOCK) + one,
     }
@@ -128,7 +146,12 @@ def walk(data: bytes) -> list[bytes]:
     while (block := data[at : at + BLOCK]) and len(block) == BLOCK and block != bytes(BLOCK):
         kind, digits = block[156:157], block[124:136].rstrip(b"\0 ").lstrip(b" ")
         total = sum(block) - sum(block[148:156]) + 8 * 32
-        if block[148:155].strip(b"\0 ") != b"%06o" % total or not digits.isdigit() or b"8" in digits or b"9" in digits:
+        if (
+            block[148:155].strip(b"\0 ") != b"%06o" % total
+            or not digits.isdigit()
+            or b"8" in digits
+            or b"9" in digits
+        ):
             break
         size = int(digits, 8)
         if kind in b"1234567890\0":

@@ -32,7 +32,14 @@ def _flipped(rng, data):
 
 
 def _wrong_magic(rng, data):
-    magics = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"RIFF\x00\x00\x00\x00WEBP", b"GIF89a", b"\x1f\x8b\x08", b"PK\x03\x04")
+    magics = (
+        b"\xff\xd8",
+        b"\x89PNG\r\n\x1a\n",
+        b"RIFF\x00\x00\x00\x00WEBP",
+        b"GIF89a",
+        b"\x1f\x8b\x08",
+        b"PK\x03\x04",
+    )
     magic = (*magics, _noise(rng, 16))[int(rng.integers(7))]
     return magic + data[len(magic) :]
 
@@ -61,7 +68,13 @@ def _swapped_blocks(rng, data):
     a, b = sorted((_place(rng, data, BLOCK), _place(rng, data, BLOCK)))
     if b - a < BLOCK:
         return data
-    return data[:a] + data[b : b + BLOCK] + data[a + BLOCK : b] + data[a : a + BLOCK] + data[b + BLOCK :]
+    return (
+        data[:a]
+        + data[b : b + BLOCK]
+        + data[a + BLOCK : b]
+        + data[a : a + BLOCK]
+        + data[b + BLOCK :]
+    )
 
 
 BYTES: Mapping[str, Mutation] = {
@@ -78,7 +91,15 @@ BYTES: Mapping[str, Mutation] = {
     "noise": lambda rng, data: _noise(rng, len(data)),
 }
 
-_SIZES = (0, 1, 9_500, 10_001, 16_383, 65_500, 65_535)  # 9,500 x 9,500 is below our bound and above Pillow's
+_SIZES = (
+    0,
+    1,
+    9_500,
+    10_001,
+    16_383,
+    65_500,
+    65_535,
+)  # 9,500 x 9,500 is below our bound and above Pillow's
 
 
 def absurd_size(rng: np.random.Generator, data: bytes) -> bytes:
@@ -92,7 +113,11 @@ def absurd_size(rng: np.random.Generator, data: bytes) -> bytes:
         header = data[12:16] + struct.pack(">II", width * scale % 2**32, height) + data[24:29]
         return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
     at, high = (21, 0) if data[12:16] == b"VP8L" else (26, 0)
-    size = (width & 0x3FFF) | (height & 0x3FFF) << 14 if data[12:16] == b"VP8L" else width | height << 16
+    size = (
+        (width & 0x3FFF) | (height & 0x3FFF) << 14
+        if data[12:16] == b"VP8L"
+        else width | height << 16
+    )
     return data[:at] + struct.pack("<I", (size | high) & 0xFFFFFFFF) + data[at + 4 :]
 
 
@@ -118,7 +143,16 @@ _NUMBERS = (
     b"not a number",
 )
 _TYPES = tuple(bytes([kind]) for kind in b"\x00012345678LKSxgXDVMNA")
-_NAMES = (b"", b"/", b"../../escaped", b"/absolute", b"a/b/c/", b"n\xff\xfe.JPEG", b"two\nlines.JPEG", b"n" * 100)
+_NAMES = (
+    b"",
+    b"/",
+    b"../../escaped",
+    b"/absolute",
+    b"a/b/c/",
+    b"n\xff\xfe.JPEG",
+    b"two\nlines.JPEG",
+    b"n" * 100,
+)
 _FIELDS = (
     (slice(124, 136), _NUMBERS),
     (slice(124, 136), _NUMBERS),

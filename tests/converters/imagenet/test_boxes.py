@@ -35,7 +35,9 @@ def tables(raw_imagenet):
 def records(raw, tables):
     found = find_raw(str(raw.directory), ["train", "validation"], raw.synsets, None)
     paths = tuple(tables.split(","))
-    converter = ImagenetConverter(tuple(raw.synsets), found.validation_labels, form_name="tpu+boxes", box_tables=paths)
+    converter = ImagenetConverter(
+        tuple(raw.synsets), found.validation_labels, form_name="tpu+boxes", box_tables=paths
+    )
     storage = LocalStorage()
     for source in found.sources:
         refs = concat(list(converter.scan(storage, source)))
@@ -48,9 +50,15 @@ def records(raw, tables):
 
 
 def test_boxes_are_relative_clipped_to_the_image_and_empty_if_it_has_none(raw_imagenet, tables):
-    found = {name: ([values[key] for key in KEYS], fixups) for name, values, fixups in records(raw_imagenet, tables)}
+    found = {
+        name: ([values[key] for key in KEYS], fixups)
+        for name, values, fixups in records(raw_imagenet, tables)
+    }
     assert found["n00000001_0.JPEG"] == ([[0.25, 0], [0.25, 0], [0.75, 1], [1, 0.5], [1, 1]], ())
-    assert found["n00000002_1.JPEG"] == ([[0.25], [0.5], [0.75], [1], [2]], ("box_outside_of_image",))
+    assert found["n00000002_1.JPEG"] == (
+        [[0.25], [0.5], [0.75], [1], [2]],
+        ("box_outside_of_image",),
+    )
     assert found["ILSVRC2012_val_00000002.JPEG"][0][0] == [1 / 16]
     assert found["n00000003_0.JPEG"] == ([[], [], [], [], []], ())
 
@@ -65,11 +73,20 @@ def test_the_bounding_boxes_option_adds_boxes_to_the_records(raw_imagenet, table
 
 
 BAD = {
-    "other cells": ("a.JPEG,1,2\n", "line 1: 'a.JPEG,1,2' has no bounding boxes (3 cells instead of 5)"),
+    "other cells": (
+        "a.JPEG,1,2\n",
+        "line 1: 'a.JPEG,1,2' has no bounding boxes (3 cells instead of 5)",
+    ),
     "no numbers": ("a.JPEG,1,2,3,x\n", "line 1: 'a.JPEG,1,2,3,x' has no"),
-    "no number": ("\na.JPEG,nan,0.1,0.2,0.9\n", "line 2: 'a.JPEG,nan,0.1,0.2,0.9' has no bounding boxes (numbers that"),
+    "no number": (
+        "\na.JPEG,nan,0.1,0.2,0.9\n",
+        "line 2: 'a.JPEG,nan,0.1,0.2,0.9' has no bounding boxes (numbers that",
+    ),
     "infinity": ("a.JPEG,0,0,1e999,1\n", "has no bounding boxes (numbers that are not finite)"),
-    "half a box": ("ImageId,PredictionString\na,n1 1 2 3\n", "line 2: 'a,n1 1 2 3' has no bounding boxes (4 words"),
+    "half a box": (
+        "ImageId,PredictionString\na,n1 1 2 3\n",
+        "line 2: 'a,n1 1 2 3' has no bounding boxes (4 words",
+    ),
 }
 
 
@@ -87,7 +104,10 @@ def test_a_quote_that_is_never_closed_is_named(tmp_path):
     (tmp_path / "t.csv").write_text('a.JPEG,0,0,1,1\nb.JPEG,"0.1,0.1,0.9,0.9\n' + "x" * 2000)
     limit = csv.field_size_limit(1000)  # of the process: tables have set another
     try:
-        with pytest.raises(RawDataError, match=r"t\.csv, after line \d: not a csv table: field larger than field lim"):
+        with pytest.raises(
+            RawDataError,
+            match=r"t\.csv, after line \d: not a csv table: field larger than field lim",
+        ):
             read_boxes((str(tmp_path / "t.csv"),))
     finally:
         csv.field_size_limit(limit)
@@ -96,7 +116,9 @@ def test_a_quote_that_is_never_closed_is_named(tmp_path):
 @pytest.mark.parametrize("head", ["", "ImageId,PredictionString\n"])
 def test_blank_lines_of_a_table_of_boxes_are_skipped(tmp_path, head):
     (tmp_path / "t.csv").write_text(f"{head}a,{'n1 0 0 1 1' if head else '0,0,1,1'}\n\n\r\n")
-    assert read_boxes((str(tmp_path / "t.csv"),)) == {"a": "p0 0 1 1" if head else "0.0 0.0 1.0 1.0"}
+    assert read_boxes((str(tmp_path / "t.csv"),)) == {
+        "a": "p0 0 1 1" if head else "0.0 0.0 1.0 1.0"
+    }
 
 
 def test_tfds_has_no_place_for_boxes(raw_imagenet, tables, tmp_path):

@@ -8,7 +8,13 @@ import pytest
 from beam_jobs.converter import Source
 from beam_jobs.references import References
 from converters.imagenet.converter import ImagenetConverter
-from converters.imagenet.layouts import RawImagenet, check_full_set, find_raw, ilsvrc2012_synsets, read_synsets
+from converters.imagenet.layouts import (
+    RawImagenet,
+    check_full_set,
+    find_raw,
+    ilsvrc2012_synsets,
+    read_synsets,
+)
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.storage.local import LocalStorage
@@ -23,7 +29,9 @@ def scanned(raw, splits=("train", "validation"), synsets=None):
     synsets = tuple(synsets or raw.synsets)
     found = find_raw(str(raw.directory), splits, synsets, None)
     converter = ImagenetConverter(synsets, found.validation_labels)
-    return converter, [row for source in found.sources for refs in converter.scan(STORAGE, source) for row in refs]
+    return converter, [
+        row for source in found.sources for refs in converter.scan(STORAGE, source) for row in refs
+    ]
 
 
 def test_the_schema_is_tensorflow_tpus():
@@ -56,7 +64,10 @@ def test_every_image_is_referred_to_with_its_place_key_and_label(raw_imagenet):
         _, synset, name = row.key.split("/")
         whole = data["ILSVRC2012_img_train.tar"]
         assert whole[row.offset : row.offset + row.size] == raw_imagenet.train[synset][name]
-        assert row.columns == {"label": 1 + raw_imagenet.synsets.index(synset), "synset": synset.encode()}
+        assert row.columns == {
+            "label": 1 + raw_imagenet.synsets.index(synset),
+            "synset": synset.encode(),
+        }
         assert not row.error
     assert {row.key for row in rows} - {row.key for row in train} == {
         f"validation/{n}" for n in raw_imagenet.validation
@@ -64,7 +75,9 @@ def test_every_image_is_referred_to_with_its_place_key_and_label(raw_imagenet):
 
 
 def test_a_subset_of_the_classes_keeps_the_numbers_of_the_full_list(raw_imagenet):
-    _, rows = scanned(raw_imagenet, ["train"], synsets=["n00000000", *raw_imagenet.synsets, "n99999999"])
+    _, rows = scanned(
+        raw_imagenet, ["train"], synsets=["n00000000", *raw_imagenet.synsets, "n99999999"]
+    )
     assert {row.key.split("/")[1]: row.columns["label"] for row in rows} == {
         s: i + 2 for i, s in enumerate(raw_imagenet.synsets)
     }
@@ -99,7 +112,9 @@ def test_a_truncated_tar_is_reported_as_a_row_with_an_error(raw_imagenet):
     assert "breaks off as a tar" in rows[-1].error
 
 
-@pytest.mark.parametrize("fields", [{}, {"words": ("a" * 50, "b", "c" * 90)}, {"form_name": "tfds"}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"words": ("a" * 50, "b", "c" * 90)}, {"form_name": "tfds"}], ids=str
+)
 def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet, fields):
     converter, rows = scanned(raw_imagenet)
     converter = dataclasses.replace(converter, **fields)
@@ -111,16 +126,23 @@ def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet, f
 
 def test_missing_files_are_named_with_the_layout(raw_imagenet):
     (raw_imagenet.directory / "synset_labels.txt").unlink()
-    with pytest.raises(RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt"):
+    with pytest.raises(
+        RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt"
+    ):
         scanned(raw_imagenet)
     assert scanned(raw_imagenet, ["train"])[1]
 
 
 def test_classes_that_are_not_in_the_list_are_named_with_their_place(raw_imagenet):
-    with pytest.raises(LabelError, match=r"n00000003\.tar of .*train\.tar: class 'n00000003' is not in the label list"):
+    with pytest.raises(
+        LabelError,
+        match=r"n00000003\.tar of .*train\.tar: class 'n00000003' is not in the label list",
+    ):
         scanned(raw_imagenet, ["train"], synsets=raw_imagenet.synsets[:2])
     raw_imagenet.validation_labels[2] = "n77777777"
-    with pytest.raises(LabelError, match=r"validation image 3 in .*synset_labels\.txt: class 'n77777777'"):
+    with pytest.raises(
+        LabelError, match=r"validation image 3 in .*synset_labels\.txt: class 'n77777777'"
+    ):
         scanned(raw_imagenet.write())
 
 
@@ -128,7 +150,9 @@ def test_a_label_file_may_name_its_classes_but_not_list_one_twice(tmp_path):
     path = tmp_path / "labels.txt"
     path.write_text("n2 tench, Tinca tinca\nn1\tgoldfish\n\n")
     assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")
-    path.write_text("n1\nn2\n", encoding="utf-8-sig")  # Notepad's mark is no part of the first class
+    path.write_text(
+        "n1\nn2\n", encoding="utf-8-sig"
+    )  # Notepad's mark is no part of the first class
     assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")
     path.write_text("n1\nn2\nn1\n")
     with pytest.raises(LabelError, match="n1 is listed twice"):
@@ -139,13 +163,17 @@ def test_a_label_file_may_name_its_classes_but_not_list_one_twice(tmp_path):
 
 
 def train_of(synsets):
-    return RawImagenet(tuple(Source("train", "x.tar", Stat(1), tag=synset) for synset in synsets), ())
+    return RawImagenet(
+        tuple(Source("train", "x.tar", Stat(1), tag=synset) for synset in synsets), ()
+    )
 
 
 def test_the_full_set_has_all_thousand_classes_and_a_missing_one_is_named():
     synsets = list(ilsvrc2012_synsets())
     check_full_set(train_of(synsets), ["train"])
-    with pytest.raises(RawDataError, match=rf"train has 998 classes of 1,000: {synsets[5]} is missing, and 1 more"):
+    with pytest.raises(
+        RawDataError, match=rf"train has 998 classes of 1,000: {synsets[5]} is missing, and 1 more"
+    ):
         check_full_set(train_of(synsets[:5] + synsets[6:-1]), ["train"])
 
 
@@ -160,7 +188,9 @@ def test_a_wrong_number_of_images_stops_the_conversion_before_anything_is_writte
 ):
     monkeypatch.setattr("converters.imagenet_to_gcs.check_full_set", lambda *_: None)
     monkeypatch.setattr("converters.imagenet_to_gcs._converter", converter_of(raw_imagenet))
-    with pytest.raises(ConversionError, match="'train' has 18 records in the raw data; the full set has 1,281,167"):
+    with pytest.raises(
+        ConversionError, match="'train' has 18 records in the raw data; the full set has 1,281,167"
+    ):
         raw_imagenet.convert(tmp_path / "out", "--full-set", "--splits=train", *flags)
     assert not list((tmp_path / "out").glob("train*"))
 

@@ -35,7 +35,10 @@ def as_class_folders(raw):
 
 def kaggle_table(raw):
     rows = zip(sorted(raw.validation), raw.validation_labels, strict=True)
-    lines = [f"{name.removesuffix('.JPEG')},{synset} 1 2 30 40 {synset} 5 6 7 8 \n" for name, synset in rows]
+    lines = [
+        f"{name.removesuffix('.JPEG')},{synset} 1 2 30 40 {synset} 5 6 7 8 \n"
+        for name, synset in rows
+    ]
     return "".join(["ImageId,PredictionString\n", *reversed(lines)])
 
 
@@ -48,17 +51,25 @@ def as_kaggle(raw):
     (raw.directory / "synset_labels.txt").unlink()
 
 
-@pytest.mark.parametrize("arrange", [lambda _: None, as_class_folders, as_kaggle], ids=["extracted", "class", "kaggle"])
-def test_every_layout_gives_the_shards_of_the_tars(raw_imagenet, raw_folders, tmp_path, shard_digests, arrange):
+@pytest.mark.parametrize(
+    "arrange", [lambda _: None, as_class_folders, as_kaggle], ids=["extracted", "class", "kaggle"]
+)
+def test_every_layout_gives_the_shards_of_the_tars(
+    raw_imagenet, raw_folders, tmp_path, shard_digests, arrange
+):
     arrange(raw_folders)
     for raw, out in ((raw_imagenet, "a"), (raw_folders, "b")):
         raw.convert(tmp_path / out, "--num-train-shards=4", "--num-validation-shards=2")
-    assert shards_alone(shard_digests(tmp_path / "a")) == shards_alone(shard_digests(tmp_path / "b"))
+    assert shards_alone(shard_digests(tmp_path / "a")) == shards_alone(
+        shard_digests(tmp_path / "b")
+    )
     a, b = (read_manifest(str(tmp_path / out)).split("train") for out in "ab")
     assert (a.fingerprint, a.key_digest) == (b.fingerprint, b.key_digest)
 
 
-def test_a_tar_for_one_split_and_a_folder_for_the_other_is_fine(raw_imagenet, raw_folders, tmp_path):
+def test_a_tar_for_one_split_and_a_folder_for_the_other_is_fine(
+    raw_imagenet, raw_folders, tmp_path
+):
     (raw_imagenet.directory / "ILSVRC2012_img_val.tar").unlink()
     (raw_folders.directory / "validation").rename(raw_imagenet.directory / "validation")
     raw_imagenet.convert(tmp_path / "out")
@@ -92,14 +103,28 @@ def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, tmp_p
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("ILSVRC2012_val_00000002", "n00000001_2", r"csv, line 4: .* is not like ImageId=ILSVRC2012_val_00000001"),
+        (
+            "ILSVRC2012_val_00000002",
+            "n00000001_2",
+            r"csv, line 4: .* is not like ImageId=ILSVRC2012_val_00000001",
+        ),
         ("PredictionString", "Prediction", r"csv, line 2: .* of another competition"),
-        ("ILSVRC2012_val_00000003", "ILSVRC2012_val_00000009", r"csv has 4 images, but none with number 3\. It"),
+        (
+            "ILSVRC2012_val_00000003",
+            "ILSVRC2012_val_00000009",
+            r"csv has 4 images, but none with number 3\. It",
+        ),
         ("ILSVRC2012_val_00000003", "ILSVRC2012_val_²", r"csv, line \d: .* is not like ImageId="),
-        ("ILSVRC2012_val_00000003", '"' + "x" * 200_000, r"csv, after line 2: not a csv table: field larger than"),
+        (
+            "ILSVRC2012_val_00000003",
+            '"' + "x" * 200_000,
+            r"csv, after line 2: not a csv table: field larger than",
+        ),
     ],
 )
-def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(raw_folders, tmp_path, old, new, message):
+def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(
+    raw_folders, tmp_path, old, new, message
+):
     as_kaggle(raw_folders)
     path = raw_folders.directory / "LOC_val_solution.csv"
     path.write_text(kaggle_table(raw_folders).replace(old, new))
@@ -112,11 +137,31 @@ def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(raw_fold
 @pytest.mark.parametrize(
     ("spoil", "error", "message"),
     [
-        (lambda d: (d / "train/readme.txt").write_text("x"), RawDataError, r"train has files next to its class"),
-        (lambda d: (d / "train/n77777777").mkdir(), LabelError, r"folder .*/train/n77777777: class 'n77777777'"),
-        (lambda d: (d / "train").rename(d / "Train"), RawDataError, r"does not have the train split\. .* It has:"),
-        (lambda d: (d / "synset_labels.txt").write_bytes(b"n00000001\xff"), LabelError, r"synset_labels\.txt"),
-        (lambda d: (d / "synset_labels.txt").unlink(), RawDataError, r"does not have the validation split\. It needs"),
+        (
+            lambda d: (d / "train/readme.txt").write_text("x"),
+            RawDataError,
+            r"train has files next to its class",
+        ),
+        (
+            lambda d: (d / "train/n77777777").mkdir(),
+            LabelError,
+            r"folder .*/train/n77777777: class 'n77777777'",
+        ),
+        (
+            lambda d: (d / "train").rename(d / "Train"),
+            RawDataError,
+            r"does not have the train split\. .* It has:",
+        ),
+        (
+            lambda d: (d / "synset_labels.txt").write_bytes(b"n00000001\xff"),
+            LabelError,
+            r"synset_labels\.txt",
+        ),
+        (
+            lambda d: (d / "synset_labels.txt").unlink(),
+            RawDataError,
+            r"does not have the validation split\. It needs",
+        ),
     ],
 )
 def test_a_layout_that_is_not_quite_right_is_one_clear_error(raw_folders, spoil, error, message):

@@ -36,7 +36,12 @@ def shards_of(digests, out):
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
     """Folders by split, with an empty class, odd names, and everything that is passed over or rejected."""
-    raw = RawImageFolder(tmp_path_factory.mktemp("unpacked") / "raw", images=4).write("train").write("val").directory
+    raw = (
+        RawImageFolder(tmp_path_factory.mktemp("unpacked") / "raw", images=4)
+        .write("train")
+        .write("val")
+        .directory
+    )
     train = raw / "train"
     (train / "empty").mkdir()
     (train / "Käse").mkdir()
@@ -45,7 +50,10 @@ def unpacked(tmp_path_factory):
         f"cat/{'long ' * 18}.jpeg": (train / "dog/100.jpeg").read_bytes(),
         "cat/more/1.jpeg": (train / "cat/0.jpeg").read_bytes(),
         # Bytes after the end mark are allowed. Deflated, they are nothing: shards are cut by what they are unpacked.
-        **{f"dog/{i}.jpg": (train / "dog/100.jpeg").read_bytes().ljust(3000 * i, b"\0") for i in range(1, 5)},
+        **{
+            f"dog/{i}.jpg": (train / "dog/100.jpeg").read_bytes().ljust(3000 * i, b"\0")
+            for i in range(1, 5)
+        },
         "cat/empty.png": b"",
         "README.md": b"beside the classes",
         ".git/config": b"hidden",
@@ -74,7 +82,9 @@ def expected(unpacked, tmp_path_factory, shard_digests):
 PACK = {
     ".zip": zip_of,
     "stored .zip": functools.partial(zip_of, method=zipfile.ZIP_STORED),
-    "streamed .zip": lambda files, folders: streamed_zip_of({**dict.fromkeys(folders, b""), **files}),
+    "streamed .zip": lambda files, folders: streamed_zip_of(
+        {**dict.fromkeys(folders, b""), **files}
+    ),
     "GNU .tar": tar_of,
     "pax .tar": functools.partial(tar_of, form=tarfile.PAX_FORMAT),
     ".tgz": functools.partial(tar_of, mode="w:gz"),
@@ -83,26 +93,46 @@ PACK = {
 
 def packed(kind, directory, top=""):
     files = {f"{top}{name}": data for name, data in files_below(directory).items()}
-    return PACK[kind](files, folders=[top] * bool(top) + [f"{top}{name}" for name in folders_below(directory)])
+    return PACK[kind](
+        files, folders=[top] * bool(top) + [f"{top}{name}" for name in folders_below(directory)]
+    )
 
 
 @pytest.mark.parametrize("kind", PACK)
-def test_an_archive_of_each_split_has_the_shards_of_its_folders(unpacked, expected, tmp_path, shard_digests, kind):
+def test_an_archive_of_each_split_has_the_shards_of_its_folders(
+    unpacked, expected, tmp_path, shard_digests, kind
+):
     suffix = kind.split(" ")[-1]
     (tmp_path / "raw").mkdir()
-    for split, top in (("train", ""), ("val", "val/")):  # zipped inside of the folder, and the folder itself
+    for split, top in (
+        ("train", ""),
+        ("val", "val/"),
+    ):  # zipped inside of the folder, and the folder itself
         (tmp_path / f"raw/{split}{suffix}").write_bytes(packed(kind, unpacked / split, top))
     convert(tmp_path / "raw", tmp_path / "out")
     assert (shards_of(shard_digests, tmp_path / "out"), ledger_of(tmp_path / "out")) == expected()
-    assert read_manifest(str(tmp_path / "out")).labels.names == ("Käse", "cat", "dog", "empty", "grey eel")
+    assert read_manifest(str(tmp_path / "out")).labels.names == (
+        "Käse",
+        "cat",
+        "dog",
+        "empty",
+        "grey eel",
+    )
     assert not list((tmp_path / "out").glob("_scratch/*"))
 
 
 @pytest.mark.parametrize(
     ("kind", "top", "named"),
-    [("stored .zip", "", True), ("stored .zip", "a/b/", False), ("GNU .tar", "./", False), ("GNU .tar", "data/", True)],
+    [
+        ("stored .zip", "", True),
+        ("stored .zip", "a/b/", False),
+        ("GNU .tar", "./", False),
+        ("GNU .tar", "data/", True),
+    ],
 )
-def test_one_archive_of_all_splits_has_their_shards(unpacked, expected, tmp_path, shard_digests, kind, top, named):
+def test_one_archive_of_all_splits_has_their_shards(
+    unpacked, expected, tmp_path, shard_digests, kind, top, named
+):
     archive = tmp_path / f"raw/images{kind.split(' ')[-1]}"
     archive.parent.mkdir()
     archive.write_bytes(packed(kind, unpacked, top))
@@ -111,7 +141,9 @@ def test_one_archive_of_all_splits_has_their_shards(unpacked, expected, tmp_path
 
 
 @pytest.mark.parametrize("top", ["", "my images/"])
-def test_an_archive_of_class_folders_is_split_like_the_folders(unpacked, expected, tmp_path, shard_digests, top):
+def test_an_archive_of_class_folders_is_split_like_the_folders(
+    unpacked, expected, tmp_path, shard_digests, top
+):
     (tmp_path / "images.zip").write_bytes(packed(".zip", unpacked / "train", top))
     convert(tmp_path / "images.zip", tmp_path / "out", "--validation-fraction=0.3")
     found = shards_of(shard_digests, tmp_path / "out"), ledger_of(tmp_path / "out")
@@ -124,13 +156,18 @@ def test_a_folder_is_read_and_the_archive_it_was_unpacked_from_is_named(unpacked
     (raw / "train.zip").write_bytes(b"no zip")
     (raw / "train").symlink_to(unpacked / "train")
     convert(raw, tmp_path / "out", "--dry-run")
-    assert f"note: {raw}/train.zip is not read: {raw}/train is the train split." in capsys.readouterr().out
+    assert (
+        f"note: {raw}/train.zip is not read: {raw}/train is the train split."
+        in capsys.readouterr().out
+    )
 
 
 def test_a_compressed_tar_is_refused_by_a_dry_run_which_writes_nothing(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/train.tgz").write_bytes(tar_of({"cat/1.jpg": b"x"}, mode="w:gz"))
-    with pytest.raises(OptionError, match=r"train\.tgz has to be uncompressed .* --dry-run writes nothing"):
+    with pytest.raises(
+        OptionError, match=r"train\.tgz has to be uncompressed .* --dry-run writes nothing"
+    ):
         convert(tmp_path / "raw", tmp_path / "out", "--dry-run")
     assert not (tmp_path / "out").exists()
 
@@ -138,20 +175,68 @@ def test_a_compressed_tar_is_refused_by_a_dry_run_which_writes_nothing(tmp_path)
 FILES = {"cat/1.jpg": b"1" * 500, "dog/2.jpg": b"2" * 500}
 BY_SPLIT = {f"train/{name}": data for name, data in FILES.items()}
 WRONG = [
-    ("train.zip", zip_of(FILES)[:-30], r"train\.zip cannot be read as a zip: it has no central directory at its end"),
-    ("train.zip", zip_of(FILES)[100:], r"train\.zip cannot be read as a zip: it is 100 bytes shorter than"),
-    ("train.zip", b"", r"train\.zip cannot be read as a zip: .* It is damaged, or was not fully copied"),
+    (
+        "train.zip",
+        zip_of(FILES)[:-30],
+        r"train\.zip cannot be read as a zip: it has no central directory at its end",
+    ),
+    (
+        "train.zip",
+        zip_of(FILES)[100:],
+        r"train\.zip cannot be read as a zip: it is 100 bytes shorter than",
+    ),
+    (
+        "train.zip",
+        b"",
+        r"train\.zip cannot be read as a zip: .* It is damaged, or was not fully copied",
+    ),
     ("train.tar", tar_of(FILES)[:1500], r"train\.tar breaks off as a tar: .*not fully copied"),
     ("train.tar.gz", tar_of(FILES, mode="w:gz")[:-20], r"train\.tar\.gz is truncated or damaged"),
-    ("train.zip", zip_of({**FILES, "../x.jpg": b"x"}), r"train\.zip has a member '\.\./x\.jpg', which leads out of"),
-    ("train.tar", tar_of({**FILES, "cat/../../x": b"x"}), r"has a member 'cat/\.\./\.\./x', which leads out of"),
-    ("train.tar", tar_of({**FILES, "/etc/passwd": b"x"}), r"has a member '/etc/passwd', which leads out of"),
-    ("train.zip", zip_of(FILES, zipfile.ZIP_LZMA), r"train\.zip has member 'cat/1\.jpg' with compression method 14"),
-    ("train.7z", b"7z", r"train\.7z is in a format that cannot be read in place; \.zip, \.tar, \.tar\.gz, \.tgz can"),
-    ("train.zip", zip_of({"1.jpg": b"x"}), r"train\.zip has no class folders in it\. It has: 1\.jpg"),
-    ("images.zip", zip_of(FILES), r"no folder of a split .*It has: cat, dog\. .*give --validation-fraction"),
-    ("all.zip", zip_of({"train.zip": b"", "val.tar": b""}), r"no folder of a split .*It has: train\.zip, val\.tar"),
-    ("images.zip", zip_of({"val/a/1": b"x", "validation/a/1": b"x"}), "has two folders for the validation split"),
+    (
+        "train.zip",
+        zip_of({**FILES, "../x.jpg": b"x"}),
+        r"train\.zip has a member '\.\./x\.jpg', which leads out of",
+    ),
+    (
+        "train.tar",
+        tar_of({**FILES, "cat/../../x": b"x"}),
+        r"has a member 'cat/\.\./\.\./x', which leads out of",
+    ),
+    (
+        "train.tar",
+        tar_of({**FILES, "/etc/passwd": b"x"}),
+        r"has a member '/etc/passwd', which leads out of",
+    ),
+    (
+        "train.zip",
+        zip_of(FILES, zipfile.ZIP_LZMA),
+        r"train\.zip has member 'cat/1\.jpg' with compression method 14",
+    ),
+    (
+        "train.7z",
+        b"7z",
+        r"train\.7z is in a format that cannot be read in place; \.zip, \.tar, \.tar\.gz, \.tgz can",
+    ),
+    (
+        "train.zip",
+        zip_of({"1.jpg": b"x"}),
+        r"train\.zip has no class folders in it\. It has: 1\.jpg",
+    ),
+    (
+        "images.zip",
+        zip_of(FILES),
+        r"no folder of a split .*It has: cat, dog\. .*give --validation-fraction",
+    ),
+    (
+        "all.zip",
+        zip_of({"train.zip": b"", "val.tar": b""}),
+        r"no folder of a split .*It has: train\.zip, val\.tar",
+    ),
+    (
+        "images.zip",
+        zip_of({"val/a/1": b"x", "validation/a/1": b"x"}),
+        "has two folders for the validation split",
+    ),
     ("train.zip", zip_of({"two\nlines/1.jpg": b"x"}), "its name must be UTF-8 text on one line"),
 ]
 
@@ -167,7 +252,10 @@ def test_an_archive_that_is_not_quite_right_is_one_clear_error(tmp_path, name, d
 
 def test_options_that_do_not_fit_an_archive_are_one_clear_error(tmp_path):
     (tmp_path / "a.zip").write_bytes(zip_of(BY_SPLIT))
-    with pytest.raises(RawDataError, match=r"a\.zip has folders by split \(train\)\. Leave out --validation-fraction"):
+    with pytest.raises(
+        RawDataError,
+        match=r"a\.zip has folders by split \(train\)\. Leave out --validation-fraction",
+    ):
         convert(tmp_path / "a.zip", tmp_path / "out", "--validation-fraction=0.1")
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/val.zip").write_bytes(zip_of(FILES))

@@ -15,7 +15,9 @@ FILE = File("raw.tar", Stat(1))
 
 def rows(name_lengths, error_length=0):
     for number, length in enumerate(name_lengths):
-        yield Reference(f"{number:06d}".ljust(length, "x"), FILE, 0, 1, "e" * error_length, {"label": number})
+        yield Reference(
+            f"{number:06d}".ljust(length, "x"), FILE, 0, 1, "e" * error_length, {"label": number}
+        )
 
 
 def test_references_with_short_names_come_in_batches_of_4096():
@@ -23,7 +25,9 @@ def test_references_with_short_names_come_in_batches_of_4096():
     assert list(in_batches(rows([]))) == []
 
 
-@pytest.mark.parametrize("lengths", [[4000] * 700, [6] * 500 + [4000] + [6] * 500, [6, 4000] * 300, [100_000] * 150])
+@pytest.mark.parametrize(
+    "lengths", [[4000] * 700, [6] * 500 + [4000] + [6] * 500, [6, 4000] * 300, [100_000] * 150]
+)
 @pytest.mark.parametrize("error_length", [0, 3000])
 def test_a_batch_of_long_names_or_errors_takes_a_mebibyte(lengths, error_length):
     batches = list(in_batches(rows(lengths, error_length)))

@@ -50,16 +50,35 @@ def test_every_pixel_and_label_arrives_under_its_batch_and_number(raw_cifar, tmp
                 assert records[name]["image/class/coarse_label"] == labels[0]
                 assert records[name]["image/class/coarse_text"].decode() == f"coar {labels[0]}"
     manifest = read_manifest(str(tmp_path / "out"))
-    assert (manifest.name, manifest.labels.base) == ("cifar100" if raw_cifar.coarse else "cifar10", 0)
+    assert (manifest.name, manifest.labels.base) == (
+        "cifar100" if raw_cifar.coarse else "cifar10",
+        0,
+    )
     assert len(manifest.labels.names) == (100 if raw_cifar.coarse else 10)
 
 
 def test_a_record_is_read_as_the_cifar_page_describes(tmp_path):
     # https://www.cs.toronto.edu/~kriz/cifar.html: <1 label><1024 red><1024 green><1024 blue>, rows first.
-    record = bytes([6]) + bytes([255] * 1024) + bytes(i // 32 for i in range(1024)) + bytes(i % 32 for i in range(1024))
+    record = (
+        bytes([6])
+        + bytes([255] * 1024)
+        + bytes(i // 32 for i in range(1024))
+        + bytes(i % 32 for i in range(1024))
+    )
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/test_batch.bin").write_bytes(record)
-    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    names = [
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ]
     (tmp_path / "raw/batches.meta.txt").write_text("\n".join(names) + "\n\n")
     flags = [f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out", "--splits=test"]
     cifar_to_gcs.main(flags)
@@ -69,7 +88,9 @@ def test_a_record_is_read_as_the_cifar_page_describes(tmp_path):
     assert (found["image/height"], found["image/width"], found["image/channels"]) == (32, 32, 3)
 
 
-def test_the_archive_the_tar_the_folder_and_the_files_give_the_same_shards(raw_cifar, tmp_path, shard_digests):
+def test_the_archive_the_tar_the_folder_and_the_files_give_the_same_shards(
+    raw_cifar, tmp_path, shard_digests
+):
     raw_cifar.write_archive().convert(tmp_path / "gz", "--max-bad-records=1")
     assert not list((tmp_path / "gz").glob("_scratch/*"))
     (archive,) = raw_cifar.directory.iterdir()
@@ -81,7 +102,10 @@ def test_the_archive_the_tar_the_folder_and_the_files_give_the_same_shards(raw_c
     raw_cifar.convert(tmp_path / "here", "--max-bad-records=1")
     gz, *others = (shard_digests(tmp_path / name) for name in ("gz", "tar", "folder", "here"))
     shards = {name for name in gz if "-of-" in name}
-    assert all({name: other[name] for name in shards} == {name: gz[name] for name in shards} for other in others)
+    assert all(
+        {name: other[name] for name in shards} == {name: gz[name] for name in shards}
+        for other in others
+    )
     assert len(shards) == 2
 
 
@@ -106,22 +130,31 @@ def test_a_file_that_is_not_whole_records_is_named(raw_cifar, tmp_path, change):
     (path,) = (raw_cifar.directory / raw_cifar.folder).glob("test*.bin")
     path.write_bytes(change(path.read_bytes()))
     size = 3072 + 1 + raw_cifar.coarse
-    with pytest.raises(RawDataError, match=rf"{path.name} of .* it must be a file of complete records of {size} bytes"):
+    with pytest.raises(
+        RawDataError,
+        match=rf"{path.name} of .* it must be a file of complete records of {size} bytes",
+    ):
         raw_cifar.convert(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py", "cifar-100-matlab.tar.gz", "meta"])
+@pytest.mark.parametrize(
+    "name", ["cifar-10-python.tar.gz", "cifar-10-batches-py", "cifar-100-matlab.tar.gz", "meta"]
+)
 def test_the_python_and_matlab_versions_are_refused(tmp_path, name):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / name).write_bytes(b"\x80\x04.")
-    with pytest.raises(RawDataError, match=rf"has none of cifar-10.* the binary version of http.* It has: {name}"):
+    with pytest.raises(
+        RawDataError, match=rf"has none of cifar-10.* the binary version of http.* It has: {name}"
+    ):
         cifar_to_gcs.main([f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out"])
 
 
 def test_an_archive_by_the_right_name_with_other_things_inside_is_refused(raw_cifar, tmp_path):
     raw_cifar.batches = {"data_batch_1": raw_cifar.batches.popitem()[1]}
-    with pytest.raises(RawDataError, match=r"has no data_batch_1.bin or test_batch.bin .*It has: .*data_batch_1"):
+    with pytest.raises(
+        RawDataError, match=r"has no data_batch_1.bin or test_batch.bin .*It has: .*data_batch_1"
+    ):
         raw_cifar.write_archive().convert(tmp_path / "out")
 
 
@@ -138,14 +171,20 @@ def remove_test_batch(raw):
 
 
 LAYOUTS = [
-    (remove_names, LabelError, r"has no \w+(\.meta|_label_names)\.txt, the names of the \d+ classes"),
+    (
+        remove_names,
+        LabelError,
+        r"has no \w+(\.meta|_label_names)\.txt, the names of the \d+ classes",
+    ),
     (shorten_names, LabelError, r"has (99 class names, expected 100|9 class names, expected 10)\."),
     (remove_test_batch, RawDataError, r"does not have the test split\. It has: "),
 ]
 
 
 @pytest.mark.parametrize(("spoil", "error", "message"), LAYOUTS)
-def test_a_layout_that_is_not_quite_right_is_one_clear_error(raw_cifar, tmp_path, spoil, error, message):
+def test_a_layout_that_is_not_quite_right_is_one_clear_error(
+    raw_cifar, tmp_path, spoil, error, message
+):
     spoil(raw_cifar)
     with pytest.raises(error, match=message):
         raw_cifar.write().convert(tmp_path / "out")
@@ -156,19 +195,27 @@ def test_a_layout_that_is_not_quite_right_is_one_clear_error(raw_cifar, tmp_path
 def test_a_missing_batch_file_is_an_error(raw_cifar):
     del raw_cifar.batches["data_batch_3.bin"]
     raw = str(raw_cifar.write().directory)
-    with pytest.raises(RawDataError, match=r"1 of 5 files of 'train' are missing: data_batch_3\.bin\. Unpack"):
+    with pytest.raises(
+        RawDataError, match=r"1 of 5 files of 'train' are missing: data_batch_3\.bin\. Unpack"
+    ):
         find_cifar(raw, [], None)
     assert [source.tag for source in find_cifar(raw, ["test"], None).sources] == ["test_batch.bin"]
 
 
-def test_directories_with_no_or_both_cifars_and_dry_runs_of_an_archive_are_refused(raw_cifar, tmp_path):
+def test_directories_with_no_or_both_cifars_and_dry_runs_of_an_archive_are_refused(
+    raw_cifar, tmp_path
+):
     (tmp_path / "raw").mkdir()
     with pytest.raises(RawDataError, match=r"has none of cifar-10-batches-bin, .* It has: nothing"):
         raw_cifar.convert(tmp_path / "out")
-    with pytest.raises(OptionError, match=r"binary\.tar\.gz has to be uncompressed .* --dry-run writes nothing"):
+    with pytest.raises(
+        OptionError, match=r"binary\.tar\.gz has to be uncompressed .* --dry-run writes nothing"
+    ):
         raw_cifar.write_archive().convert(tmp_path / "out", "--dry-run")
     raw_cifar.write()
     other = "cifar-10-binary.tar.gz" if raw_cifar.coarse else "cifar-100-binary.tar.gz"
     (raw_cifar.directory / other).write_bytes(b"")
-    with pytest.raises(RawDataError, match=r"has cifar-10-\S+ and cifar-100-\S+\. Give a directory with only one"):
+    with pytest.raises(
+        RawDataError, match=r"has cifar-10-\S+ and cifar-100-\S+\. Give a directory with only one"
+    ):
         raw_cifar.convert(tmp_path / "out")

@@ -47,7 +47,11 @@ def test_every_pixel_and_label_arrives_under_its_number(raw_mnist, tmp_path):
             np.testing.assert_array_equal(pixels(record), raw_mnist.images[split][number(record)])
             assert record["image/class/label"] == raw_mnist.labels[split][number(record)]
             assert record["image/class/text"].decode() == str(record["image/class/label"])
-            assert (record["image/height"], record["image/width"], record["image/channels"]) == (5, 4, 1)
+            assert (record["image/height"], record["image/width"], record["image/channels"]) == (
+                5,
+                4,
+                1,
+            )
             assert (record["image/format"], record["image/colorspace"]) == (b"PNG", b"GRAY")
             assert image_problem(record["image/encoded"]) == ""
     labels = read_manifest(str(tmp_path / "out")).labels
@@ -60,9 +64,14 @@ def test_files_of_the_known_bytes_are_read_as_the_format_says(tmp_path):
     images = bytes.fromhex("00000803 00000002 00000002 00000003 000102 030405 fffefd fcfbfa")
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/toy-test-images.idx3-ubyte").write_bytes(images)
-    (tmp_path / "raw/toy-test-labels.idx1-ubyte").write_bytes(bytes.fromhex("00000801 00000002 07 02"))
+    (tmp_path / "raw/toy-test-labels.idx1-ubyte").write_bytes(
+        bytes.fromhex("00000801 00000002 07 02")
+    )
     idx_to_gcs.main([f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out"])
-    found = {r["image/class/label"]: pixels(r).tolist() for r in single(records_of(tmp_path / "out", "test"))}
+    found = {
+        r["image/class/label"]: pixels(r).tolist()
+        for r in single(records_of(tmp_path / "out", "test"))
+    }
     assert found == {7: [[0, 1, 2], [3, 4, 5]], 2: [[255, 254, 253], [252, 251, 250]]}
 
 
@@ -75,27 +84,40 @@ def test_the_transpose_option_turns_images_and_changes_the_plan(raw_mnist, tmp_p
         raw_mnist.convert(tmp_path / "out", "--splits=test")
 
 
-def test_compressed_plain_and_differently_spelled_files_have_the_same_shards(raw_mnist, tmp_path, shard_digests):
+def test_compressed_plain_and_differently_spelled_files_have_the_same_shards(
+    raw_mnist, tmp_path, shard_digests
+):
     raw_mnist.write().convert(tmp_path / "gz")
     only_plain(raw_mnist).convert(tmp_path / "plain")
     for path in raw_mnist.directory.glob("*-idx*"):
         path.rename(path.with_name(path.name.replace("-idx", ".idx").replace("t10k", "test")))
     raw_mnist.convert(tmp_path / "dots")
-    assert shard_digests(tmp_path / "gz") == shard_digests(tmp_path / "plain") == shard_digests(tmp_path / "dots")
+    assert (
+        shard_digests(tmp_path / "gz")
+        == shard_digests(tmp_path / "plain")
+        == shard_digests(tmp_path / "dots")
+    )
 
 
 def test_a_label_that_is_no_class_is_listed(raw_mnist, tmp_path):
     flag = f"--label-file={raw_mnist.directory}/digits.txt"
     with pytest.raises(ConversionError, match=r"split 'train': 1 bad record"):
         raw_mnist.write().convert(tmp_path / "out", flag)
-    (line,) = (json.loads(line) for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines())
+    (line,) = (
+        json.loads(line)
+        for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()
+    )
     assert (line["key"], line["offset"], line["error"]) == (
         "train/0000003.png", 16 + 3 * 20, "label 10; allowed are 0..9",
     )  # fmt: skip
 
 
-def test_a_dry_run_accepts_plain_files_and_refuses_compressed_ones_with_the_reason(raw_mnist, tmp_path, capsys):
-    with pytest.raises(OptionError, match=r"images-idx3-ubyte\.gz has to be uncompressed before .* --dry-run"):
+def test_a_dry_run_accepts_plain_files_and_refuses_compressed_ones_with_the_reason(
+    raw_mnist, tmp_path, capsys
+):
+    with pytest.raises(
+        OptionError, match=r"images-idx3-ubyte\.gz has to be uncompressed before .* --dry-run"
+    ):
         raw_mnist.write().convert(tmp_path / "out", "--dry-run")
     raw_mnist.convert(tmp_path / "out", "--dry-run", "--splits=test")
     assert "test: 9 records" in capsys.readouterr().out
@@ -108,9 +130,14 @@ def test_a_prefix_must_select_one_of_several_data_sets(raw_mnist, tmp_path):
         for path in list(raw_mnist.directory.iterdir()):
             if path.name.startswith(("train", "t10k")):
                 path.rename(path.with_name(f"{name}-{path.name}"))
-    with pytest.raises(OptionError, match="has several datasets: emnist-digits, emnist-letters. Choose one with --p"):
+    with pytest.raises(
+        OptionError,
+        match="has several datasets: emnist-digits, emnist-letters. Choose one with --p",
+    ):
         raw_mnist.convert(tmp_path / "out")
-    with pytest.raises(OptionError, match="--prefix=emnist-letter: .* Did you mean 'emnist-letters'"):
+    with pytest.raises(
+        OptionError, match="--prefix=emnist-letter: .* Did you mean 'emnist-letters'"
+    ):
         raw_mnist.convert(tmp_path / "out", "--prefix=emnist-letter")
     raw_mnist.convert(tmp_path / "out", "--prefix=emnist-letters")
     assert len(single(records_of(tmp_path / "out", "test"))) == 9
@@ -151,7 +178,9 @@ def test_damage_is_one_clear_error_before_anything_is_written(raw_mnist, tmp_pat
 
 
 @pytest.mark.parametrize("name", [f"{IMAGES}.gz", f"{LABELS}.gz"])
-@pytest.mark.parametrize("change", [lambda data: data[:-9], lambda data: data[:-8] + b"\0" * 8], ids=["cut", "crc"])
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-9], lambda data: data[:-8] + b"\0" * 8], ids=["cut", "crc"]
+)
 def test_a_damaged_compressed_file_is_named_and_leaves_nothing(raw_mnist, tmp_path, name, change):
     spoil(name, change)(raw_mnist.write().directory)
     with pytest.raises(RawDataError, match=rf"{name} is truncated or damaged: .*\. Copy it again"):
@@ -175,8 +204,12 @@ def test_our_reader_and_tfds_give_the_raw_pixels(raw_mnist, tmp_path):
     raw = {bytes(image.ravel()): label for image, label in zip(images, labels, strict=True)}
     decode = DecodePng("image/encoded", into="image", shape=(5, 4, 1))
     keys = ("image", "image/class/label")
-    (batch,) = eval_dataset(str(tmp_path / "out"), split="test", global_batch=9, ops=[decode], keys=keys).batches()
-    assert {bytes(i.ravel()): n for i, n in zip(batch["image"], batch["image/class/label"], strict=True)} == raw
+    (batch,) = eval_dataset(
+        str(tmp_path / "out"), split="test", global_batch=9, ops=[decode], keys=keys
+    ).batches()
+    assert {
+        bytes(i.ravel()): n for i, n in zip(batch["image"], batch["image/class/label"], strict=True)
+    } == raw
     builder = tfds.builder_from_directory(str(tmp_path / "out"))
     examples = [example["image"] for example in builder.as_dataset(split="test")]
     assert {e["encoded"].shape for e in examples} == {(5, 4, 1)}

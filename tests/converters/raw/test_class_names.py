@@ -9,7 +9,11 @@ from pipeline.storage.local import LocalStorage
 
 def test_each_line_is_a_class_whatever_the_line_ending(tmp_path):
     (tmp_path / "classes").write_bytes("\ufeffzebra\r\nKäse 🧀\r\nant\n\n\n".encode())
-    assert read_class_names(LocalStorage(), str(tmp_path / "classes")) == ("zebra", "Käse 🧀", "ant")
+    assert read_class_names(LocalStorage(), str(tmp_path / "classes")) == (
+        "zebra",
+        "Käse 🧀",
+        "ant",
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ def make(files, **options):
 
 
 def scan(path, offset=0, size=None):
-    return list(members(LocalStorage(), str(path), offset, path.stat().st_size if size is None else size))
+    return list(
+        members(LocalStorage(), str(path), offset, path.stat().st_size if size is None else size)
+    )
 
 
 @pytest.fixture
@@ -43,21 +45,30 @@ def test_every_member_is_a_byte_range_even_in_a_nested_tar(path, form):
 
 
 def test_tar_members_have_kinds_and_their_names_are_kept_as_data(path):
-    directory, link, hard, pipe = (tarfile.TarInfo(name) for name in ("dir", "link", "hard", "pipe"))
+    directory, link, hard, pipe = (
+        tarfile.TarInfo(name) for name in ("dir", "link", "hard", "pipe")
+    )
     directory.type, link.type, hard.type, pipe.type = (
         tarfile.DIRTYPE,
         tarfile.SYMTYPE,
         tarfile.LNKTYPE,
         tarfile.FIFOTYPE,
     )
-    path.write_bytes(make([(i, b"") for i in (directory, link, hard, pipe)] + [("../../etc/x", b"1"), ("/abs", b"2")]))
+    path.write_bytes(
+        make(
+            [(i, b"") for i in (directory, link, hard, pipe)]
+            + [("../../etc/x", b"1"), ("/abs", b"2")]
+        )
+    )
     assert [(m.name, m.kind) for m in scan(path)] == [
         ("link", "link"), ("hard", "link"), ("pipe", "special file"), ("../../etc/x", "file"), ("/abs", "file"),
     ]  # fmt: skip
 
 
 def test_names_that_are_not_utf8_survive(path):
-    path.write_bytes(make([("n\udcff.JPEG", b"x")], format=tarfile.USTAR_FORMAT, errors="surrogateescape"))
+    path.write_bytes(
+        make([("n\udcff.JPEG", b"x")], format=tarfile.USTAR_FORMAT, errors="surrogateescape")
+    )
     assert scan(path)[0].name.encode("utf-8", "surrogateescape") == b"n\xff.JPEG"
 
 
@@ -65,7 +76,9 @@ WHOLE = make([("a", b"A" * 600), ("b", b"B" * 600)])
 MEMBER = 512 + 1024
 
 
-@pytest.mark.parametrize("cut", [100, 512, 700, MEMBER - 1, MEMBER, MEMBER + 100, 2 * MEMBER - 300, 2 * MEMBER])
+@pytest.mark.parametrize(
+    "cut", [100, 512, 700, MEMBER - 1, MEMBER, MEMBER + 100, 2 * MEMBER - 300, 2 * MEMBER]
+)
 def test_a_tar_cut_anywhere_gives_the_members_before_and_then_an_error(path, cut):
     path.write_bytes(WHOLE[:cut])
     found = []
@@ -119,7 +132,9 @@ def test_a_long_name_is_not_read_into_memory_in_pieces_either(path):
 
 
 def test_a_member_that_reaches_beyond_its_inner_tar_is_a_part_of_a_file(path):
-    inner = hostile_tars.member(b"whole", b"x" * 600) + hostile_tars.member(b"cut", b"y" * 512, size=10**9)
+    inner = hostile_tars.member(b"whole", b"x" * 600) + hostile_tars.member(
+        b"cut", b"y" * 512, size=10**9
+    )
     path.write_bytes(make([("inner.tar", inner), ("next.tar", b"z" * 5000)]))
     found = []
     with pytest.raises(TarError, match="unexpected end of data"):
@@ -139,7 +154,9 @@ def with_header(data, at, **fields):
     return data[:at] + bytes(header) + data[at + 512 :]
 
 
-@pytest.mark.parametrize("size", [b"\x80" + b"\xff" * 11, b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7])
+@pytest.mark.parametrize(
+    "size", [b"\x80" + b"\xff" * 11, b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7]
+)
 def test_a_size_beyond_all_files_is_an_error_not_a_crash(path, size):
     path.write_bytes(with_header(WHOLE, MEMBER, size=size))
     with pytest.raises(TarError, match=r"some\.tar breaks off as a tar"):
@@ -147,7 +164,9 @@ def test_a_size_beyond_all_files_is_an_error_not_a_crash(path, size):
 
 
 def test_plain_headers_and_tarfiles_own_reading_find_the_same(path):
-    plain = make([(f"{n}.JPEG", bytes([n]) * (n * 300)) for n in range(9)], format=tarfile.USTAR_FORMAT)
+    plain = make(
+        [(f"{n}.JPEG", bytes([n]) * (n * 300)) for n in range(9)], format=tarfile.USTAR_FORMAT
+    )
     path.write_bytes(plain)
     found = scan(path)
     assert len(found) == 9

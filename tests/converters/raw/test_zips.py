@@ -30,7 +30,11 @@ def scan(path):
 
 def contents(path):
     """{name: content} by ranged reads alone."""
-    ranges = [(m, data) for m in scan(path) for data in LocalStorage().read_ranges([(str(path), m.offset, m.span)])]
+    ranges = [
+        (m, data)
+        for m in scan(path)
+        for data in LocalStorage().read_ranges([(str(path), m.offset, m.span)])
+    ]
     return {m.name: unpacked(data, m.size, m.crc32) for m, data in ranges if m.kind == "file"}
 
 
@@ -53,7 +57,9 @@ def test_every_member_is_a_range_that_ends_before_the_next(path, data):
 
 def test_a_member_that_overlaps_the_next_is_an_error(path):
     data = bytearray(zip_of({"a": b"a" * 300, "b": b"b" * 300}, zipfile.ZIP_STORED))
-    second = data.rindex(b"PK\1\2")  # its entry in the directory, which ends with its offset before the name
+    second = data.rindex(
+        b"PK\1\2"
+    )  # its entry in the directory, which ends with its offset before the name
     struct.pack_into("<I", data, second + 42, 10)
     path.write_bytes(data)
     with pytest.raises(ZipError, match="member 'a' overlaps what follows it"):
@@ -84,7 +90,9 @@ def test_a_gap_between_two_zip_members_is_hardly_read(path):
 
 
 def test_zip64_is_read(path, monkeypatch):
-    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)  # of sizes and offsets, from which on zipfile writes it
+    monkeypatch.setattr(
+        zipfile, "ZIP64_LIMIT", 100
+    )  # of sizes and offsets, from which on zipfile writes it
     monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 5)
     data = zip_of(FILES, zipfile.ZIP_STORED)
     assert b"PK\6\6" in data
@@ -129,7 +137,9 @@ def test_links_and_folders_of_a_zip_have_their_kinds(path):
 
 def test_an_encrypted_member_is_named(path):
     path.write_bytes(with_names(zip_of({"abcde/1.jpg": b"x"}), b"abcde", b"abcde", flags=1))
-    with pytest.raises(ZipError, match=r"some\.zip is encrypted \(member 'abcde/1\.jpg'\)\. Unpack it with its"):
+    with pytest.raises(
+        ZipError, match=r"some\.zip is encrypted \(member 'abcde/1\.jpg'\)\. Unpack it with its"
+    ):
         scan(path)
 
 
@@ -151,7 +161,9 @@ def test_damage_in_a_zip_is_found_when_it_is_listed_or_read(tmp_path_factory, da
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(WHOLE) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.mktemp("zip") / "some.zip"
-    path.write_bytes(bytes(damaged[: data.draw(st.sampled_from([len(WHOLE), len(WHOLE) // 2, len(WHOLE) - 1]))]))
+    path.write_bytes(
+        bytes(damaged[: data.draw(st.sampled_from([len(WHOLE), len(WHOLE) // 2, len(WHOLE) - 1]))])
+    )
     whole = zipfile.ZipFile(io.BytesIO(WHOLE))
     try:
         members = scan(path)

@@ -26,7 +26,9 @@ from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo, rea
 
 SCRIPT = str(Path(__file__).parents[2] / "making/killed_text.py")
 TEXTS = st.lists(st.text("aé日🎉 \n", min_size=1, max_size=40), min_size=1, max_size=20)
-TOKENIZERS = st.sampled_from([ByteTokenizer(), CharacterTokenizer("a\n é"), CharacterTokenizer("aé日🎉 \n")])
+TOKENIZERS = st.sampled_from(
+    [ByteTokenizer(), CharacterTokenizer("a\n é"), CharacterTokenizer("aé日🎉 \n")]
+)
 
 
 def packs_of(directory, texts, info, window_bytes):
@@ -41,7 +43,9 @@ def packs_of(directory, texts, info, window_bytes):
 
 def segments(row):
     """The tokens of each segment, after checking the arrays against each other."""
-    tokens, numbers, positions = (np.array(row[key]) for key in ("tokens", "segment_ids", "positions"))
+    tokens, numbers, positions = (
+        np.array(row[key]) for key in ("tokens", "segment_ids", "positions")
+    )
     assert len(tokens) == len(numbers) == len(positions)
     found = []
     for number in range(1, numbers.max() + 1):
@@ -56,22 +60,46 @@ def segments(row):
     return found
 
 
-@given(TEXTS, TOKENIZERS, st.integers(2, 40), st.sampled_from(["documents", "concat"]), st.integers(1, 200))
+@given(
+    TEXTS,
+    TOKENIZERS,
+    st.integers(2, 40),
+    st.sampled_from(["documents", "concat"]),
+    st.integers(1, 200),
+)
 @settings(max_examples=examples(150), deadline=None)
-def test_every_byte_of_every_document_comes_once(tmp_path_factory, texts, tokenizer, length, packing, window_bytes):
+def test_every_byte_of_every_document_comes_once(
+    tmp_path_factory, texts, tokenizer, length, packing, window_bytes
+):
     directory = tmp_path_factory.mktemp("texts")
     packs = packs_of(directory, texts, TextInfo(tokenizer, length, packing), window_bytes)
     rows = [decode_example(payload) for pack in packs for payload in pack.payloads]
     found = [segment for row in rows for segment in segments(row)]
     assert all(segment[0] == tokenizer.start and len(segment) > 1 for segment in found)
-    expected = Counter(token for tokens in tokenizer.encode_batch(texts) for token in tokens.tolist())
-    assert Counter(token for segment in found for token in segment[1:] if token != tokenizer.end) == expected
+    expected = Counter(
+        token for tokens in tokenizer.encode_batch(texts) for token in tokens.tolist()
+    )
+    assert (
+        Counter(token for segment in found for token in segment[1:] if token != tokenizer.end)
+        == expected
+    )
     assert sum(segment.count(tokenizer.end) for segment in found) == len(texts)
     if packing == "documents":  # complete documents are single segments
-        whole = [[tokenizer.start, *tokens.tolist(), tokenizer.end] for tokens in tokenizer.encode_batch(texts)]
-        assert not Counter(map(tuple, (w for w in whole if len(w) <= length))) - Counter(map(tuple, found))
-    totals = {name: sum(int(pack.columns[name].sum()) for pack in packs) for name in packs[0].columns}
-    assert totals["num_bytes"] == sum(len(text.encode()) for text in texts) == sum(row["num_bytes"][0] for row in rows)
+        whole = [
+            [tokenizer.start, *tokens.tolist(), tokenizer.end]
+            for tokens in tokenizer.encode_batch(texts)
+        ]
+        assert not Counter(map(tuple, (w for w in whole if len(w) <= length))) - Counter(
+            map(tuple, found)
+        )
+    totals = {
+        name: sum(int(pack.columns[name].sum()) for pack in packs) for name in packs[0].columns
+    }
+    assert (
+        totals["num_bytes"]
+        == sum(len(text.encode()) for text in texts)
+        == sum(row["num_bytes"][0] for row in rows)
+    )
     assert totals["num_documents"] == len(texts)
     assert totals["num_segments"] == len(found)
     assert totals["num_tokens"] == sum(map(len, found)) - len(found)
@@ -85,11 +113,22 @@ def test_every_byte_of_every_document_comes_once(tmp_path_factory, texts, tokeni
 
 @given(TEXTS, st.integers(2, 30), st.integers(1, 100))
 @settings(max_examples=examples(60), deadline=None)
-def test_concatenated_rows_are_the_documents_in_order(tmp_path_factory, texts, length, window_bytes):
-    packs = packs_of(tmp_path_factory.mktemp("texts"), texts, TextInfo(ByteTokenizer(), length, "concat"), window_bytes)
-    found = [s for pack in packs for payload in pack.payloads for s in segments(decode_example(payload))]
+def test_concatenated_rows_are_the_documents_in_order(
+    tmp_path_factory, texts, length, window_bytes
+):
+    packs = packs_of(
+        tmp_path_factory.mktemp("texts"),
+        texts,
+        TextInfo(ByteTokenizer(), length, "concat"),
+        window_bytes,
+    )
+    found = [
+        s for pack in packs for payload in pack.payloads for s in segments(decode_example(payload))
+    ]
     stream = [token for segment in found for token in segment[1:]]
-    assert stream == [token for text in ByteTokenizer().encode_batch(texts) for token in (*text.tolist(), 1)]
+    assert stream == [
+        token for text in ByteTokenizer().encode_batch(texts) for token in (*text.tolist(), 1)
+    ]
 
 
 @pytest.mark.usefixtures("without_beam")
@@ -99,13 +138,20 @@ class TestConversions:
     def test_the_manifest_states_totals_and_a_sidecar_the_tokenizer(self, tmp_path, capsys):
         raw = RawTexts(tmp_path / "raw").write()
         raw.convert(tmp_path / "out", *self.FLAGS, "--tokenizer=characters")
-        assert "some text is unknown to the tokenizer and became its unknown token." in capsys.readouterr().out
+        assert (
+            "some text is unknown to the tokenizer and became its unknown token."
+            in capsys.readouterr().out
+        )
         splits = read_manifest(str(tmp_path / "out")).splits
         totals = [open_dataset(str(tmp_path / "out"), split).info.totals for split in splits]
         assert totals == [entry.totals for entry in splits.values()]
         assert sum(each["num_documents"] for each in totals) == len(raw.texts)
-        assert sum(each["num_bytes"] for each in totals) == sum(len(text.encode()) for text in raw.texts)
-        assert read_text_info(str(tmp_path / "out")) == TextInfo(CharacterTokenizer(), 32, "documents", (0.3, 0.0))
+        assert sum(each["num_bytes"] for each in totals) == sum(
+            len(text.encode()) for text in raw.texts
+        )
+        assert read_text_info(str(tmp_path / "out")) == TextInfo(
+            CharacterTokenizer(), 32, "documents", (0.3, 0.0)
+        )
         assert not list((tmp_path / "out/_scratch").iterdir())
 
     def test_a_dry_run_writes_nothing_and_foresees_the_same_plan(self, tmp_path, capsys):
@@ -119,7 +165,9 @@ class TestConversions:
 
     def test_copies_of_a_document_are_in_one_split(self, tmp_path):
         raw = RawTexts(tmp_path / "raw")
-        raw.files = {f"{i}/{n}.txt": text.encode() for i in range(3) for n, text in enumerate(raw.texts)}
+        raw.files = {
+            f"{i}/{n}.txt": text.encode() for i in range(3) for n, text in enumerate(raw.texts)
+        }
         raw.write().convert(tmp_path / "out", *self.FLAGS)
         for entry in read_manifest(str(tmp_path / "out")).splits.values():
             assert entry.totals["num_documents"] % 3 == 0
@@ -129,7 +177,9 @@ class TestConversions:
         raw.convert(tmp_path / "out", *self.FLAGS)
         texts = (path.read_text() for path in (tmp_path / "out/_rejects").iterdir())
         ledger = [json.loads(line) for text in texts for line in text.splitlines()]
-        assert sorted((Path(line["uri"]).name, line["error"].partition(" at")[0]) for line in ledger) == [
+        assert sorted(
+            (Path(line["uri"]).name, line["error"].partition(" at")[0]) for line in ledger
+        ) == [
             ("bad.txt", "not UTF-8: byte 0xff"),
             ("empty.txt", "an empty document"),
             ("rows.csv", "3 cells; the header has 2"),
@@ -149,7 +199,10 @@ class TestConversions:
             return pack(self, source, number, window)
 
         monkeypatch.setattr(TextConverter, "pack", change)
-        with pytest.raises(ConversionError, match=r"rows\.csv has 15 bytes; it had \d+ bytes when the command started"):
+        with pytest.raises(
+            ConversionError,
+            match=r"rows\.csv has 15 bytes; it had \d+ bytes when the command started",
+        ):
             raw.convert(tmp_path / "out", *self.FLAGS)
         assert not (tmp_path / "out/manifest.json").exists()
 
@@ -165,7 +218,9 @@ class TestConversions:
         for flag in ((), ("--dry-run",)):
             raw.files = {"rows.jsonl": b'{"text": "a"}\n' * 9}
             raw.write()
-            with pytest.raises((ConversionError, RawDataError), match=r"has 0 bytes; it had \d+ bytes"):
+            with pytest.raises(
+                (ConversionError, RawDataError), match=r"has 0 bytes; it had \d+ bytes"
+            ):
                 raw.convert(tmp_path / "out", *self.FLAGS, *flag)
 
     def test_other_options_are_not_taken_for_changed_raw_data(self, tmp_path):
@@ -211,7 +266,9 @@ class TestConversions:
         raw.convert(tmp_path / "out", *self.FLAGS)
         raw.convert(tmp_path / "out", *self.FLAGS)
         (tmp_path / "raw/a/1.txt").write_text("another text")
-        with pytest.raises(ConversionError, match=r"one of 12 files starting with \S+rows\.csv has changed"):
+        with pytest.raises(
+            ConversionError, match=r"one of 12 files starting with \S+rows\.csv has changed"
+        ):
             raw.convert(tmp_path / "out", *self.FLAGS)
 
     def test_a_packed_file_is_used_again_unless_it_is_damaged(self, tmp_path, monkeypatch):
@@ -237,13 +294,19 @@ class TestConversions:
         data = bytearray(path.read_bytes())
         data[40] ^= 1
         path.write_bytes(data)
-        with pytest.raises(ConversionError, match=r"_scratch/train\S+ is damaged at byte 0\. Remove it"):
+        with pytest.raises(
+            ConversionError, match=r"_scratch/train\S+ is damaged at byte 0\. Remove it"
+        ):
             self.go_on(raw, tmp_path, [], monkeypatch)
         assert not (tmp_path / "out/manifest.json").exists()
 
     def go_on(self, raw, tmp_path, packed, monkeypatch):
         pack = TextConverter.pack
-        monkeypatch.setattr(TextConverter, "pack", lambda c, s, *rest: (packed.append(s.split), pack(c, s, *rest))[1])
+        monkeypatch.setattr(
+            TextConverter,
+            "pack",
+            lambda c, s, *rest: (packed.append(s.split), pack(c, s, *rest))[1],
+        )
         try:
             raw.convert(tmp_path / "out", *self.FLAGS)
         finally:
@@ -257,11 +320,15 @@ KILLS = range(1, 16) if SWEEP else (7,)
 def test_a_killed_conversion_ends_with_the_same_bytes(tmp_path, run_forked, shard_digests):
     raw = RawTexts(tmp_path / "raw", 60).write()
     flags = [f"--raw-data-dir={raw.directory}", *TestConversions.FLAGS, "--target-shard-bytes=20KB"]
-    status, output = run_forked([SCRIPT, "0", *flags, f"--output={tmp_path / 'whole'}"], timeout=120)
+    status, output = run_forked(
+        [SCRIPT, "0", *flags, f"--output={tmp_path / 'whole'}"], timeout=120
+    )
     assert status == 0, output
     expected = shard_digests(tmp_path / "whole")
     assert len(expected) == 6
-    for workers in (2, 4) if SWEEP else ():  # what differs from other converters is what one process does
+    for workers in (
+        (2, 4) if SWEEP else ()
+    ):  # what differs from other converters is what one process does
         more = [f"--output={tmp_path / str(workers)}", f"--local-processes={workers}"]
         assert run_forked([SCRIPT, "0", *flags, *more], timeout=120)[0] == 0
         assert shard_digests(tmp_path / str(workers)) == expected

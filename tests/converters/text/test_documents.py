@@ -83,12 +83,16 @@ def test_a_file_is_one_document_without_its_byte_order_mark(file):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl"])
 def test_a_compressed_file_has_the_same_documents(file, name):
-    text = {"a.txt": "Ein\nKäse", "a.csv": 'n,text\n1,"x\ny"\n2,z\n', "a.tsv": "text\tn\nx\t1\n"}.get(
-        name, '{"text": "é"}\n'
-    )
+    text = {
+        "a.txt": "Ein\nKäse",
+        "a.csv": 'n,text\n1,"x\ny"\n2,z\n',
+        "a.tsv": "text\tn\nx\t1\n",
+    }.get(name, '{"text": "é"}\n')
     (file / name).write_text(text)
     (file / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
-    assert found(file / name, DocumentFormat()) == found(file / f"{name}.gz", DocumentFormat()) != []
+    assert (
+        found(file / name, DocumentFormat()) == found(file / f"{name}.gz", DocumentFormat()) != []
+    )
     if name != "a.txt":
         assert "text" in column_names(LocalStorage(), str(file / f"{name}.gz"), None)
 
@@ -100,7 +104,9 @@ def test_unusable_documents_state_why(file):
     rows = ['{"text": 7}', '{"other": ""}', '{"text": "\\ud800"}', "{", '{"text": ""}']
     (file / "bad.jsonl").write_text("\n".join(rows))
     reading = DocumentFormat(max_bytes=9)
-    assert [found(file / name, reading)[0].error for name in ("bad.txt", "empty.txt", "long.txt")] == [
+    assert [
+        found(file / name, reading)[0].error for name in ("bad.txt", "empty.txt", "long.txt")
+    ] == [
         "not UTF-8: byte 0xff at byte 2 of the document",
         "an empty document",
         "more than --max-document-bytes=9 bytes",
@@ -139,7 +145,9 @@ def test_a_range_without_blank_lines_is_not_read_beyond_its_end(file, monkeypatc
 
 def test_a_truncated_file_is_an_error_with_its_name(file):
     (file / "cut.txt.gz").write_bytes(gzip.compress(b"text" * 99)[:-9])
-    with pytest.raises(RawDataError, match=r"cut\.txt\.gz is truncated or damaged: .*\. Copy it again\."):
+    with pytest.raises(
+        RawDataError, match=r"cut\.txt\.gz is truncated or damaged: .*\. Copy it again\."
+    ):
         found(file / "cut.txt.gz", DocumentFormat())
 
 

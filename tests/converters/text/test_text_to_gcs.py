@@ -44,25 +44,44 @@ def decoded(out, split):
     "names", [("train/a.txt", "val/b.txt", "test/c.txt"), ("train-1.txt", "val.txt", "test_1.txt")]
 )
 def test_files_belong_to_the_split_of_their_folder_or_name(tmp_path, names):
-    raw = write(tmp_path / "raw", dict(zip(names, "abc", strict=True)) | {"other/d.txt": "d", "notes.md": "e"})
+    raw = write(
+        tmp_path / "raw",
+        dict(zip(names, "abc", strict=True)) | {"other/d.txt": "d", "notes.md": "e"},
+    )
     convert(raw, tmp_path / "out")
-    assert [decoded(tmp_path / "out", split) for split in ("train", "validation", "test")] == [["a"], ["b"], ["c"]]
+    assert [decoded(tmp_path / "out", split) for split in ("train", "validation", "test")] == [
+        ["a"],
+        ["b"],
+        ["c"],
+    ]
 
 
 def test_ignored_files_are_noted(tmp_path, capsys):
-    raw = write(tmp_path / "raw", {"train/a.txt": "a", "other/d.txt": "d", "notes.md": "e", ".hidden": "f"})
+    raw = write(
+        tmp_path / "raw", {"train/a.txt": "a", "other/d.txt": "d", "notes.md": "e", ".hidden": "f"}
+    )
     convert(raw, tmp_path / "out")
-    assert "note: notes.md and 1 other files are ignored: only .txt, .csv, .tsv," in capsys.readouterr().out
+    assert (
+        "note: notes.md and 1 other files are ignored: only .txt, .csv, .tsv,"
+        in capsys.readouterr().out
+    )
 
 
 def test_blocks_of_a_file_are_documents(tmp_path):
     raw = write(tmp_path / "raw", {"a.txt": "one\ntwo\n\n\nthree\n"})
-    convert(raw, tmp_path / "out", "--documents=block", "--validation-fraction=0", "--sequence-length=10")
+    convert(
+        raw,
+        tmp_path / "out",
+        "--documents=block",
+        "--validation-fraction=0",
+        "--sequence-length=10",
+    )
     assert decoded(tmp_path / "out", "train") == ["one\ntwo", "three"]
 
 
 @pytest.mark.parametrize(
-    ("name", "unit", "sources"), [("a.jsonl", "file", 5), ("a.txt", "block", 5), ("a.txt", "file", 1)]
+    ("name", "unit", "sources"),
+    [("a.jsonl", "file", 5), ("a.txt", "block", 5), ("a.txt", "file", 1)],
 )
 def test_only_files_whose_documents_can_be_found_anywhere_are_cut_into_slices(
     tmp_path, monkeypatch, name, unit, sources
@@ -95,7 +114,11 @@ def test_a_hugging_face_tokenizer_is_copied_beside_the_shards(tmp_path):
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "words.json"))
     raw = write(tmp_path / "raw", {"a.txt": "hello world", "b.txt": "world ! "})
-    flags = ("--validation-fraction=0", f"--tokenizer={tmp_path / 'words.json'}", "--sequence-length=9")
+    flags = (
+        "--validation-fraction=0",
+        f"--tokenizer={tmp_path / 'words.json'}",
+        "--sequence-length=9",
+    )
     convert(raw, tmp_path / "out", *flags)
     assert (tmp_path / "out/tokenizer.json").read_bytes() == (tmp_path / "words.json").read_bytes()
     (row,) = open_dataset(str(tmp_path / "out"), "train").examples()
@@ -114,21 +137,56 @@ def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
         f"--alphabet={tmp_path}/alphabet.txt",
         "--validation-fraction=0",
     )
-    assert read_text_info(str(tmp_path / "out")).tokenizer.settings() == {"name": "characters", "alphabet": "ba\n"}
+    assert read_text_info(str(tmp_path / "out")).tokenizer.settings() == {
+        "name": "characters",
+        "alphabet": "ba\n",
+    }
     assert decoded(tmp_path / "out", "train") == ["abba"]
 
 
 @pytest.mark.parametrize(
     ("flags", "error", "message"),
     [
-        (["--sequence-length=1"], OptionError, "--sequence-length=1: must be at least 2 and at most"),
-        (["--delimiter=ab"], OptionError, "--delimiter='ab': it must be one character other than a quote."),
-        (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and below 1."),
-        ([], RawDataError, r"has no files of a split, such as train/a\.txt .* It has: a\.txt, t\.csv\. .* give"),
-        (["--validation-fraction=0", "--text-column=tex"], OptionError, r"t\.csv has no column 'tex'.*Did you mean"),
-        (["--validation-fraction=0", "--tokenizer=byte"], OptionError, r"--tokenizer=byte: .* Did you mean 'bytes'\?"),
-        (["--validation-fraction=0", "--alphabet=x"], OptionError, "--alphabet=x: only --tokenizer=characters has one"),
-        (["--validation-fraction=0", "--start-token=x"], OptionError, "--start-token=x: only a tokenizer.json has one"),
+        (
+            ["--sequence-length=1"],
+            OptionError,
+            "--sequence-length=1: must be at least 2 and at most",
+        ),
+        (
+            ["--delimiter=ab"],
+            OptionError,
+            "--delimiter='ab': it must be one character other than a quote.",
+        ),
+        (
+            ["--validation-fraction=1"],
+            OptionError,
+            "--validation-fraction=1.0: must be at least 0 and below 1.",
+        ),
+        (
+            [],
+            RawDataError,
+            r"has no files of a split, such as train/a\.txt .* It has: a\.txt, t\.csv\. .* give",
+        ),
+        (
+            ["--validation-fraction=0", "--text-column=tex"],
+            OptionError,
+            r"t\.csv has no column 'tex'.*Did you mean",
+        ),
+        (
+            ["--validation-fraction=0", "--tokenizer=byte"],
+            OptionError,
+            r"--tokenizer=byte: .* Did you mean 'bytes'\?",
+        ),
+        (
+            ["--validation-fraction=0", "--alphabet=x"],
+            OptionError,
+            "--alphabet=x: only --tokenizer=characters has one",
+        ),
+        (
+            ["--validation-fraction=0", "--start-token=x"],
+            OptionError,
+            "--start-token=x: only a tokenizer.json has one",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_error(tmp_path, flags, error, message):
@@ -140,7 +198,9 @@ def test_a_mistake_is_one_clear_error(tmp_path, flags, error, message):
 
 def test_a_directory_without_text_is_an_error(tmp_path):
     raw = write(tmp_path / "raw", {"a.md": "a"})
-    with pytest.raises(RawDataError, match=r"has no text: no file ends in \.txt, \.csv, .* It has: a\.md\."):
+    with pytest.raises(
+        RawDataError, match=r"has no text: no file ends in \.txt, \.csv, .* It has: a\.md\."
+    ):
         convert(raw, tmp_path / "out", "--validation-fraction=0")
 
 
@@ -150,7 +210,9 @@ def test_describe_shows_documents_tokens_and_the_text_of_rows(tmp_path, capsys, 
     convert(raw, tmp_path / "out", "--validation-fraction=0", "--sequence-length=32")
     capsys.readouterr()
     describe.main([str(tmp_path / "out")])
-    said = [" ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()]
+    said = [
+        " ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()
+    ]
     assert "Text: tokenizer bytes, rows of 32 tokens, packing documents" in said
     assert "train 2 18 20 0.900 20.0 68.75%" in said  # bytes per token counts the ends of documents
     assert "(text) hello ┊ wörld [bold]" in said
@@ -183,11 +245,15 @@ def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, 
 
 def test_a_split_without_documents_says_what_to_do(tmp_path):
     raw = write(tmp_path / "raw", {"a.txt": "hello"})
-    with pytest.raises(ConversionError, match=r"'validation' has no records: .* give another --validation-fraction"):
+    with pytest.raises(
+        ConversionError, match=r"'validation' has no records: .* give another --validation-fraction"
+    ):
         convert(raw, tmp_path / "out", "--validation-fraction=0.0001")
     write(tmp_path / "empty", {"a.txt": ""})
     with pytest.raises(ConversionError, match=r"'train' has no records: its 1 inputs were all"):
-        convert(tmp_path / "empty", tmp_path / "none", "--validation-fraction=0", "--max-bad-records=1")
+        convert(
+            tmp_path / "empty", tmp_path / "none", "--validation-fraction=0", "--max-bad-records=1"
+        )
 
 
 def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_documents(tmp_path):
@@ -200,7 +266,10 @@ def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_d
 @pytest.mark.slow
 def test_a_directory_found_by_over_100_paths_is_one_error_that_names_the_links(tmp_path):
     """Both links in each of 27 directories lead to the next: 2 ** 27 paths to the last."""
-    raw = write(tmp_path / "raw", {"d00/a.txt": "hello", **{f"d{n:02}/b.txt": "there" for n in range(1, 28)}})
+    raw = write(
+        tmp_path / "raw",
+        {"d00/a.txt": "hello", **{f"d{n:02}/b.txt": "there" for n in range(1, 28)}},
+    )
     for n in range(27):
         for link in ("left", "right"):
             (raw / f"d{n:02}" / link).symlink_to(raw / f"d{n + 1:02}")

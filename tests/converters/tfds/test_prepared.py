@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 
 
 def convert(data_dir, out, *flags, dataset="tiny"):
-    tfds_to_gcs.main([f"--dataset={dataset}", f"--data-dir={data_dir}", f"--gcs-output-path={out}", *flags])
+    tfds_to_gcs.main(
+        [f"--dataset={dataset}", f"--data-dir={data_dir}", f"--gcs-output-path={out}", *flags]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,9 @@ def test_tfds_decodes_the_same_examples_before_and_after(converted, split):
     before, after = (decoded(directory, split) for directory in converted)
     assert after == before
     assert len(before) == {"train": 23, "validation": 6}[split]
-    assert decoded(converted[1], split, as_supervised=True) == decoded(converted[0], split, as_supervised=True)
+    assert decoded(converted[1], split, as_supervised=True) == decoded(
+        converted[0], split, as_supervised=True
+    )
 
 
 def test_features_names_and_version_are_those_of_the_original(converted):
@@ -91,7 +95,9 @@ def test_the_files_alone_are_enough_where_tfds_is_not_installed(converted, tmp_p
 
 
 @pytest.mark.slow
-def test_the_second_split_joins_later_and_replacing_one_keeps_the_sidecars(converted, tiny_tfds, tmp_path):
+def test_the_second_split_joins_later_and_replacing_one_keeps_the_sidecars(
+    converted, tiny_tfds, tmp_path
+):
     convert(tiny_tfds, tmp_path, "--splits=validation")
     convert(tiny_tfds, tmp_path, "--splits=train")
     convert(tiny_tfds, tmp_path, "--splits=train", "--num-shards=train=3", "--overwrite")
@@ -120,11 +126,19 @@ def test_the_newest_version_and_the_only_config_are_found_and_missing_ones_repor
     assert "/tiny/1.2.0/" in find(data_dir, "tiny:1.2.0")
     assert "/many/small/1.0.0/" in find(data_dir, "many/small")
     assert "/one/only/2.0.0/" in find(data_dir, "one")
-    with pytest.raises(OptionError, match=r"several configs. Choose one: --dataset=many/CONFIG, .* of large, small\."):
+    with pytest.raises(
+        OptionError,
+        match=r"several configs. Choose one: --dataset=many/CONFIG, .* of large, small\.",
+    ):
         find(data_dir, "many")
-    with pytest.raises(RawDataError, match=r"tiny:9\.0\.0 is not prepared: .* has 1\.2\.0, 1\.10\.0\. Give --download"):
+    with pytest.raises(
+        RawDataError,
+        match=r"tiny:9\.0\.0 is not prepared: .* has 1\.2\.0, 1\.10\.0\. Give --download",
+    ):
         find(data_dir, "tiny:9.0.0")
-    with pytest.raises(RawDataError, match=r"tfds\.builder\('mnist', data_dir='.*'\)\.download_and_prepare\(\)"):
+    with pytest.raises(
+        RawDataError, match=r"tfds\.builder\('mnist', data_dir='.*'\)\.download_and_prepare\(\)"
+    ):
         find(data_dir, "mnist")
     with pytest.raises(OptionError, match=r"--dataset=a/b/c: write name"):
         find(data_dir, "a/b/c")
@@ -133,7 +147,9 @@ def test_the_newest_version_and_the_only_config_are_found_and_missing_ones_repor
 def test_the_data_directory_is_never_written_into(data_dir):
     there = data_dir / "tiny/1.2.0"
     before = {path.name: path.read_bytes() for path in there.iterdir()}
-    with pytest.raises(OptionError, match=r"tiny/1\.2\.0 is inside the raw data \(.*/tiny\): a second run would"):
+    with pytest.raises(
+        OptionError, match=r"tiny/1\.2\.0 is inside the raw data \(.*/tiny\): a second run would"
+    ):
         convert(data_dir, there)
     assert {path.name: path.read_bytes() for path in there.iterdir()} == before
 
@@ -163,8 +179,16 @@ def test_preparing_another_split_again_does_not_change_the_plan(data_dir, comman
 
 
 SPOILT = {
-    "no UTF-8": ("label.labels.txt", b"\xff", r"label\.labels\.txt is not as TFDS writes it: 'utf-8' codec"),
-    "no JSON": ("dataset_info.json", b"{", r"dataset_info\.json is not as TFDS writes it: Expecting property name"),
+    "no UTF-8": (
+        "label.labels.txt",
+        b"\xff",
+        r"label\.labels\.txt is not as TFDS writes it: 'utf-8' codec",
+    ),
+    "no JSON": (
+        "dataset_info.json",
+        b"{",
+        r"dataset_info\.json is not as TFDS writes it: Expecting property name",
+    ),
     "no object": (
         "features.json",
         b"[]",
@@ -175,8 +199,16 @@ SPOILT = {
         b'{"a": 1, "a": 2}',
         r'is not as TFDS writes it: an object has the key "a" twice\.',
     ),
-    "deep": ("dataset_info.json", b"[" * 10**5, r"dataset_info\.json is not as TFDS writes it: .* decoding a JSON"),
-    "no features": ("features.json", b'{"featuresDict": 3}', r"features\.json describes no features \(AttributeError"),
+    "deep": (
+        "dataset_info.json",
+        b"[" * 10**5,
+        r"dataset_info\.json is not as TFDS writes it: .* decoding a JSON",
+    ),
+    "no features": (
+        "features.json",
+        b'{"featuresDict": 3}',
+        r"features\.json describes no features \(AttributeError",
+    ),
 }
 
 
@@ -198,7 +230,9 @@ def test_an_unreadable_dataset_is_reported_with_the_error_of_tfds(data_dir):
 
 def test_another_file_format_of_tfds_is_refused_with_the_remedy(data_dir):
     change_info(data_dir / "tiny/1.2.0", lambda info: info.update(fileFormat="array_record"))
-    with pytest.raises(RawDataError, match=r"file format 'array_record'; only tfrecord .*file_format="):
+    with pytest.raises(
+        RawDataError, match=r"file format 'array_record'; only tfrecord .*file_format="
+    ):
         find(data_dir, "tiny")
 
 
@@ -209,7 +243,9 @@ def test_a_missing_file_is_named(data_dir):
 
 
 def test_a_dataset_that_cannot_be_prepared_is_reported_with_the_error_of_tfds(tmp_path):
-    with pytest.raises(RawDataError, match=r"TFDS cannot prepare no_such_dataset in .*: DatasetNotFoundError"):
+    with pytest.raises(
+        RawDataError, match=r"TFDS cannot prepare no_such_dataset in .*: DatasetNotFoundError"
+    ):
         convert(tmp_path, tmp_path / "out", "--download", dataset="no_such_dataset")
 
 
@@ -217,7 +253,9 @@ def test_a_dataset_that_cannot_be_prepared_is_reported_with_the_error_of_tfds(tm
 def own_features(data_dir, tmp_path, monkeypatch):
     """A module with a feature of the user's, which the dataset "tiny" has."""
     name = tmp_path.name  # another in each test: TFDS imports a module once
-    (tmp_path / f"{name}.py").write_text("from tensorflow_datasets import features\nclass Flag(features.Scalar): ...\n")
+    (tmp_path / f"{name}.py").write_text(
+        "from tensorflow_datasets import features\nclass Flag(features.Scalar): ...\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, name, raising=False)
     path = data_dir / "tiny/1.2.0/features.json"
@@ -227,8 +265,12 @@ def own_features(data_dir, tmp_path, monkeypatch):
     return name
 
 
-def test_features_of_ones_own_are_converted_when_their_module_is_named(own_features, data_dir, tmp_path):
-    with pytest.raises(RawDataError, match=rf"--trust-features={own_features}, python -m trainer RECIPE"):
+def test_features_of_ones_own_are_converted_when_their_module_is_named(
+    own_features, data_dir, tmp_path
+):
+    with pytest.raises(
+        RawDataError, match=rf"--trust-features={own_features}, python -m trainer RECIPE"
+    ):
         convert(data_dir, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert own_features not in sys.modules
@@ -236,7 +278,9 @@ def test_features_of_ones_own_are_converted_when_their_module_is_named(own_featu
     assert len(decoded(tmp_path / "out", "train")) == 23
 
 
-def test_a_download_does_not_import_what_a_description_in_its_directory_names(own_features, data_dir, tmp_path):
+def test_a_download_does_not_import_what_a_description_in_its_directory_names(
+    own_features, data_dir, tmp_path
+):
     with pytest.raises(RawDataError, match=r"TFDS cannot prepare tiny in .*: DatasetNotFoundError"):
         convert(data_dir, tmp_path / "out", "--download")
     assert own_features not in sys.modules
@@ -248,7 +292,9 @@ def test_without_tfds_the_error_says_what_to_install(tiny_tfds, tmp_path, monkey
         convert(tiny_tfds, tmp_path / "out")
 
 
-def test_verify_reports_class_names_that_were_added_after_the_conversion(tiny_tfds, tmp_path, capsys):
+def test_verify_reports_class_names_that_were_added_after_the_conversion(
+    tiny_tfds, tmp_path, capsys
+):
     shutil.copytree(tiny_tfds, tmp_path / "raw")
     (tmp_path / "raw/tiny/1.2.0/label.labels.txt").unlink()
     convert(tmp_path / "raw", tmp_path / "out")
@@ -256,10 +302,17 @@ def test_verify_reports_class_names_that_were_added_after_the_conversion(tiny_tf
     names.with_name("notes.labels.txt").write_text("TFDS does not look at it\n")
     assert verify([str(tmp_path / "out")]) == 0
     names.write_text("red\ngreen\nblue\n")
-    assert tfds.builder_from_directory(str(tmp_path / "out")).info.features["label"].names == ["red", "green", "blue"]
+    assert tfds.builder_from_directory(str(tmp_path / "out")).info.features["label"].names == [
+        "red",
+        "green",
+        "blue",
+    ]
     capsys.readouterr()
     assert verify([str(tmp_path / "out")]) == 1
     printed = capsys.readouterr().out
-    assert "label.labels.txt: is not in the manifest, but TFDS reads the class names of label from it" in printed
+    assert (
+        "label.labels.txt: is not in the manifest, but TFDS reads the class names of label from it"
+        in printed
+    )
     assert f"To remove files that are not in the manifest: rm {names}\n" in printed
     assert "--write-sidecars" not in printed

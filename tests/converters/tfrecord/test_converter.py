@@ -27,7 +27,9 @@ def ledger(out, split="train"):
     return [json.loads(line) for line in (out / f"_rejects/{split}.jsonl").read_text().splitlines()]
 
 
-def test_payloads_that_are_not_examples_are_copied_unchanged_with_an_opaque_schema(tmp_path, capsys):
+def test_payloads_that_are_not_examples_are_copied_unchanged_with_an_opaque_schema(
+    tmp_path, capsys
+):
     lines = [b"", b"a line", b"\0" * 3000, *(bytes([i]) * i for i in range(1, 200))]
     write(tmp_path / "raw/train.tfrecord", lines)
     convert(tmp_path / "raw", tmp_path / "out", "--num-shards=train=3")
@@ -46,8 +48,18 @@ def damaged(path, record, byte, frame_bytes):
 SIZE = len(frame(payload(0)))
 DAMAGE = {
     "a payload": (3, 13, 19, r"its payload has crc32c \w{8}, not the one stored after it"),
-    "a length": (3, 0, 13, f"the checksum of its length is wrong; the {7 * SIZE} bytes from here on are unreadable"),
-    "the checksum of a length": (9, 8, 19, f"is wrong; the {SIZE} bytes from here on are unreadable"),
+    "a length": (
+        3,
+        0,
+        13,
+        f"the checksum of its length is wrong; the {7 * SIZE} bytes from here on are unreadable",
+    ),
+    "the checksum of a length": (
+        9,
+        8,
+        19,
+        f"is wrong; the {SIZE} bytes from here on are unreadable",
+    ),
 }
 
 
@@ -55,23 +67,30 @@ DAMAGE = {
 def test_damage_is_one_line_in_the_ledger_that_says_how_much_is_lost(raw, tmp_path, what):
     record, byte, written, text = DAMAGE[what]
     damaged(raw / "train-00001-of-00002", record, byte, SIZE)
-    with pytest.raises(ConversionError, match=rf"train/train-00001-of-00002:00000000{record}: .*{text}"):
+    with pytest.raises(
+        ConversionError, match=rf"train/train-00001-of-00002:00000000{record}: .*{text}"
+    ):
         convert(raw, tmp_path / "out")
     convert(raw, tmp_path / "out", "--max-bad-records=1")
     assert len(payloads_in(tmp_path / "out")) == written
     (line,) = ledger(tmp_path / "out")
-    assert (line["offset"], line["stage"]) == (record * SIZE, "convert" if what == "a payload" else "scan")
+    assert (line["offset"], line["stage"]) == (
+        record * SIZE,
+        "convert" if what == "a payload" else "scan",
+    )
 
 
 @pytest.mark.parametrize("cut", [1, SIZE - 3, SIZE, SIZE + 5])
-def test_a_file_that_ends_early_loses_its_last_record_and_says_so_unless_it_ends_between_two(raw, tmp_path, cut):
+def test_a_file_that_ends_early_loses_its_last_record_and_says_so_unless_it_ends_between_two(
+    raw, tmp_path, cut
+):
     path = raw / "train-00001-of-00002"
     path.write_bytes(path.read_bytes()[:-cut])
     convert(raw, tmp_path / "out", "--max-bad-records=1")
     assert len(payloads_in(tmp_path / "out")) == (19 if cut <= SIZE else 18)
-    assert [line["error"].split(" ")[:3] for line in ledger(tmp_path / "out")] == [["the", "file", "ends"]] * (
-        cut != SIZE
-    )
+    assert [line["error"].split(" ")[:3] for line in ledger(tmp_path / "out")] == [
+        ["the", "file", "ends"]
+    ] * (cut != SIZE)
 
 
 def test_a_record_that_does_not_fit_the_schema_is_rejected_unless_nothing_is_checked(raw, tmp_path):
@@ -90,10 +109,17 @@ def test_a_record_that_does_not_fit_the_schema_is_rejected_unless_nothing_is_che
 
 
 def test_a_schema_file_and_label_names_go_into_the_manifest(raw, tmp_path):
-    schema = Schema("mine", {"i": Feature("int64", doc="a number"), "k": Feature("bytes", optional=True)})
+    schema = Schema(
+        "mine", {"i": Feature("int64", doc="a number"), "k": Feature("bytes", optional=True)}
+    )
     (tmp_path / "schema.json").write_text(json.dumps(schema.to_json()))
     (tmp_path / "names").write_text("\n".join(map(str, range(20))))
-    flags = [f"--schema-file={tmp_path}/schema.json", f"--labels-file={tmp_path}/names", "--label-key=i", "--name=mine"]
+    flags = [
+        f"--schema-file={tmp_path}/schema.json",
+        f"--labels-file={tmp_path}/names",
+        "--label-key=i",
+        "--name=mine",
+    ]
     convert(raw, tmp_path / "out", *flags)
     manifest = read_manifest(str(tmp_path / "out"))
     assert (manifest.name, manifest.schema.features) == ("mine", schema.features)
@@ -116,7 +142,9 @@ def test_the_schema_of_a_split_that_is_converted_later_is_the_same(raw, tmp_path
 
 def test_a_directory_of_ours_keeps_its_name_schema_and_labels(raw_imagenet, tmp_path):
     raw_imagenet.convert(tmp_path / "first")
-    convert(tmp_path / "first", tmp_path / "second", "--num-shards=train=5", "--num-shards=validation=2")
+    convert(
+        tmp_path / "first", tmp_path / "second", "--num-shards=train=5", "--num-shards=validation=2"
+    )
     first, second = (read_manifest(str(tmp_path / name)) for name in ("first", "second"))
     assert (second.name, second.labels) == (first.name, first.labels)
     assert second.schema.features == first.schema.features
@@ -124,7 +152,9 @@ def test_a_directory_of_ours_keeps_its_name_schema_and_labels(raw_imagenet, tmp_
     assert sorted(payloads_in(tmp_path / "second")) == sorted(payloads_in(tmp_path / "first"))
     assert verify([str(tmp_path / "second")]) == 0  # whose keys are not those of the first
     (tmp_path / "first/train-00000-of-00001").write_bytes(b"")
-    with pytest.raises(RawDataError, match=r"train-00000-of-00001 has 0 bytes, the manifest says \d+ bytes"):
+    with pytest.raises(
+        RawDataError, match=r"train-00000-of-00001 has 0 bytes, the manifest says \d+ bytes"
+    ):
         convert(tmp_path / "first", tmp_path / "third")
 
 
@@ -152,7 +182,9 @@ def test_a_dry_run_prints_the_schema_as_the_option_takes_it(raw, tmp_path, capsy
 
 
 def test_a_feature_of_two_kinds_needs_a_schema_file(raw, tmp_path):
-    write(raw / "val.tfrecord", [encode_example(Schema("o", {"i": Feature("bytes")}), {"i": b"one"})])
+    write(
+        raw / "val.tfrecord", [encode_example(Schema("o", {"i": Feature("bytes")}), {"i": b"one"})]
+    )
     with pytest.raises(SchemaError, match="'i' is bytes and int64 in different records"):
         convert(raw, tmp_path / "out")
 
@@ -162,7 +194,10 @@ def test_a_feature_of_two_kinds_needs_a_schema_file(raw, tmp_path):
     [
         ("--num-shards=train=many", "'many' is not a number"),
         ("--num-shards=3", "write SPLIT="),
-        ("--num-shards=trian=4", r"there is no split 'trian'\. Did you mean 'train'\? Known: train\."),
+        (
+            "--num-shards=trian=4",
+            r"there is no split 'trian'\. Did you mean 'train'\? Known: train\.",
+        ),
         ("--pattern=train", "write SPLIT="),
         ("--splits=,", "no split was chosen"),
     ],
@@ -175,13 +210,17 @@ def test_malformed_options_are_refused(raw, tmp_path, flag, message):
 def test_a_number_of_shards_of_a_split_that_was_not_chosen_has_no_effect(raw, tmp_path):
     write(raw / "val.tfrecord", [encode_example(NUMBERS, {"i": 1})])
     convert(raw, tmp_path / "out", "--splits=train", "--num-shards=val=4", "--num-shards=train=2")
-    assert [len(entry.shards) for entry in read_manifest(str(tmp_path / "out")).splits.values()] == [2]
+    assert [
+        len(entry.shards) for entry in read_manifest(str(tmp_path / "out")).splits.values()
+    ] == [2]
 
 
 def test_a_directory_without_tfrecords_says_what_it_looked_for(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/notes.txt").write_text("nothing")
-    with pytest.raises(RawDataError, match=r"has no files with names of TFRecord files .* --pattern train=PATTERN"):
+    with pytest.raises(
+        RawDataError, match=r"has no files with names of TFRecord files .* --pattern train=PATTERN"
+    ):
         convert(tmp_path / "raw", tmp_path / "out")
     with pytest.raises(RawDataError, match="--raw-data-dir=.*/nowhere does not exist"):
         convert(tmp_path / "nowhere", tmp_path / "out")
@@ -198,13 +237,19 @@ def test_in_a_bucket_a_scan_streams_and_does_not_ask_for_each_header(bucket, gcs
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_compressed_tfrecords_are_detected_by_content_and_uncompressed_once(raw, tmp_path, compression):
+def test_compressed_tfrecords_are_detected_by_content_and_uncompressed_once(
+    raw, tmp_path, compression
+):
     for path in raw.iterdir():
         records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
-        with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
+        with tf.io.TFRecordWriter(
+            str(path), tf.io.TFRecordOptions(compression_type=compression)
+        ) as writer:
             for record in records:
                 writer.write(record)
-    with pytest.raises(OptionError, match=r"has to be uncompressed before it can be scanned, and --dry-run writes"):
+    with pytest.raises(
+        OptionError, match=r"has to be uncompressed before it can be scanned, and --dry-run writes"
+    ):
         convert(raw, tmp_path / "out", "--dry-run")
     convert(raw, tmp_path / "out")
     assert sorted(payloads_in(tmp_path / "out")) == sorted(map(payload, range(20)))
@@ -212,12 +257,16 @@ def test_compressed_tfrecords_are_detected_by_content_and_uncompressed_once(raw,
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
-@pytest.mark.parametrize("spoil", [lambda d: d[:-9], lambda d: d[:40] + bytes(9) + d[49:]], ids=["cut", "damaged"])
+@pytest.mark.parametrize(
+    "spoil", [lambda d: d[:-9], lambda d: d[:40] + bytes(9) + d[49:]], ids=["cut", "damaged"]
+)
 def test_a_damaged_compressed_file_is_named(tmp_path, compress, spoil):
     data = b"".join(frame(np.random.default_rng(i).bytes(500)) for i in range(100))
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/train.tfrecord.gz").write_bytes(spoil(compress(data)))
-    with pytest.raises(RawDataError, match=r"train.tfrecord.gz is truncated or damaged: .*\. Copy it again\."):
+    with pytest.raises(
+        RawDataError, match=r"train.tfrecord.gz is truncated or damaged: .*\. Copy it again\."
+    ):
         convert(tmp_path / "raw", tmp_path / "out")
 
 
@@ -238,11 +287,17 @@ def test_a_very_large_record_is_not_sampled_for_the_schema(tmp_path, monkeypatch
     assert layouts.infer_schema(storage, str(tmp_path / "raw"), files).features == NUMBERS.features
 
 
-def test_half_compressed_files_of_a_bucket_need_an_output_in_a_bucket(raw, bucket, gcs_server, tmp_path):
+def test_half_compressed_files_of_a_bucket_need_an_output_in_a_bucket(
+    raw, bucket, gcs_server, tmp_path
+):
     for number, pack in enumerate((bytes, gzip.compress)):
         name = f"train-{number:05d}-of-00002"
-        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{name}", pack((raw / name).read_bytes()))
-    with pytest.raises(OptionError, match=r"some files of 'train' are compressed and some are not.* same storage"):
+        gcs_server.write(
+            bucket.removeprefix("gs://"), f"raw/{name}", pack((raw / name).read_bytes())
+        )
+    with pytest.raises(
+        OptionError, match=r"some files of 'train' are compressed and some are not.* same storage"
+    ):
         convert(f"{bucket}/raw", tmp_path / "out")
     convert(f"{bucket}/raw", f"{bucket}/out")
     assert read_manifest(f"{bucket}/out").splits["train"].num_records == 20

@@ -55,10 +55,14 @@ def tar_of(files, form=tarfile.GNU_FORMAT, folders=(), mode="w"):
 def files_below(directory: Path):
     """{relative path: bytes} of all files."""
     return {
-        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
     }
 
 
 def folders_below(directory: Path):
     """The relative paths of all folders, with the slash that archives end them with."""
-    return [f"{path.relative_to(directory)}/" for path in sorted(directory.rglob("*")) if path.is_dir()]
+    return [
+        f"{path.relative_to(directory)}/" for path in sorted(directory.rglob("*")) if path.is_dir()
+    ]

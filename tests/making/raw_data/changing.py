@@ -79,4 +79,10 @@ class ImagesOfATable(Folders):
         self.changed().write_bytes(other_bytes(self.changed().read_bytes()))
 
 
-KINDS = {"folders": Folders, "a zip": Zips, "a tar": Tars, "a .tar.gz": CompressedTars, "a table's": ImagesOfATable}
+KINDS = {
+    "folders": Folders,
+    "a zip": Zips,
+    "a tar": Tars,
+    "a .tar.gz": CompressedTars,
+    "a table's": ImagesOfATable,
+}

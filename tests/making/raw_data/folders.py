@@ -12,11 +12,20 @@ class RawImageFolder:
 
     def __init__(self, directory: Path, classes=("cat", "dog", "grey eel"), images=8):
         self.directory = directory
-        self.files = {name: self._folder(100 * number, images) for number, name in enumerate(classes)}
+        self.files = {
+            name: self._folder(100 * number, images) for number, name in enumerate(classes)
+        }
 
     @staticmethod
     def _folder(seed, images):
-        kinds = [("JPEG", "RGB"), ("PNG", "RGBA"), ("WEBP", "RGB"), ("JPEG", "L"), ("PNG", "L"), ("JPEG", "RGB")]
+        kinds = [
+            ("JPEG", "RGB"),
+            ("PNG", "RGBA"),
+            ("WEBP", "RGB"),
+            ("JPEG", "L"),
+            ("PNG", "L"),
+            ("JPEG", "RGB"),
+        ]
         files = {".DS_Store": b"hidden", "notes.txt": b"not an image"}
         for i in range(images):
             form, mode = kinds[i % len(kinds)]
@@ -34,7 +43,11 @@ class RawImageFolder:
 
     def write_archives(self):
         """As train.zip and val.tar."""
-        files = {f"{name}/{file}": data for name, files in self.files.items() for file, data in files.items()}
+        files = {
+            f"{name}/{file}": data
+            for name, files in self.files.items()
+            for file, data in files.items()
+        }
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "train.zip").write_bytes(zip_of(files))
         (self.directory / "val.tar").write_bytes(tar_of(files))
@@ -42,4 +55,6 @@ class RawImageFolder:
 
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
-        image_folder_to_gcs.main([f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", *flags])
+        image_folder_to_gcs.main(
+            [f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", *flags]
+        )

@@ -13,10 +13,16 @@ class RawImagenet:
         self.directory = directory
         self.synsets = [f"n{number:08d}" for number in range(1, len(train) + 1)]
         self.train = {
-            synset: {f"{synset}_{i}.JPEG": make_jpeg(seed=100 * c + i, height=8 + i) for i in range(count)}
+            synset: {
+                f"{synset}_{i}.JPEG": make_jpeg(seed=100 * c + i, height=8 + i)
+                for i in range(count)
+            }
             for c, (synset, count) in enumerate(zip(self.synsets, train, strict=True))
         }
-        self.validation = {f"ILSVRC2012_val_{i:08d}.JPEG": make_jpeg(seed=1000 + i) for i in range(1, validation + 1)}
+        self.validation = {
+            f"ILSVRC2012_val_{i:08d}.JPEG": make_jpeg(seed=1000 + i)
+            for i in range(1, validation + 1)
+        }
         self.validation_labels = [self.synsets[i % len(train)] for i in range(validation)]
 
     def write(self):
@@ -43,7 +49,9 @@ class RawImagenet:
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
         labels = f"--label-file={self.directory}/synsets.txt"
-        imagenet_to_gcs.main([f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", labels, *flags])
+        imagenet_to_gcs.main(
+            [f"--raw-data-dir={self.directory}", f"--gcs-output-path={out}", labels, *flags]
+        )
 
 
 def imagenet_with_a_bad_image(directory):

@@ -14,7 +14,12 @@ from raw_data.images import make_jpeg
 
 EXAMPLE = Schema(
     "example",
-    {"image": Feature("bytes"), "label": Feature("int64"), "name": Feature("bytes"), "w": Feature("float32", (2,))},
+    {
+        "image": Feature("bytes"),
+        "label": Feature("int64"),
+        "name": Feature("bytes"),
+        "w": Feature("float32", (2,)),
+    },
 )
 
 
@@ -25,13 +30,20 @@ def write_tfrecords(directory: Path, pack=bytes):
         for number in range(files):
             frames = []
             for i in range(10 * number, 10 * number + 8):
-                values = {"image": make_jpeg(i), "label": i % 3, "name": f"{split} {i}".encode(), "w": [i, 0.5]}
+                values = {
+                    "image": make_jpeg(i),
+                    "label": i % 3,
+                    "name": f"{split} {i}".encode(),
+                    "w": [i, 0.5],
+                }
                 frames.append(frame(encode_example(EXAMPLE, values)))
             if number == 0:
                 frames[5] = frames[5][:-5] + bytes([frames[5][-5] ^ 1]) + frames[5][-4:]
             data = b"".join(frames)
             name = f"ours-{split}.tfrecord-{number:05d}-of-{files:05d}"
-            (directory / name).write_bytes(pack(data[:-3] if (split, number) == ("train", 2) else data))
+            (directory / name).write_bytes(
+                pack(data[:-3] if (split, number) == ("train", 2) else data)
+            )
 
 
 def prepare_tfds(data_dir: Path):
@@ -71,7 +83,9 @@ def prepare_tfds(data_dir: Path):
 
         def _info(self):
             of_features = tfds.features.FeaturesDict(features)
-            return tfds.core.DatasetInfo(builder=self, features=of_features, supervised_keys=("image", "label"))
+            return tfds.core.DatasetInfo(
+                builder=self, features=of_features, supervised_keys=("image", "label")
+            )
 
         def _split_generators(self, dl_manager):
             return {"train": self._generate_examples(23), "validation": self._generate_examples(6)}
@@ -91,7 +105,9 @@ def write_damaged_tfds(data_dir: Path):
         path.write_bytes(data)
 
 
-def write_tfds_by_hand(directory: Path, files: Sequence[Sequence[bytes]], features: Mapping[str, str]):
+def write_tfds_by_hand(
+    directory: Path, files: Sequence[Sequence[bytes]], features: Mapping[str, str]
+):
     """What TFDS would have prepared: Examples of scalar features, name -> dtype, in files of one split, train."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, payloads in enumerate(files):
@@ -99,10 +115,16 @@ def write_tfds_by_hand(directory: Path, files: Sequence[Sequence[bytes]], featur
         (directory / name).write_bytes(b"".join(map(frame, payloads)))
     core = "tensorflow_datasets.core.features"
     scalars = {
-        key: {"pythonClassName": f"{core}.scalar.Scalar", "tensor": {"dtype": dtype, "encoding": "none", "shape": {}}}
+        key: {
+            "pythonClassName": f"{core}.scalar.Scalar",
+            "tensor": {"dtype": dtype, "encoding": "none", "shape": {}},
+        }
         for key, dtype in features.items()
     }
-    described = {"pythonClassName": f"{core}.features_dict.FeaturesDict", "featuresDict": {"features": scalars}}
+    described = {
+        "pythonClassName": f"{core}.features_dict.FeaturesDict",
+        "featuresDict": {"features": scalars},
+    }
     split = {
         "name": "train",
         "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",

@@ -32,7 +32,9 @@ def options(cache):
 
 
 @pytest.mark.parametrize("ahead", [1, 10**6])
-def test_an_evaluation_reads_its_source_once_and_gives_the_same_batches(images, cache, source_reads, ahead):
+def test_an_evaluation_reads_its_source_once_and_gives_the_same_batches(
+    images, cache, source_reads, ahead
+):
     plain = taken(eval_dataset(images, **options(None)), count=10)
     source = eval_dataset(images, read_ahead_bytes=ahead, **options(cache))
     assert_same(taken(source, count=10), plain)
@@ -40,13 +42,22 @@ def test_an_evaluation_reads_its_source_once_and_gives_the_same_batches(images, 
     for _ in range(2):
         assert_same(taken(source, count=10), plain)
     assert source_reads == []
-    assert sum(int(b["_crc"].sum(dtype=np.uint64)) for b in plain) % 2**32 == source.info.expected_crc
+    assert (
+        sum(int(b["_crc"].sum(dtype=np.uint64)) for b in plain) % 2**32 == source.info.expected_crc
+    )
 
 
 @pytest.mark.parametrize(("count", "ahead"), [(1, 10**6), (2, 1)])
-def test_training_from_a_full_cache_reads_nothing_from_its_source(images, cache, source_reads, count, ahead):
+def test_training_from_a_full_cache_reads_nothing_from_its_source(
+    images, cache, source_reads, count, ahead
+):
     for host in range(count):
-        order = {"hosts": Hosts(host, count), "block_records": 4, "window_records": 3, "read_ahead_bytes": ahead}
+        order = {
+            "hosts": Hosts(host, count),
+            "block_records": 4,
+            "window_records": 3,
+            "read_ahead_bytes": ahead,
+        }
         plain = taken(train_dataset(images, **order, **options(None)), count=20)
         source_reads.clear()
         source = train_dataset(images, **order, **options(cache))
@@ -56,7 +67,9 @@ def test_training_from_a_full_cache_reads_nothing_from_its_source(images, cache,
         assert_same(taken(source, count=20), plain)
         assert source_reads == []
         state = source.state(source.advance(source.start, 7))
-        assert train_dataset(images, **order, **options(None)).restore(state)  # with or without is one order
+        assert train_dataset(images, **order, **options(None)).restore(
+            state
+        )  # with or without is one order
 
 
 def test_only_records_missing_from_the_cache_are_read(numbers_of, cache, source_reads):
@@ -67,7 +80,10 @@ def test_only_records_missing_from_the_cache_are_read(numbers_of, cache, source_
     expected = [fetch(records.source, ids) for ids in groups]
     source_reads.clear()
     assert list(records.read(weighed(records, groups), 0)) == expected
-    assert [place[0][-14:] for place in source_reads] == ["00000-of-00003", "00002-of-00003"]  # 0, and 7
+    assert [place[0][-14:] for place in source_reads] == [
+        "00000-of-00003",
+        "00002-of-00003",
+    ]  # 0, and 7
     assert fetch(records, np.array([6, 1, 1, 3])) == first
 
 
@@ -78,7 +94,9 @@ def test_a_damaged_record_is_never_kept(images, cache, tmp_path):
     shard.write_bytes(whole_shard[:-9] + bytes([whole_shard[-9] ^ 1]) + whole_shard[-8:])
     source = eval_dataset(str(directory), **options(cache))
     for _ in range(2):
-        with pytest.raises(CorruptRecordError, match=r"validation-00001-of-00002, record 12 at byte \d+: crc32c"):
+        with pytest.raises(
+            CorruptRecordError, match=r"validation-00001-of-00002, record 12 at byte \d+: crc32c"
+        ):
             taken(source, count=10)
     shard.write_bytes(whole_shard)
     assert_same(taken(source, count=10), taken(eval_dataset(images, **options(None)), count=10))
@@ -89,7 +107,10 @@ def test_cached_records_can_be_concatenated_mixed_and_sliced(numbers_of, cache, 
     ours = concatenated([Part(cached(one, cache)), Part(cached(two, cache))])
     ids = np.arange(32)[::-1]
     expected = fetch(concatenated([Part(one), Part(two)]), ids)
-    assert (fetch(ours, ids), fetch(open_dataset(ours, "[10:]"), ids[10:])) == (expected, expected[:22])
+    assert (fetch(ours, ids), fetch(open_dataset(ours, "[10:]"), ids[10:])) == (
+        expected,
+        expected[:22],
+    )
     plain = train_dataset(mixture([one, two], [1, 3]), global_batch=8)
     for source in (
         train_dataset(mixture([one, two], [1, 3]), global_batch=8, cache=cache),
@@ -133,17 +154,26 @@ def test_a_cache_logs_its_maximum_size_before_reading(images, cache, caplog, sou
     assert re.search(rf"split 'train': caching up to \d+(\.\d+)? KB in {where}$", caplog_lines[0])
 
 
-def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(images, monkeypatch, source_reads):
+def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
+    images, monkeypatch, source_reads
+):
     monkeypatch.setattr(sizes, "free_memory_bytes", lambda: 10_000)
-    with pytest.raises(OptionError, match=r"cache='ram' needs \S+ KB for .*'train'; 9 KB of memory are available\. C"):
+    with pytest.raises(
+        OptionError,
+        match=r"cache='ram' needs \S+ KB for .*'train'; 9 KB of memory are available\. C",
+    ):
         train_dataset(images, **options("ram"))
     assert source_reads == []
     eval_dataset(images, hosts=Hosts(0, 8), **options("ram"))  # an eighth of the records: it fits
 
 
-def test_records_larger_than_announced_fill_only_the_free_memory(images, monkeypatch, caplog, source_reads):
+def test_records_larger_than_announced_fill_only_the_free_memory(
+    images, monkeypatch, caplog, source_reads
+):
     records = open_dataset(images, "train")
-    monkeypatch.setattr(records, "info", replace(records.info, num_bytes=2_000))  # as of a compressed file
+    monkeypatch.setattr(
+        records, "info", replace(records.info, num_bytes=2_000)
+    )  # as of a compressed file
     monkeypatch.setattr(sizes, "free_memory_bytes", lambda: 8_000)
     source = cached(records, "ram")
     ids = np.arange(40)
@@ -157,5 +187,7 @@ def test_records_larger_than_announced_fill_only_the_free_memory(images, monkeyp
 
 @pytest.mark.parametrize("unknown", ["RAM", "disk", "gs://bucket/cache"])
 def test_an_unknown_cache_is_refused(images, unknown):
-    with pytest.raises(OptionError, match=rf"cache='{unknown}' is not known\. Known: 'ram'; a directory on a local"):
+    with pytest.raises(
+        OptionError, match=rf"cache='{unknown}' is not known\. Known: 'ram'; a directory on a local"
+    ):
         train_dataset(images, **options(unknown))

@@ -55,7 +55,9 @@ def filled(source, cache, ids=IDS):
 def fill(images, cache, seed, pause):
     command = [sys.executable, "-c", FILL, images, str(cache), str(seed), str(pause)]
     root = str(Path(__file__).parents[2])
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root})
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root}
+    )
 
 
 def test_a_process_reuses_the_cache_of_a_killed_one(images, source, tmp_path):
@@ -89,7 +91,9 @@ def test_two_processes_fill_one_cache_at_once(images, source, tmp_path, source_r
 
 
 @pytest.mark.parametrize("place", range(0, 20_000, 3989))
-def test_a_cached_record_with_a_flipped_bit_is_read_again_and_repaired(source, tmp_path, source_reads, place):
+def test_a_cached_record_with_a_flipped_bit_is_read_again_and_repaired(
+    source, tmp_path, source_reads, place
+):
     filled(source, tmp_path)
     path, _ = files(tmp_path, source)
     data = bytearray(path.read_bytes())
@@ -102,9 +106,13 @@ def test_a_cached_record_with_a_flipped_bit_is_read_again_and_repaired(source, t
     assert source_reads == []
 
 
-@pytest.mark.parametrize("lost", ["hole", "half a record", "truncated", "removed", "marks", "all marks set"])
+@pytest.mark.parametrize(
+    "lost", ["hole", "half a record", "truncated", "removed", "marks", "all marks set"]
+)
 def test_lost_parts_of_a_disk_cache_are_read_again(source, tmp_path, lost, source_reads):
-    if lost == "all marks set":  # as after a crash of the machine, which may write one file and not the other
+    if (
+        lost == "all marks set"
+    ):  # as after a crash of the machine, which may write one file and not the other
         filled(source, tmp_path, IDS[::3])
         files(tmp_path, source)[1].write_bytes(b"\1" * N)
     else:
@@ -134,7 +142,10 @@ def test_lost_parts_of_a_disk_cache_are_read_again(source, tmp_path, lost, sourc
 
 def test_different_data_never_share_a_cache(source, images, tmp_path, source_reads):
     filled(source, tmp_path)
-    validation, copy = open_dataset(images, "validation"), shutil.copytree(images, tmp_path / "copy")
+    validation, copy = (
+        open_dataset(images, "validation"),
+        shutil.copytree(images, tmp_path / "copy"),
+    )
     assert fetch(cached(validation, tmp_path), IDS[:21]) == fetch(validation, IDS[:21])
     names = {path.name for path in tmp_path.iterdir()} - {"copy"}
     assert names == {source.info.fingerprint, validation.info.fingerprint}
@@ -153,15 +164,24 @@ def test_neighbours_come_in_one_large_read(source, tmp_path, monkeypatch):
     )
     records = cached(source, tmp_path)
     groups = np.array_split(np.random.default_rng(0).permutation(IDS), 5)
-    assert list(records.read(weighed(records, groups), 10**6)) == [fetch(source, ids) for ids in groups]
-    inner = (HEADER_BYTES, source.info.num_bytes - FRAME_BYTES)  # from the first payload to the end of the last one
+    assert list(records.read(weighed(records, groups), 10**6)) == [
+        fetch(source, ids) for ids in groups
+    ]
+    inner = (
+        HEADER_BYTES,
+        source.info.num_bytes - FRAME_BYTES,
+    )  # from the first payload to the end of the last one
     assert [place[1:] for place in asked if place[0].endswith("/records")] == [inner]
 
 
-def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(source, tmp_path, monkeypatch):
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
+    source, tmp_path, monkeypatch
+):
     free = shutil.disk_usage(tmp_path)._replace(free=10_000)
     monkeypatch.setattr(disk_cache.shutil, "disk_usage", lambda _: free)
-    with pytest.raises(OptionError, match=r"needs 20 KB more for .*'train'; 10 KB are free on that disk\. Remove"):
+    with pytest.raises(
+        OptionError, match=r"needs 20 KB more for .*'train'; 10 KB are free on that disk\. Remove"
+    ):
         cached(source, tmp_path)
     monkeypatch.undo()
     filled(source, tmp_path, IDS[:25])
@@ -180,19 +200,25 @@ def test_a_full_disk_stops_the_caching_but_not_the_reading(source, tmp_path, mon
     for _ in range(2):
         assert fetch(records, IDS) == fetch(source, IDS)
     assert records.store.holds(IDS).sum() == 5
-    assert [line.partition(" in ")[0][-22:] for line in caplog.messages] == ["nothing more is cached"]
+    assert [line.partition(" in ")[0][-22:] for line in caplog.messages] == [
+        "nothing more is cached"
+    ]
     assert "No space left on device" in caplog.text
 
 
 def test_a_directory_that_cannot_be_written_is_named(source, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match=rf"cannot keep a cache in {tmp_path}/file/\w+: Not a directory\. Give a"):
+    with pytest.raises(
+        StorageError, match=rf"cannot keep a cache in {tmp_path}/file/\w+: Not a directory\. Give a"
+    ):
         cached(source, tmp_path / "file")
 
 
 def test_a_disk_cache_refuses_records_without_checksums(source, tmp_path, monkeypatch):
     monkeypatch.setattr(source, "info", replace(source.info, crcs=None))
-    with pytest.raises(OptionError, match=r"needs lengths and checksums .* in advance, which .*cache='ram'"):
+    with pytest.raises(
+        OptionError, match=r"needs lengths and checksums .* in advance, which .*cache='ram'"
+    ):
         cached(source, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

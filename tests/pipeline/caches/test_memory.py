@@ -2,9 +2,7 @@ import pytest
 
 from pipeline.sizes import free_memory_bytes
 
-MEMINFO = (
-    "MemTotal:       24684096 kB\nMemFree:         8010304 kB\nMemAvailable:   1000000 kB\nHugePages_Total:       0\n"
-)
+MEMINFO = "MemTotal:       24684096 kB\nMemFree:         8010304 kB\nMemAvailable:   1000000 kB\nHugePages_Total:       0\n"
 
 
 @pytest.fixture
@@ -36,15 +34,30 @@ def v1(directory, limit):
     ("files", "free"),
     [
         ({}, 1_024_000_000),
-        ({"proc/self/cgroup": "0::/a/b\n", **v2("", "max\n"), **v2("/a/b", "max\n")}, 1_024_000_000),
+        (
+            {"proc/self/cgroup": "0::/a/b\n", **v2("", "max\n"), **v2("/a/b", "max\n")},
+            1_024_000_000,
+        ),
         ({"proc/self/cgroup": "0::/a/b\n", **v2("/a/b", "900000\n")}, 898_000),
         ({"proc/self/cgroup": "0::/a/b\n", **v2("/a", "900000\n"), **v2("/a/b", "max\n")}, 898_000),
         ({"proc/self/cgroup": "4:memory:/x\n0::/\n", **v1("/x", "900000\n")}, 898_000),
-        ({"proc/self/cgroup": "4:cpu,memory:/of/the/host\n3:cpu:/\n", **v1("", "900000\n")}, 898_000),
+        (
+            {"proc/self/cgroup": "4:cpu,memory:/of/the/host\n3:cpu:/\n", **v1("", "900000\n")},
+            898_000,
+        ),
         ({"proc/self/cgroup": "4:memory:/x\n", **v1("/x", "9223372036854771712\n")}, 1_024_000_000),
         ({"proc/self/cgroup": "0::/a\n", **v2("/a", "1000\n")}, 0),
     ],
-    ids=["none", "no bound", "bound", "bound above", "version 1", "container", "version 1 no bound", "over the bound"],
+    ids=[
+        "none",
+        "no bound",
+        "bound",
+        "bound above",
+        "version 1",
+        "container",
+        "version 1 no bound",
+        "over the bound",
+    ],
 )
 def test_free_memory_is_bounded_by_the_machine_and_every_parent_cgroup(machine, files, free):
     assert free_memory_bytes(machine(files)) == free

@@ -33,7 +33,10 @@ def describe(capsys, monkeypatch):
 
     def run(directory, *flags):
         main([str(directory), *flags])
-        return "\n".join(" ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines())
+        return "\n".join(
+            " ".join(line.replace("│", " ").split())
+            for line in capsys.readouterr().out.splitlines()
+        )
 
     return run
 
@@ -46,9 +49,15 @@ def animals(write_dataset, tmp_path):
         directory = write_dataset(tmp_path / "animals", {"train": shards}, SCHEMA)
         labels = Labels("label", 1, tuple(f"animal{number}" for number in range(1, classes + 1)))
         fields = {"labels": labels, "writer": "us 1.0"}
-        entry = dataclasses.replace(read_manifest(directory).splits["train"], rejected=3, fixups={"png_to_jpeg": 2})
+        entry = dataclasses.replace(
+            read_manifest(directory).splits["train"], rejected=3, fixups={"png_to_jpeg": 2}
+        )
         fields["splits"] = {"train": entry}
-        update_manifest(LocalStorage(), directory, lambda _: dataclasses.replace(read_manifest(directory), **fields))
+        update_manifest(
+            LocalStorage(),
+            directory,
+            lambda _: dataclasses.replace(read_manifest(directory), **fields),
+        )
         return directory
 
     return write
@@ -72,7 +81,11 @@ def test_describe_prints_schema_and_splits(animals, describe):
 
 def test_shards_are_counted_by_size(animals, describe):
     printed = describe(animals([[named(1)] * count for count in (100, 101, 10, 55)]))
-    bars = [line.split(" █")[0] for line in printed.splitlines() if " B to " in line or " KB to " in line]
+    bars = [
+        line.split(" █")[0]
+        for line in printed.splitlines()
+        if " B to " in line or " KB to " in line
+    ]
     assert len(bars) == 8
     assert [int(line.rsplit(" ")[-1]) for line in bars] == [1, 0, 0, 1, 0, 0, 0, 2]
     printed = describe(animals([[named(1)] * count for count in (100, 101, 100)]))
@@ -81,7 +94,9 @@ def test_shards_are_counted_by_size(animals, describe):
 
 
 @pytest.mark.parametrize("limit", ["ALL_RECORDS", "ALL_BYTES"])
-def test_labels_of_a_large_split_are_those_of_a_sample_and_it_says_so(animals, describe, monkeypatch, limit):
+def test_labels_of_a_large_split_are_those_of_a_sample_and_it_says_so(
+    animals, describe, monkeypatch, limit
+):
     monkeypatch.setattr(facts, limit, 999)
     directory = animals([[named(1)] * 900, [named(2), *[named(3)] * 99]])
     printed = describe(directory)
@@ -91,7 +106,9 @@ def test_labels_of_a_large_split_are_those_of_a_sample_and_it_says_so(animals, d
     assert describe(directory, "--all") != printed
 
 
-def test_all_labels_are_counted_if_they_are_few_and_classes_without_records_are_shown(animals, describe):
+def test_all_labels_are_counted_if_they_are_few_and_classes_without_records_are_shown(
+    animals, describe
+):
     printed = describe(animals([[named(1)] * 900, [named(2), *[named(3)] * 99]], classes=4))
     assert "train: labels of all 1,000 records; 3 of 4 classes occur" in printed
     assert "2 animal2 1 ▏" in printed
@@ -104,7 +121,8 @@ def test_damaged_records_are_counted_apart_from_the_labels(animals, describe):
     flip_payload_bits(directory, "train", 7, 9)
     printed = describe(directory, "--samples", "0")
     assert (
-        "1 of 3 classes occurs. 2 records are damaged and left out here. To find every damaged record, run: " in printed
+        "1 of 3 classes occurs. 2 records are damaged and left out here. To find every damaged record, run: "
+        in printed
     )
     assert "1 animal1 48 █" in printed
 
@@ -112,7 +130,10 @@ def test_damaged_records_are_counted_apart_from_the_labels(animals, describe):
 def test_only_the_most_and_least_frequent_classes_are_printed(animals, describe):
     records = [named(label) for label in range(1, 41) for _ in range(label)]
     printed = describe(animals([records], classes=39), "--all")
-    assert "39 of 39 classes occur. 40 labels are outside 1..39. Only the 10 most frequent and the 10 least " in printed
+    assert (
+        "39 of 39 classes occur. 40 labels are outside 1..39. Only the 10 most frequent and the 10 least "
+        in printed
+    )
     assert "40 (outside the range) 40 █" in printed
     assert "1 animal1 1 █" in printed
     assert "20 animal20" not in printed
@@ -122,7 +143,9 @@ def test_samples_show_every_kind_of_value(animals, describe, images):
     jpeg = (LocalStorage().read(f"{images}/train-00000-of-00003")).partition(b"\xff\xd8")
     jpeg = (jpeg[1] + jpeg[2]).partition(b"\xff\xd9")
     more = {"image": jpeg[0] + jpeg[1], "box": [0.5] * 5, "data": b"0123456789"}
-    directory = animals([[{"label": 2, "name": b"caf\xc3\xa9 \x1b[31m \xff", **more}, named(1, image=b"no")]])
+    directory = animals(
+        [[{"label": 2, "name": b"caf\xc3\xa9 \x1b[31m \xff", **more}, named(1, image=b"no")]]
+    )
     printed = describe(directory, "--samples", "2")
     assert "train: record 0, " in printed
     assert "\nlabel 2 animal2\n" in printed
@@ -136,7 +159,9 @@ def test_samples_show_every_kind_of_value(animals, describe, images):
 
 def test_an_empty_split_and_one_without_labels_are_described_too(write_dataset, tmp_path, describe):
     schema = Schema("numbers", {"number": Feature("int64")})
-    printed = describe(write_dataset(tmp_path / "data", {"train": [[{"number": 5}]], "test": [[], []]}, schema))
+    printed = describe(
+        write_dataset(tmp_path / "data", {"train": [[{"number": 5}]], "test": [[], []]}, schema)
+    )
     assert "\ntest 0 0 B 2 0\n" in printed
     assert "0 B to 0 B 2 █" in printed
     assert "labels" not in printed
@@ -161,8 +186,15 @@ def test_a_dataset_that_cannot_be_described_is_one_line_and_exit_code_2(animals,
 def test_a_bucket_is_described_in_a_few_requests(animals, describe, bucket, gcs_server):
     directory = animals([[named(1)] * 300, [named(2)] * 700])
     expected = describe(directory)
-    for file in ("manifest.json", "_index/train.npy", "train-00000-of-00002", "train-00001-of-00002"):
-        gcs_server.write(bucket.removeprefix("gs://"), f"data/{file}", LocalStorage().read(f"{directory}/{file}"))
+    for file in (
+        "manifest.json",
+        "_index/train.npy",
+        "train-00000-of-00002",
+        "train-00001-of-00002",
+    ):
+        gcs_server.write(
+            bucket.removeprefix("gs://"), f"data/{file}", LocalStorage().read(f"{directory}/{file}")
+        )
     gcs_server.reset()
     assert describe(f"{bucket}/data") == expected
     assert len(gcs_server.requests()) < 20

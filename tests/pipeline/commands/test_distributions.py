@@ -24,16 +24,25 @@ def distributions(write_dataset, directory, records, **features):
     data = write_dataset(directory, {"train": [records]}, Schema("numbers", features))
     split = SplitFacts("train", gathered(reader_of(data), np.arange(len(records))), "all")
     sections = dataset_page(read_manifest(data), [split], None, "").sections
-    return {block.title: block for block in next(each for each in sections if each.title == "Distributions").blocks}
+    return {
+        block.title: block
+        for block in next(each for each in sections if each.title == "Distributions").blocks
+    }
 
 
-def test_only_values_that_are_exactly_equal_are_listed_as_the_same_in_every_record(write_dataset, tmp_path):
+def test_only_values_that_are_exactly_equal_are_listed_as_the_same_in_every_record(
+    write_dataset, tmp_path
+):
     records = [
-        {"large": 1_234_567, "time": 1_700_000_000_000_000_000 + 100 * at, "raw": b"x" * 12_288} for at in range(2)
+        {"large": 1_234_567, "time": 1_700_000_000_000_000_000 + 100 * at, "raw": b"x" * 12_288}
+        for at in range(2)
     ]
     features = {"large": Feature("int64"), "time": Feature("int64"), "raw": Feature("bytes")}
     blocks = distributions(write_dataset, tmp_path, records, **features)
-    assert dict(blocks["train: same value in every record"].rows) == {"large": 1_234_567, "sizes of raw": 12_288}
+    assert dict(blocks["train: same value in every record"].rows) == {
+        "large": 1_234_567,
+        "sizes of raw": 12_288,
+    }
     assert "train: time" in blocks
 
 
@@ -41,10 +50,17 @@ def test_splits_share_the_charts_of_a_page(write_dataset, tmp_path, monkeypatch)
     monkeypatch.setattr(page_of_dataset, "MOST_CHARTS", 4)
     features = {name: Feature("int64") for name in "abc"}
     records = [dict.fromkeys("abc", number) for number in range(3)]
-    data = write_dataset(tmp_path, {"train": [records], "test": [records]}, Schema("numbers", features))
-    found = [SplitFacts(split, gathered(reader_of(data, split), np.arange(3)), "all") for split in ("test", "train")]
+    data = write_dataset(
+        tmp_path, {"train": [records], "test": [records]}, Schema("numbers", features)
+    )
+    found = [
+        SplitFacts(split, gathered(reader_of(data, split), np.arange(3)), "all")
+        for split in ("test", "train")
+    ]
     (section,) = [
-        each for each in dataset_page(read_manifest(data), found, None, "").sections if each.title == "Distributions"
+        each
+        for each in dataset_page(read_manifest(data), found, None, "").sections
+        if each.title == "Distributions"
     ]
     assert [block.title for block in section.blocks if isinstance(block, Histogram)] == [
         f"{split}: {name}" for split in ("test", "train") for name in "ab"
@@ -61,7 +77,9 @@ def test_the_page_states_the_size_of_one_shard(write_dataset, tmp_path):
     assert re.search(r"train: 4 shards of about 9\.0\d KB\.", html)
 
 
-def test_non_finite_values_are_counted_and_an_empty_chart_becomes_a_sentence(write_dataset, tmp_path):
+def test_non_finite_values_are_counted_and_an_empty_chart_becomes_a_sentence(
+    write_dataset, tmp_path
+):
     records = [{"x": 1.0, "none": float("nan")}, {"x": float("inf"), "none": float("nan")}]
     features = {"x": Feature("float32"), "none": Feature("float32")}
     blocks = distributions(write_dataset, tmp_path, records, **features)
@@ -71,9 +89,14 @@ def test_non_finite_values_are_counted_and_an_empty_chart_becomes_a_sentence(wri
 
 
 def test_a_feature_with_another_dtype_than_the_schema_is_a_warning(write_dataset, tmp_path):
-    data = write_dataset(tmp_path, {"train": [[{"x": 0.5}]]}, Schema("numbers", {"x": Feature("float32")}))
+    data = write_dataset(
+        tmp_path, {"train": [[{"x": 0.5}]]}, Schema("numbers", {"x": Feature("float32")})
+    )
     reader = reader_of(data)
     object.__setattr__(reader.manifest, "schema", Schema("numbers", {"x": Feature("int64")}))
     split = SplitFacts("train", gathered(reader, np.arange(1)), "all")
     html = dataset_page(reader.manifest, [split], None, "").html()
-    assert '<p class="warning">train: 1 record has &#39;x&#39; in another dtype than the schema.</p>' in html
+    assert (
+        '<p class="warning">train: 1 record has &#39;x&#39; in another dtype than the schema.</p>'
+        in html
+    )

@@ -42,17 +42,28 @@ def test_only_labels_are_counted_if_only_they_are_asked_for(marked):
 
 
 def test_lengths_are_numbers_of_values_and_sizes_are_bytes(write_dataset, tmp_path):
-    schema = Schema("lists", {"box": Feature("float32", (None,)), "tags": Feature("bytes", (None,), content="text")})
+    schema = Schema(
+        "lists",
+        {"box": Feature("float32", (None,)), "tags": Feature("bytes", (None,), content="text")},
+    )
     values = [{"box": [1, 2, 3], "tags": [b"a", b"bcd"]}, {"box": [], "tags": []}]
     facts = gathered(reader_of(write_dataset(tmp_path, {"train": [values]}, schema)), np.arange(2))
-    assert {key: lengths.kept.tolist() for key, lengths in facts.lengths.items()} == {"box": [3, 0], "tags": [2, 0]}
+    assert {key: lengths.kept.tolist() for key, lengths in facts.lengths.items()} == {
+        "box": [3, 0],
+        "tags": [2, 0],
+    }
     assert facts.sizes["tags"].kept.tolist() == [1, 3]
     assert facts.numbers["box"].kept.tolist() == [1, 2, 3]
 
 
 def test_segments_of_packed_text_have_lengths_without_the_padding(write_dataset, tmp_path):
-    schema = Schema("packed_text", {"segment_ids": Feature("int64", (6,)), "num_bytes": Feature("int64")})
-    rows = [{"segment_ids": [1, 1, 1, 2, 0, 0], "num_bytes": 4}, {"segment_ids": [1] * 6, "num_bytes": 6}]
+    schema = Schema(
+        "packed_text", {"segment_ids": Feature("int64", (6,)), "num_bytes": Feature("int64")}
+    )
+    rows = [
+        {"segment_ids": [1, 1, 1, 2, 0, 0], "num_bytes": 4},
+        {"segment_ids": [1] * 6, "num_bytes": 6},
+    ]
     facts = gathered(reader_of(write_dataset(tmp_path, {"train": [rows]}, schema)), np.arange(2))
     assert facts.lengths["segments"].kept.tolist() == [3, 1, 6]
     assert set(facts.numbers) == {"num_bytes"}
@@ -60,7 +71,9 @@ def test_segments_of_packed_text_have_lengths_without_the_padding(write_dataset,
 
 @pytest.mark.parametrize(("dtype", "value"), [("int64", 1), ("float32", 0.5), ("bytes", b"a")])
 def test_a_record_that_does_not_fit_the_schema_is_counted(write_dataset, tmp_path, dtype, value):
-    directory = write_dataset(tmp_path, {"train": [[{"x": value}] * 2]}, Schema("written", {"x": Feature(dtype)}))
+    directory = write_dataset(
+        tmp_path, {"train": [[{"x": value}] * 2]}, Schema("written", {"x": Feature(dtype)})
+    )
     for told in ("int64", "float32", "bytes"):
         reader = reader_of(directory)
         object.__setattr__(reader.manifest, "schema", Schema("told", {"x": Feature(told)}))
@@ -74,7 +87,10 @@ def test_a_record_that_does_not_fit_the_schema_is_counted(write_dataset, tmp_pat
     [
         ([0], [("0 B to 0 B", 1)]),
         ([1000, 1010], [("1 KB to 1.01 KB", 2)]),
-        ([0, 800], [("0 B to 100 B", 1), *[(f"{at} B to {at + 100} B", 0) for at in range(100, 700, 100)]]),
+        (
+            [0, 800],
+            [("0 B to 100 B", 1), *[(f"{at} B to {at + 100} B", 0) for at in range(100, 700, 100)]],
+        ),
     ],
 )
 def test_shards_of_similar_sizes_form_one_range(sizes, told):

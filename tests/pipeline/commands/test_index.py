@@ -49,8 +49,16 @@ def contents(directory):
 def rows_of(directory, split, key="i"):
     dataset = eval_dataset(str(directory), split, global_batch=4)
     batches = list(dataset.batches())
-    assert sum(int(batch["_crc"].astype(np.int64).sum()) for batch in batches) % 2**32 == dataset.info.expected_crc
-    return [int(i) for batch in batches for i, mask in zip(batch[key], batch["_mask"], strict=True) if mask]
+    assert (
+        sum(int(batch["_crc"].astype(np.int64).sum()) for batch in batches) % 2**32
+        == dataset.info.expected_crc
+    )
+    return [
+        int(i)
+        for batch in batches
+        for i, mask in zip(batch[key], batch["_mask"], strict=True)
+        if mask
+    ]
 
 
 def test_indexed_tfrecords_are_read_in_the_order_of_tensorflow_and_left_unchanged(foreign, capsys):
@@ -59,10 +67,14 @@ def test_indexed_tfrecords_are_read_in_the_order_of_tensorflow_and_left_unchange
     assert "train: 30 records" in capsys.readouterr().out
     files = sorted(map(str, foreign.glob("ds-train*")))
     keys = {"i": tf.io.FixedLenFeature((), tf.int64)}
-    tensorflows = [int(tf.io.parse_single_example(r, keys)["i"]) for r in tf.data.TFRecordDataset(files)]
+    tensorflows = [
+        int(tf.io.parse_single_example(r, keys)["i"]) for r in tf.data.TFRecordDataset(files)
+    ]
     assert rows_of(foreign, "train") == tensorflows == list(range(30))
     assert rows_of(foreign, "validation") == list(range(100, 105))
-    assert {name: data for name, data in contents(foreign).items() if name != "manifest.json"} == before
+    assert {
+        name: data for name, data in contents(foreign).items() if name != "manifest.json"
+    } == before
 
 
 def test_splits_indexed_one_by_one_and_again_give_the_same_bytes(foreign):
@@ -99,34 +111,50 @@ def test_all_damage_is_named_by_file_record_and_offset_and_nothing_is_written(fo
     damage = [line for line in printed.splitlines() if line.startswith("damaged: ")]
     assert len(damage) == 3
     assert (
-        f"{foreign}/ds-train.tfrecord-00000-of-00003, record 2 at byte {2 * size}: its payload has crc32c" in damage[0]
+        f"{foreign}/ds-train.tfrecord-00000-of-00003, record 2 at byte {2 * size}: its payload has crc32c"
+        in damage[0]
     )
-    assert f"record 5 at byte {5 * size}: the checksum of its length is wrong; without an index" in damage[1]
-    assert f"00002-of-00003, record 1 at byte {size}: the shard ends inside it, at byte {size + 7}" in damage[2]
+    assert (
+        f"record 5 at byte {5 * size}: the checksum of its length is wrong; without an index"
+        in damage[1]
+    )
+    assert (
+        f"00002-of-00003, record 1 at byte {size}: the shard ends inside it, at byte {size + 7}"
+        in damage[2]
+    )
     assert f"--raw-data-dir={foreign} --max-bad-records=3" in printed
     assert not (foreign / "manifest.json").exists()
     assert not (foreign / "_index").exists()
 
 
-@pytest.mark.parametrize("make", [lambda path: path.symlink_to("nowhere"), os.mkfifo], ids=["link", "pipe"])
+@pytest.mark.parametrize(
+    "make", [lambda path: path.symlink_to("nowhere"), os.mkfifo], ids=["link", "pipe"]
+)
 def test_a_link_to_nowhere_or_a_pipe_is_not_taken_for_an_empty_file(foreign, capsys, make):
     path = foreign / "ds-train.tfrecord-00001-of-00003"
     path.unlink()
     make(path)
     assert main([str(foreign)]) == 1
-    assert re.search(rf"damaged: .*{path} ?(: No such file|is a directory or a device)", capsys.readouterr().out)
+    assert re.search(
+        rf"damaged: .*{path} ?(: No such file|is a directory or a device)", capsys.readouterr().out
+    )
     assert not (foreign / "manifest.json").exists()
 
 
 def test_compressed_files_are_refused_with_the_way_out(foreign):
     path = foreign / "ds-val.tfrecord"
     path.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(OptionError, match=r"ds-val.tfrecord is compressed \(gzip\).*converters.tfrecord_to_gcs --raw"):
+    with pytest.raises(
+        OptionError,
+        match=r"ds-val.tfrecord is compressed \(gzip\).*converters.tfrecord_to_gcs --raw",
+    ):
         main([str(foreign)])
 
 
 def test_a_conversion_is_never_indexed_over(numbers_of, foreign):
-    with pytest.raises(ConversionError, match=r"is the output of a conversion, which writes its own index"):
+    with pytest.raises(
+        ConversionError, match=r"is the output of a conversion, which writes its own index"
+    ):
         main([numbers_of(5)])
     (foreign / "_shards").mkdir()
     (foreign / "_shards/train.plan.json").write_text("{}")
@@ -136,7 +164,15 @@ def test_a_conversion_is_never_indexed_over(numbers_of, foreign):
 
 def test_label_names_and_the_dataset_name_stay_when_it_is_indexed_again(foreign, tmp_path):
     (tmp_path / "names").write_text("zero\none\n")
-    main([str(foreign), f"--labels-file={tmp_path}/names", "--label-key=i", "--label-base=3", "--name=mine"])
+    main(
+        [
+            str(foreign),
+            f"--labels-file={tmp_path}/names",
+            "--label-key=i",
+            "--label-base=3",
+            "--name=mine",
+        ]
+    )
     main([f"{foreign}/ds-val*"])
     manifest = read_manifest(str(foreign))
     assert (manifest.name, manifest.labels) == ("mine", Labels("i", 3, ("zero", "one")))
@@ -145,13 +181,17 @@ def test_label_names_and_the_dataset_name_stay_when_it_is_indexed_again(foreign,
 
 
 def test_a_schema_file_is_what_every_record_must_fit(foreign, tmp_path, capsys):
-    schema = Schema("mine", {"i": Feature("int64", doc="a number"), "pair": Feature("float32", (1, 2))})
+    schema = Schema(
+        "mine", {"i": Feature("int64", doc="a number"), "pair": Feature("float32", (1, 2))}
+    )
     (tmp_path / "schema.json").write_text(json.dumps(schema.to_json()))
     main([str(foreign), f"--schema-file={tmp_path}/schema.json"])
     assert read_manifest(str(foreign)).schema.features == schema.features
     narrow = Schema("n", {"i": Feature("int64")})
     (tmp_path / "schema.json").write_text(json.dumps(narrow.to_json()))
-    with pytest.raises(OptionError, match=r"has other splits \(.*\) whose schema differs from --schema-file"):
+    with pytest.raises(
+        OptionError, match=r"has other splits \(.*\) whose schema differs from --schema-file"
+    ):
         write(foreign / "other-test.tfrecord", [], narrow)
         (foreign / "other-test.tfrecord").write_bytes(frame(encode_example(narrow, {"i": 1})))
         main([f"{foreign}/other*", f"--schema-file={tmp_path}/schema.json"])
@@ -162,7 +202,10 @@ def test_a_schema_file_is_what_every_record_must_fit(foreign, tmp_path, capsys):
 def test_files_whose_names_tell_no_split_need_the_split_option(tmp_path):
     write(tmp_path / "part-0", range(3))
     write(tmp_path / "part-1", range(3, 5))
-    with pytest.raises(OptionError, match=r"none of 2 files \(part-0, part-1, ...\) has a name like a TFRecord of a"):
+    with pytest.raises(
+        OptionError,
+        match=r"none of 2 files \(part-0, part-1, ...\) has a name like a TFRecord of a",
+    ):
         main([f"{tmp_path}/part-*"])
     with pytest.raises(RawDataError, match="cannot tell the split of part-2-of-3.tfrecord"):
         write(tmp_path / "part-2-of-3.tfrecord", [])
@@ -177,7 +220,9 @@ def test_missing_and_empty_files_are_refused(tmp_path):
     with pytest.raises(OptionError, match=r"/nowhere is neither a file nor a directory"):
         main([f"{tmp_path}/nowhere"])
     write(tmp_path / "train.tfrecord", [])
-    with pytest.raises(EmptySplitError, match="split 'train' of .* has no records: its files are empty"):
+    with pytest.raises(
+        EmptySplitError, match="split 'train' of .* has no records: its files are empty"
+    ):
         main([str(tmp_path)])
 
 
@@ -197,15 +242,25 @@ def test_an_index_made_in_a_bucket_has_the_same_bytes(foreign, bucket, gcs_serve
             gcs_server.write(bucket.removeprefix("gs://"), f"data/{name}", data)
     assert main([f"{bucket}/data"]) == 0
     for name in ("manifest.json", "_index/train.npy", "_index/validation.npy"):
-        assert gcs_server.read(bucket.removeprefix("gs://"), f"data/{name}") == (foreign / name).read_bytes()
+        assert (
+            gcs_server.read(bucket.removeprefix("gs://"), f"data/{name}")
+            == (foreign / name).read_bytes()
+        )
     assert rows_of(f"{bucket}/data", "train") == list(range(30))
 
 
 def test_the_digests_of_an_index_follow_the_format(foreign):
     main([str(foreign)])
     entry = read_manifest(str(foreign)).splits["train"]
-    keys = [f"train/ds-train.tfrecord-{f:05d}-of-00003:{i:09d}" for f, n in ((0, 17), (2, 13)) for i in range(n)]
-    digest = sum(int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "big") for key in keys) % 2**128
+    keys = [
+        f"train/ds-train.tfrecord-{f:05d}-of-00003:{i:09d}"
+        for f, n in ((0, 17), (2, 13))
+        for i in range(n)
+    ]
+    digest = (
+        sum(int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "big") for key in keys)
+        % 2**128
+    )
     assert entry.key_digest == f"{digest:032x}"
     plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
     assert entry.plan_digest == blake2b(plan.encode(), digest_size=16).hexdigest()
@@ -220,7 +275,11 @@ def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, mon
     tracemalloc.start()
     try:
         split = index_builder.IndexedSplit(
-            tuple(index_builder.IndexBuilder(storage, str(tmp_path), "train").files(storage.list(str(tmp_path))))
+            tuple(
+                index_builder.IndexBuilder(storage, str(tmp_path), "train").files(
+                    storage.list(str(tmp_path))
+                )
+            )
         )
         held, _ = tracemalloc.get_traced_memory()
     finally:

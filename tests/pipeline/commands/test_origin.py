@@ -11,7 +11,14 @@ from pipeline.shards.manifest import INDEX_WRITER, Manifest, ShardEntry, SplitEn
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.local import LocalStorage
 
-ENTRY = SplitEntry((ShardEntry("train-0", 1, 1, 0),), 0, "plan", "keys", 5, sources={"inputs": 1, "bytes": 2_000_000})
+ENTRY = SplitEntry(
+    (ShardEntry("train-0", 1, 1, 0),),
+    0,
+    "plan",
+    "keys",
+    5,
+    sources={"inputs": 1, "bytes": 2_000_000},
+)
 SUMMARY = {"started": 86_400.5, "seconds": 1234.5, "warnings": ["slow"], "split": "train"}
 
 
@@ -31,7 +38,9 @@ def test_the_summary_of_a_conversion_has_its_time_raw_data_and_warnings(tmp_path
     assert dict(of_split("train", folders, Conversion()))["train: raw data"] == "2 inputs"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"started": "x"', json.dumps(SUMMARY | {"started": 1e300})])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", '{"started": "x"', json.dumps(SUMMARY | {"started": 1e300})]
+)
 def test_a_damaged_summary_is_named_and_the_rest_is_told(tmp_path, text):
     rows = dict(of_split("train", ENTRY, conversion(tmp_path, text)))
     assert rows["train: converted"] == f"{tmp_path}/_summary/train.json is damaged"
@@ -40,7 +49,9 @@ def test_a_damaged_summary_is_named_and_the_rest_is_told(tmp_path, text):
 
 def test_an_index_of_foreign_files_is_described_without_a_conversion_summary(tmp_path):
     assert read_conversion(LocalStorage(), str(tmp_path), "train") == Conversion()
-    manifest = Manifest("a", Schema("s", {}), {}, Labels("label", 1, ("x", "y")), f"{INDEX_WRITER} 1.0")
+    manifest = Manifest(
+        "a", Schema("s", {}), {}, Labels("label", 1, ("x", "y")), f"{INDEX_WRITER} 1.0"
+    )
     assert dict(of_dataset(manifest)) == {
         "written by": f"{INDEX_WRITER} 1.0: an index of existing TFRecord files",
         "schema": "s",

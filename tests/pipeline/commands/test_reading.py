@@ -17,7 +17,8 @@ NAMES = Labels("label", 0, ("cat", "dog"))
 
 def manifest(splits, schema=PHOTOS, labels=NAMES):
     entries = {
-        name: SplitEntry((ShardEntry(f"{name}-0", count, 100, 0),), 0, "", "", 0) for name, count in splits.items()
+        name: SplitEntry((ShardEntry(f"{name}-0", count, 100, 0),), 0, "", "", 0)
+        for name, count in splits.items()
     }
     return Manifest("photos", schema, entries, labels, directory="my data")
 
@@ -33,7 +34,9 @@ def manifest(splits, schema=PHOTOS, labels=NAMES):
     ],
 )
 def test_the_command_that_trains_is_parsed_and_names_splits_that_exist(splits, train, evaluated):
-    name, *options = shlex.split(commands(manifest(splits), 28).splitlines()[1].partition("trainer ")[2])
+    name, *options = shlex.split(
+        commands(manifest(splits), 28).splitlines()[1].partition("trainer ")[2]
+    )
     assert name == "images"
     recipe = parsed(recipe_class(name), options, "trainer images")[0]
     assert (recipe.data_dir, recipe.train_split, recipe.eval_split) == ("my data", train, evaluated)
@@ -52,7 +55,12 @@ def test_recipes_are_named_only_for_what_they_train_on():
     thousand = Labels("label", 1, ("x",) * 1000)
     assert recipe_of(manifest({"train": 1_281_167}, labels=thousand)) == "imagenet_resnet50"
     assert recipe_of(manifest({"train": 100}, labels=thousand)) == "images"
-    for schema, labels in ((PHOTOS, None), (several, NAMES), (many, NAMES), (Schema("opaque", {}), None)):
+    for schema, labels in (
+        (PHOTOS, None),
+        (several, NAMES),
+        (many, NAMES),
+        (Schema("opaque", {}), None),
+    ):
         assert recipe_of(manifest({}, schema, labels)) is None
         assert "trainer" not in commands(manifest({"train": 1}, schema, labels))
 

@@ -24,7 +24,9 @@ def rewritten(write_dataset, tmp_path):
     """rewritten(records, **manifest fields): a dataset of one shard whose manifest is then changed; its path."""
 
     def write(records, **fields):
-        directory = write_dataset(tmp_path / "rewritten", {"train": [records]}, Schema("wide", FEATURES))
+        directory = write_dataset(
+            tmp_path / "rewritten", {"train": [records]}, Schema("wide", FEATURES)
+        )
         manifest = dataclasses.replace(read_manifest(directory), **fields)
         update_manifest(LocalStorage(), directory, lambda _: manifest)
         return directory
@@ -33,8 +35,14 @@ def rewritten(write_dataset, tmp_path):
 
 
 def test_a_record_of_another_schema_is_named_with_all_that_does_not_fit(rewritten, verify):
-    other = {"number": Feature("int64", (2,)), "weight": Feature("int64", optional=True), "name": Feature("bytes")}
-    directory = rewritten([{"number": 1, "weight": 0.5, "image": b""}], schema=Schema("other", other))
+    other = {
+        "number": Feature("int64", (2,)),
+        "weight": Feature("int64", optional=True),
+        "name": Feature("bytes"),
+    }
+    directory = rewritten(
+        [{"number": 1, "weight": 0.5, "image": b""}], schema=Schema("other", other)
+    )
     status, printed, damage = verify(directory)
     assert (status, len(damage)) == (1, 1)
     assert "train-00000-of-00001, record 0 at byte 0: " in damage[0]
@@ -54,13 +62,17 @@ def test_labels_are_counted_and_those_outside_the_range_named(rewritten, verify)
     assert "record 2 at byte" in damage[0]
     assert "label 0 in 'number' is outside 1..3" in damage[0]
     assert "record 4 at byte" in damage[1]
-    assert "train: 2 of 3 classes occur, each in 1 to 2 records. 2 labels are outside 1..3." in printed
+    assert (
+        "train: 2 of 3 classes occur, each in 1 to 2 records. 2 labels are outside 1..3." in printed
+    )
 
 
 def test_decode_finds_images_that_end_early_and_only_then(rewritten, verify, images):
     whole = (Path(images) / "train-00000-of-00003").read_bytes()
     jpeg = whole[whole.index(b"\xff\xd8") : whole.index(b"\xff\xd9") + 2]
-    schema = Schema("images", {**FEATURES, "image": Feature("bytes", optional=True, content="image")})
+    schema = Schema(
+        "images", {**FEATURES, "image": Feature("bytes", optional=True, content="image")}
+    )
     cut = jpeg[:-40] + b"\xff\xd9"  # with an end marker: Pillow would fill it up with grey
     records = [{"number": 0, "image": data} for data in (jpeg, cut, b"GIF89a", b"")]
     directory = rewritten(records, schema=schema)
@@ -82,7 +94,15 @@ def picture(kind, mode):
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"), [("JPEG", "L"), ("JPEG", "RGB"), ("JPEG", "CMYK"), ("PNG", "RGBA"), ("PNG", "L"), ("WEBP", "RGB")]
+    ("kind", "mode"),
+    [
+        ("JPEG", "L"),
+        ("JPEG", "RGB"),
+        ("JPEG", "CMYK"),
+        ("PNG", "RGBA"),
+        ("PNG", "L"),
+        ("WEBP", "RGB"),
+    ],
 )
 def test_every_kind_of_image_is_whole_or_damaged_by_its_pixels(kind, mode):
     data = picture(kind, mode)

@@ -67,22 +67,58 @@ def run_printed(dataset, line):
 
 
 # What was done to a dataset -> what is said of it, and which kind of advice mends it.
-CONVERSION, REMOVAL, SIDECARS = "To repair train: run the conversion", "To remove files", "To repair the files for TFDS"
+CONVERSION, REMOVAL, SIDECARS = (
+    "To repair train: run the conversion",
+    "To remove files",
+    "To repair the files for TFDS",
+)
 DAMAGES = {
-    "a flipped bit": (lambda d: flip(d.shard("train", "00001-of-00003"), -100), "payload has crc32c", CONVERSION),
-    "a shard cut": (lambda d: os.truncate(d.shard("train", "00001-of-00003"), 99), "ends inside it", CONVERSION),
-    "a shard lost": (lambda d: d.shard("train", "00002-of-00003").unlink(), "is missing, with its", CONVERSION),
-    "the index": (lambda d: flip(d.directory / "_index/train.npy", -1), "npy: has crc32c", CONVERSION),
-    "no index": (lambda d: (d.directory / "_index/train.npy").unlink(), "npy: cannot read", CONVERSION),
-    "a key digest": (lambda d: d.edit_manifest(lambda s: s.update(key_digest="0" * 32)), "key_digest of", CONVERSION),
-    "a checksum": (lambda d: d.edit_manifest(lambda s: s["shards"][0].update(crc32c=1)), "manifest says", CONVERSION),
+    "a flipped bit": (
+        lambda d: flip(d.shard("train", "00001-of-00003"), -100),
+        "payload has crc32c",
+        CONVERSION,
+    ),
+    "a shard cut": (
+        lambda d: os.truncate(d.shard("train", "00001-of-00003"), 99),
+        "ends inside it",
+        CONVERSION,
+    ),
+    "a shard lost": (
+        lambda d: d.shard("train", "00002-of-00003").unlink(),
+        "is missing, with its",
+        CONVERSION,
+    ),
+    "the index": (
+        lambda d: flip(d.directory / "_index/train.npy", -1),
+        "npy: has crc32c",
+        CONVERSION,
+    ),
+    "no index": (
+        lambda d: (d.directory / "_index/train.npy").unlink(),
+        "npy: cannot read",
+        CONVERSION,
+    ),
+    "a key digest": (
+        lambda d: d.edit_manifest(lambda s: s.update(key_digest="0" * 32)),
+        "key_digest of",
+        CONVERSION,
+    ),
+    "a checksum": (
+        lambda d: d.edit_manifest(lambda s: s["shards"][0].update(crc32c=1)),
+        "manifest says",
+        CONVERSION,
+    ),
     "a shard too many": (
-        lambda d: shutil.copy(d.shard("train", "00000-of-00003"), d.shard("train", "00000-of-00009")),
+        lambda d: shutil.copy(
+            d.shard("train", "00000-of-00003"), d.shard("train", "00000-of-00009")
+        ),
         "00000-of-00009: is not in the manifest, but readers that match file names read it",
         REMOVAL,
     ),
     "a split's lengths": (
-        lambda d: d.edit("dataset_info.json", lambda i: i["splits"][0].update(shardLengths=["5", "6", "6"])),
+        lambda d: d.edit(
+            "dataset_info.json", lambda i: i["splits"][0].update(shardLengths=["5", "6", "6"])
+        ),
         "dataset_info.json: splits[0].shardLengths[0] is '5', the manifest says '6'",
         SIDECARS,
     ),
@@ -122,7 +158,9 @@ def test_the_printed_command_repairs_each_damage(raw_imagenet, tmp_path, verify,
     assert "To " not in printed
 
 
-def test_a_damaged_raw_image_is_repaired_in_the_raw_data_and_converted_again(raw_imagenet, tmp_path, verify):
+def test_a_damaged_raw_image_is_repaired_in_the_raw_data_and_converted_again(
+    raw_imagenet, tmp_path, verify
+):
     whole = make_jpeg(seed=5)
     raw_imagenet.train["n00000001"]["n00000001_0.JPEG"] = whole[: len(whole) // 2] + b"\xff\xd9"
     dataset = Dataset(raw_imagenet.write(), tmp_path / "out")
@@ -130,7 +168,9 @@ def test_a_damaged_raw_image_is_repaired_in_the_raw_data_and_converted_again(raw
     _, printed, damaged = verify(dataset.directory, "--decode")
     assert len(damaged) == 1
     assert "truncated or damaged" in damaged[0]
-    (flags,) = re.findall(r"repair the raw data or the label file, and .* its command with (.*)\.", printed)
+    (flags,) = re.findall(
+        r"repair the raw data or the label file, and .* its command with (.*)\.", printed
+    )
     raw_imagenet.train["n00000001"]["n00000001_0.JPEG"] = whole
     raw_imagenet.write()
     dataset.convert(*shlex.split(flags))
@@ -168,7 +208,12 @@ def test_files_that_were_indexed_are_copied_or_indexed_again(indexed, verify):
 
 def test_wrong_names_of_labels_are_indexed_again(indexed, tmp_path, verify):
     names = tmp_path / "names.txt"
-    flags = [str(indexed), f"--labels-file={names}", "--label-key=image/class/label", "--label-base=1"]
+    flags = [
+        str(indexed),
+        f"--labels-file={names}",
+        "--label-key=image/class/label",
+        "--label-base=1",
+    ]
     names.write_text("one\ntwo\n")
     assert index_main(flags) == 0
     status, printed, damaged = verify(indexed)
@@ -178,5 +223,7 @@ def test_wrong_names_of_labels_are_indexed_again(indexed, tmp_path, verify):
     names.write_text("one\ntwo\nthree\n")
     assert index_main(flags) == 0
     assert verify(indexed)[::2] == (0, [])
-    with pytest.raises(OptionError, match="was indexed, not converted, so any files for TFDS in it"):
+    with pytest.raises(
+        OptionError, match="was indexed, not converted, so any files for TFDS in it"
+    ):
         verify_main([str(indexed), "--write-sidecars"])

@@ -10,7 +10,11 @@ from pipeline.commands.shown_records import show_records
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.open_dataset import open_dataset
 
-IMAGE, RAW, NUMBERS = Feature("bytes", content="image"), Feature("bytes"), Feature("float32", (None,))
+IMAGE, RAW, NUMBERS = (
+    Feature("bytes", content="image"),
+    Feature("bytes"),
+    Feature("float32", (None,)),
+)
 SOUND = b"RIFF$\0\0\0WAVEfmt \x10\0\0\0"
 
 
@@ -26,7 +30,9 @@ def shown(write_dataset, tmp_path):
 
     def show(feature, *values, **options):
         records = [{} if value is None else {"it": value} for value in values]
-        directory = write_dataset(tmp_path / "data", {"train": [records]}, Schema("records", {"it": feature}))
+        directory = write_dataset(
+            tmp_path / "data", {"train": [records]}, Schema("records", {"it": feature})
+        )
         return show_records(open_dataset(directory, "train"), range(len(values)), **options)
 
     return show
@@ -41,7 +47,10 @@ def test_an_image_of_any_format_is_a_picture(shown, kind):
 
 
 def test_bytes_that_turn_out_to_be_an_image_are_a_picture(shown):
-    assert [len(record.pictures) for record in shown(RAW, encoded("JPEG"), encoded("WEBP"))] == [1, 1]
+    assert [len(record.pictures) for record in shown(RAW, encoded("JPEG"), encoded("WEBP"))] == [
+        1,
+        1,
+    ]
 
 
 def test_an_image_that_cannot_be_decoded_is_named(shown):
@@ -58,7 +67,11 @@ def test_only_the_first_images_of_a_record_are_shown_with_the_total(shown):
 def test_a_text_is_labelled_only_if_a_record_has_several(shown, write_dataset, tmp_path):
     text = Feature("bytes", content="text")
     assert [record.texts for record in shown(text, b"a\nb", b"")] == [["a \u21b5 b"], []]
-    data = write_dataset(tmp_path / "two", {"train": [[{"a": b"x", "b": b""}]]}, Schema("two", {"a": text, "b": text}))
+    data = write_dataset(
+        tmp_path / "two",
+        {"train": [[{"a": b"x", "b": b""}]]},
+        Schema("two", {"a": text, "b": text}),
+    )
     (record,) = show_records(open_dataset(data, "train"), [0])
     assert record.texts == ["a: x"]
 
@@ -69,7 +82,9 @@ def test_an_image_that_is_absent_is_not_called_unreadable(shown):
 
 
 @pytest.mark.parametrize(
-    "data", [SOUND, b"BM, as words may begin", b"\x89PNG\r\n but no more"], ids=["sound", "words", "damaged"]
+    "data",
+    [SOUND, b"BM, as words may begin", b"\x89PNG\r\n but no more"],
+    ids=["sound", "words", "damaged"],
 )
 def test_bytes_that_only_begin_like_an_image_are_shown_as_bytes(shown, data):
     (record,) = shown(RAW, data)

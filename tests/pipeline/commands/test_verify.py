@@ -38,7 +38,9 @@ def places(directory, split="train"):
     index = load_index(storage, str(directory), split, manifest.splits[split])
     found = index.locate(np.arange(len(index.lengths)))
     files = [manifest.splits[split].shards[shard].file for shard in found.shard]
-    return list(zip(files, found.record.tolist(), found.offset.tolist(), found.length.tolist(), strict=True))
+    return list(
+        zip(files, found.record.tolist(), found.offset.tolist(), found.length.tolist(), strict=True)
+    )
 
 
 def edit_manifest(directory, change) -> None:
@@ -54,7 +56,12 @@ def test_verify_reports_intact_data_and_what_it_could_not_prove(directory, verif
     assert (status, damage) == (0, [])
     assert "13 of 13" in printed
     assert printed.count("intact") == 2
-    assert printed.count("\nrecords of 'numbers' do not contain their keys, so no key digest can be compared.") == 1
+    assert (
+        printed.count(
+            "\nrecords of 'numbers' do not contain their keys, so no key digest can be compared."
+        )
+        == 1
+    )
     assert "This is normal" in printed
     assert "To repair" not in printed
 
@@ -83,10 +90,14 @@ def test_every_flipped_bit_is_named_by_shard_record_and_offset(directory, verify
 
 
 def test_an_intact_record_in_the_wrong_place_is_named(directory, verify):
-    (_, _, first, length), (_, _, second, _) = [place for place in places(directory) if place[0] == SHARD][3:5]
+    (_, _, first, length), (_, _, second, _) = [
+        place for place in places(directory) if place[0] == SHARD
+    ][3:5]
     data, size = (directory / SHARD).read_bytes(), length + FRAME_BYTES
     end = second + size
-    (directory / SHARD).write_bytes(data[:first] + data[second:end] + data[first:second] + data[end:])
+    (directory / SHARD).write_bytes(
+        data[:first] + data[second:end] + data[first:second] + data[end:]
+    )
     _, _, damage = verify(directory)
     assert len(damage) == 3
     assert "record 3" in damage[0]
@@ -94,7 +105,9 @@ def test_an_intact_record_in_the_wrong_place_is_named(directory, verify):
     assert "(an intact record, but another one)" in damage[0]
 
 
-def test_a_truncated_shard_names_the_record_that_is_cut_and_counts_those_after_it(directory, verify):
+def test_a_truncated_shard_names_the_record_that_is_cut_and_counts_those_after_it(
+    directory, verify
+):
     _, _, offset, _ = [place for place in places(directory) if place[0] == SHARD][4]
     os.truncate(directory / SHARD, offset + 15)
     status, printed, damage = verify(directory)
@@ -106,7 +119,9 @@ def test_a_truncated_shard_names_the_record_that_is_cut_and_counts_those_after_i
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 29, 10**6])
-def test_bytes_after_the_last_record_are_damage_whatever_the_read_size(directory, verify, monkeypatch, piece_bytes):
+def test_bytes_after_the_last_record_are_damage_whatever_the_read_size(
+    directory, verify, monkeypatch, piece_bytes
+):
     monkeypatch.setattr(split_verifier, "PIECE_BYTES", piece_bytes)
     assert verify(directory)[::2] == (0, [])
     with (directory / SHARD).open("ab") as file:
@@ -134,7 +149,9 @@ def test_missing_replaced_and_extra_shards_are_named(directory, verify):
     assert len(damage) == 5
 
 
-def test_a_damaged_index_is_named_and_records_are_then_proven_by_their_own_checksums(directory, verify):
+def test_a_damaged_index_is_named_and_records_are_then_proven_by_their_own_checksums(
+    directory, verify
+):
     index = directory / "_index/train.npy"
     flip(index, -1)
     _, printed, damage = verify(directory)
@@ -148,14 +165,21 @@ def test_a_damaged_index_is_named_and_records_are_then_proven_by_their_own_check
     _, printed, damage = verify(directory)
     assert "_index/train.npy: cannot read" in damage[0]
     assert f"train-00000-of-00004, record 2 at byte {offset}: its payload has crc32c" in damage[1]
-    assert f"{SHARD}, record 2 at byte {offset}: the checksum of its length is wrong; without an index" in damage[3]
+    assert (
+        f"{SHARD}, record 2 at byte {offset}: the checksum of its length is wrong; without an index"
+        in damage[3]
+    )
     assert len(damage) == 5
     assert "7 of 13" in printed
 
 
 MANIFEST = {
-    "crc32c of a shard": lambda entry: entry["shards"][2].update(crc32c=entry["shards"][2]["crc32c"] ^ 1),
-    "bytes of a shard": lambda entry: entry["shards"][2].update(bytes=entry["shards"][2]["bytes"] + 1),
+    "crc32c of a shard": lambda entry: entry["shards"][2].update(
+        crc32c=entry["shards"][2]["crc32c"] ^ 1
+    ),
+    "bytes of a shard": lambda entry: entry["shards"][2].update(
+        bytes=entry["shards"][2]["bytes"] + 1
+    ),
     "records of a shard": lambda entry: entry["shards"][2].update(records=8),
     "crc32c of the index": lambda entry: entry.update(index_crc32c=entry["index_crc32c"] ^ 1),
 }
@@ -172,12 +196,16 @@ def test_an_edited_manifest_is_reported_to_disagree_with_the_shards(directory, v
 
 
 def test_a_dataset_that_cannot_be_verified_is_one_line_and_exit_code_2(directory, tmp_path):
-    with pytest.raises(ManifestError, match=r"manifest\.json does not exist: there is no such directory"):
+    with pytest.raises(
+        ManifestError, match=r"manifest\.json does not exist: there is no such directory"
+    ):
         main([str(tmp_path / "nowhere")])
     with pytest.raises(OptionError, match=r"has no split 'trian'\. Did you mean 'train'\?"):
         main([str(directory), "--split", "train", "trian"])
     edit_manifest(directory, lambda data: data["splits"].clear())
-    with pytest.raises(ManifestError, match="the manifest has no splits, so there is nothing to verify"):
+    with pytest.raises(
+        ManifestError, match="the manifest has no splits, so there is nothing to verify"
+    ):
         main([str(directory)])
     (directory / "manifest.json").write_text("{")
     command = [sys.executable, "-m", "pipeline.commands.verify", str(directory)]
@@ -216,7 +244,9 @@ def test_dalis_index_has_offset_and_size_of_every_record(directory, verify, tmp_
     os.truncate(directory / "validation-00000-of-00004", 14)
     _, printed, _ = verify(directory, "--dali-index", *where)
     index = Path(*where) if where else directory / "_dali"
-    assert sorted(file.name for file in index.iterdir()) == [f"train-0000{i}-of-00004.idx" for i in range(4)]
+    assert sorted(file.name for file in index.iterdir()) == [
+        f"train-0000{i}-of-00004.idx" for i in range(4)
+    ]
     for file in index.iterdir():
         shard = (directory / file.stem).read_bytes()
         assert file.read_text() == "".join(offsets_and_sizes(shard))

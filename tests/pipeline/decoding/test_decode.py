@@ -42,7 +42,13 @@ class CountBoxes:
 
 
 def record(i: int) -> dict:
-    return {"id": i, "pair": [i, -i], "grid": list(range(6)), "name": b"n%d" % i, "boxes": [0.5] * i}
+    return {
+        "id": i,
+        "pair": [i, -i],
+        "grid": list(range(6)),
+        "name": b"n%d" % i,
+        "boxes": [0.5] * i,
+    }
 
 
 def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str, np.ndarray]:
@@ -74,16 +80,24 @@ def test_only_what_ops_and_keys_need_is_parsed():
 
 def test_an_op_may_read_what_one_before_it_made():
     twice = (CountBoxes(), CountBoxes(reads=("count",), into="again"))
-    assert decoded(Decoder(SCHEMA, 1, ops=twice, keys=("again",)), [record(3)], [0]) == {"again": [1]}
+    assert decoded(Decoder(SCHEMA, 1, ops=twice, keys=("again",)), [record(3)], [0]) == {
+        "again": [1]
+    }
 
 
-@pytest.mark.parametrize(("records", "index"), [((3, 4), [3, -1, 4, -1]), ((), [-1] * 4), ((1, 2, 3, 4), [1, 2, 3, 4])])
+@pytest.mark.parametrize(
+    ("records", "index"), [((3, 4), [3, -1, 4, -1]), ((), [-1] * 4), ((1, 2, 3, 4), [1, 2, 3, 4])]
+)
 @pytest.mark.parametrize("ops", [(), (CountBoxes(),)], ids=["parsed", "op"])
 def test_padding_is_the_pad_value_where_the_index_is_minus_one(records, index, ops):
-    decoder = Decoder(SCHEMA, 4, ops=ops, keys=("id", "pair"), pad_values={"id": 99, "pair": np.nan})
+    decoder = Decoder(
+        SCHEMA, 4, ops=ops, keys=("id", "pair"), pad_values={"id": 99, "pair": np.nan}
+    )
     batch = decoded(decoder, [record(i) for i in records], index)
     assert batch["id"].tolist() == [99 if i < 0 else i for i in index]
-    np.testing.assert_array_equal(batch["pair"], [[np.nan] * 2 if i < 0 else [i, -i] for i in index])
+    np.testing.assert_array_equal(
+        batch["pair"], [[np.nan] * 2 if i < 0 else [i, -i] for i in index]
+    )
 
 
 def test_ops_are_not_called_for_padding():
@@ -99,13 +113,13 @@ def test_ops_are_not_called_for_padding():
 
 def test_int64_is_delivered_as_int32_and_never_cut():
     decoder = Decoder(SCHEMA, 2, keys=("id",))
-    assert decoded(decoder, [record(1) | {"id": 2**31 - 1}, record(1) | {"id": -(2**31)}], [0, 1])["id"].tolist() == [
+    assert decoded(decoder, [record(1) | {"id": 2**31 - 1}, record(1) | {"id": -(2**31)}], [0, 1])[
+        "id"
+    ].tolist() == [
         2**31 - 1,
         -(2**31),
     ]
-    text = (
-        r"^'id' is delivered as int32 and has a value out of range; .* Its minimum and maximum are 1 and 2147483648\.$"
-    )
+    text = r"^'id' is delivered as int32 and has a value out of range; .* Its minimum and maximum are 1 and 2147483648\.$"
     with pytest.raises(SchemaError, match=text):
         decoded(decoder, [record(1), record(1) | {"id": 2**31}], [0, 1])
 
@@ -113,7 +127,9 @@ def test_int64_is_delivered_as_int32_and_never_cut():
 def test_a_record_that_is_no_example_is_a_schema_error_whatever_its_bytes():
     decoder = Decoder(SCHEMA, 1, keys=("id",))
     for payload in (b"no example", b"\xff\xfe\x86 no example"):
-        with pytest.raises(SchemaError, match=rf"{len(payload)} bytes that are not a tf\.train\.Example"):
+        with pytest.raises(
+            SchemaError, match=rf"{len(payload)} bytes that are not a tf\.train\.Example"
+        ):
             decoder([payload], np.zeros((1, 0, 2), np.int32), np.array([0]))
 
 
@@ -126,14 +142,42 @@ def test_a_batch_without_features_still_proves_itself():
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"keys": ["nmae"]}, OptionError, r"keys has 'nmae', .* Did you mean 'name'\? Known: boxes, "),
-        ({"keys": ["name"]}, SchemaError, "'name' is bytes, which devices do not support. Add an op .*DecodeJpeg"),
-        ({"keys": ["boxes"]}, SchemaError, "'boxes' has no fixed length, which devices do not support"),
-        ({"ops": [CountBoxes(reads=("box",))]}, OptionError, r"CountBoxes.* reads 'box', .* Did you mean 'boxes'\?"),
-        ({"ops": [DecodeJpeg("id")]}, SchemaError, r"'id' is int64 \(\); it must be one bytes value"),
-        ({"ops": [CountBoxes(into="_mask")]}, OptionError, "sets '_mask': names that start with _ are reserved"),
+        (
+            {"keys": ["nmae"]},
+            OptionError,
+            r"keys has 'nmae', .* Did you mean 'name'\? Known: boxes, ",
+        ),
+        (
+            {"keys": ["name"]},
+            SchemaError,
+            "'name' is bytes, which devices do not support. Add an op .*DecodeJpeg",
+        ),
+        (
+            {"keys": ["boxes"]},
+            SchemaError,
+            "'boxes' has no fixed length, which devices do not support",
+        ),
+        (
+            {"ops": [CountBoxes(reads=("box",))]},
+            OptionError,
+            r"CountBoxes.* reads 'box', .* Did you mean 'boxes'\?",
+        ),
+        (
+            {"ops": [DecodeJpeg("id")]},
+            SchemaError,
+            r"'id' is int64 \(\); it must be one bytes value",
+        ),
+        (
+            {"ops": [CountBoxes(into="_mask")]},
+            OptionError,
+            "sets '_mask': names that start with _ are reserved",
+        ),
         ({"pad_values": {"idd": 1}}, OptionError, r"pad_values has 'idd', .* Did you mean 'id'\?"),
-        ({"pad_values": {"id": 2**31}}, OptionError, r"pad_values\['id'\] is 2147483648, which int32 cannot hold"),
+        (
+            {"pad_values": {"id": 2**31}},
+            OptionError,
+            r"pad_values\['id'\] is 2147483648, which int32 cannot hold",
+        ),
         ({"pad_values": {"id": 0.5}}, OptionError, "0.5, which int32 cannot hold"),
         ({"pad_values": {"id": np.nan}}, OptionError, "nan, which int32 cannot hold"),
     ],
@@ -147,8 +191,14 @@ def test_keys_that_a_batch_cannot_have_are_refused_before_reading(options, error
     ("options", "text"),
     [
         ({"keys": "id"}, r"keys='id' is a string; it must be a list of keys\. Give \['id'\]"),
-        ({"ops": CountBoxes()}, r"ops=CountBoxes\(.* must be a list of ops; for a single op, \[op\]"),
-        ({"ops": [CountBoxes]}, r"CountBoxes'> in ops is not an op: .*see pipeline\.ops\.Op\. Give an instance"),
+        (
+            {"ops": CountBoxes()},
+            r"ops=CountBoxes\(.* must be a list of ops; for a single op, \[op\]",
+        ),
+        (
+            {"ops": [CountBoxes]},
+            r"CountBoxes'> in ops is not an op: .*see pipeline\.ops\.Op\. Give an instance",
+        ),
         ({"ops": [len]}, "in ops is not an op: an op has `reads`, `output_spec` and `__call__`"),
     ],
 )
@@ -183,7 +233,11 @@ class Doubled:
 
 
 def serving(keys):
-    ops = [DecodePng("image/encoded", into="image", shape=(4, 6, 3)), Doubled(), RandomFlip("image")]
+    ops = [
+        DecodePng("image/encoded", into="image", shape=(4, 6, 3)),
+        Doubled(),
+        RandomFlip("image"),
+    ]
     given = {"ops": ops, "keys": ["image", "twice"], "global_batch": 32}
     return eval_dataset(tiny_images("validation", (4, 6, 3), 4), **given).serving(keys)
 

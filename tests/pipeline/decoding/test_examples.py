@@ -28,7 +28,10 @@ VALUES = {
 }
 KEYS = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(LONG)
 FEATURES = st.builds(
-    Feature, st.sampled_from(sorted(VALUES)), st.sampled_from([(), (), (1,), (2, 3), (None,)]), optional=st.booleans()
+    Feature,
+    st.sampled_from(sorted(VALUES)),
+    st.sampled_from([(), (), (1,), (2, 3), (None,)]),
+    optional=st.booleans(),
 )
 
 
@@ -43,7 +46,9 @@ def batches(draw, same_order: bool) -> tuple[dict[str, Feature], list[dict[str, 
         for key in order if same_order else draw(st.permutations(order)):
             each = features.get(key, Feature("int64", (None,), optional=True))
             sizes = (
-                {"max_size": 4} if each.num_values is None else dict.fromkeys(("min_size", "max_size"), each.num_values)
+                {"max_size": 4}
+                if each.num_values is None
+                else dict.fromkeys(("min_size", "max_size"), each.num_values)
             )
             if not (each.optional and draw(st.booleans())):
                 values[key] = draw(st.lists(VALUES[each.dtype], **sizes))
@@ -53,7 +58,9 @@ def batches(draw, same_order: bool) -> tuple[dict[str, Feature], list[dict[str, 
     return features, records
 
 
-def parsed(parser: ExampleParser, features: Mapping[str, Feature], payloads: Sequence[bytes]) -> list[dict[str, list]]:
+def parsed(
+    parser: ExampleParser, features: Mapping[str, Feature], payloads: Sequence[bytes]
+) -> list[dict[str, list]]:
     """Per record, the values of each feature. Their columns have the right shapes and dtypes."""
     columns = parser(payloads)
     assert columns.keys() == features.keys()
@@ -67,10 +74,14 @@ def parsed(parser: ExampleParser, features: Mapping[str, Feature], payloads: Seq
         else:
             assert column.shape == (len(payloads), *wanted.shape)
             each, dtype = column, column.dtype
-        assert dtype in ((np.int32, np.int64) if wanted.dtype == "int64" else (DTYPES[wanted.dtype],))
+        assert dtype in (
+            (np.int32, np.int64) if wanted.dtype == "int64" else (DTYPES[wanted.dtype],)
+        )
         assert len(each) == len(payloads)
         for row, values in zip(rows, each, strict=True):
-            row[key] = [values] if isinstance(values, bytes) else np.asarray(values).ravel().tolist()
+            row[key] = (
+                [values] if isinstance(values, bytes) else np.asarray(values).ravel().tolist()
+            )
     return rows
 
 
@@ -101,12 +112,16 @@ def test_records_of_one_writer_are_parsed_as_protobuf_parses_them(batch, random)
 
 
 @settings(max_examples=examples(150))
-@given(batches(same_order=False), st.randoms(use_true_random=False), st.sampled_from([0.0, 0.05, 0.3]))
+@given(
+    batches(same_order=False), st.randoms(use_true_random=False), st.sampled_from([0.0, 0.05, 0.3])
+)
 def test_records_of_any_writers_in_a_batch_are_parsed_as_protobuf_parses_them(batch, random, odd):
     """Keys in any order and repeated, values before keys, unpacked and in parts, and fields of later versions."""
     features, records = batch
     payloads = [odd_example(random, features, values, odd) for values in records]
-    assert parsed(ExampleParser(features), features, payloads) == [by_protobuf(features, each) for each in payloads]
+    assert parsed(ExampleParser(features), features, payloads) == [
+        by_protobuf(features, each) for each in payloads
+    ]
 
 
 MANY = {
@@ -124,7 +139,9 @@ def written(random: Random) -> bytes:
     values = {
         "i": [random.choice((0, 1, -1, 2**40, -(2**63), 2**63 - 1))],
         "pair": [random.randrange(2**28), random.randrange(300)],
-        "ints": [random.randrange(-5, 10 ** random.randint(1, 18)) for _ in range(random.randrange(40))],
+        "ints": [
+            random.randrange(-5, 10 ** random.randint(1, 18)) for _ in range(random.randrange(40))
+        ],
         "f": [random.random()],
         "floats": [0.5] * random.randrange(5),
         "b": [random.randbytes(random.choice((0, 3, 100, 130, 300)))],
@@ -162,10 +179,22 @@ GROUP = b"\x3b\x3c"  # field 7; protobuf has deprecated them
 REFUSED_HERE = {  # by protobuf: parsed, or parsed differently by its implementations
     "a group beside features": (example(entry("a", feature("int64", FIVE))) + GROUP, "wire type 3"),
     "a group in a feature": (example(entry("a", GROUP + feature("int64", FIVE))), "wire type 3"),
-    "an unknown field in a list": (example(entry("a", feature("int64", b"\x10\x05" + FIVE))), "tag 16 in a list"),
-    "floats in a list of integers": (example(entry("a", feature("int64", b"\x0d????" + FIVE))), "tag 13 in a list"),
-    "two lists in a feature": (example(entry("a", feature("int64", FIVE) * 2)), "two lists in a feature"),
-    "two values in an entry": (example(entry("a", feature("int64", FIVE)) + VALUE), "a field twice, or an unknown one"),
+    "an unknown field in a list": (
+        example(entry("a", feature("int64", b"\x10\x05" + FIVE))),
+        "tag 16 in a list",
+    ),
+    "floats in a list of integers": (
+        example(entry("a", feature("int64", b"\x0d????" + FIVE))),
+        "tag 13 in a list",
+    ),
+    "two lists in a feature": (
+        example(entry("a", feature("int64", FIVE) * 2)),
+        "two lists in a feature",
+    ),
+    "two values in an entry": (
+        example(entry("a", feature("int64", FIVE)) + VALUE),
+        "a field twice, or an unknown one",
+    ),
     "an unknown field in an entry": (
         example(entry("a", feature("int64", FIVE)) + b"\x38\x05"),
         "a field twice, or an unknown one",
@@ -175,7 +204,9 @@ REFUSED_BY_BOTH = {
     "the number of a field is 0": example(entry("a", b"\x02\0" + feature("int64", FIVE))),
     "a tag of over 32 bits": example(entry("a", b"\x9a\x80\x80\x80\x10\x02" + FIVE)),
     "a tag of ten bytes": example(entry("a", b"\x9a" + b"\x80" * 8 + b"\0\x02" + FIVE)),
-    "an integer of eleven bytes": example(entry("a", feature("int64", field(1, b"\xff" * 10 + b"\1")))),
+    "an integer of eleven bytes": example(
+        entry("a", feature("int64", field(1, b"\xff" * 10 + b"\1")))
+    ),
     "an integer that is cut short": example(entry("a", feature("int64", field(1, b"\x80")))),
     "a length beyond the record": example(entry("a", feature("int64", FIVE)))[:-1],
 }
@@ -189,7 +220,9 @@ ACCEPTED_HERE = {  # damage in features that are not asked for
 def test_encodings_that_nobody_writes_are_refused(name):
     payload, reason = REFUSED_HERE[name]
     assert isinstance(by_protobuf(ONE, payload), dict)
-    with pytest.raises(SchemaError, match=rf"^{len(payload)} bytes that are not a tf\.train\.Example: {reason}"):
+    with pytest.raises(
+        SchemaError, match=rf"^{len(payload)} bytes that are not a tf\.train\.Example: {reason}"
+    ):
         ExampleParser(ONE)([payload])
 
 
@@ -235,7 +268,13 @@ def test_lengths_are_read_on_both_sides_of_every_number_of_bytes():
         features = {key: Feature(dtype, () if dtype == "bytes" else (None,)), "n": Feature("int64")}
         parser, payloads, expected = ExampleParser(features), [], []
         for size in [*sizes, 2**21 - 1, 2**21] if dtype == "bytes" else sizes:
-            values = [bytes(size)] if dtype == "bytes" else [1.0] * (size // 4) if dtype == "float32" else [7] * size
+            values = (
+                [bytes(size)]
+                if dtype == "bytes"
+                else [1.0] * (size // 4)
+                if dtype == "float32"
+                else [7] * size
+            )
             payloads.append(odd_example(Random(0), features, {"n": [size], key: values}, 0))
             expected.append({key: values, "n": [size]})
         assert parsed(parser, features, payloads) == expected
@@ -247,11 +286,17 @@ def test_threads_may_share_a_parser_whatever_the_orders_of_their_records_are():
     parser, failures = ExampleParser(features), []
 
     def parse(order: str) -> None:
-        payloads = [odd_example(Random(0), features, {key: [i + ord(key)] for key in order}, 0) for i in range(4)]
+        payloads = [
+            odd_example(Random(0), features, {key: [i + ord(key)] for key in order}, 0)
+            for i in range(4)
+        ]
         expected = [{key: [i + ord(key)] for key in "abc"} for i in range(4)]
         failures.extend(1 for _ in range(200) if parsed(parser, features, payloads) != expected)
 
-    threads = [threading.Thread(target=parse, args=["".join(order)]) for order in itertools.permutations("abc")]
+    threads = [
+        threading.Thread(target=parse, args=["".join(order)])
+        for order in itertools.permutations("abc")
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -61,14 +61,18 @@ def test_a_batch_has_the_features_that_remain_after_all_ops(ops, left):
 
 def test_a_renamed_feature_keeps_its_padding_and_can_be_read():
     rename = Rename({"many": "labels"})
-    assert decoded(rename, pad_to={"many": PadTo(3, value=-1)}, keys=["labels"]) == {"labels": [1, 2, -1]}
+    assert decoded(rename, pad_to={"many": PadTo(3, value=-1)}, keys=["labels"]) == {
+        "labels": [1, 2, -1]
+    }
     assert decoded(rename, MultiHot("labels", 4, into="hot"), keys=["hot"]) == {"hot": [0, 1, 1, 0]}
 
 
 def test_a_dropped_feature_is_not_parsed():
     small = Schema("small", {"a": SCHEMA.features["a"]})  # parsing anything else would be an error
     decoder = Decoder(SCHEMA, 1, ops=[Drop(["b", "rank"])])
-    batch = decoder([encode_example(small, {"a": 7})], np.zeros((1, 1, 2), np.int32), np.zeros(1, np.int32))
+    batch = decoder(
+        [encode_example(small, {"a": 7})], np.zeros((1, 1, 2), np.int32), np.zeros(1, np.int32)
+    )
     assert batch == {"a": [7]}
 
 
@@ -96,19 +100,33 @@ class Consuming(Sum):
 def test_user_ops_may_drop_features_or_not_support_dropping():
     assert decoded(Sum(), Drop(["a"])) == {"b": 0.5, "rank": 3, "sum": 7.5}
     assert decoded(Consuming()) == {"rank": 3, "sum": 7.5}
-    with pytest.raises(OptionError, match=r"Sum\(reads=\('a', 'b'\)\) reads 'a', which Consuming\(.*\) dropped"):
+    with pytest.raises(
+        OptionError, match=r"Sum\(reads=\('a', 'b'\)\) reads 'a', which Consuming\(.*\) dropped"
+    ):
         Decoder(SCHEMA, 1, ops=[Consuming(), Sum()])
 
 
 @pytest.mark.parametrize(
     ("ops", "options", "text"),
     [
-        ([Drop(["a"]), Cast("a", "int32")], {}, r"^Cast\(.*\) reads 'a', which Drop\(keys=\('a',\)\) dropped\. Put it"),
+        (
+            [Drop(["a"]), Cast("a", "int32")],
+            {},
+            r"^Cast\(.*\) reads 'a', which Drop\(keys=\('a',\)\) dropped\. Put it",
+        ),
         ([Keep(["b"]), Cast("a", "int32")], {}, r"reads 'a', which Keep\(keys=\('b',\)\) dropped"),
         ([Rename({"a": "c"}), Cast("a", "int32")], {}, r"reads 'a', which Rename\(.*\) dropped"),
         ([Drop(["a"]), Drop(["a"])], {}, r"'a', which Drop\(keys=\('a',\)\) dropped"),
-        ([Drop(["a"])], {"keys": ["a"]}, r"keys has 'a', which Drop\(keys=\('a',\)\) dropped\. Leave it out of keys"),
-        ([Rename({"a": "c"})], {"keys": ["a"]}, r"keys has 'a', which Rename\(names=\(\('a', 'c'\),\)\) dropped"),
+        (
+            [Drop(["a"])],
+            {"keys": ["a"]},
+            r"keys has 'a', which Drop\(keys=\('a',\)\) dropped\. Leave it out of keys",
+        ),
+        (
+            [Rename({"a": "c"})],
+            {"keys": ["a"]},
+            r"keys has 'a', which Rename\(names=\(\('a', 'c'\),\)\) dropped",
+        ),
         ([Keep(["nmae"])], {}, r"reads 'nmae', which is neither .* Did you mean 'name'\?"),
         ([Drop(["nmae"])], {}, r"reads 'nmae', which is neither .* Did you mean 'name'\?"),
         ([Drop(["_mask"])], {}, "'_mask', which is neither in the records"),
@@ -174,7 +192,11 @@ def test_a_cast_rounds_and_never_wraps_around(value, dtype, cast):
     ("op", "pad_to", "text"),
     [
         (Cast("name", "int32"), {}, "'name' is bytes; it must be numeric"),
-        (Cast("many", "uint8"), {"many": PadTo(3, value=-1)}, "has -1 for absent values, which uint8 cannot"),
+        (
+            Cast("many", "uint8"),
+            {"many": PadTo(3, value=-1)},
+            "has -1 for absent values, which uint8 cannot",
+        ),
     ],
 )
 def test_a_feature_that_cannot_be_cast_is_refused(op, pad_to, text):

@@ -26,11 +26,15 @@ ONE = Schema("one", {"x": Feature("int64")})
 def hot(decoder: Decoder, *records: dict, schema: Schema = SCHEMA) -> list[list[float]]:
     seeds = np.zeros((len(records), decoder.num_ops, 2), np.int32)
     index = np.arange(len(records), dtype=np.int32)
-    return decoder([encode_example(schema, record) for record in records], seeds, index)["labels"].tolist()
+    return decoder([encode_example(schema, record) for record in records], seeds, index)[
+        "labels"
+    ].tolist()
 
 
 @settings(max_examples=examples(50))
-@given(st.integers(1, 9), st.integers(-3, 3), st.sampled_from(["uint8", "int32", "int64"]), st.data())
+@given(
+    st.integers(1, 9), st.integers(-3, 3), st.sampled_from(["uint8", "int32", "int64"]), st.data()
+)
 def test_one_hot_sets_exactly_the_label(num_classes, base, dtype, data):
     least = max(base, 0) if dtype == "uint8" else base
     label = data.draw(st.integers(least, max(least, base + num_classes - 1)))
@@ -53,7 +57,9 @@ def test_multi_hot_sets_exactly_the_labels_of_a_record(num_classes, base, data):
     assert value.tolist() == [float(base + i in labels) for i in range(num_classes)]
 
 
-@pytest.mark.parametrize("op", [MultiHot("many", 3, base=1), MultiHot("pair", 3, base=1, ignore=0)], ids=repr)
+@pytest.mark.parametrize(
+    "op", [MultiHot("many", 3, base=1), MultiHot("pair", 3, base=1, ignore=0)], ids=repr
+)
 def test_a_record_without_labels_is_all_zeros(op):
     assert hot(Decoder(SCHEMA, 2, ops=[op]), {op.key: [3, 1]}, {}) == [[1, 0, 1], [0, 0, 0]]
 
@@ -61,31 +67,58 @@ def test_a_record_without_labels_is_all_zeros(op):
 def test_multi_hot_ignores_the_padding_of_labels():
     op, pad_to = MultiHot("many", 3, ignore=-1), {"many": PadTo(4, value=-1)}
     decoder = Decoder(SCHEMA, 3, ops=[op], pad_to=pad_to)
-    assert hot(decoder, {"many": [2, 0]}, {}, {"many": [1] * 4}) == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert hot(decoder, {"many": [2, 0]}, {}, {"many": [1] * 4}) == [
+        [1, 0, 1],
+        [0, 0, 0],
+        [0, 1, 0],
+    ]
 
 
 @pytest.mark.parametrize("label", [0, 4, -1, 2**40])
 def test_a_label_out_of_range_is_an_error_that_names_it(label):
     decoder = Decoder(SCHEMA, 1, ops=[MultiHot("many", 3, base=1)])
     with pytest.raises(
-        SchemaError, match=rf"^'many' has a label outside 1\.\.3, the classes of MultiHot.*: {label}\.$"
+        SchemaError,
+        match=rf"^'many' has a label outside 1\.\.3, the classes of MultiHot.*: {label}\.$",
     ):
         hot(decoder, {"many": [2, label]})
-    with pytest.raises(SchemaError, match=rf"^'x' has a label outside 1\.\.3, the classes of OneHot.*: {label}\.$"):
+    with pytest.raises(
+        SchemaError, match=rf"^'x' has a label outside 1\.\.3, the classes of OneHot.*: {label}\.$"
+    ):
         hot(Decoder(ONE, 1, ops=[OneHot("x", 3, base=1)]), {"x": label}, schema=ONE)
 
 
 @pytest.mark.parametrize(
     ("op", "pad_to", "text"),
     [
-        (MultiHot("many", 3), {"many": 4}, r"'many' has 0 for absent labels, but 0\.\.2 are labels"),
-        (MultiHot("many", 3, base=1), {"many": 4}, r"'many' has 0 for absent labels\. Give ignore=0"),
+        (
+            MultiHot("many", 3),
+            {"many": 4},
+            r"'many' has 0 for absent labels, but 0\.\.2 are labels",
+        ),
+        (
+            MultiHot("many", 3, base=1),
+            {"many": 4},
+            r"'many' has 0 for absent labels\. Give ignore=0",
+        ),
         (MultiHot("many", 3, ignore=9), {"many": PadTo(4, value=-1)}, r"Give ignore=-1"),
-        (MultiHot("one", 3), {}, r"'one' has 0 for absent labels.* PadTo\(\.\.\., value=-1\), .* shape \(None,\)"),
+        (
+            MultiHot("one", 3),
+            {},
+            r"'one' has 0 for absent labels.* PadTo\(\.\.\., value=-1\), .* shape \(None,\)",
+        ),
         (MultiHot("one", 3, base=1), {}, "Give ignore=0"),
         (OneHot("one", 3), {}, r"'one' has 0 for absent labels.* shape \(None,\)"),
-        (OneHot("one", 3, base=1), {}, r"'one' has 0 for absent labels\. MultiHot\(\.\.\., ignore=0\)"),
-        (OneHot("pair", 3), {}, r"'pair' is int64 \(2,\); it must be a single integer, .* MultiHot takes any number"),
+        (
+            OneHot("one", 3, base=1),
+            {},
+            r"'one' has 0 for absent labels\. MultiHot\(\.\.\., ignore=0\)",
+        ),
+        (
+            OneHot("pair", 3),
+            {},
+            r"'pair' is int64 \(2,\); it must be a single integer, .* MultiHot takes any number",
+        ),
     ],
 )
 def test_a_pad_value_that_is_a_valid_label_is_refused(op, pad_to, text):
@@ -98,7 +131,10 @@ def test_a_pad_value_that_is_a_valid_label_is_refused(op, pad_to, text):
     [
         (lambda: MultiHot("many", 0), "num_classes=0 must be at least 1"),
         (lambda: OneHot("one", 0), "num_classes=0 must be at least 1"),
-        (lambda: MultiHot("many", 3, base=1, ignore=3), r"ignore must not be a label, and 1\.\.3 are labels"),
+        (
+            lambda: MultiHot("many", 3, base=1, ignore=3),
+            r"ignore must not be a label, and 1\.\.3 are labels",
+        ),
     ],
 )
 def test_invalid_options_of_one_hot_and_multi_hot_are_refused(make, text):
@@ -109,5 +145,7 @@ def test_invalid_options_of_one_hot_and_multi_hot_are_refused(make, text):
 def test_a_record_without_a_required_label_is_an_error_that_says_why_it_needs_one():
     op = RequireLabel("x", "Mixing needs it.")
     assert op({"x": np.int64(3)}, rng_of()) == {}
-    with pytest.raises(SchemaError, match=r"^the record has no label: 'x' is -1\. Mixing needs it\.$"):
+    with pytest.raises(
+        SchemaError, match=r"^the record has no label: 'x' is -1\. Mixing needs it\.$"
+    ):
         hot(Decoder(ONE, 1, ops=[op]), {"x": -1}, schema=ONE)

@@ -22,7 +22,9 @@ shapes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 
 @st.composite
 def structs(draw) -> np.dtype:
-    fields = draw(st.lists(st.tuples(st.sampled_from([*NUMBERS, "S3", "V2"]), shapes), min_size=1, max_size=4))
+    fields = draw(
+        st.lists(st.tuples(st.sampled_from([*NUMBERS, "S3", "V2"]), shapes), min_size=1, max_size=4)
+    )
     described = [(f"f{i}", kind, shape) for i, (kind, shape) in enumerate(fields)]
     return np.dtype(described, align=draw(st.booleans()))  # aligned: with gaps between fields
 
@@ -39,7 +41,9 @@ def decoded(decoder: Decoder, payloads: list[bytes], index: list[int]) -> dict[s
 @settings(max_examples=examples(60))
 @given(structs(), st.data())
 def test_a_struct_parses_to_what_numpy_reads_from_it(dtype, data):
-    payloads = data.draw(st.lists(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize), max_size=3))
+    payloads = data.draw(
+        st.lists(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize), max_size=3)
+    )
     parsed = parser_of(dtype, dtype.names or ())(payloads)
     expected = np.frombuffer(b"".join(payloads), dtype) if payloads else np.empty(0, dtype)
     specs = feature_specs(dtype)
@@ -49,7 +53,9 @@ def test_a_struct_parses_to_what_numpy_reads_from_it(dtype, data):
         assert value.shape == (len(payloads), *spec.shape)
         assert value.dtype == spec.dtype
         if spec.dtype == BYTES:
-            exact = field.copy().view(f"V{field.dtype.itemsize}")  # NumPy takes the zeros at the end from an S
+            exact = field.copy().view(
+                f"V{field.dtype.itemsize}"
+            )  # NumPy takes the zeros at the end from an S
             assert value.ravel().tolist() == [bytes(x) for x in exact.ravel().tolist()]
         elif spec.dtype.kind == "b":
             assert value.tolist() == (field.view("u1") != 0).tolist()
@@ -76,23 +82,36 @@ def test_every_number_is_delivered_as_a_dtype_that_jax_takes(rows):
     dtype = np.dtype([(kind, kind, (2,)) for kind in NUMBERS])
     values = np.array([((row, 1),) * len(NUMBERS) for row in rows], dtype)
     decoder = Decoder(dtype, 4, pad_values=dict.fromkeys(NUMBERS, 1))
-    batch = decoded(decoder, [v.tobytes() for v in values], [*range(len(rows)), *[-1] * (4 - len(rows))])
+    batch = decoded(
+        decoder, [v.tobytes() for v in values], [*range(len(rows)), *[-1] * (4 - len(rows))]
+    )
     for kind in NUMBERS:
         native = np.dtype(kind).newbyteorder("=")
         assert batch[kind].dtype == decoder.spec[kind].dtype
-        assert batch[kind].dtype == {"i8": np.int32, "u8": np.uint32, "f8": np.float32}.get(native.str[1:], native)
+        assert batch[kind].dtype == {"i8": np.int32, "u8": np.uint32, "f8": np.float32}.get(
+            native.str[1:], native
+        )
         assert batch[kind].tolist() == [*([row, 1] for row in rows), *[[1, 1]] * (4 - len(rows))]
 
 
 @pytest.mark.parametrize(
     ("kind", "fits", "beyond"),
-    [("i8", -(2**31), -(2**31) - 1), ("u8", 2**32 - 1, 2**32), ("f8", 3e38, 1e39), ("f8", np.inf, -1e39)],
+    [
+        ("i8", -(2**31), -(2**31) - 1),
+        ("u8", 2**32 - 1, 2**32),
+        ("f8", 3e38, 1e39),
+        ("f8", np.inf, -1e39),
+    ],
 )
 def test_a_value_that_does_not_fit_32_bits_is_an_error(kind, fits, beyond):
     dtype = np.dtype([("x", kind)])
     decoder = Decoder(dtype, 1)
-    assert decoded(decoder, [np.array((fits,), dtype).tobytes()], [0])["x"] == decoder.spec["x"].dtype.type(fits)
-    with pytest.raises(SchemaError, match=rf"'x' is delivered as {decoder.spec['x'].dtype} and has a value out"):
+    assert decoded(decoder, [np.array((fits,), dtype).tobytes()], [0])["x"] == decoder.spec[
+        "x"
+    ].dtype.type(fits)
+    with pytest.raises(
+        SchemaError, match=rf"'x' is delivered as {decoder.spec['x'].dtype} and has a value out"
+    ):
         decoded(decoder, [np.array((beyond,), dtype).tobytes()], [0])
 
 
@@ -105,7 +124,10 @@ def test_a_float64_is_rounded_and_nan_stays():
 @pytest.mark.parametrize("lengths", [[3073, 3072], [3072], [0], [6146]])
 def test_a_struct_of_the_wrong_length_is_an_error_that_states_both_lengths(lengths):
     wrong = next(n for n in lengths if n != 3073)
-    with pytest.raises(SchemaError, match=rf"^a record does not have the 3073 bytes of its dtype; it has {wrong}\.$"):
+    with pytest.raises(
+        SchemaError,
+        match=rf"^a record does not have the 3073 bytes of its dtype; it has {wrong}\.$",
+    ):
         decoded(Decoder(CIFAR, 2), [bytes(n) for n in lengths], [*range(len(lengths)), -1][:2])
 
 
@@ -128,7 +150,8 @@ class Length:
 
 
 @pytest.mark.parametrize(
-    ("layout", "key"), [(Opaque("text"), "text"), (Opaque(), "record"), (Schema("tfrecord", {}), "record")]
+    ("layout", "key"),
+    [(Opaque("text"), "text"), (Opaque(), "record"), (Schema("tfrecord", {}), "record")],
 )
 def test_an_opaque_payload_is_one_bytes_value_for_ops(layout, key):
     decoder = Decoder(layout, 3, ops=[Length(key)])
@@ -143,7 +166,10 @@ def test_an_opaque_payload_is_one_bytes_value_for_ops(layout, key):
     [
         (np.dtype("u1"), r"the dtype uint8 has no named fields, .* np\.dtype\(\[\('label'"),
         (np.dtype("(3,)u1"), "has no named fields"),
-        (np.dtype([("when", "M8[s]")]), r"field 'when' is datetime64\[s\]; it must be bool, an integer"),
+        (
+            np.dtype([("when", "M8[s]")]),
+            r"field 'when' is datetime64\[s\]; it must be bool, an integer",
+        ),
         (np.dtype([("z", "c8")]), "field 'z' is complex64"),
         (np.dtype([("name", "U4")]), "field 'name' is <U4"),
         (np.dtype([("who", "O")]), "field 'who' is object"),
@@ -162,7 +188,9 @@ def test_a_feature_with_a_reserved_name_is_left_out_and_refused_when_asked_for()
     layout = np.dtype([("_mask", "u1"), ("x", "u1")])
     assert Decoder(layout, 2).spec["_mask"].dtype == np.float32
     assert decoded(Decoder(layout, 1), [b"\1\2"], [0]).keys() == {"x"}
-    with pytest.raises(OptionError, match=r"keys has '_mask': names that start with _ are reserved"):
+    with pytest.raises(
+        OptionError, match=r"keys has '_mask': names that start with _ are reserved"
+    ):
         Decoder(layout, 2, keys=["_mask"])
 
 
@@ -178,5 +206,7 @@ def test_a_feature_with_a_reserved_name_is_left_out_and_refused_when_asked_for()
     ],
 )
 def test_a_pad_value_that_the_delivered_dtype_cannot_hold_is_refused(kind, pad, delivered):
-    with pytest.raises(OptionError, match=rf"pad_values\['x'\] is .*, which {delivered} cannot hold"):
+    with pytest.raises(
+        OptionError, match=rf"pad_values\['x'\] is .*, which {delivered} cannot hold"
+    ):
         Decoder(np.dtype([("x", kind)]), 2, pad_values={"x": pad})

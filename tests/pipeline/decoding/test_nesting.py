@@ -12,13 +12,19 @@ from pipeline.tf_data import dataset_of
 
 LABEL, WEIGHT, XMIN = "image/class/label", "image/weight", "image/object/bbox/xmin"
 PIXELS = DecodeJpeg("image/encoded", into="image/pixels", shape=(8, 8, 1))
-OPTIONS = {"global_batch": 8, "ops": [PIXELS], "pad_to": {XMIN: PadTo(3, value=-1, length_into="image/object/count")}}
+OPTIONS = {
+    "global_batch": 8,
+    "ops": [PIXELS],
+    "pad_to": {XMIN: PadTo(3, value=-1, length_into="image/object/count")},
+}
 
 
 def flattened(tree: dict, above: str = "") -> dict:
     flat = {}
     for key, value in tree.items():
-        flat |= flattened(value, f"{above}{key}/") if isinstance(value, dict) else {above + key: value}
+        flat |= (
+            flattened(value, f"{above}{key}/") if isinstance(value, dict) else {above + key: value}
+        )
     return flat
 
 
@@ -70,8 +76,15 @@ def test_a_value_that_is_also_a_folder_is_refused_before_anything_is_read(images
     text = r"cannot have both 'image', a value, and 'image/class/label' inside it\. Leave one .* \(into='image/value'\)"
     with pytest.raises(OptionError, match=text):
         eval_dataset(images, global_batch=8, ops=[image], keys=["image", LABEL], nested=True)
-    assert set(eval_dataset(images, global_batch=8, ops=[image], keys=["image", LABEL]).spec) > {"image", LABEL}
+    assert set(eval_dataset(images, global_batch=8, ops=[image], keys=["image", LABEL]).spec) > {
+        "image",
+        LABEL,
+    }
 
 
 def test_a_batch_without_features_is_the_reserved_keys():
-    assert set(Decoder(np.dtype([("a/b", "u1")]), 2, keys=(), nested=True).spec) == {"_mask", "_index", "_crc"}
+    assert set(Decoder(np.dtype([("a/b", "u1")]), 2, keys=(), nested=True).spec) == {
+        "_mask",
+        "_index",
+        "_crc",
+    }

@@ -23,7 +23,13 @@ def found(tmp_path_factory):
     """Kind -> the errors of its first images, None where one was decoded."""
     images = [list(kind.images(OF_EACH)) for kind in SOME.values()]
     op = DecodeResize(size=(8, 8))
-    reasons = iter(verdicts([image for each in images for image in each], tmp_path_factory.mktemp("odd") / "data", op))
+    reasons = iter(
+        verdicts(
+            [image for each in images for image in each],
+            tmp_path_factory.mktemp("odd") / "data",
+            op,
+        )
+    )
     return {name: [next(reasons) for _ in each] for name, each in zip(SOME, images, strict=True)}
 
 
@@ -35,10 +41,14 @@ def test_an_odd_image_is_decoded_or_an_error_that_says_what_it_is_and_what_to_do
         if kind.error is None:
             assert reason is None
         elif reason is not None or not kind.either:
-            assert re.search(rf"record \d+ \(record \d+ of .*, split 'train'\): {kind.error}", reason)
+            assert re.search(
+                rf"record \d+ \(record \d+ of .*, split 'train'\): {kind.error}", reason
+            )
 
 
-@pytest.mark.parametrize("name", ["interlaced PNG", "16-bit RGB PNG", "16-bit RGBA PNG, interlaced"])
+@pytest.mark.parametrize(
+    "name", ["interlaced PNG", "16-bit RGB PNG", "16-bit RGBA PNG, interlaced"]
+)
 def test_a_png_of_any_depth_and_order_has_its_pixels(name):
     data = next(KINDS[name].images())
     pixels = DecodeResize("image", size=(80, 120))({"image": data}, rng_of())["image"]
@@ -56,16 +66,23 @@ def test_what_libjpeg_only_warns_of_does_not_change_the_pixels(name, channels):
 
 @pytest.mark.parametrize("name", ["palette PNG", "lossy WebP", "CMYK JPEG"])
 def test_max_pixels_is_the_only_limit_of_the_size_of_an_image(monkeypatch, name):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # Pillow warns of more, and refuses twice as many
+    monkeypatch.setattr(
+        Image, "MAX_IMAGE_PIXELS", 100
+    )  # Pillow warns of more, and refuses twice as many
     assert DecodeResize("image", size=(8, 8))({"image": FORMATS[name][0]}, rng_of())["image"].any()
 
 
 def test_nothing_is_printed_about_an_image_that_cannot_be_decoded(capfd, write_dataset, tmp_path):
-    images = [next(KINDS[name].images()) for name in ("JPEG, truncated", "PNG, truncated", "a GIF", "animated WebP")]
+    images = [
+        next(KINDS[name].images())
+        for name in ("JPEG, truncated", "PNG, truncated", "a GIF", "animated WebP")
+    ]
     for number, image in enumerate(images):
         record = {"image/encoded": image, "image/class/label": 1, "image/weight": [0, 0]}
         directory = write_dataset(tmp_path / str(number), {"train": [[record]]})
-        source = eval_dataset(directory, "train", global_batch=1, ops=[DecodeResize(size=(8, 8))], keys=["image"])
+        source = eval_dataset(
+            directory, "train", global_batch=1, ops=[DecodeResize(size=(8, 8))], keys=["image"]
+        )
         with pytest.raises(SchemaError, match="train-00000-of-00001, record 0"):
             next(iter(source.batches()))
     assert capfd.readouterr().err == ""

@@ -37,7 +37,9 @@ def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str
     return decoder([encode_example(SCHEMA, r) for r in records], seeds, np.array(index, np.int32))
 
 
-LABELS = Decoder(SCHEMA, 3, pad_to={"label": PadTo(4, value=-1, truncate=True, length_into="count")})
+LABELS = Decoder(
+    SCHEMA, 3, pad_to={"label": PadTo(4, value=-1, truncate=True, length_into="count")}
+)
 
 
 @settings(max_examples=examples(40))
@@ -45,14 +47,18 @@ LABELS = Decoder(SCHEMA, 3, pad_to={"label": PadTo(4, value=-1, truncate=True, l
 def test_a_row_is_the_records_values_then_the_pad_value(rows):
     index = [*range(len(rows)), *[-1] * (3 - len(rows))]
     batch = decoded(LABELS, [record([], row) for row in rows], index)
-    for row, values, count in zip(rows + [[]] * 3, batch["label"].tolist(), batch["count"].tolist(), strict=False):
+    for row, values, count in zip(
+        rows + [[]] * 3, batch["label"].tolist(), batch["count"].tolist(), strict=False
+    ):
         assert count == min(len(row), 4)
         assert values == [*row[:4], *[-1] * (4 - count)]
 
 
 def test_a_plain_length_pads_with_zero_and_the_spec_knows_before_reading():
     decoder = Decoder(SCHEMA, 3, pad_to={"xmin": 2, "label": PadTo(3, value=-1)})
-    assert {key: (s.shape, s.dtype.name, s.pad) for key, s in decoder.spec.items() if key[0] != "_"} == {
+    assert {
+        key: (s.shape, s.dtype.name, s.pad) for key, s in decoder.spec.items() if key[0] != "_"
+    } == {
         "id": ((3,), "int32", 0),
         "xmin": ((3, 2), "float32", 0),
         "label": ((3, 3), "int32", -1),
@@ -65,7 +71,9 @@ def test_a_plain_length_pads_with_zero_and_the_spec_knows_before_reading():
 
 def test_a_row_of_padding_may_have_another_value():
     pad_to = {"xmin": PadTo(2, value=np.nan)}
-    batch = decoded(Decoder(SCHEMA, 2, pad_to=pad_to, pad_values={"xmin": 5}), [record([1])], [0, -1])
+    batch = decoded(
+        Decoder(SCHEMA, 2, pad_to=pad_to, pad_values={"xmin": 5}), [record([1])], [0, -1]
+    )
     np.testing.assert_array_equal(batch["xmin"], [[1, np.nan], [5, 5]])
 
 
@@ -87,7 +95,9 @@ class Mean:
 
 @pytest.mark.parametrize("keys", [("mean",), ("mean", "xmin"), ("mean", "count")])
 def test_an_op_gets_the_padded_row_and_its_length(keys):
-    decoder = Decoder(SCHEMA, 2, ops=[Mean()], keys=keys, pad_to={"xmin": PadTo(4, length_into="count")})
+    decoder = Decoder(
+        SCHEMA, 2, ops=[Mean()], keys=keys, pad_to={"xmin": PadTo(4, length_into="count")}
+    )
     batch = decoded(decoder, [record([1, 2, 6]), record([4])], [0, 1])
     assert batch.keys() == set(keys)
     assert batch["mean"].tolist() == [3, 4]
@@ -102,7 +112,8 @@ def test_the_length_can_be_requested_without_the_padded_feature():
 
 def test_a_row_that_is_too_long_is_an_error_that_names_the_record(write_dataset, tmp_path):
     records = [
-        {"image/encoded": b"", "image/class/label": 1, "image/weight": [0, 0], KEY: [0.5] * n} for n in (1, 2, 4)
+        {"image/encoded": b"", "image/class/label": 1, "image/weight": [0, 0], KEY: [0.5] * n}
+        for n in (1, 2, 4)
     ]
     directory = write_dataset(tmp_path, {"validation": [records]})
     text = rf"{KEY}' has more values than the 3 that pad_to allows\. .* PadTo\(3, truncate=True\)\. It has.*4"
@@ -115,14 +126,38 @@ def test_a_row_that_is_too_long_is_an_error_that_names_the_record(write_dataset,
 @pytest.mark.parametrize(
     ("pad_to", "error", "text"),
     [
-        ({"xmim": 3}, OptionError, r"pad_to has 'xmim', which is not in the records\. Did you mean 'xmin'\?"),
-        ({"word": 3}, SchemaError, "pad_to has 'word', which is bytes: .* Convert them to numbers in an op"),
-        ({"id": 3}, OptionError, r"pad_to has 'id', whose shape is \(\) in all records\. Leave it out of pad_to"),
-        ({"label": PadTo(3, value=0.5)}, OptionError, r"pad_to\['label'\] has value=0\.5, which int32 cannot hold"),
+        (
+            {"xmim": 3},
+            OptionError,
+            r"pad_to has 'xmim', which is not in the records\. Did you mean 'xmin'\?",
+        ),
+        (
+            {"word": 3},
+            SchemaError,
+            "pad_to has 'word', which is bytes: .* Convert them to numbers in an op",
+        ),
+        (
+            {"id": 3},
+            OptionError,
+            r"pad_to has 'id', whose shape is \(\) in all records\. Leave it out of pad_to",
+        ),
+        (
+            {"label": PadTo(3, value=0.5)},
+            OptionError,
+            r"pad_to\['label'\] has value=0\.5, which int32 cannot hold",
+        ),
         ({"label": PadTo(3, value=2**31)}, OptionError, "which int32 cannot hold"),
-        ({"xmin": PadTo(3, length_into="label")}, OptionError, "has length_into='label', which is taken"),
+        (
+            {"xmin": PadTo(3, length_into="label")},
+            OptionError,
+            "has length_into='label', which is taken",
+        ),
         ({"xmin": PadTo(3, length_into="_n")}, OptionError, "has length_into='_n', which is taken"),
-        ({"xmin": PadTo(3, length_into="n"), "label": PadTo(3, length_into="n")}, OptionError, r"pad_to\['label'\]"),
+        (
+            {"xmin": PadTo(3, length_into="n"), "label": PadTo(3, length_into="n")},
+            OptionError,
+            r"pad_to\['label'\]",
+        ),
     ],
 )
 def test_what_cannot_be_padded_is_refused_before_anything_is_read(pad_to, error, text):
@@ -132,5 +167,7 @@ def test_what_cannot_be_padded_is_refused_before_anything_is_read(pad_to, error,
 
 @pytest.mark.parametrize("length", [0, -1])
 def test_a_padded_length_below_one_is_refused(length):
-    with pytest.raises(OptionError, match=rf"PadTo\(length={length}, .*: length={length} must be at least 1"):
+    with pytest.raises(
+        OptionError, match=rf"PadTo\(length={length}, .*: length={length} must be at least 1"
+    ):
         Decoder(SCHEMA, 2, pad_to={"xmin": length})

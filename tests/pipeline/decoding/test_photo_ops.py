@@ -23,7 +23,9 @@ def weights(pixels, out, method):
     centres = (np.arange(out) + 0.5) * scale - 0.5
     if method == "area":
         edges = np.arange(out + 1) * scale
-        cover = np.minimum(edges[1:, None], np.arange(1, pixels + 1)) - np.maximum(edges[:-1, None], np.arange(pixels))
+        cover = np.minimum(edges[1:, None], np.arange(1, pixels + 1)) - np.maximum(
+            edges[:-1, None], np.arange(pixels)
+        )
         found = np.maximum(cover, 0)
     elif method == "bilinear":
         found = np.zeros((out, pixels))
@@ -46,7 +48,10 @@ def weights(pixels, out, method):
 def reference(image, size, method):
     """float64 pixels of a resized image."""
     pixels = np.asarray(image, np.float64)
-    rows, columns = weights(pixels.shape[0], size[0], method), weights(pixels.shape[1], size[1], method)
+    rows, columns = (
+        weights(pixels.shape[0], size[0], method),
+        weights(pixels.shape[1], size[1], method),
+    )
     return np.clip(np.einsum("ah,hwc,bw->abc", rows, pixels, columns, optimize=True), 0, 255)
 
 
@@ -54,10 +59,14 @@ def run(op, data, seed=(7, -3)):
     return op({op.key: data}, rng_of(seed))[op.into]
 
 
-@pytest.mark.parametrize("method", ["bilinear", "bicubic", "area", "antialias bilinear", "antialias bicubic"])
+@pytest.mark.parametrize(
+    "method", ["bilinear", "bicubic", "area", "antialias bilinear", "antialias bicubic"]
+)
 @pytest.mark.parametrize("size", [(48, 64), (100, 37), (160, 200)])
 def test_resizing_is_that_of_a_float64_reference_without_a_bias(method, size):
-    op = DecodeResize("image", size=size, method=method.split()[-1], antialias=method.startswith("anti"))
+    op = DecodeResize(
+        "image", size=size, method=method.split()[-1], antialias=method.startswith("anti")
+    )
     difference = run(op, FORMATS["PNG"][0]) - reference(picture(), size, method)
     assert abs(difference).mean() <= 0.4
     assert abs(difference.mean()) <= 0.05
@@ -103,19 +112,27 @@ def test_a_random_crop_is_a_window_of_the_image_and_half_of_them_are_mirrored():
     data = FORMATS["PNG"][0]
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (200, 2)).astype(np.int32)
     plain, either = (
-        [run(DecodeRandomResizedCrop("image", size=(16, 16), flip=flip), data, seed) for seed in seeds]
+        [
+            run(DecodeRandomResizedCrop("image", size=(16, 16), flip=flip), data, seed)
+            for seed in seeds
+        ]
         for flip in (False, True)
     )
     mirrored = [np.array_equal(b, a[:, ::-1]) for a, b in zip(plain, either, strict=True)]
     assert all(m or np.array_equal(a, b) for m, a, b in zip(mirrored, plain, either, strict=True))
     assert 70 < sum(mirrored) < 130
-    whole = DecodeRandomResizedCrop("image", size=(40, 60), area=(1, 1), ratio=(1.5, 1.5), flip=False)
+    whole = DecodeRandomResizedCrop(
+        "image", size=(40, 60), area=(1, 1), ratio=(1.5, 1.5), flip=False
+    )
     expected = run(DecodeResize("image", size=(40, 60)), FORMATS["PNG"][0])
     np.testing.assert_array_equal(run(whole, FORMATS["PNG"][0]), expected)
 
 
 WRONG = {
-    "an HTML page": (b"<!DOCTYPE html><html></html>", "is no intact image; it must be a JPEG.* with .*<!DOCTYPE"),
+    "an HTML page": (
+        b"<!DOCTYPE html><html></html>",
+        "is no intact image; it must be a JPEG.* with .*<!DOCTYPE",
+    ),
     "nothing": (b"", "is no intact image; .* It has 0 bytes"),
     "a JPEG cut in its pixels": (FORMATS["JPEG 4:2:0"][0][:1500], "JPEG"),
     "a JPEG cut in its header": (FORMATS["JPEG 4:2:0"][0][:100], "JPEG"),
@@ -132,7 +149,9 @@ WRONG = {
 def test_an_incomplete_or_invalid_image_is_an_error_that_names_the_record(images_of, name):
     data, message = WRONG[name]
     directory = images_of([FORMATS["PNG"][0], data])
-    source = eval_dataset(directory, "train", global_batch=2, ops=[DecodeResize(size=(8, 8))], keys=["image"])
+    source = eval_dataset(
+        directory, "train", global_batch=2, ops=[DecodeResize(size=(8, 8))], keys=["image"]
+    )
     with pytest.raises(SchemaError, match=rf"(?s)record 1 .*({message})"):
         next(iter(source.batches()))
 
@@ -143,7 +162,8 @@ def images_of(write_dataset, tmp_path):
 
     def write(images):
         records = [
-            {"image/encoded": data, "image/class/label": i, "image/weight": [0, 0]} for i, data in enumerate(images)
+            {"image/encoded": data, "image/class/label": i, "image/weight": [0, 0]}
+            for i, data in enumerate(images)
         ]
         return write_dataset(tmp_path / "images", {"train": [records]})
 
@@ -155,20 +175,26 @@ def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(imag
     ops = [DecodeRandomResizedCrop(size=(8, 8))]
 
     def batches(hosts, skip=0, take=6):
-        source = train_dataset(directory, global_batch=4, hosts=hosts, ops=ops, seed=5, keys=["image"])
+        source = train_dataset(
+            directory, global_batch=4, hosts=hosts, ops=ops, seed=5, keys=["image"]
+        )
         stream = source.batches(source.advance(source.start, skip))
         taken = [(batch["_index"], batch["image"]) for batch in itertools.islice(stream, take)]
         stream.close()
         return taken
 
     straight = batches(Hosts(0, 1))
-    assert len({image.tobytes() for _, rows in straight for image in rows}) > 18  # anew in every epoch
+    assert (
+        len({image.tobytes() for _, rows in straight for image in rows}) > 18
+    )  # anew in every epoch
     for count in (2, 4) if SWEEP else (2,):
         parts = [batches(Hosts(index, count)) for index in range(count)]
         for step, (ids, images) in enumerate(straight):
             np.testing.assert_array_equal(np.concatenate([part[step][0] for part in parts]), ids)
             np.testing.assert_array_equal(np.concatenate([part[step][1] for part in parts]), images)
-    for (ids, images), (again, same) in zip(straight[4:], batches(Hosts(0, 1), skip=4, take=2), strict=True):
+    for (ids, images), (again, same) in zip(
+        straight[4:], batches(Hosts(0, 1), skip=4, take=2), strict=True
+    ):
         np.testing.assert_array_equal(ids, again)
         np.testing.assert_array_equal(images, same)
 
@@ -179,12 +205,24 @@ def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(imag
         (lambda: DecodeResize(size=(0, 8)), r"size=.* must be \(height, width\)"),
         (lambda: DecodeResize(size=32), r"DecodeResize: size=32 must be \(height, width\)"),
         (lambda: DecodeResize(channels=4), r"channels=4 is not one of 1, 3"),
-        (lambda: DecodeResize(method="nearest"), "method='nearest' is not one of bilinear, bicubic, area"),
-        (lambda: DecodeResize(method="area", antialias=True), "method='area' is not one of bilinear, bicubic"),
+        (
+            lambda: DecodeResize(method="nearest"),
+            "method='nearest' is not one of bilinear, bicubic, area",
+        ),
+        (
+            lambda: DecodeResize(method="area", antialias=True),
+            "method='area' is not one of bilinear, bicubic",
+        ),
         (lambda: DecodeResize(fit="crop"), "fit='crop' is not one of stretch, pad"),
-        (lambda: DecodeRandomResizedCrop(area=(0, 1)), r"area must be two ascending numbers in \(0, 1\]"),
+        (
+            lambda: DecodeRandomResizedCrop(area=(0, 1)),
+            r"area must be two ascending numbers in \(0, 1\]",
+        ),
         (lambda: DecodeCentralCrop(size=(64, 48)), "size must be a square"),
-        (lambda: DecodeCentralCrop(size=(64, 64), resize_short=32), "resize_short=32 must be at least 64"),
+        (
+            lambda: DecodeCentralCrop(size=(64, 64), resize_short=32),
+            "resize_short=32 must be at least 64",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make, message):
@@ -206,11 +244,16 @@ def test_a_large_jpeg_may_be_decoded_at_a_part_of_its_size(op, size):
     exact, fast = (run(replace(op, scaled=scaled), data).astype(int) for scaled in (False, True))
     blurred = run(replace(op, antialias=True), data).astype(int)
     assert fast.shape == exact.shape
-    assert abs(fast - blurred).mean() <= abs(exact - blurred).mean()  # it averages what `exact` skips
+    assert (
+        abs(fast - blurred).mean() <= abs(exact - blurred).mean()
+    )  # it averages what `exact` skips
     assert not np.array_equal(fast, exact)
 
 
 def test_decoding_at_a_part_of_the_size_changes_no_image_that_would_become_too_small():
     for name in ("JPEG 4:4:4", "PNG"):
-        small, usual = (run(DecodeResize("image", size=(21, 31), scaled=s), FORMATS[name][0]) for s in (True, False))
+        small, usual = (
+            run(DecodeResize("image", size=(21, 31), scaled=s), FORMATS[name][0])
+            for s in (True, False)
+        )
         np.testing.assert_array_equal(small, usual)

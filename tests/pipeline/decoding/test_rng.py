@@ -45,18 +45,28 @@ def test_bits_are_those_of_tensorflows_philox(key, count):
 def test_a_stream_continues_between_calls(key, parts):
     rng = rng_of(key)
     drawn = [rng.bits(count) for count in parts]
-    np.testing.assert_array_equal(np.concatenate([np.empty(0, np.uint32), *drawn]), rng_of(key).bits(sum(parts)))
+    np.testing.assert_array_equal(
+        np.concatenate([np.empty(0, np.uint32), *drawn]), rng_of(key).bits(sum(parts))
+    )
 
 
 def draw(rng):
     """A little of everything."""
-    values = [rng.uniform(), rng.integers(3, 50), *rng.uniform(-1, 1, 5), *rng.integers(0, 9, 4), *rng.bits(70)]
+    values = [
+        rng.uniform(),
+        rng.integers(3, 50),
+        *rng.uniform(-1, 1, 5),
+        *rng.integers(0, 9, 4),
+        *rng.bits(70),
+    ]
     return [*map(float, values), *rng.key]
 
 
 @settings(max_examples=examples(50))
 @given(st.lists(keys, min_size=1, max_size=9), st.randoms(use_true_random=False))
-def test_the_numbers_of_a_record_do_not_depend_on_its_batch_nor_on_the_order_of_drawing(batch, shuffle):
+def test_the_numbers_of_a_record_do_not_depend_on_its_batch_nor_on_the_order_of_drawing(
+    batch, shuffle
+):
     alone = [draw(rng_of(key)) for key in batch]
     places = list(range(len(batch)))
     shuffle.shuffle(places)
@@ -108,7 +118,9 @@ AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 def windows(size, seeds, area=AREA, ratio=RATIO):
-    return np.array([random_window(*size, rng.bits(4 * TRIES), area, ratio) for rng in rngs_of(seeds)])
+    return np.array(
+        [random_window(*size, rng.bits(4 * TRIES), area, ratio) for rng in rngs_of(seeds)]
+    )
 
 
 def philox(counter, key):
@@ -134,7 +146,9 @@ def test_every_window_is_inside_of_its_image(height, width, seed):
 
 def by_hand(height, width, seed, area, ratio):
     """The same window in Python's own arithmetic."""
-    numbers = [bits / 2**32 for i in range(TRIES) for bits in philox(i, [int(s) % 2**32 for s in seed])]
+    numbers = [
+        bits / 2**32 for i in range(TRIES) for bits in philox(i, [int(s) % 2**32 for s in seed])
+    ]
     low, high = map(math.log, ratio)
     for i in range(TRIES):
         of_area, of_ratio, y, x = numbers[i::TRIES]
@@ -144,14 +158,21 @@ def by_hand(height, width, seed, area, ratio):
         h, w = round(root / side), round(root * side)
         if 1 <= h <= height and 1 <= w <= width:
             return [math.floor(y * (height - h + 1)), math.floor(x * (width - w + 1)), h, w]
-    w, h = max(1, min(width, round(height * ratio[1]))), max(1, min(height, round(width / ratio[0])))
+    w, h = (
+        max(1, min(width, round(height * ratio[1]))),
+        max(1, min(height, round(width / ratio[0]))),
+    )
     return [(height - h) // 2, (width - w) // 2, h, w]
 
 
-@pytest.mark.parametrize(("area", "ratio"), [(AREA, RATIO), ((0.3, 0.3), (0.1, 9.0)), ((0.9, 1.0), (2.0, 2.5))])
+@pytest.mark.parametrize(
+    ("area", "ratio"), [(AREA, RATIO), ((0.3, 0.3), (0.1, 9.0)), ((0.9, 1.0), (2.0, 2.5))]
+)
 @settings(max_examples=examples(50))
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**32 - 1))
-def test_crop_windows_equal_a_reference_computed_in_python_with_philox(area, ratio, height, width, seed):
+def test_crop_windows_equal_a_reference_computed_in_python_with_philox(
+    area, ratio, height, width, seed
+):
     """Other windows would be another training for everyone who resumes from a checkpoint."""
     seeds = np.random.default_rng(seed).integers(-(2**31), 2**31, (4, 2)).astype(np.int32)
     ours = windows((height, width), seeds, area, ratio).tolist()
@@ -159,7 +180,9 @@ def test_crop_windows_equal_a_reference_computed_in_python_with_philox(area, rat
 
 
 @settings(max_examples=examples(50))
-@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([128, 160, 192, 224, 299, 331, 600]))
+@given(
+    st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([128, 160, 192, 224, 299, 331, 600])
+)
 def test_the_central_square_is_that_of_the_published_code(height, width, crop):
     """tensorflow/tpu, resnet_preprocessing.py: _decode_and_center_crop, with its float32."""
     padded = ((crop / (crop + 32)) * tf.cast(min(height, width), tf.float32)).numpy()

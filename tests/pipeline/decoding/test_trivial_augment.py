@@ -37,7 +37,9 @@ IMAGES = [
     np.random.default_rng(2).integers(100, 104, (9, 70, 3), np.uint8),  # a few
     ramps(1, 5, 3),
     ramps(40, 1, 1),
-    np.stack(np.meshgrid(np.arange(256), np.arange(256), [0]), -1)[:, :, 0].astype(np.uint8),  # blends are truncated
+    np.stack(np.meshgrid(np.arange(256), np.arange(256), [0]), -1)[:, :, 0].astype(
+        np.uint8
+    ),  # blends are truncated
 ]
 # CRC32C of the pixels of all images at all strengths, from an implementation in NumPy and OpenCV that was compared with
 # Pillow in 345,464 images.
@@ -73,20 +75,28 @@ def test_every_augmentation_at_every_strength_has_its_pixels(name):
 @st.composite
 def views(draw):
     """Read-only images of any layout: flipped, transposed, cut out of a larger one."""
-    height, width, channels = draw(st.integers(1, 40)), draw(st.integers(1, 40)), draw(st.sampled_from([1, 3]))
+    height, width, channels = (
+        draw(st.integers(1, 40)),
+        draw(st.integers(1, 40)),
+        draw(st.sampled_from([1, 3])),
+    )
     low, high = sorted(draw(st.tuples(st.integers(0, 255), st.integers(0, 255))))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     image = rng.integers(low, high, (height + 2, width + 2, 4), np.uint8, endpoint=True)
     view = image[1:-1, 1:-1, :channels]
     image.flags.writeable = view.flags.writeable = False
-    return draw(st.sampled_from([view, view[::-1], view[:, ::-1], view.swapaxes(0, 1), view.copy()]))
+    return draw(
+        st.sampled_from([view, view[::-1], view[:, ::-1], view.swapaxes(0, 1), view.copy()])
+    )
 
 
 @settings(deadline=None, max_examples=100)
 @given(views(), st.sampled_from(NAMES), st.sampled_from(DRAWN))
 def test_an_image_may_have_any_size_and_layout(image, name, drawn):
     which = NAMES.index(name)
-    np.testing.assert_array_equal(augmented(image, which, drawn), augmented(image.copy(), which, drawn))
+    np.testing.assert_array_equal(
+        augmented(image, which, drawn), augmented(image.copy(), which, drawn)
+    )
 
 
 def test_the_op_is_the_augmentation_that_its_seed_draws():
@@ -118,14 +128,22 @@ def layout(*shape, dtype="u1"):
     st.integers(0, 4), st.tuples(st.integers(1, 5), st.integers(1, 7)) | st.none(), st.sampled_from(["zero", "edge"]),
     st.sampled_from(list(SEEDS)), st.sampled_from(NUMBERS), st.sampled_from([1, 3, 600]),
 )  # fmt: skip
-def test_a_random_crop_is_the_window_of_the_padded_image_that_the_seed_says(padding, size, fill, seed, dtype, channels):
+def test_a_random_crop_is_the_window_of_the_padded_image_that_the_seed_says(
+    padding, size, fill, seed, dtype, channels
+):
     """Another window would be another training for everyone who resumes from a checkpoint."""
     image = of_kind(dtype, channels)
     (h, w), p = size or image.shape[:2], padding
     padded = np.pad(image, [(p, p), (p, p), (0, 0)], "edge" if fill == "edge" else "constant")
-    y, x = (int(s) % (side + 1) for s, side in zip(seed, (padded.shape[0] - h, padded.shape[1] - w), strict=True))
+    y, x = (
+        int(s) % (side + 1)
+        for s, side in zip(seed, (padded.shape[0] - h, padded.shape[1] - w), strict=True)
+    )
     expected = padded[y : y + h, x : x + w]
-    both = [ops.RandomCrop("image", size, padding, fill), *([] if size else [ops.RandomShift("image", padding, fill)])]
+    both = [
+        ops.RandomCrop("image", size, padding, fill),
+        *([] if size else [ops.RandomShift("image", padding, fill)]),
+    ]
     for op in both:
         cropped = run(op, image, seed)
         assert cropped.dtype == dtype
@@ -136,7 +154,9 @@ def test_a_random_crop_is_the_window_of_the_padded_image_that_the_seed_says(padd
 @given(st.tuples(st.integers(1, 5), st.integers(1, 7)))
 def test_an_uneven_central_crop_has_the_smaller_margin_first(size):
     y, x = (5 - size[0]) // 2, (7 - size[1]) // 2
-    np.testing.assert_array_equal(run(ops.CentralCrop(size=size)), IMAGE[y : y + size[0], x : x + size[1]])
+    np.testing.assert_array_equal(
+        run(ops.CentralCrop(size=size)), IMAGE[y : y + size[0], x : x + size[1]]
+    )
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
@@ -153,12 +173,16 @@ def test_a_mirrored_image_has_its_columns_in_reverse_whatever_its_kind(dtype, ch
 @pytest.mark.parametrize("method", ["bilinear", "bicubic", "area"])
 def test_resize_equals_decode_resize(method):
     png = encoded(Image.fromarray(IMAGE), "PNG")
-    expected = ops.DecodeResize("image", size=(4, 9), method=method)({"image": png}, rng_of())["image"]
+    expected = ops.DecodeResize("image", size=(4, 9), method=method)({"image": png}, rng_of())[
+        "image"
+    ]
     np.testing.assert_array_equal(run(ops.Resize(size=(4, 9), method=method)), expected)
 
 
 def test_grey_becomes_three_equal_channels():
-    np.testing.assert_array_equal(run(ops.GreyToRgb(), IMAGE[..., :1]), np.repeat(IMAGE[..., :1], 3, -1))
+    np.testing.assert_array_equal(
+        run(ops.GreyToRgb(), IMAGE[..., :1]), np.repeat(IMAGE[..., :1], 3, -1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,15 +198,27 @@ def test_grey_becomes_three_equal_channels():
             ops.RandomCrop(size=(24, 41)),
             "is 32 x 32 and 4 pixels of padding on each side, smaller than",
         ),
-        (layout(8, 8, 3), ops.GreyToRgb(), "has 3 channels. Leave this op out: the image is already RGB"),
+        (
+            layout(8, 8, 3),
+            ops.GreyToRgb(),
+            "has 3 channels. Leave this op out: the image is already RGB",
+        ),
         (layout(8, 8, 2), ops.GreyToRgb(), "has 2 channels. It must have 1"),
         (
             layout(8, 8, 3, dtype="f4"),
             ops.Resize(),
             "is float32 .* must be a uint8 image .* Put this op before the one",
         ),
-        (layout(8, 8), ops.RandomFlip(), r"is uint8 \(8, 8\); .* A grey image has one channel: \(8, 8, 1\)"),
-        (layout(8, 8, 4), ops.TrivialAugmentWide(), r"has 4 channels; it must have 1 \(grey\) or 3 \(RGB\)"),
+        (
+            layout(8, 8),
+            ops.RandomFlip(),
+            r"is uint8 \(8, 8\); .* A grey image has one channel: \(8, 8, 1\)",
+        ),
+        (
+            layout(8, 8, 4),
+            ops.TrivialAugmentWide(),
+            r"has 4 channels; it must have 1 \(grey\) or 3 \(RGB\)",
+        ),
         (
             np.dtype([("image", "S9")]),
             ops.RandomCrop(),

@@ -22,7 +22,13 @@ def rows(batches) -> dict[str, np.ndarray]:
 
 
 def training(directory, count=1, index=0, **options):
-    common = {"global_batch": 8, "hosts": Hosts(index, count), "ops": OPS, "keys": ("image", "label"), "seed": 5}
+    common = {
+        "global_batch": 8,
+        "hosts": Hosts(index, count),
+        "ops": OPS,
+        "keys": ("image", "label"),
+        "seed": 5,
+    }
     return train_dataset(directory, "train", **(common | options))
 
 
@@ -32,7 +38,9 @@ def global_batches(directory, count, steps, **options) -> list[dict[str, np.ndar
 
 
 @pytest.mark.parametrize(("count", "global_batch"), [(1, 1), (2, 8), (4, 40)])
-def test_masked_rows_keep_record_number_and_crc_and_contain_pad_values(pictures, count, global_batch):
+def test_masked_rows_keep_record_number_and_crc_and_contain_pad_values(
+    pictures, count, global_batch
+):
     pads = {"image": 7, "label": -5}
     options = {"global_batch": global_batch, "ops": OPS, "pad_values": pads}
     for index in range(count):
@@ -62,7 +70,9 @@ def test_the_crcs_of_a_masked_evaluation_add_up_to_what_is_expected(pictures):
 
 def test_a_skipped_record_is_replaced_by_the_next_good_one_of_its_epoch(pictures):
     steps = 2 * N // 8  # two epochs
-    intact, skipped = (taken(training(directory, on_error="skip"), count=steps) for directory in pictures)
+    intact, skipped = (
+        taken(training(directory, on_error="skip"), count=steps) for directory in pictures
+    )
     for epoch in (slice(0, steps // 2), slice(steps // 2, steps)):
         whole, got = rows(intact[epoch]), rows(skipped[epoch])
         assert got["_index"].tolist() == [STAND_INS.get(i, i) for i in whole["_index"].tolist()]
@@ -80,7 +90,9 @@ def test_training_past_bad_records_does_not_depend_on_the_hosts(pictures, on_err
 
 
 @pytest.mark.parametrize(("steps", "on_error"), [(1, "mask"), (4, "skip")])
-def test_a_run_resumed_before_the_first_bad_record_has_the_batches_of_the_straight_run(pictures, steps, on_error):
+def test_a_run_resumed_before_the_first_bad_record_has_the_batches_of_the_straight_run(
+    pictures, steps, on_error
+):
     straight = training(pictures[1], on_error=on_error)
     saved = straight.state(straight.advance(straight.start, steps))
     again = training(pictures[1], on_error=on_error)
@@ -93,7 +105,9 @@ def test_a_run_that_ended_on_a_bad_record_resumes_with_skip(pictures):
 
 
 def test_training_with_mask_keeps_the_other_rows_as_they_are(pictures):
-    intact, masked = (rows(taken(training(directory, on_error="mask"), count=3)) for directory in pictures)
+    intact, masked = (
+        rows(taken(training(directory, on_error="mask"), count=3)) for directory in pictures
+    )
     good = ~np.isin(intact["_index"], BAD)
     np.testing.assert_array_equal(masked["_mask"], good.astype(np.float32))
     np.testing.assert_array_equal(masked["_index"], intact["_index"])
@@ -117,18 +131,29 @@ def test_a_skipped_record_is_replaced_by_one_of_the_same_source(numbers_with_a_b
         assert (got["_index"] % 8 == got["number"]).all()
         return set(got["_index"].tolist())
 
-    bad, intact, other = map(open_dataset, (numbers_with_a_bad_end, numbers_of(5, 0, 3), numbers_of(8)))
+    bad, intact, other = map(
+        open_dataset, (numbers_with_a_bad_end, numbers_of(5, 0, 3), numbers_of(8))
+    )
     assert seen(mixture([bad, other], [1, 1])) == {*range(6), *range(8, 16)}
-    sources = (train_dataset(mixture([one, other], [3, 1]), global_batch=4, on_error="skip") for one in (bad, intact))
+    sources = (
+        train_dataset(mixture([one, other], [3, 1]), global_batch=4, on_error="skip")
+        for one in (bad, intact)
+    )
     shares = [rows(taken(source, count=64))["_index"] < 8 for source in sources]
     assert shares[0].tolist() == shares[1].tolist()  # row by row: no weight shifts
     assert seen(mixture([bad, other], [1, 1]), cache="ram") == {*range(6), *range(8, 16)}
     assert seen(bad, limit=7) == set(range(6))
 
 
-def test_bad_records_at_the_end_of_a_source_are_replaced_by_its_first(numbers_with_a_bad_end, numbers_of):
-    source = train_dataset([numbers_with_a_bad_end, numbers_of(5, 0, 3)], global_batch=16, on_error="skip")
-    assert sorted(taken(source, count=1)[0]["_index"].tolist()) == sorted([*range(6), 0, 0, *range(8, 16)])
+def test_bad_records_at_the_end_of_a_source_are_replaced_by_its_first(
+    numbers_with_a_bad_end, numbers_of
+):
+    source = train_dataset(
+        [numbers_with_a_bad_end, numbers_of(5, 0, 3)], global_batch=16, on_error="skip"
+    )
+    assert sorted(taken(source, count=1)[0]["_index"].tolist()) == sorted(
+        [*range(6), 0, 0, *range(8, 16)]
+    )
 
 
 def test_a_source_with_only_bad_records_ends_the_training(numbers_of, tmp_path):
@@ -169,11 +194,31 @@ def test_more_bad_records_than_the_budget_are_an_error_that_lists_the_first(pict
 @pytest.mark.parametrize(
     ("recipe", "options", "text"),
     [
-        (eval_dataset, {"on_error": "skip"}, r"on_error='skip' would count another record twice .* 'mask' leaves"),
-        (train_dataset, {"on_error": "ignore"}, r"on_error='ignore' is not one of raise, skip, mask"),
-        (eval_dataset, {"on_error": "mask", "max_bad_records": -1}, "max_bad_records=-1 must be at least 0"),
-        (train_dataset, {"quarantine_file": "bad.jsonl"}, r"quarantine_file='bad.jsonl' lists what .*='mask'"),
-        (train_dataset, {"on_error": "skip", "quarantine_file": "s3://b/f"}, "s3:// is not supported"),
+        (
+            eval_dataset,
+            {"on_error": "skip"},
+            r"on_error='skip' would count another record twice .* 'mask' leaves",
+        ),
+        (
+            train_dataset,
+            {"on_error": "ignore"},
+            r"on_error='ignore' is not one of raise, skip, mask",
+        ),
+        (
+            eval_dataset,
+            {"on_error": "mask", "max_bad_records": -1},
+            "max_bad_records=-1 must be at least 0",
+        ),
+        (
+            train_dataset,
+            {"quarantine_file": "bad.jsonl"},
+            r"quarantine_file='bad.jsonl' lists what .*='mask'",
+        ),
+        (
+            train_dataset,
+            {"on_error": "skip", "quarantine_file": "s3://b/f"},
+            "s3:// is not supported",
+        ),
     ],
 )
 def test_contradictory_bad_record_options_are_refused(pictures, recipe, options, text):
@@ -187,25 +232,45 @@ def test_contradictory_bad_record_options_are_refused(pictures, recipe, options,
         (
             False,
             {"global_batch": 8, "streams": 8},
-            [(10, 12, 1696358104, 1181650067), (4, 5, 1769529271, 3467679393), (3, 5, 1769529271, 3467679393)],
+            [
+                (10, 12, 1696358104, 1181650067),
+                (4, 5, 1769529271, 3467679393),
+                (3, 5, 1769529271, 3467679393),
+            ],
         ),
         (
             False,
             {"global_batch": 10, "streams": 10, "epochs": "span"},
-            [(10, 12, 1696358104, 1181650067), (10, 12, 3148999381, 1188092102), (4, 5, 1769529271, 3467679393)],
+            [
+                (10, 12, 1696358104, 1181650067),
+                (10, 12, 3148999381, 1188092102),
+                (4, 5, 1769529271, 3467679393),
+            ],
         ),
         (
             True,
             {"global_batch": 8},
-            [(35, 36, 961583009, 760872345), (27, 29, 1548520504, 893774228), (34, 36, 953832198, 4146694360)],
+            [
+                (35, 36, 961583009, 760872345),
+                (27, 29, 1548520504, 893774228),
+                (34, 36, 953832198, 4146694360),
+            ],
         ),
     ],
     ids=["drop", "span", "mixture"],
 )
 def test_the_seeds_of_replacement_records_never_change(pictures, mixed, options, golden):
     # Golden: (bad record, its stand-in, _seed) of the last three in 12 batches: no source is in its first epoch.
-    sources = (mixture([open_dataset(d), open_dataset(d, "validation")], [1, 2]) if mixed else d for d in pictures)
+    sources = (
+        mixture([open_dataset(d), open_dataset(d, "validation")], [1, 2]) if mixed else d
+        for d in pictures
+    )
     common = {"keys": ("label",), "seed": 5, "on_error": "skip", "ops": OPS}
-    wanted, got = (rows(taken(train_dataset(source, **common, **options), count=12)) for source in sources)
+    wanted, got = (
+        rows(taken(train_dataset(source, **common, **options), count=12)) for source in sources
+    )
     stood_in = np.flatnonzero(wanted["_index"] != got["_index"])[-3:]
-    assert [(int(wanted["_index"][i]), int(got["_index"][i]), *got["_seed"][i].tolist()) for i in stood_in] == golden
+    assert [
+        (int(wanted["_index"][i]), int(got["_index"][i]), *got["_seed"][i].tolist())
+        for i in stood_in
+    ] == golden

@@ -57,7 +57,12 @@ def test_batches_made_together_have_the_bits_of_those_made_alone(options, worker
     assert_same(taken(together, count=100), expected)
     middle = together.advance(together.start, 41)
     assert_same(taken(together, middle, 59), expected[41:])
-    assert_same(*(taken(eval_dataset(NUMBERS, global_batch=7, workers=workers, **more)) for more in ({}, ALONE)))
+    assert_same(
+        *(
+            taken(eval_dataset(NUMBERS, global_batch=7, workers=workers, **more))
+            for more in ({}, ALONE)
+        )
+    )
 
 
 @pytest.mark.parametrize("on_error", ["skip", "mask"])
@@ -81,7 +86,12 @@ def test_batches_before_that_of_a_bad_record_are_delivered(workers, returns, err
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_slow_ops_delay_no_batch_beyond_the_time_that_it_takes(workers):
-    options = {"global_batch": 8, "ops": [Each(seconds=0.03)], "stall_seconds": 4, "workers": workers}
+    options = {
+        "global_batch": 8,
+        "ops": [Each(seconds=0.03)],
+        "stall_seconds": 4,
+        "workers": workers,
+    }
     batches = eval_dataset(NUMBERS, **options).batches()  # all together would take 9 s
     began = time.monotonic()
     next(batches)
@@ -93,7 +103,12 @@ def test_slow_ops_delay_no_batch_beyond_the_time_that_it_takes(workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ops_that_become_slow_among_batches_made_together_are_no_stall(workers):
     # The first batches are so fast that all others are made together, which would take 7 s.
-    options = {"global_batch": 2, "ops": [Each(seconds=0.05, slow=160)], "stall_seconds": 3, "workers": workers}
+    options = {
+        "global_batch": 2,
+        "ops": [Each(seconds=0.05, slow=160)],
+        "stall_seconds": 3,
+        "workers": workers,
+    }
     batches, waits, began = eval_dataset(NUMBERS, **options).batches(), [], time.monotonic()
     for _ in range(120):
         next(batches)

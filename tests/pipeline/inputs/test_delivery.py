@@ -17,7 +17,14 @@ from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train
 from pipeline.errors import ShardError
 from pipeline.hosts import Hosts
 from pipeline.inputs.batches import Turns, read_ahead
-from pipeline.inputs.provenance import Origin, origins_of, recorded_order, reopened, restored_order, stand_ins
+from pipeline.inputs.provenance import (
+    Origin,
+    origins_of,
+    recorded_order,
+    reopened,
+    restored_order,
+    stand_ins,
+)
 from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.orders.shuffle import Shuffle, device_seeds, record_seeds
@@ -58,7 +65,9 @@ def test_ready_batches_are_limited_to_the_remaining_read_ahead():
             time.sleep(0.01)
         assert not reading.join(0.2)  # it waits for room, though most batches are to come
         assert reading._shelf.held == 3 * RECORD_BYTES
-        assert [delivery.rows.record_ids.tolist() for delivery in reading] == [[number] for number in range(100)]
+        assert [delivery.rows.record_ids.tolist() for delivery in reading] == [
+            [number] for number in range(100)
+        ]
 
 
 def test_a_thread_that_waits_in_its_turn_does_not_keep_the_other_from_working():
@@ -74,21 +83,35 @@ NUMBERS = {"x": np.arange(30, dtype=np.int32)}
 
 
 @settings(max_examples=examples(25))
-@given(seed=st.integers(0, 2**31), epochs=st.sampled_from(["drop", "span"]), count=st.sampled_from([1, 2, 4]))
+@given(
+    seed=st.integers(0, 2**31),
+    epochs=st.sampled_from(["drop", "span"]),
+    count=st.sampled_from([1, 2, 4]),
+)
 def test_the_seed_of_a_record_is_a_hash_of_seed_epoch_and_record_on_any_hosts(seed, epochs, count):
     hosts = [
-        taken(train_dataset(NUMBERS, global_batch=12, hosts=Hosts(i, count), seed=seed, epochs=epochs), count=6)
+        taken(
+            train_dataset(
+                NUMBERS, global_batch=12, hosts=Hosts(i, count), seed=seed, epochs=epochs
+            ),
+            count=6,
+        )
         for i in range(count)
     ]
     batches = joined(hosts)
     allowed = {
-        (record, *device_seeds(record_seeds(seed, np.array([epoch]), np.array([record])))[0].tolist())
+        (
+            record,
+            *device_seeds(record_seeds(seed, np.array([epoch]), np.array([record])))[0].tolist(),
+        )
         for epoch in range(4)
         for record in range(30)
     }
     drawn = list(zip(rows_of(batches, "_index"), *rows_of(batches, "_seed").T, strict=True))
     assert set(drawn) <= allowed
-    assert len(set(drawn)) == 72  # no record twice with the same numbers, though batches span epochs
+    assert (
+        len(set(drawn)) == 72
+    )  # no record twice with the same numbers, though batches span epochs
     assert rows_of(batches, "_seed").dtype == np.uint32
 
 
@@ -112,7 +135,11 @@ def payloads(records, ids):
 def again(records):
     """Every payload, by way of the origins as JSON."""
     origins = [Origin(**json.loads(json.dumps(asdict(origin)))) for origin in origins_of(records)]
-    return [payload for origin in origins for payload in payloads(reopened(origin), range(origin.first, origin.stop))]
+    return [
+        payload
+        for origin in origins
+        for payload in payloads(reopened(origin), range(origin.first, origin.stop))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +149,11 @@ def again(records):
         lambda data: open_dataset(data, "train[3:]+validation[:5]+train[:2]"),
         lambda data: open_dataset(data, "train[3:]")[2:9],
         lambda data: cached(open_dataset(data, "validation"), "ram"),
-        lambda data: mixture([open_dataset(data, "train[4:]"), open_dataset(data, "validation")], [1, 2]).records,
+        lambda data: (
+            mixture(
+                [open_dataset(data, "train[4:]"), open_dataset(data, "validation")], [1, 2]
+            ).records
+        ),
     ],
     ids=["a split", "parts", "a slice of a part", "a cache", "a mixture"],
 )
@@ -134,14 +165,19 @@ def test_origins_lead_to_the_same_records_in_the_same_order(digits, opened):
 def test_arrays_have_an_origin_that_cannot_be_opened():
     (origin,) = origins_of(open_dataset({"x": np.arange(7)}))
     assert (origin.first, origin.stop, origin.directory) == (0, 7, None)
-    with pytest.raises(ShardError, match=r"arrays \(x\) has no manifest, so it cannot be opened again to name its rec"):
+    with pytest.raises(
+        ShardError,
+        match=r"arrays \(x\) has no manifest, so it cannot be opened again to name its rec",
+    ):
         reopened(origin)
 
 
 def test_other_data_in_the_same_place_are_an_error(digits):
     (origin,) = origins_of(open_dataset(str(digits[1]), "train"))
     other = Origin(**(asdict(origin) | {"fingerprint": "of other data"}))
-    with pytest.raises(ShardError, match="the run read of other data\\. The data have been .* --data-dir"):
+    with pytest.raises(
+        ShardError, match="the run read of other data\\. The data have been .* --data-dir"
+    ):
         reopened(other)
 
 
@@ -166,11 +202,26 @@ def orders(draw):
         epochs = draw(st.sampled_from(["drop", "span"]))
         return TrainOrder(sizes[0], batch, seed=seed, block_starts=starts, epochs=epochs, **sized)
     shuffles = [
-        Shuffle(size, draw(block_starts(size)), seed=seed + number, streams=streams, window_records=window)
+        Shuffle(
+            size,
+            draw(block_starts(size)),
+            seed=seed + number,
+            streams=streams,
+            window_records=window,
+        )
         for number, size in enumerate(sizes)
     ]
-    shares = check_weights(draw(st.lists(st.floats(0.1, 9), min_size=len(sizes), max_size=len(sizes))))
-    return MixOrder(shuffles, np.cumsum([0, *sizes[:-1]]).tolist(), shares, batch, seed=seed, digest="of the mixture")
+    shares = check_weights(
+        draw(st.lists(st.floats(0.1, 9), min_size=len(sizes), max_size=len(sizes)))
+    )
+    return MixOrder(
+        shuffles,
+        np.cumsum([0, *sizes[:-1]]).tolist(),
+        shares,
+        batch,
+        seed=seed,
+        digest="of the mixture",
+    )
 
 
 @given(orders(), st.integers(0, 300))

@@ -25,9 +25,13 @@ def test_each_bad_record_is_listed_once_and_warned_of_once(pictures, tmp_path, c
     one = source.quarantine[0]
     assert isinstance(one, BadRecord)
     assert one.where.endswith("(record 3 of 'validation')")
-    assert one.reason.startswith(f"{one.where}: the JPEG image is damaged or truncated. Replace it and")
+    assert one.reason.startswith(
+        f"{one.where}: the JPEG image is damaged or truncated. Replace it and"
+    )
     warnings = [text for text in caplog.messages if directory in text]
-    assert sorted(warnings) == sorted(f"on_error='mask' leaves out a bad record: {b.reason}" for b in source.quarantine)
+    assert sorted(warnings) == sorted(
+        f"on_error='mask' leaves out a bad record: {b.reason}" for b in source.quarantine
+    )
 
 
 def test_a_quarantine_file_collects_the_bad_records_of_all_hosts_and_runs(pictures, tmp_path):
@@ -45,13 +49,17 @@ def test_a_quarantine_file_collects_the_bad_records_of_all_hosts_and_runs(pictur
     assert [line.keys() for line in lines] == [{"record_id", "where", "reason"}] * len(BAD)
 
 
-def test_a_foreign_file_is_not_used_as_quarantine_and_an_unwritable_one_is_a_warning(pictures, tmp_path, caplog):
+def test_a_foreign_file_is_not_used_as_quarantine_and_an_unwritable_one_is_a_warning(
+    pictures, tmp_path, caplog
+):
     other = tmp_path / "labels.txt"
     other.write_text("cat\n")
     refusal = r"quarantine_file='.*labels.txt' .* It is not a quarantine file: .* a new one"
     with pytest.raises(OptionError, match=refusal):
         eval_dataset(pictures[1], global_batch=4, on_error="mask", quarantine_file=other)
     nowhere = other / "inside" / "bad.jsonl"  # inside a file
-    source = eval_dataset(pictures[1], global_batch=4, ops=OPS, on_error="mask", quarantine_file=nowhere)
+    source = eval_dataset(
+        pictures[1], global_batch=4, ops=OPS, on_error="mask", quarantine_file=nowhere
+    )
     assert len(taken(source)) == 6
     assert "bad records are only in the log, not in the quarantine_file" in caplog.text

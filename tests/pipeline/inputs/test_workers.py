@@ -19,7 +19,14 @@ from sweep import SWEEP
 from worker_ops import Fault, Scratch
 
 from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train_dataset
-from pipeline.errors import BadRecordsError, CorruptRecordError, InputError, OptionError, SchemaError, StallError
+from pipeline.errors import (
+    BadRecordsError,
+    CorruptRecordError,
+    InputError,
+    OptionError,
+    SchemaError,
+    StallError,
+)
 from pipeline.hosts import Hosts
 from pipeline.inputs.work import divided
 from pipeline.sources.records import as_records
@@ -49,20 +56,28 @@ def test_bits_do_not_depend_on_workers_whatever_the_source(kind, tmp_path, write
     data = kind.open(tmp_path / "data")
     options = {"global_batch": 8, "epochs": "span", "seed": 3}
     if "kept in RAM" in kind.name:
-        with pytest.raises(OptionError, match="cache='ram' is the memory of one process, and workers=2 are others"):
+        with pytest.raises(
+            OptionError, match="cache='ram' is the memory of one process, and workers=2 are others"
+        ):
             train_dataset(data, workers=2, **options)
         return
     made = train_dataset(data, workers=2, **options)
     assert_same(taken(made, count=12), taken(train_dataset(data, **options), count=12))
     if kind.evaluates and as_records(data):
-        assert_same(*(taken(eval_dataset(data, global_batch=7, workers=workers)) for workers in (3, 0)))
+        assert_same(
+            *(taken(eval_dataset(data, global_batch=7, workers=workers)) for workers in (3, 0))
+        )
 
 
 @pytest.mark.parametrize(
     ("workers", "hosts"),
-    [*itertools.product([1, 2, 3, 20], [1, 2, 4])] if SWEEP else [(2, 2), pytest.param(20, 1, marks=pytest.mark.slow)],
+    [*itertools.product([1, 2, 3, 20], [1, 2, 4])]
+    if SWEEP
+    else [(2, 2), pytest.param(20, 1, marks=pytest.mark.slow)],
 )
-def test_bits_depend_neither_on_workers_nor_on_hosts_nor_on_where_a_run_resumed(workers, hosts, pictures):
+def test_bits_depend_neither_on_workers_nor_on_hosts_nor_on_where_a_run_resumed(
+    workers, hosts, pictures
+):
     options = {"global_batch": 8, "ops": OPS, "seed": 5}
     one = train_dataset(pictures[0], **options)
     expected = taken(one, one.advance(one.start, 4), 5)
@@ -87,7 +102,9 @@ def test_bad_records_are_left_out_and_listed_as_in_one_process(pictures, on_erro
 
 
 def test_the_budget_of_bad_records_is_of_all_workers(pictures):
-    source = eval_dataset(pictures[1], global_batch=8, ops=OPS, on_error="mask", max_bad_records=5, workers=2)
+    source = eval_dataset(
+        pictures[1], global_batch=8, ops=OPS, on_error="mask", max_bad_records=5, workers=2
+    )
     with pytest.raises(BadRecordsError, match="6 records are bad on this host; max_bad_records=5"):
         taken(source)
 
@@ -112,7 +129,9 @@ def test_a_mixture_of_sources_and_a_cache_on_a_disk_have_the_same_bits(pictures,
 
 @pytest.mark.slow
 def test_batches_that_are_kept_stay_as_they_are_and_slots_are_used_again():
-    batches = train_dataset(NUMBERS, global_batch=16, workers=2, read_ahead_bytes=1).batches()  # a batch per slot
+    batches = train_dataset(
+        NUMBERS, global_batch=16, workers=2, read_ahead_bytes=1
+    ).batches()  # a batch per slot
     kept = [next(batches) for _ in range(30)]
     expected = taken(train_dataset(NUMBERS, global_batch=16), count=30)
     assert_same(kept, expected)
@@ -133,8 +152,14 @@ def test_rows_are_divided_among_workers_in_order():
     rows = (range(3, 8), range(20, 26))
     for parts in range(1, 15):
         found = divided(rows, parts)
-        assert [row for part in found for each in part for row in each] == [*range(3, 8), *range(20, 26)]
-        assert {len(list(itertools.chain(*part))) for part in found} <= {11 // len(found), -(-11 // len(found))}
+        assert [row for part in found for each in part for row in each] == [
+            *range(3, 8),
+            *range(20, 26),
+        ]
+        assert {len(list(itertools.chain(*part))) for part in found} <= {
+            11 // len(found),
+            -(-11 // len(found)),
+        }
         assert len(found) == min(parts, 11)
 
 
@@ -146,10 +171,26 @@ def test_workers_load_neither_jax_nor_tensorflow():
 @pytest.mark.parametrize(
     ("does", "error", "told"),
     [
-        ("exits", InputError, r"worker 2 of 2 \(process \d+\), which was making .* 20, 21, 22, .* ended with code 7\."),
-        ("dies", InputError, r"worker 2 of 2 \(process \d+\), .*was ended by signal 9\. If nobody did that,"),
-        ("raises", SchemaError, r"Fault\(does='raises', at=22\) raised ZeroDivisionError: of a user's own"),
-        ("is_suspended", StallError, r"waited 2 s for worker 2 of 2 \(process \d+\), .*20, 21, 22, .* and is alive,"),
+        (
+            "exits",
+            InputError,
+            r"worker 2 of 2 \(process \d+\), which was making .* 20, 21, 22, .* ended with code 7\.",
+        ),
+        (
+            "dies",
+            InputError,
+            r"worker 2 of 2 \(process \d+\), .*was ended by signal 9\. If nobody did that,",
+        ),
+        (
+            "raises",
+            SchemaError,
+            r"Fault\(does='raises', at=22\) raised ZeroDivisionError: of a user's own",
+        ),
+        (
+            "is_suspended",
+            StallError,
+            r"waited 2 s for worker 2 of 2 \(process \d+\), .*20, 21, 22, .* and is alive,",
+        ),
         pytest.param("sleeps", StallError, "waited 2 s for ", marks=pytest.mark.slow),
         ("runs_out_of_memory", MemoryError, None),
     ],
@@ -170,7 +211,14 @@ def test_what_happens_to_a_worker_ends_the_batches_and_is_told(does, error, told
 
 
 def test_ctrl_c_and_sigterm_are_not_for_workers():
-    assert len(taken(eval_dataset(NUMBERS, global_batch=8, ops=[Fault("is_interrupted", 18)], workers=2))) == 8
+    assert (
+        len(
+            taken(
+                eval_dataset(NUMBERS, global_batch=8, ops=[Fault("is_interrupted", 18)], workers=2)
+            )
+        )
+        == 8
+    )
 
 
 def test_an_error_of_a_user_keeps_its_traceback():
@@ -189,16 +237,22 @@ def test_what_other_processes_cannot_import_is_refused_before_any_batch(tmp_path
         "    def __call__(self, features, rng): return {'x': features['x']}\n"
         "train_dataset({'x': np.arange(9.0)}, global_batch=4, ops=[Own()], workers=2)\n"
     )
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (
         "OptionError: workers=2 cannot use Own: it is defined in the program that was started or in a notebook, "
         in (done.stderr)
     )
     fault = Fault("exits", 3)
     object.__setattr__(fault, "does", lambda: 3)
-    with pytest.raises(OptionError, match=r"workers=1: the source, or an op, cannot be passed to another process:"):
+    with pytest.raises(
+        OptionError, match=r"workers=1: the source, or an op, cannot be passed to another process:"
+    ):
         train_dataset(NUMBERS, global_batch=4, ops=[fault], workers=1)
-    with pytest.raises(OptionError, match="workers=-1 must be at least 0; 0 makes the batches in this process"):
+    with pytest.raises(
+        OptionError, match="workers=-1 must be at least 0; 0 makes the batches in this process"
+    ):
         train_dataset(NUMBERS, global_batch=4, workers=-1)
 
 
@@ -219,7 +273,9 @@ def test_workers_end_with_the_process_that_started_them(how, tmp_path):
     (tmp_path / "current/json.py").write_text("raise SystemExit('the current directory')")
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command, current = [sys.executable, program], tmp_path / "current"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=current) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=env, cwd=current
+    ) as process:
         assert process.stdout
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert len(pids) == 3
@@ -238,16 +294,25 @@ def test_a_worker_stops_to_look_for_stand_ins_when_too_many_records_are_bad():
     numbers = {"number": np.zeros(300_000, np.int64)}
     options = {"ops": [Fault("raises", 0)], "on_error": "skip", "max_bad_records": 5}
     batches = train_dataset(numbers, global_batch=8, workers=2, **options).batches()
-    with pytest.raises(BadRecordsError, match=r"records are bad on this host; max_bad_records=5\. The first are:"):
+    with pytest.raises(
+        BadRecordsError, match=r"records are bad on this host; max_bad_records=5\. The first are:"
+    ):
         next(batches)
 
 
 def test_threads_may_share_the_batches():
-    batches, got = eval_dataset({"number": np.arange(4000)}, global_batch=8, workers=2).batches(), []
+    batches, got = (
+        eval_dataset({"number": np.arange(4000)}, global_batch=8, workers=2).batches(),
+        [],
+    )
     with ThreadPoolExecutor(3) as pool:
-        for each in [pool.submit(lambda: got.extend(batch["number"] for batch in batches)) for _ in range(3)]:
+        for each in [
+            pool.submit(lambda: got.extend(batch["number"] for batch in batches)) for _ in range(3)
+        ]:
             each.result()
-    assert sorted(map(tuple, got)) == [tuple(range(first, first + 8)) for first in range(0, 4000, 8)]
+    assert sorted(map(tuple, got)) == [
+        tuple(range(first, first + 8)) for first in range(0, 4000, 8)
+    ]
 
 
 @pytest.mark.slow
@@ -259,7 +324,9 @@ def test_workers_end_with_their_process_although_one_forked_from_it_lives():
         "print(*[worker.process.pid for worker in batches._workers], flush=True)\n"
         "if os.fork() == 0:\n    os.close(1)\n    time.sleep(30)\n    os._exit(0)\ntime.sleep(1000)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         pids = [int(pid) for pid in process.stdout.readline().split()]
         process.kill()
@@ -277,8 +344,9 @@ def test_a_module_that_makes_batches_when_it_is_imported_is_refused_in_a_worker(
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     command = [sys.executable, "-c", "import unguarded"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
-    assert "a worker process would start workers: it imports the module of an op, which makes batches when it" in (
-        done.stderr
+    assert (
+        "a worker process would start workers: it imports the module of an op, which makes batches when it"
+        in (done.stderr)
     )
 
 
@@ -288,7 +356,9 @@ def test_a_keyboard_interrupt_is_not_taken_for_the_end_of_the_data():
     threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         list(batches)
-    with pytest.raises(InputError, match=r"these batches were interrupted\. Call batches\(position\) for the rest"):
+    with pytest.raises(
+        InputError, match=r"these batches were interrupted\. Call batches\(position\) for the rest"
+    ):
         next(batches)
 
 

@@ -32,12 +32,17 @@ def test_the_default_streams_divide_the_batch_and_have_a_record_each(N, batch):
 
 
 def test_default_streams_blocks_and_windows_never_change():
-    order, _ = plan_records(source(1_281_167, 110_000), 1024, Sizes(None, None, None), seed=0, epochs="drop")
+    order, _ = plan_records(
+        source(1_281_167, 110_000), 1024, Sizes(None, None, None), seed=0, epochs="drop"
+    )
     assert order.settings == {
         "seed": 0, "streams": 64, "block_records": 10, "window_records": 320, "epochs": "drop",
     }  # fmt: skip
     assert order.steps_per_epoch == 1251
-    assert (default_block_records(2_500_000, 10**9), default_block_records(0.5, 2 * 10**10)) == (1, 1_000_000)
+    assert (default_block_records(2_500_000, 10**9), default_block_records(0.5, 2 * 10**10)) == (
+        1,
+        1_000_000,
+    )
     assert (default_block_records(1_000, 1_797), default_block_records(1_000, 60_000)) == (1, 4)
 
 
@@ -50,7 +55,9 @@ def mean_classes(labels: np.ndarray) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "record_bytes"), [(256, 2_000_000), (1024, 110_000), (4096, 3_000)])
+@pytest.mark.parametrize(
+    ("batch", "record_bytes"), [(256, 2_000_000), (1024, 110_000), (4096, 3_000)]
+)
 def test_the_defaults_mix_sorted_data_nearly_as_a_true_shuffle_does(batch, record_bytes):
     labels, rows = np.arange(N) * CLASSES // N, 48 * 4096
     order = usual_order(N, batch, seed=1, block_records=default_block_records(record_bytes, N))

@@ -26,7 +26,13 @@ def orders(draw) -> MixOrder:
     sizes = [draw(st.integers(streams, 60)) for _ in weights]
     seed = draw(st.integers(0, 2**40))
     shuffles = [
-        Shuffle(n, np.arange(0, n, 3), seed=seed + i, streams=streams, window_records=draw(st.integers(1, 20)))
+        Shuffle(
+            n,
+            np.arange(0, n, 3),
+            seed=seed + i,
+            streams=streams,
+            window_records=draw(st.integers(1, 20)),
+        )
         for i, n in enumerate(sizes)
     ]
     firsts = np.cumsum([0, *sizes[:-1]]).tolist()
@@ -48,7 +54,9 @@ def test_every_round_is_full_and_every_source_is_within_a_row_of_its_weight(weig
     shares = Shares(weights)
     assert shares.of_round(number).sum() == SLOTS
     assert np.all(np.abs(shares.of_round(number) - SLOTS * weights) <= 1 + 1e-6)
-    assert np.array_equal(shares.before(number + 1) - shares.before(number), shares.of_round(number))
+    assert np.array_equal(
+        shares.before(number + 1) - shares.before(number), shares.of_round(number)
+    )
     assert np.all(np.abs(shares.before(ROUNDS) - SLOTS * ROUNDS * weights) <= 1 + 1e-3)
 
 
@@ -75,7 +83,9 @@ def test_rows_of_several_batches_are_those_of_one_after_the_other(order, records
 
 @given(orders(), st.integers(0, 50), st.integers(0, 50))
 @settings(max_examples=examples(60))
-def test_advancing_equals_stepping_and_another_batch_size_resumes_at_the_next_record(order, first, then):
+def test_advancing_equals_stepping_and_another_batch_size_resumes_at_the_next_record(
+    order, first, then
+):
     position = order.advance(order.advance(order.start, first), then)
     assert position == order.advance(order.start, first + then)
     twice = MixOrder(
@@ -85,7 +95,10 @@ def test_advancing_equals_stepping_and_another_batch_size_resumes_at_the_next_re
     twice._rounds = order._rounds
     rows = order.global_batch // order.streams
     wide = np.reshape(batch_ids(twice, position), (order.streams, 2, rows))
-    narrow = [np.reshape(batch_ids(order, order.advance(position, t)), (order.streams, rows)) for t in range(2)]
+    narrow = [
+        np.reshape(batch_ids(order, order.advance(position, t)), (order.streams, rows))
+        for t in range(2)
+    ]
     assert np.array_equal(wide, np.stack(narrow, axis=1))
 
 
@@ -105,7 +118,10 @@ def test_each_source_is_in_each_stream_one_permutation_of_its_records_after_anot
 
 def test_the_order_of_a_mixture_never_changes():
     # Golden: a saved position lives by it.
-    shuffles = [Shuffle(n, np.arange(0, n, 2), seed=i, streams=2, window_records=3) for i, n in enumerate((5, 8))]
+    shuffles = [
+        Shuffle(n, np.arange(0, n, 2), seed=i, streams=2, window_records=3)
+        for i, n in enumerate((5, 8))
+    ]
     order = MixOrder(shuffles, [0, 5], check_weights([1, 3]), 4, seed=42, digest="")
     assert straight(order, 6) == [
         [8, 11, 5, 2], [7, 12, 9, 6], [7, 9, 3, 10], [8, 10, 11, 6], [6, 5, 5, 12], [7, 8, 4, 12],
@@ -135,12 +151,17 @@ HOSTS_AND_POSITIONS = [*itertools.product([1, 2, 4, 8], [0, 3, 1021, 10**9])]
 @pytest.mark.parametrize(
     ("count", "position"), HOSTS_AND_POSITIONS if SWEEP else [(1, 1021), (2, 0), (4, 3), (8, 10**9)]
 )
-def test_a_mixture_resumes_at_any_position_on_any_hosts_with_another_batch_size(mixed, count, position):
+def test_a_mixture_resumes_at_any_position_on_any_hosts_with_another_batch_size(
+    mixed, count, position
+):
     options = {"seed": 2**40, "streams": 8, "keys": ()}
     saved = train_dataset(mixed(), global_batch=8, **options)
     state = json.dumps(saved.state(Position(0, position)))
     assert len(state) < 300
-    inputs = [train_dataset(mixed(), global_batch=16, hosts=Hosts(i, count), **options) for i in range(count)]
+    inputs = [
+        train_dataset(mixed(), global_batch=16, hosts=Hosts(i, count), **options)
+        for i in range(count)
+    ]
     batches = [source.batches(source.restore(json.loads(state))) for source in inputs]
     found = [next(host) for host in batches]
     straight = saved.batches(Position(0, position))
@@ -164,7 +185,10 @@ def test_sources_are_drawn_in_proportion_to_their_weights(mixed):
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"weights": (0.6, 0.4)}, "from a mixture with other weights, block_records or window_records"),
+        (
+            {"weights": (0.6, 0.4)},
+            "from a mixture with other weights, block_records or window_records",
+        ),
         ({"sizes": ((20, 3), (5, 0, 7))}, "belongs to data"),
     ],
 )
@@ -176,22 +200,33 @@ def test_a_position_of_another_mixture_is_refused(mixed, other, text):
 
 def test_a_default_window_size_that_changed_with_the_batch_size_is_explained(mixed):
     saved = train_dataset(mixed(), global_batch=1024, streams=4)
-    with pytest.raises(FingerprintError, match=r"The default of window_records depends on global_batch"):
+    with pytest.raises(
+        FingerprintError, match=r"The default of window_records depends on global_batch"
+    ):
         train_dataset(mixed(), global_batch=2048, streams=4).restore(saved.state(saved.start))
-    given = [train_dataset(mixed(), global_batch=b, streams=4, window_records=5) for b in (1024, 2048)]
+    given = [
+        train_dataset(mixed(), global_batch=b, streams=4, window_records=5) for b in (1024, 2048)
+    ]
     assert given[1].restore(given[0].state(given[0].start)) == given[0].start
 
 
-@pytest.mark.parametrize("weights", [(1, 0), (1, -1), (1, float("nan")), (1, float("inf")), (1, 1e-9)])
+@pytest.mark.parametrize(
+    "weights", [(1, 0), (1, -1), (1, float("nan")), (1, float("inf")), (1, 1e-9)]
+)
 def test_weights_that_are_not_positive_numbers_are_refused(mixed, weights):
-    with pytest.raises(OptionError, match=r"each source needs a number above 0|smallest share, .*, is below 9\.5e-07"):
+    with pytest.raises(
+        OptionError,
+        match=r"each source needs a number above 0|smallest share, .*, is below 9\.5e-07",
+    ):
         mixed(weights)
 
 
 def test_unsupported_uses_of_a_mixture_are_refused_with_the_alternative(mixed, numbers_of):
     with pytest.raises(OptionError, match="2 sources have 1 weights: give one for each"):
         mixed((1,))
-    with pytest.raises(OptionError, match=r"a mixture is endless, so no epoch is exact\. Evaluate each source"):
+    with pytest.raises(
+        OptionError, match=r"a mixture is endless, so no epoch is exact\. Evaluate each source"
+    ):
         eval_dataset(mixed(), global_batch=4)
     with pytest.raises(OptionError, match="split and limit apply to one source"):
         train_dataset(mixed(), "train[:5]", global_batch=4)

@@ -42,7 +42,9 @@ def test_blocks_stay_whole_and_come_in_another_order_each_epoch():
 
 
 def test_each_window_of_a_stream_has_its_own_permutation():
-    order = TrainOrder(1000, 1, streams=1, block_records=1000, window_records=100)  # one block: the places are the ids
+    order = TrainOrder(
+        1000, 1, streams=1, block_records=1000, window_records=100
+    )  # one block: the places are the ids
     windows = np.reshape(epoch_ids(order, 0), (10, 100)) % 100
     assert len(np.unique(windows, axis=0)) == 10
     assert all(sorted(window) == list(range(100)) for window in windows.tolist())
@@ -57,7 +59,9 @@ def test_epochs_and_seeds_differ_and_drop_different_tails():
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.sampled_from([1, 2, 4]))
-def test_evaluation_has_every_record_once_in_order_and_less_than_a_batch_of_padding(N, per_host, count):
+def test_evaluation_has_every_record_once_in_order_and_less_than_a_batch_of_padding(
+    N, per_host, count
+):
     order = EvalOrder(N, per_host * count)
     steps = [order.advance(order.start, t) for t in range(order.steps_per_epoch)]
     rows = [Hosts(h, count).host_rows(order.global_batch) for h in range(count)]
@@ -78,7 +82,10 @@ def test_consecutive_batches_reuse_the_permutations_of_their_epoch():
 
 
 def test_a_batch_larger_than_the_split_names_the_way_out():
-    with pytest.raises(BatchSizeError, match=r"global_batch=64 is larger than the split's 10 .* at most 10, .*'span'"):
+    with pytest.raises(
+        BatchSizeError,
+        match=r"global_batch=64 is larger than the split's 10 .* at most 10, .*'span'",
+    ):
         usual_order(10, 64, block_records=1)
     order = usual_order(10, 64, block_records=1, epochs="span")
     assert sorted(set(batch_ids(order, order.start))) == list(range(10))
@@ -101,7 +108,8 @@ def test_an_invalid_option_of_an_order_is_refused_with_valid_values(options, tex
 
 
 @pytest.mark.parametrize(
-    "order", [EvalOrder, lambda n, b: TrainOrder(n, b, streams=1, block_records=1, window_records=1)]
+    "order",
+    [EvalOrder, lambda n, b: TrainOrder(n, b, streams=1, block_records=1, window_records=1)],
 )
 def test_sizes_that_cannot_be_numbered_are_refused(order):
     with pytest.raises(EmptySplitError, match="0 records"):
@@ -133,7 +141,9 @@ def test_seeds_are_hashed_and_not_added():
     assert hash_key(42, 1) != hash_key(43, 0)
     assert hash_key(1, 2) != hash_key(2, 1)
     ids = np.arange(100)
-    assert not np.any(record_seeds(42, np.ones_like(ids), ids) == record_seeds(43, np.zeros_like(ids), ids))
+    assert not np.any(
+        record_seeds(42, np.ones_like(ids), ids) == record_seeds(43, np.zeros_like(ids), ids)
+    )
 
 
 def test_each_op_of_each_record_has_a_seed_of_its_own():

@@ -34,7 +34,9 @@ def train_orders(draw: st.DrawFn, modes: st.SearchStrategy[str] = MODES) -> Trai
 def with_position(draw: st.DrawFn) -> tuple[TrainOrder, Position]:
     """An order and a place in it, also one that a run with another batch size may have left."""
     order = draw(train_orders())
-    return order, Position(draw(st.integers(0, 3)), draw(st.integers(0, order.num_records // order.streams - 1)))
+    return order, Position(
+        draw(st.integers(0, 3)), draw(st.integers(0, order.num_records // order.streams - 1))
+    )
 
 
 @st.composite
@@ -54,11 +56,15 @@ def batch_ids(order: TrainOrder, position: Position) -> list[int]:
 
 
 def by_stream(order: TrainOrder, batches: list[list[int]]) -> list[list[int]]:
-    rows = np.array(batches, np.int64).reshape(len(batches), order.streams, order.global_batch // order.streams)
+    rows = np.array(batches, np.int64).reshape(
+        len(batches), order.streams, order.global_batch // order.streams
+    )
     return rows.transpose(1, 0, 2).reshape(order.streams, -1).tolist()
 
 
-def straight(order: TrainOrder, steps: int, position: Position = TrainOrder.start) -> list[list[int]]:
+def straight(
+    order: TrainOrder, steps: int, position: Position = TrainOrder.start
+) -> list[list[int]]:
     return [batch_ids(order, order.advance(position, t)) for t in range(steps)]
 
 
@@ -87,9 +93,16 @@ def test_span_is_one_permutation_after_another(order, epochs):
 def test_the_global_batch_does_not_depend_on_the_number_of_hosts(order_and_position):
     order, position = order_and_position
     whole = order.rows(position, [range(order.global_batch)])
-    for count in divisors(order.global_batch):  # those that divide the streams, and more hosts than streams
-        hosts = [order.rows(position, Hosts(h, count).host_rows(order.global_batch)) for h in range(count)]
-        np.testing.assert_array_equal(np.concatenate([rows.record_ids for rows in hosts]), whole.record_ids)
+    for count in divisors(
+        order.global_batch
+    ):  # those that divide the streams, and more hosts than streams
+        hosts = [
+            order.rows(position, Hosts(h, count).host_rows(order.global_batch))
+            for h in range(count)
+        ]
+        np.testing.assert_array_equal(
+            np.concatenate([rows.record_ids for rows in hosts]), whole.record_ids
+        )
         np.testing.assert_array_equal(np.concatenate([rows.seeds for rows in hosts]), whole.seeds)
 
 
@@ -110,7 +123,9 @@ def test_any_sharding_gives_its_hosts_the_rows_it_names(order_and_position, data
 
 @given(with_position(), st.data(), st.integers(1, 9))
 @settings(max_examples=examples(100))
-def test_rows_of_several_batches_are_those_of_one_after_the_other(order_and_position, data, batches):
+def test_rows_of_several_batches_are_those_of_one_after_the_other(
+    order_and_position, data, batches
+):
     order, position = order_and_position
     host = data.draw(shardings(order.global_batch))[0].host_rows(order.global_batch)
     for each in (order, EvalOrder(order.num_records, order.global_batch)):
@@ -129,7 +144,11 @@ def test_advancing_equals_stepping_from_any_position(order_and_position, first, 
     position = begin
     for _ in range(first + then):
         position = order.advance(position, 1)
-    assert order.advance(begin, first + then) == position == order.advance(order.advance(begin, first), then)
+    assert (
+        order.advance(begin, first + then)
+        == position
+        == order.advance(order.advance(begin, first), then)
+    )
 
 
 @given(with_position(), st.integers(0, 40))
@@ -151,17 +170,26 @@ def test_span_resumes_with_another_batch_size_at_the_very_next_record(order, sto
 @settings(max_examples=examples(100))
 def test_an_epoch_resumes_with_another_batch_size_at_the_very_next_record(order, data):
     shortest = order.num_records // order.streams
-    stop, times = data.draw(st.integers(0, order.steps_per_epoch - 1)), data.draw(st.integers(1, shortest))
+    stop, times = (
+        data.draw(st.integers(0, order.steps_per_epoch - 1)),
+        data.draw(st.integers(1, shortest)),
+    )
     at = order.advance(order.start, stop).records
     other = assert_goes_on(order, stop, times, steps=(shortest - at) // times)
     # What is left is less than one of the new batches: it is dropped.
     rest = Position(0, shortest - (shortest - at) % times)
-    assert batch_ids(other, rest) == batch_ids(other, Position(1, 0)) == batch_ids(other, other.advance(rest, 0))
+    assert (
+        batch_ids(other, rest)
+        == batch_ids(other, Position(1, 0))
+        == batch_ids(other, other.advance(rest, 0))
+    )
 
 
 def assert_goes_on(order: TrainOrder, stop: int, times: int, steps: int) -> TrainOrder:
     """`stop` batches of the one size, then `steps` of the other, are what batches of a row a stream give."""
-    other, by_row = (TrainOrder(order.num_records, order.streams * n, **order.settings) for n in (times, 1))
+    other, by_row = (
+        TrainOrder(order.num_records, order.streams * n, **order.settings) for n in (times, 1)
+    )
     before = straight(order, stop)
     after = straight(other, steps, order.advance(order.start, stop))
     rows = stop * order.global_batch // order.streams + steps * times

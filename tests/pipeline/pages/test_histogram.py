@@ -10,9 +10,21 @@ from pipeline.pages.figures import BINS, histogram
     ("values", "ends", "told"),
     [
         ([3, 1, 2, 2], ("1 pixels", "3 pixels"), "4 values, median 2 pixels."),
-        ([0.5, np.nan, np.inf, 1.5], ("0.5 pixels", "1.5 pixels"), "2 values are not finite and not shown."),
-        ([1.0, np.nan], ("1 pixels", "1 pixels"), "1 value, median 1 pixels. 1 value is not finite and not shown."),
-        ([2.0**60, 2.0**60 + 256, 2.0**60 + 512], ("1.15e+18 pixels", "1.15e+18 pixels"), "3 values"),
+        (
+            [0.5, np.nan, np.inf, 1.5],
+            ("0.5 pixels", "1.5 pixels"),
+            "2 values are not finite and not shown.",
+        ),
+        (
+            [1.0, np.nan],
+            ("1 pixels", "1 pixels"),
+            "1 value, median 1 pixels. 1 value is not finite and not shown.",
+        ),
+        (
+            [2.0**60, 2.0**60 + 256, 2.0**60 + 512],
+            ("1.15e+18 pixels", "1.15e+18 pixels"),
+            "3 values",
+        ),
         ([2.0**60] * 2, ("1.15e+18 pixels", "1.15e+18 pixels"), "2 values"),
         ([1.0, np.nextafter(1.0, 2.0)], ("1 pixels", "1 pixels"), "2 values"),
         ([], ("", ""), "No values."),
@@ -29,7 +41,12 @@ def test_a_histogram_counts_every_finite_value_and_says_which_it_leaves_out(valu
 
 
 def test_few_integers_have_a_bar_each_and_other_numbers_a_range():
-    assert histogram("labels", np.array([4, 5, 5, 7]), "").rows == [("4", 1), ("5", 2), ("6", 0), ("7", 1)]
+    assert histogram("labels", np.array([4, 5, 5, 7]), "").rows == [
+        ("4", 1),
+        ("5", 2),
+        ("6", 0),
+        ("7", 1),
+    ]
     assert histogram("x", np.array([0.0, 10.5]), "").rows[0] == ("0 to 0.263", 1)
 
 

@@ -61,7 +61,9 @@ def test_numbers_are_formatted_and_an_empty_section_is_left_out():
 
 
 def test_a_bar_of_zero_has_no_width_and_a_small_one_can_be_seen():
-    html = Page("page", "", [Section("bars", [Bars([("none", 0), ("one", 1), ("most", 100_000)])])]).html()
+    html = Page(
+        "page", "", [Section("bars", [Bars([("none", 0), ("one", 1), ("most", 100_000)])])]
+    ).html()
     assert re.findall('style="(width: .*?)"', html) == [
         "width: 0.00%",
         "width: 0.00%; min-width: 1px",
@@ -70,7 +72,9 @@ def test_a_bar_of_zero_has_no_width_and_a_small_one_can_be_seen():
 
 
 def test_a_heading_is_aligned_as_the_numbers_below_it():
-    table = Table(("first empty", "text", "mixed", "empty"), [(None, "a", 1, None), (2.5, "b", "c", None)])
+    table = Table(
+        ("first empty", "text", "mixed", "empty"), [(None, "a", 1, None), (2.5, "b", "c", None)]
+    )
     assert table.numeric == [True, False, False, False]
     html = Page("page", "", [Section("numbers", [table])]).html()
     assert (
@@ -84,23 +88,30 @@ def test_a_path_where_no_file_can_be_made_is_refused_before_anything_is_read(tmp
     check_page(str(tmp_path / "new" / "page.html"))
     assert not list(tmp_path.iterdir())
     with pytest.raises(
-        OptionError, match=r"cannot write /proc/page\.html: /proc: .*\. Give a file in another directory"
+        OptionError,
+        match=r"cannot write /proc/page\.html: /proc: .*\. Give a file in another directory",
     ):
         check_page("/proc/page.html")
 
 
 def test_what_is_folded_is_in_the_page_and_more_than_twelve_pictures_are_folded():
     pictures = Pictures([(PIXEL, [str(number)]) for number in range(15)])
-    html = Page("page", "", [Section("", [pictures]), Section("rest", [Note("told")], folded=True)]).html()
+    html = Page(
+        "page", "", [Section("", [pictures]), Section("rest", [Note("told")], folded=True)]
+    ).html()
     assert html.count("<img ") == 15
     opened, folded = html.split("<summary>3 more</summary>")
     assert (opened.count("<img "), folded.count("<img ")) == (12, 3)
-    assert re.search(r"<details><summary><h2>rest</h2></summary>.*told.*</details></section>", html, re.DOTALL)
+    assert re.search(
+        r"<details><summary><h2>rest</h2></summary>.*told.*</details></section>", html, re.DOTALL
+    )
     assert html.count("<h2>") == 1
 
 
 def test_a_long_text_has_room_next_to_many_columns():
-    html = Page("page", "", [Section("texts", [Table(("text", *"abc"), [("word " * 9, *"abc")])])]).html()
+    html = Page(
+        "page", "", [Section("texts", [Table(("text", *"abc"), [("word " * 9, *"abc")])])]
+    ).html()
     assert html.count('<td class="long">word word') == html.count('class="long"') == 1
 
 
@@ -129,5 +140,7 @@ def test_without_jinja2_the_error_names_the_command_that_installs_it(monkeypatch
 
     pages._template.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(OptionError, match=r"pages need jinja2\. Install it: pip install -e '.*\[pages\]'"):
+    with pytest.raises(
+        OptionError, match=r"pages need jinja2\. Install it: pip install -e '.*\[pages\]'"
+    ):
         Page("page", "").html()

@@ -54,7 +54,9 @@ def test_16_bits_are_scaled_to_what_is_in_the_image():
     assert shown.max() > 245
 
 
-@pytest.mark.parametrize("data", [b"", b"no image", encoded(Image.new("RGB", (90, 90)))[:-30]], ids=["", "text", "cut"])
+@pytest.mark.parametrize(
+    "data", [b"", b"no image", encoded(Image.new("RGB", (90, 90)))[:-30]], ids=["", "text", "cut"]
+)
 def test_undecodable_bytes_have_no_thumbnail(data):
     assert thumbnail(data, "nothing") is None
 
@@ -86,9 +88,14 @@ def test_floats_are_scaled_from_black_to_white():
     assert shown[::4, ::4].tolist() == [[0, 128], [255, 0]]
 
 
-@pytest.mark.parametrize("array", [np.zeros((5, 5)), np.full((5, 5, 3), np.nan), np.zeros((5, 5, 1), np.int64)])
+@pytest.mark.parametrize(
+    "array", [np.zeros((5, 5)), np.full((5, 5, 3), np.nan), np.zeros((5, 5, 1), np.int64)]
+)
 def test_constant_and_non_finite_arrays_are_black(array):
-    assert np.asarray(image_of(thumbnail_of_array(array, "black"))).max(initial=0) in (0, 255)  # 255: alpha
+    assert np.asarray(image_of(thumbnail_of_array(array, "black"))).max(initial=0) in (
+        0,
+        255,
+    )  # 255: alpha
 
 
 @pytest.mark.parametrize("shape", [(8, 9, 3), (8, 9, 1), (3, 8, 9), (1, 8, 9), (8, 9)])
@@ -100,7 +107,9 @@ def test_an_array_is_an_image_with_its_channels_first_or_last(shape):
     np.testing.assert_array_equal(shown, np.broadcast_to(last, (8, 9, 3)))
 
 
-@pytest.mark.parametrize("shape", [(9,), (3, 3), (3, 8, 3), (2, 8, 9), (1, 1, 768), (8, 9, 3, 3), ()])
+@pytest.mark.parametrize(
+    "shape", [(9,), (3, 3), (3, 8, 3), (2, 8, 9), (1, 1, 768), (8, 9, 3, 3), ()]
+)
 def test_other_shapes_are_no_images(shape):
     assert not is_picture(np.zeros(shape, np.uint8))
 

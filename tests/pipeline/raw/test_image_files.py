@@ -30,7 +30,9 @@ def decode(data):
     return image
 
 
-SMOOTH = Image.fromarray(np.add.outer(np.arange(60), 2 * np.arange(80)).astype(np.uint8)).convert("RGB")
+SMOOTH = Image.fromarray(np.add.outer(np.arange(60), 2 * np.arange(80)).astype(np.uint8)).convert(
+    "RGB"
+)
 LEFT_RED = Image.new("RGB", (64, 32), "blue")
 LEFT_RED.paste((255, 0, 0), (0, 0, 32, 32))
 EVERYTHING = ToJpeg("decode", max_side=64, apply_orientation=True)
@@ -38,7 +40,9 @@ EVERYTHING = ToJpeg("decode", max_side=64, apply_orientation=True)
 
 @pytest.mark.parametrize("verify", VERIFY_LEVELS)
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"exif": b"Exif\0\0damaged"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"progressive": True}, {"exif": b"Exif\0\0damaged"}], ids=str
+)
 def test_a_suitable_jpeg_is_kept_byte_for_byte(mode, options, verify):
     data = encode(SMOOTH, "JPEG", mode, **options)
     image = ToJpeg(verify, max_side=80, apply_orientation=True)(data)
@@ -60,7 +64,9 @@ def test_a_suitable_jpeg_is_kept_byte_for_byte(mode, options, verify):
         ("GIF", "P", "RGB", {"interlace": False}),
     ],
 )
-def test_png_webp_and_gif_become_jpegs_in_grey_or_rgb_that_look_the_same(form, source, mode, options):
+def test_png_webp_and_gif_become_jpegs_in_grey_or_rgb_that_look_the_same(
+    form, source, mode, options
+):
     data = encode(SMOOTH, form, source, **options)
     image = ToJpeg()(data)
     decoded = decode(image.data)
@@ -114,7 +120,16 @@ def test_an_image_one_pixel_high_keeps_that_pixel_when_scaled():
     assert (image.width, image.height) == (10, 1)
 
 
-WHERE_LEFT_GOES = {1: "left", 2: "right", 3: "right", 4: "left", 5: "top", 6: "top", 7: "bottom", 8: "bottom"}
+WHERE_LEFT_GOES = {
+    1: "left",
+    2: "right",
+    3: "right",
+    4: "left",
+    5: "top",
+    6: "top",
+    7: "bottom",
+    8: "bottom",
+}
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
@@ -125,15 +140,26 @@ def test_orientation_is_applied_only_when_asked_for(orientation, form):
     data = encode(LEFT_RED, form, exif=exif)
     left = ToJpeg()(data)
     assert "turned_upright" not in left.fixups
-    assert [bool("--apply-orientation" in note) for note in left.notes] == [True] * (orientation != 1)
+    assert [bool("--apply-orientation" in note) for note in left.notes] == [True] * (
+        orientation != 1
+    )
     assert form != "JPEG" or left.data == data
     image = ToJpeg(apply_orientation=True)(data)
     assert not image.notes
     assert ("turned_upright" in image.fixups) == (orientation != 1)
     pixels = np.asarray(decode(image.data), int)
-    half = {"left": pixels[:, :16], "right": pixels[:, -16:], "top": pixels[:16], "bottom": pixels[-16:]}
+    half = {
+        "left": pixels[:, :16],
+        "right": pixels[:, -16:],
+        "top": pixels[:16],
+        "bottom": pixels[-16:],
+    }
     assert half[WHERE_LEFT_GOES[orientation]][..., 0].min() > 200
-    assert pixels.shape[:2] == (image.height, image.width) == ((32, 64) if orientation < 5 else (64, 32))
+    assert (
+        pixels.shape[:2]
+        == (image.height, image.width)
+        == ((32, 64) if orientation < 5 else (64, 32))
+    )
 
 
 def test_the_quality_option_sets_the_size_of_encoded_jpegs():
@@ -151,7 +177,13 @@ def test_a_cmyk_jpeg_becomes_rgb_and_keeps_its_orientation():
 
 def png_of(width, height):
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)) + b"\0" * 20
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + header
+        + struct.pack(">I", zlib.crc32(header))
+        + b"\0" * 20
+    )
 
 
 def webp_of(width, height):
@@ -178,7 +210,10 @@ REFUSED = [
     (animation("WEBP"), "an animation, not one image"),
     (png_of(60_000, 60_000), "60000x60000 pixels; allowed are 1 to 100,000,000"),
     (webp_of(16_000, 16_000), "16000x16000 pixels; allowed are 1 to 100,000,000"),
-    (encode(Image.new("1", (70_000, 1)), "PNG"), "70000x1 pixels; a JPEG has at most 65,500 per side"),
+    (
+        encode(Image.new("1", (70_000, 1)), "PNG"),
+        "70000x1 pixels; a JPEG has at most 65,500 per side",
+    ),
 ]
 
 
@@ -194,7 +229,9 @@ def test_hundreds_of_mutated_files_are_taken_or_rejected_and_never_crash(form):
     for case in range(400):
         mutated = bytearray(data[: rng.randrange(len(data))] if case % 3 == 0 else data)
         for _ in range(rng.randrange(1, 6) if mutated else 0):
-            mutated[rng.randrange(min(len(mutated), 60 if case % 3 == 1 else len(mutated)))] = rng.randrange(256)
+            mutated[rng.randrange(min(len(mutated), 60 if case % 3 == 1 else len(mutated)))] = (
+                rng.randrange(256)
+            )
         try:
             with warnings.catch_warnings(action="ignore"):  # Pillow's, on damaged EXIF
                 image = EVERYTHING(bytes(mutated))
@@ -211,9 +248,18 @@ def upright(exif=b"", **options):
 def exif_of(value, order="<", kind=3, extra=5):
     """A directory as a camera writes it: other entries before and after."""
     tags = sorted([0x010F + i for i in range(extra)] + [ORIENTATION])
-    entries = [struct.pack(f"{order}HHIHH", tag, kind, 1, value if tag == ORIENTATION else 99, 0) for tag in tags]
+    entries = [
+        struct.pack(f"{order}HHIHH", tag, kind, 1, value if tag == ORIENTATION else 99, 0)
+        for tag in tags
+    ]
     head = b"II*\0" if order == "<" else b"MM\0*"
-    return b"Exif\0\0" + head + struct.pack(f"{order}IH", 8, len(entries)) + b"".join(entries) + bytes(4)
+    return (
+        b"Exif\0\0"
+        + head
+        + struct.pack(f"{order}IH", 8, len(entries))
+        + b"".join(entries)
+        + bytes(4)
+    )
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -225,7 +271,15 @@ def test_the_orientation_is_read_in_either_byte_order(order, value):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xff\xd8", upright(), upright(b"Exif\0\0damaged"), upright(exif_of(6, kind=4)), b"GIF89a"]
+    "data",
+    [
+        b"",
+        b"\xff\xd8",
+        upright(),
+        upright(b"Exif\0\0damaged"),
+        upright(exif_of(6, kind=4)),
+        b"GIF89a",
+    ],
 )
 def test_an_image_without_a_valid_orientation_is_upright(data):
     assert orientation(data) == 1
@@ -241,7 +295,9 @@ def test_arbitrary_bytes_always_yield_an_orientation(noise, at, cut):
 
 def noise(mode="RGB", form="JPEG", size=(16, 12), **options):
     bands = len(Image.new(mode, (1, 1)).getbands())
-    pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], bands), np.uint8).squeeze()
+    pixels = (
+        np.random.default_rng(0).integers(0, 255, (size[1], size[0], bands), np.uint8).squeeze()
+    )
     return encode(Image.fromarray(pixels, mode), form, **options)
 
 
@@ -283,9 +339,15 @@ def test_each_verification_level_finds_the_damage_it_promises(verify, data, foun
     [
         (b"GIF89a...", "not a JPEG or PNG file"),
         (b"\xff\xd8\xff\xe0\x00\x10JFIF", "truncated JPEG: no frame header in its 10 bytes"),
-        (noise(form="PNG")[:8] + bytes(30), "^truncated or damaged image: its header cannot be read$"),
+        (
+            noise(form="PNG")[:8] + bytes(30),
+            "^truncated or damaged image: its header cannot be read$",
+        ),
         (noise("CMYK", size=(64, 64))[:-900], "truncated or damaged JPEG"),
-        (b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + b"\0" * 20, "65535x65535 pixels; allowed are 1"),
+        (
+            b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + b"\0" * 20,
+            "65535x65535 pixels; allowed are 1",
+        ),
         (b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x00\x00\x05\x03" + b"\0" * 20, "5x0 pixels"),
         (b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x05\x00\x00\x03" + b"\0" * 20, "0x5 pixels"),
     ],

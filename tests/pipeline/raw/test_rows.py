@@ -21,7 +21,9 @@ def parsed(data, delimiter=","):
 
 
 def csv_cells(data, delimiter=","):
-    return next(csv.reader(io.StringIO(data.decode(), newline=""), delimiter=delimiter, strict=True))
+    return next(
+        csv.reader(io.StringIO(data.decode(), newline=""), delimiter=delimiter, strict=True)
+    )
 
 
 @pytest.fixture
@@ -34,7 +36,10 @@ def rows_of(tmp_path):
         found = list(table_rows(LocalStorage(), str(path), delimiter))
         for row in found:
             if not row.error:
-                again = parsed(data[row.offset : row.offset + row.size], delimiter or ("\t" if ".tsv" in name else ","))
+                again = parsed(
+                    data[row.offset : row.offset + row.size],
+                    delimiter or ("\t" if ".tsv" in name else ","),
+                )
                 assert again == (row.cells if isinstance(again, dict) else list(row.cells.values()))
         return found
 
@@ -128,7 +133,10 @@ def test_json_lines_that_are_not_objects_are_reported(rows_of):
     [
         (b"", "has no header with the names of its columns: it is empty"),
         (b"\n\n", "it is empty"),
-        ("a,b\n".encode("utf-16"), "has no header with the names of its columns: not UTF-8: byte 0xff"),
+        (
+            "a,b\n".encode("utf-16"),
+            "has no header with the names of its columns: not UTF-8: byte 0xff",
+        ),
         (b"a,b,a\n", "has two columns 'a'. Rename one of them"),
         (b'a,"b\n1,2\n', "has no header .* not a csv row: unexpected end of data"),
     ],
@@ -141,7 +149,10 @@ def test_a_table_without_a_header_is_one_clear_error(rows_of, data, message):
 def test_the_columns_are_the_headers_or_those_of_the_first_objects(tmp_path):
     tables = {
         "t.csv": ",a,b\n1,2,3\n",
-        "t.jsonl": 'bad\n{"": 1, "a": 2}\n{"b": 3, "a": 4}\n' + "\n" * 2 + '{"a": 1}\n' * 997 + '{"c": 1}\n',
+        "t.jsonl": 'bad\n{"": 1, "a": 2}\n{"b": 3, "a": 4}\n'
+        + "\n" * 2
+        + '{"a": 1}\n' * 997
+        + '{"c": 1}\n',
         "empty.jsonl": "",
     }
     for name, data in tables.items():

@@ -45,7 +45,11 @@ def as_protobuf(schema, values):
     for key, items in values.items():
         feature = example.features.feature[key]
         dtype = schema.features[key].dtype
-        lists = {"bytes": feature.bytes_list, "int64": feature.int64_list, "float32": feature.float_list}
+        lists = {
+            "bytes": feature.bytes_list,
+            "int64": feature.int64_list,
+            "float32": feature.float_list,
+        }
         lists[dtype].SetInParent()
         lists[dtype].value.extend(items)
     return example
@@ -55,7 +59,9 @@ def as_protobuf(schema, values):
 @given(schemas_and_values())
 def test_an_encoded_example_is_byte_equal_to_protobufs_deterministic_mode(drawn):
     schema, values = drawn
-    assert encode_example(schema, values) == as_protobuf(schema, values).SerializeToString(deterministic=True)
+    assert encode_example(schema, values) == as_protobuf(schema, values).SerializeToString(
+        deterministic=True
+    )
 
 
 @settings(max_examples=examples(120), deadline=None)
@@ -96,22 +102,34 @@ BAD_VALUES = [
 
 @pytest.mark.parametrize(("values", "message"), BAD_VALUES)
 def test_values_that_do_not_fit_the_schema_are_refused_by_name(values, message):
-    schema = Schema("s", {"a": Feature("int64"), "b": Feature("bytes"), "f": Feature("float32", optional=True)})
+    schema = Schema(
+        "s", {"a": Feature("int64"), "b": Feature("bytes"), "f": Feature("float32", optional=True)}
+    )
     with pytest.raises(SchemaError, match=message):
         encode_example(schema, values)
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(st.sampled_from(sorted(VALUES)).flatmap(lambda dtype: st.tuples(st.just(dtype), VALUES[dtype])))
+@given(
+    st.sampled_from(sorted(VALUES)).flatmap(lambda dtype: st.tuples(st.just(dtype), VALUES[dtype]))
+)
 def test_one_value_is_encoded_as_a_list_of_it(case):
     dtype, value = case
-    single, listed = Schema("one", {"key": Feature(dtype)}), Schema("one", {"key": Feature(dtype, (None,))})
+    single, listed = (
+        Schema("one", {"key": Feature(dtype)}),
+        Schema("one", {"key": Feature(dtype, (None,))}),
+    )
     expected = encode_example(listed, {"key": [value]})
-    assert encode_example(single, {"key": value}) == encode_example(listed, {"key": value}) == expected
+    assert (
+        encode_example(single, {"key": value}) == encode_example(listed, {"key": value}) == expected
+    )
 
 
 def test_equal_values_of_another_type_are_still_checked():
-    ints, floats = Schema("ints", {"key": Feature("int64")}), Schema("floats", {"key": Feature("float32")})
+    ints, floats = (
+        Schema("ints", {"key": Feature("int64")}),
+        Schema("floats", {"key": Feature("float32")}),
+    )
     encode_example(ints, {"key": 1})
     for value in (True, 1.0, b"1"):
         with pytest.raises(SchemaError, match="its dtype is int64"):
@@ -121,7 +139,9 @@ def test_equal_values_of_another_type_are_still_checked():
 
 
 def test_an_image_is_not_copied_to_be_encoded():
-    schema = Schema("image", {"a": Feature("int64"), "image": Feature("bytes"), "z": Feature("bytes")})
+    schema = Schema(
+        "image", {"a": Feature("int64"), "image": Feature("bytes"), "z": Feature("bytes")}
+    )
     values = {"a": 1, "image": bytes(5000), "z": b"end"}
     pieces = example_pieces(schema, values)
     assert len(pieces) == 3
@@ -129,7 +149,9 @@ def test_an_image_is_not_copied_to_be_encoded():
     assert b"".join(pieces) == encode_example(schema, values)
 
 
-SCHEMA = Schema("rows", {"b": Feature("int64", (3,)), "a": Feature("int64"), "ä": Feature("int64", (2, 2))})
+SCHEMA = Schema(
+    "rows", {"b": Feature("int64", (3,)), "a": Feature("int64"), "ä": Feature("int64", (2, 2))}
+)
 NUMBERS = st.sampled_from([0, 1, 127, 128, 16_383, 16_384, 2**21 - 1, 2**21, 2**28 - 1])
 
 
@@ -137,7 +159,9 @@ NUMBERS = st.sampled_from([0, 1, 127, 128, 16_383, 16_384, 2**21 - 1, 2**21, 2**
 def columns(draw):
     records = draw(st.integers(0, 5))
     shapes = {key: (records, *feature.shape) for key, feature in SCHEMA.features.items()}
-    return {key: draw(arrays.arrays(np.int64, shape, elements=NUMBERS)) for key, shape in shapes.items()}
+    return {
+        key: draw(arrays.arrays(np.int64, shape, elements=NUMBERS)) for key, shape in shapes.items()
+    }
 
 
 @given(columns())
@@ -145,22 +169,37 @@ def columns(draw):
 def test_columns_are_encoded_to_the_bytes_of_single_examples(columns):
     records = range(len(columns["a"]))
     alone = (
-        {key: values[i] if values[i].shape else int(values[i]) for key, values in columns.items()} for i in records
+        {key: values[i] if values[i].shape else int(values[i]) for key, values in columns.items()}
+        for i in records
     )
-    assert encode_integer_examples(SCHEMA, columns) == [encode_example(SCHEMA, values) for values in alone]
+    assert encode_integer_examples(SCHEMA, columns) == [
+        encode_example(SCHEMA, values) for values in alone
+    ]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"a": np.array([2**28])}, r"'a' holds 268435456 to 268435456; allowed are 0 to 2\^28 - 1\."),
+        (
+            {"a": np.array([2**28])},
+            r"'a' holds 268435456 to 268435456; allowed are 0 to 2\^28 - 1\.",
+        ),
         ({"a": np.array([-1])}, "'a' holds -1 to -1; allowed"),
-        ({"b": np.zeros((1, 2), int)}, r"'b' is int64 \[1, 2\]; schema 'rows' needs integers \[records, 3\]"),
+        (
+            {"b": np.zeros((1, 2), int)},
+            r"'b' is int64 \[1, 2\]; schema 'rows' needs integers \[records, 3\]",
+        ),
         ({"b": None}, r"'b' is missing; schema 'rows' needs integers \[records, 3\]"),
         ({"c": np.zeros(1, int)}, "'c' is not in schema 'rows'"),
     ],
 )
 def test_columns_that_do_not_fit_the_schema_are_an_error(change, message):
-    columns = {"a": np.zeros(1, int), "b": np.zeros((1, 3), int), "ä": np.zeros((1, 2, 2), int)} | change
+    columns = {
+        "a": np.zeros(1, int),
+        "b": np.zeros((1, 3), int),
+        "ä": np.zeros((1, 2, 2), int),
+    } | change
     with pytest.raises(SchemaError, match=message):
-        encode_integer_examples(SCHEMA, {key: values for key, values in columns.items() if values is not None})
+        encode_integer_examples(
+            SCHEMA, {key: values for key, values in columns.items() if values is not None}
+        )

@@ -13,20 +13,40 @@ from pipeline.shards.example_decoding import decode_example, decode_features, ex
 from pipeline.shards.schema import Feature, Schema
 
 ANY = (None,)
-LISTS = Schema("lists", {"b": Feature("bytes", ANY), "f": Feature("float32", ANY), "i": Feature("int64", ANY)})
+LISTS = Schema(
+    "lists", {"b": Feature("bytes", ANY), "f": Feature("float32", ANY), "i": Feature("int64", ANY)}
+)
 VALUES = {"b": [b"xy", b""], "f": [1.5] * 70, "i": [-1, 0, 2**40] * 100}
-UNKNOWN = b"\x3a\x01?" + b"\x38\x96\x01" + b"\x3d????" + b"\x39????????"  # field 7 of every wire type
+UNKNOWN = (
+    b"\x3a\x01?" + b"\x38\x96\x01" + b"\x3d????" + b"\x39????????"
+)  # field 7 of every wire type
 
 
 ODD = {
-    "unpacked integers": (example(entry("a", feature("int64", b"\x08\x05\x08\x96\x01"))), {"a": [5, 150]}),
-    "integers packed and unpacked": (example(entry("a", feature("int64", b"\x0a\x01\x04\x08\x05"))), {"a": [4, 5]}),
+    "unpacked integers": (
+        example(entry("a", feature("int64", b"\x08\x05\x08\x96\x01"))),
+        {"a": [5, 150]},
+    ),
+    "integers packed and unpacked": (
+        example(entry("a", feature("int64", b"\x0a\x01\x04\x08\x05"))),
+        {"a": [4, 5]},
+    ),
     "an integer of over 64 bits": (
-        example(entry("a", feature("int64", b"\x08" + b"\xff" * 9 + b"\x7f" + b"\x0a\x0a" + b"\xff" * 9 + b"\x7f"))),
+        example(
+            entry(
+                "a",
+                feature(
+                    "int64", b"\x08" + b"\xff" * 9 + b"\x7f" + b"\x0a\x0a" + b"\xff" * 9 + b"\x7f"
+                ),
+            )
+        ),
         {"a": [-1, -1]},
     ),
     "unpacked floats": (example(entry("a", feature("float32", b"\x0d\0\0\x80\x3f"))), {"a": [1.0]}),
-    "the value before the key": (example(field(2, feature("int64", b"\x08\x05")) + field(1, b"a")), {"a": [5]}),
+    "the value before the key": (
+        example(field(2, feature("int64", b"\x08\x05")) + field(1, b"a")),
+        {"a": [5]},
+    ),
     "a key twice": (
         example(*(entry("a", feature("int64", b"\x08" + number)) for number in (b"\1", b"\2"))),
         {"a": [2]},
@@ -39,9 +59,18 @@ ODD = {
     "no value": (example(field(1, b"a")), {}),
     "no key": (example(field(2, feature("int64", b"\x08\x05"))), {"": [5]}),
     "nothing": (b"", {}),
-    "a field beside features": (example(entry("a", feature("int64", b"\x08\x05"))) + UNKNOWN, {"a": [5]}),
-    "a field beside the entries": (field(1, UNKNOWN + field(1, entry("a", feature("int64", b"\x08\x05")))), {"a": [5]}),
-    "a field beside the list": (example(entry("a", UNKNOWN + feature("int64", b"\x08\x05"))), {"a": [5]}),
+    "a field beside features": (
+        example(entry("a", feature("int64", b"\x08\x05"))) + UNKNOWN,
+        {"a": [5]},
+    ),
+    "a field beside the entries": (
+        field(1, UNKNOWN + field(1, entry("a", feature("int64", b"\x08\x05")))),
+        {"a": [5]},
+    ),
+    "a field beside the list": (
+        example(entry("a", UNKNOWN + feature("int64", b"\x08\x05"))),
+        {"a": [5]},
+    ),
 }
 
 
@@ -63,7 +92,9 @@ def test_odd_encodings_are_decoded_as_protobuf_decodes_them(name):
 def test_only_the_features_that_are_asked_for_become_arrays(name):
     data, values = ODD[name]
     found = decode_features(data, {b"a"})
-    assert {key: array.tolist() for key, array in found.items()} == {k: v for k, v in values.items() if k == "a"}
+    assert {key: array.tolist() for key, array in found.items()} == {
+        k: v for k, v in values.items() if k == "a"
+    }
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -95,11 +126,26 @@ NO_EXAMPLE = {
     "a number without end": (b"\xff" * 30, "varint of over ten bytes"),
     "a group": (b"\x0b", "wire type 3"),
     "a length beyond its message": (b"\x0a\x02\x0a\x05", "cut short"),
-    "a number in place of bytes": (example(entry("a", feature("bytes", b"\x08\x05"))), "tag 8 in a list of bytes"),
-    "an unknown field of bytes": (example(entry("a", feature("bytes", b"\x12\1?"))), "tag 18 in a list of bytes"),
-    "a number in place of floats": (example(entry("a", feature("float32", b"\x08\x05"))), "tag 8 in a list of float32"),
-    "floats that end within one": (example(entry("a", feature("float32", b"\x0a\x03abc"))), "cut short"),
-    "integers that end within one": (example(entry("a", feature("int64", b"\x0a\x01\x80"))), "cut short"),
+    "a number in place of bytes": (
+        example(entry("a", feature("bytes", b"\x08\x05"))),
+        "tag 8 in a list of bytes",
+    ),
+    "an unknown field of bytes": (
+        example(entry("a", feature("bytes", b"\x12\1?"))),
+        "tag 18 in a list of bytes",
+    ),
+    "a number in place of floats": (
+        example(entry("a", feature("float32", b"\x08\x05"))),
+        "tag 8 in a list of float32",
+    ),
+    "floats that end within one": (
+        example(entry("a", feature("float32", b"\x0a\x03abc"))),
+        "cut short",
+    ),
+    "integers that end within one": (
+        example(entry("a", feature("int64", b"\x0a\x01\x80"))),
+        "cut short",
+    ),
     "a key that is no text": (
         example(field(1, b"\xff") + field(2, feature("int64", b"\x08\x05"))),
         "codec can't decode byte 0xff",
@@ -115,7 +161,9 @@ def some_features(data):
 @pytest.mark.parametrize("name", NO_EXAMPLE)
 def test_bytes_that_are_no_example_are_refused(name, read):
     data, message = NO_EXAMPLE[name]
-    with pytest.raises(SchemaError, match=f"{len(data)} bytes that are not a tf.train.Example: .*{message}"):
+    with pytest.raises(
+        SchemaError, match=f"{len(data)} bytes that are not a tf.train.Example: .*{message}"
+    ):
         read(data)
 
 

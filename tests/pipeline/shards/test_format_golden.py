@@ -7,14 +7,23 @@ import numpy as np
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import crc32c, frame
 from pipeline.shards.manifest import Manifest, update_manifest
-from pipeline.shards.naming import add_digests, index_file, key_digest, ranks, receipt_file, shard_file
+from pipeline.shards.naming import (
+    add_digests,
+    index_file,
+    key_digest,
+    ranks,
+    receipt_file,
+    shard_file,
+)
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.split_index import encode_index
 from pipeline.storage.local import LocalStorage
 
 
 def test_the_bytes_of_an_example():
-    schema = Schema("golden", {"b": Feature("bytes"), "i": Feature("int64", (2,)), "f": Feature("float32")})
+    schema = Schema(
+        "golden", {"b": Feature("bytes"), "i": Feature("int64", (2,)), "f": Feature("float32")}
+    )
     encoded = encode_example(schema, {"b": b"\x00\xff", "i": [-1, 300], "f": 0.5})
     assert encoded.hex() == (
         "0a33" "0a0b" "0a0162" "1206" "0a04" "0a0200ff"
@@ -36,7 +45,9 @@ def test_the_bytes_of_an_index():
 
 
 def test_the_checksum_of_a_manifest(tmp_path):
-    manifest = Manifest("golden", Schema("s", {"a": Feature("int64")}), {}, Labels("a", 1, ("caf\u00e9",)), "infeed")
+    manifest = Manifest(
+        "golden", Schema("s", {"a": Feature("int64")}), {}, Labels("a", 1, ("caf\u00e9",)), "infeed"
+    )
     update_manifest(LocalStorage(), str(tmp_path), lambda _: manifest)
     text = (
         r'{"format_version":1,"labels":{"base":1,"key":"a","names":["caf\u00e9"]},"name":"golden",'
@@ -44,19 +55,25 @@ def test_the_checksum_of_a_manifest(tmp_path):
         r'"splits":{},"writer":"infeed"}'
     )
     assert (
-        json.loads((tmp_path / "manifest.json").read_text())["checksum"] == f"{crc32c(text.encode()):08x}" == "fcf797d6"
+        json.loads((tmp_path / "manifest.json").read_text())["checksum"]
+        == f"{crc32c(text.encode()):08x}"
+        == "fcf797d6"
     )
 
 
 def test_the_rank_of_a_key():
-    keys = np.array([b"train/n01440764/n01440764_10026.JPEG", "validation/\u00e9.JPEG".encode()], "S")
+    keys = np.array(
+        [b"train/n01440764/n01440764_10026.JPEG", "validation/\u00e9.JPEG".encode()], "S"
+    )
     assert ranks(0, "train", keys).tolist() == [15575801292224014770, 4920022514066167941]
     assert ranks(1, "train", keys).tolist() != ranks(0, "train", keys).tolist()
     assert ranks(0, "validation", keys).tolist() != ranks(0, "train", keys).tolist()
 
 
 def test_the_digest_of_the_keys():
-    assert key_digest([b"a", b"b"]) == key_digest([b"b", b"a"]) == 0xBDDA89BAE6AAB45039933EC86A444C96
+    assert (
+        key_digest([b"a", b"b"]) == key_digest([b"b", b"a"]) == 0xBDDA89BAE6AAB45039933EC86A444C96
+    )
     assert add_digests([key_digest([b"a"]), key_digest([b"b"])]) == key_digest([b"a", b"b"])
 
 

@@ -7,12 +7,30 @@ import re
 import pytest
 
 from pipeline.errors import EmptySplitError, ManifestError, OptionError
-from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest, update_manifest
+from pipeline.shards.manifest import (
+    Manifest,
+    ShardEntry,
+    SplitEntry,
+    read_manifest,
+    update_manifest,
+)
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.local import LocalStorage
 
-ENTRY = SplitEntry((ShardEntry("train-00000-of-00001", 3, 100, 7),), 1, "plan", "keys", 0, fixups={"png_to_jpeg": 1})
-MANIFEST = Manifest("name", Schema("s", {"a": Feature("int64", (2, 3))}), {"train": ENTRY}, Labels("a", 1, ("x", "y")))
+ENTRY = SplitEntry(
+    (ShardEntry("train-00000-of-00001", 3, 100, 7),),
+    1,
+    "plan",
+    "keys",
+    0,
+    fixups={"png_to_jpeg": 1},
+)
+MANIFEST = Manifest(
+    "name",
+    Schema("s", {"a": Feature("int64", (2, 3))}),
+    {"train": ENTRY},
+    Labels("a", 1, ("x", "y")),
+)
 
 
 def write(directory, manifest=MANIFEST):
@@ -31,8 +49,12 @@ def test_the_fingerprint_depends_on_the_data_alone(tmp_path):
     assert len(ENTRY.fingerprint) == 32
 
 
-def test_a_missing_directory_an_unfinished_conversion_and_a_wrong_directory_are_told_apart(tmp_path):
-    with pytest.raises(ManifestError, match=r"nope/manifest\.json does not exist: there is no such directory"):
+def test_a_missing_directory_an_unfinished_conversion_and_a_wrong_directory_are_told_apart(
+    tmp_path,
+):
+    with pytest.raises(
+        ManifestError, match=r"nope/manifest\.json does not exist: there is no such directory"
+    ):
         read_manifest(str(tmp_path / "nope"))
     with pytest.raises(ManifestError, match="no conversion wrote here"):
         read_manifest(str(tmp_path))
@@ -41,7 +63,10 @@ def test_a_missing_directory_an_unfinished_conversion_and_a_wrong_directory_are_
         read_manifest(str(tmp_path / "file"))
     (tmp_path / "_shards").mkdir()
     (tmp_path / "_shards/train.plan.json").write_text("{}")
-    with pytest.raises(ManifestError, match=r"has not finished, or has failed. Run that conversion again: it resumes"):
+    with pytest.raises(
+        ManifestError,
+        match=r"has not finished, or has failed. Run that conversion again: it resumes",
+    ):
         read_manifest(str(tmp_path))
 
 
@@ -54,10 +79,14 @@ def test_another_version_and_damage_are_refused(tmp_path):
     with pytest.raises(ManifestError, match=r"format_version 99; this infeed reads 1\. .* upgrade"):
         read_manifest(str(tmp_path))
     path.write_text(json.dumps({k: v for k, v in good.items() if k != "splits"}))
-    with pytest.raises(ManifestError, match=r"manifest\.json: the key splits is missing\. Copy it again"):
+    with pytest.raises(
+        ManifestError, match=r"manifest\.json: the key splits is missing\. Copy it again"
+    ):
         read_manifest(str(tmp_path))
     path.write_text(json.dumps(good | {"split": {}}))
-    with pytest.raises(ManifestError, match=r"manifest\.json: the key split is unknown\. Did you mean 'splits'\?"):
+    with pytest.raises(
+        ManifestError, match=r"manifest\.json: the key split is unknown\. Did you mean 'splits'\?"
+    ):
         read_manifest(str(tmp_path))
     twice = '{"name": "a", "name": "b"}'
     for text, message in (
@@ -80,17 +109,37 @@ def test_another_version_and_damage_are_refused(tmp_path):
             "int32",
             'schema.features.a.dtype is "int32": expected one of bytes, int64',
         ),
-        (["schema", "features", "a"], {"dtype": "int64"}, "the key schema.features.a.shape is missing."),
-        (["schema", "features", "a", "content"], "image", "schema.features.a: content 'image' of dtype int64: must be"),
-        (["schema", "tfds"], {"features.json": "{"}, "the text of schema.tfds['features.json'] is not JSON"),
+        (
+            ["schema", "features", "a"],
+            {"dtype": "int64"},
+            "the key schema.features.a.shape is missing.",
+        ),
+        (
+            ["schema", "features", "a", "content"],
+            "image",
+            "schema.features.a: content 'image' of dtype int64: must be",
+        ),
+        (
+            ["schema", "tfds"],
+            {"features.json": "{"},
+            "the text of schema.tfds['features.json'] is not JSON",
+        ),
         (["splits", "train", "shards"], [], "splits.train.shards: expected array of length >= 1."),
         (
             ["splits", "train", "shards", 0, "bytes"],
             1.0,
             "splits.train.shards[0].bytes is 1.0: expected int, got float.",
         ),
-        (["splits", "train", "fixups", "x"], None, "splits.train.fixups.x is null: expected int, got null."),
-        (["splits", "train", "sed"], 1, "the key splits.train.sed is unknown. Did you mean 'seed'? Known:"),
+        (
+            ["splits", "train", "fixups", "x"],
+            None,
+            "splits.train.fixups.x is null: expected int, got null.",
+        ),
+        (
+            ["splits", "train", "sed"],
+            1,
+            "the key splits.train.sed is unknown. Did you mean 'seed'? Known:",
+        ),
         (["format_version"], "1", 'format_version is "1": expected int, got str.'),
     ],
 )
@@ -103,7 +152,9 @@ def test_a_value_that_does_not_fit_is_named_by_the_path_of_its_key(tmp_path, pla
         inner = inner[step]
     inner[place[-1]] = value
     (tmp_path / "manifest.json").write_text(json.dumps(fields))
-    with pytest.raises(ManifestError, match=rf"manifest\.json: {re.escape(said)}.* Copy it again; or delete it"):
+    with pytest.raises(
+        ManifestError, match=rf"manifest\.json: {re.escape(said)}.* Copy it again; or delete it"
+    ):
         read_manifest(str(tmp_path))
 
 
@@ -146,7 +197,9 @@ def test_the_checksum_does_not_depend_on_layout_or_order(tmp_path):
 def test_an_unknown_split_names_the_nearest_and_an_empty_one_is_refused(tmp_path):
     empty = dataclasses.replace(ENTRY, shards=(ShardEntry("valid-00000-of-00001", 0, 0, 0),))
     manifest = dataclasses.replace(MANIFEST, splits={"train": ENTRY, "validation": empty})
-    with pytest.raises(OptionError, match=r"no split 'tarin'\. Did you mean 'train'\? Known: train, validation"):
+    with pytest.raises(
+        OptionError, match=r"no split 'tarin'\. Did you mean 'train'\? Known: train, validation"
+    ):
         manifest.split("tarin")
     with pytest.raises(EmptySplitError, match="'validation' of name has no records"):
         manifest.split("validation")

@@ -14,12 +14,26 @@ from pipeline.errors import ManifestError, OptionError, SchemaError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.typed_json import REQUIRED, Count, JsonFile, NonEmpty
-from pipeline.sizes import counted, format_bytes, format_number, format_seconds, format_share, parse_bytes
+from pipeline.sizes import (
+    counted,
+    format_bytes,
+    format_number,
+    format_seconds,
+    format_share,
+    parse_bytes,
+)
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("100MB", 10**8), ("1.5 GiB", 3 * 2**29), ("4096", 4096), (7, 7), ("2tb", 2 * 10**12), ("1KB", 1000)],
+    [
+        ("100MB", 10**8),
+        ("1.5 GiB", 3 * 2**29),
+        ("4096", 4096),
+        (7, 7),
+        ("2tb", 2 * 10**12),
+        ("1KB", 1000),
+    ],
 )
 def test_sizes_with_units_are_parsed(text, size):
     assert parse_bytes(text) == size
@@ -27,12 +41,15 @@ def test_sizes_with_units_are_parsed(text, size):
 
 @pytest.mark.parametrize("text", ["", "MB", "-5MB", "5XB", "0", "0.1B", "1e3"])
 def test_what_is_no_size_is_refused_with_the_form(text):
-    with pytest.raises(OptionError, match="is not a size in bytes. Write a number and a unit: 500KB"):
+    with pytest.raises(
+        OptionError, match="is not a size in bytes. Write a number and a unit: 500KB"
+    ):
         parse_bytes(text)
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(999, "999 B"), (1234, "1.23 KB"), (999_900, "1000 KB"), (147e9, "147 GB"), (0, "0 B")]
+    ("size", "text"),
+    [(999, "999 B"), (1234, "1.23 KB"), (999_900, "1000 KB"), (147e9, "147 GB"), (0, "0 B")],
 )
 def test_sizes_are_written_with_three_digits(size, text):
     assert format_bytes(size) == text
@@ -45,7 +62,9 @@ def test_split_names_that_would_confuse_readers_are_refused(split):
 
 
 def test_a_schema_survives_json_and_invalid_ones_are_refused():
-    schema = Schema("s", {"a": Feature("bytes", (None,), True, "text", "doc"), "b": Feature("int64", (2, 3))})
+    schema = Schema(
+        "s", {"a": Feature("bytes", (None,), True, "text", "doc"), "b": Feature("int64", (2, 3))}
+    )
     grey = Schema("s", {"a": Feature("bytes", content="image", channels=1)})
     file = JsonFile("schema", SchemaError, "")
     assert [file.typed(s.to_json(), Schema) for s in (schema, grey)] == [schema, grey]
@@ -57,7 +76,9 @@ def test_a_schema_survives_json_and_invalid_ones_are_refused():
         Feature("int64", (None, 3))
     with pytest.raises(SchemaError, match="must be raw; only bytes may also be text or image"):
         Feature("int64", content="image")
-    with pytest.raises(SchemaError, match="channels 2 of content image: must be 1, 3 or 4, and only for an image"):
+    with pytest.raises(
+        SchemaError, match="channels 2 of content image: must be 1, 3 or 4, and only for an image"
+    ):
         Feature("bytes", content="image", channels=2)
 
 
@@ -81,9 +102,27 @@ def test_the_shard_format_and_storage_load_neither_tensorflow_nor_jax_nor_beam()
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        *[(71_960.4, "71,960"), (9_999.6, "10,000"), (999.96, "1,000"), (97.574, "97.6"), (0.00784, "0.00784")],
-        *[(9.278e-06, "0.0000093"), (11.5873, "11.6"), (0.5, "0.5"), (10.0, "10"), (0.0, "0"), (3e-9, "3e-09")],
-        *[(1e15, "1e+15"), (-2500.2, "-2,500"), (12_345_678_901_234, "12,345,678,901,234"), (float("nan"), "nan")],
+        *[
+            (71_960.4, "71,960"),
+            (9_999.6, "10,000"),
+            (999.96, "1,000"),
+            (97.574, "97.6"),
+            (0.00784, "0.00784"),
+        ],
+        *[
+            (9.278e-06, "0.0000093"),
+            (11.5873, "11.6"),
+            (0.5, "0.5"),
+            (10.0, "10"),
+            (0.0, "0"),
+            (3e-9, "3e-09"),
+        ],
+        *[
+            (1e15, "1e+15"),
+            (-2500.2, "-2,500"),
+            (12_345_678_901_234, "12,345,678,901,234"),
+            (float("nan"), "nan"),
+        ],
     ],
 )
 def test_numbers_are_shown_as_people_write_them(value, shown):
@@ -92,7 +131,14 @@ def test_numbers_are_shown_as_people_write_them(value, shown):
 
 @pytest.mark.parametrize(
     ("share", "shown"),
-    [(0.93, "93 %"), (0.9375, "93.8 %"), (1.0, "100 %"), (0.9999, "> 99.9 %"), (0.0, "0 %"), (0.0001, "< 0.1 %")],
+    [
+        (0.93, "93 %"),
+        (0.9375, "93.8 %"),
+        (1.0, "100 %"),
+        (0.9999, "> 99.9 %"),
+        (0.0, "0 %"),
+        (0.0001, "< 0.1 %"),
+    ],
 )
 def test_a_share_is_all_or_nothing_only_if_it_is(share, shown):
     assert format_share(share) == shown
@@ -101,7 +147,13 @@ def test_a_share_is_all_or_nothing_only_if_it_is(share, shown):
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        *[(0.84, "0.84 s"), (11.5873, "11.6 s"), (60, "1 min"), (200, "3 min 20 s"), (3599.7, "1 h")],
+        *[
+            (0.84, "0.84 s"),
+            (11.5873, "11.6 s"),
+            (60, "1 min"),
+            (200, "3 min 20 s"),
+            (3599.7, "1 h"),
+        ],
         *[(7500, "2 h 5 min"), (273_600, "3 d 4 h")],
     ],
 )
@@ -110,7 +162,11 @@ def test_a_time_has_the_units_that_people_use(seconds, shown):
 
 
 def test_one_thing_is_singular():
-    assert [counted(count, "shard") for count in (0, 1, 2_000)] == ["0 shards", "1 shard", "2,000 shards"]
+    assert [counted(count, "shard") for count in (0, 1, 2_000)] == [
+        "0 shards",
+        "1 shard",
+        "2,000 shards",
+    ]
 
 
 @dataclass(frozen=True)
@@ -158,18 +214,36 @@ def test_names_that_are_not_utf8_are_read():
         ({"inner": {}, "maybe": 5}, "maybe is 5: expected object | null, got int."),
         ({"inner": {"a": None}}, "inner.a is null: expected object, got null."),
         ({"inner": {"a/b": {"kind": "one"}}}, 'the key inner["a/b"].sizes is missing.'),
-        ({"inner": {"a": INNER | {"kind": "three"}}}, 'inner.a.kind is "three": expected one of one, two.'),
-        ({"inner": {"a": INNER | {"kind": "\udc80"}}}, 'inner.a.kind is "\\udc80": expected one of one, two.'),
+        (
+            {"inner": {"a": INNER | {"kind": "three"}}},
+            'inner.a.kind is "three": expected one of one, two.',
+        ),
+        (
+            {"inner": {"a": INNER | {"kind": "\udc80"}}},
+            'inner.a.kind is "\\udc80": expected one of one, two.',
+        ),
         ({"inner": {"a": INNER | {"kind": 3}}}, "inner.a.kind is 3: expected str, got int."),
         ({"inner": {"a": INNER | {"sizes": {}}}}, "inner.a.sizes: expected array, got object."),
-        ({"inner": {"a": INNER | {"sizes": [1, True]}}}, "inner.a.sizes[1] is true: expected int | null, got bool."),
-        ({"inner": {"a": INNER | {"sizes": [1.0]}}}, "inner.a.sizes[0] is 1.0: expected int | null, got float."),
+        (
+            {"inner": {"a": INNER | {"sizes": [1, True]}}},
+            "inner.a.sizes[1] is true: expected int | null, got bool.",
+        ),
+        (
+            {"inner": {"a": INNER | {"sizes": [1.0]}}},
+            "inner.a.sizes[0] is 1.0: expected int | null, got float.",
+        ),
         ({"inner": {}, "some": []}, "some: expected array of length >= 1."),
         ({"inner": {}, "some": [INNER, 5]}, "some[1] is 5: expected object, got int."),
-        ({"inner": {"a": INNER | {"sizes": [2**63]}}}, f"inner.a.sizes[0] is {2**63}: expected int <= {2**63 - 1}."),
+        (
+            {"inner": {"a": INNER | {"sizes": [2**63]}}},
+            f"inner.a.sizes[0] is {2**63}: expected int <= {2**63 - 1}.",
+        ),
         ({"inner": {"a": INNER | {"sizes": [-1]}}}, "inner.a.sizes[0] is -1: expected int >= 0."),
         ({"inner": {"a": INNER | {"note": "bad"}}}, "inner.a: a note may not be bad."),
-        ({"inner": {"a": INNER | {"\udc80": 1}}}, 'the key inner.a["\\udc80"] is unknown. Known: kind, note, sizes.'),
+        (
+            {"inner": {"a": INNER | {"\udc80": 1}}},
+            'the key inner.a["\\udc80"] is unknown. Known: kind, note, sizes.',
+        ),
         ({"inner": {}, "weight": "x" * 999}, f'weight is "{"x" * 59}: expected float, got str.'),
     ],
 )

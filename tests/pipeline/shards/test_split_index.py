@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from sweep import examples
 
 from pipeline.errors import CorruptRecordError, ShardError
-from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame, masked, proven_crc, read_frames
+from pipeline.shards.frames import (
+    FRAME_BYTES,
+    crc32c,
+    crc32c_of,
+    frame,
+    masked,
+    proven_crc,
+    read_frames,
+)
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.split_index import SplitIndex, decode_rows, encode_index, load_index
 from pipeline.storage.local import LocalStorage
@@ -22,7 +30,9 @@ SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_si
 @given(SHARDS)
 def test_the_index_locates_every_record_even_next_to_empty_shards(shards):
     lengths = np.array([n for shard in shards for n in shard], np.uint32)
-    index = SplitIndex(lengths, np.arange(len(lengths), dtype=np.uint32), [len(shard) for shard in shards])
+    index = SplitIndex(
+        lengths, np.arange(len(lengths), dtype=np.uint32), [len(shard) for shard in shards]
+    )
     expected = []
     for number, shard in enumerate(shards):
         offset = 0
@@ -45,7 +55,9 @@ def written(tmp_path, rows):
     data = encode_index(np.array(rows))
     (tmp_path / "_index").mkdir()
     (tmp_path / "_index/train.npy").write_bytes(data)
-    shards = (ShardEntry("train-00000-of-00001", len(rows), sum(r[0] + FRAME_BYTES for r in rows), 0),)
+    shards = (
+        ShardEntry("train-00000-of-00001", len(rows), sum(r[0] + FRAME_BYTES for r in rows), 0),
+    )
     return SplitEntry(shards, crc32c(data), "", "", 0)
 
 
@@ -53,7 +65,10 @@ def test_a_damaged_index_is_named(tmp_path):
     entry = written(tmp_path, [[5, 1], [6, 2]])
     path = tmp_path / "_index/train.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(ShardError, match=r"_index/train\.npy has crc32c \w+, the manifest says .* convert the split"):
+    with pytest.raises(
+        ShardError,
+        match=r"_index/train\.npy has crc32c \w+, the manifest says .* convert the split",
+    ):
         load_index(LocalStorage(), str(tmp_path), "train", entry)
 
 
@@ -65,7 +80,9 @@ def test_an_index_of_other_shards_is_refused(tmp_path):
     assert len(load_index(LocalStorage(), str(tmp_path), "train", entry).lengths) == 2
 
 
-@pytest.mark.parametrize("array", [np.zeros((2, 2), np.int64), np.zeros(4, np.uint32), np.array([{}], object)])
+@pytest.mark.parametrize(
+    "array", [np.zeros((2, 2), np.int64), np.zeros(4, np.uint32), np.array([{}], object)]
+)
 def test_an_array_that_is_no_index_is_refused_and_nothing_is_unpickled(tmp_path, array):
     np.save(tmp_path / "x.npy", array)
     with pytest.raises(ValueError, match=r"instead of uint32|allow_pickle=False"):
@@ -134,7 +151,9 @@ def test_a_header_that_claims_an_excessive_size_reads_nothing_into_memory():
     first, claimed = read_frames(pieces(), None, 1000)
     assert (first.payload, first.problem, taken) == (b"first", "", [])
     assert (claimed.record, claimed.offset, claimed.payload) == (1, 21, b"")
-    assert claimed.problem.startswith(f"its header says {2**40} bytes; at most 1000 are allowed here; without an index")
+    assert claimed.problem.startswith(
+        f"its header says {2**40} bytes; at most 1000 are allowed here; without an index"
+    )
 
 
 def test_a_record_of_the_maximum_size_is_read():

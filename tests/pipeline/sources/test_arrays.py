@@ -18,19 +18,29 @@ LABELS = np.arange(5, dtype=">i8")
 
 
 def payloads(arrays, ids):
-    return [intact(record).payload for record in fetch(ArrayRecords(arrays), np.array(ids, np.int64))]
+    return [
+        intact(record).payload for record in fetch(ArrayRecords(arrays), np.array(ids, np.int64))
+    ]
 
 
 def test_a_payload_is_the_bytes_of_its_row_in_the_order_of_the_names():
     records = ArrayRecords({"label": LABELS, "image": IMAGES})
     assert records.info.layout == np.dtype([("image", "u1", (2, 3)), ("label", ">i8")])
-    assert (records.info.num_records, records.info.num_bytes, records.info.name) == (5, 5 * 14, "arrays (image, label)")
+    assert (records.info.num_records, records.info.num_bytes, records.info.name) == (
+        5,
+        5 * 14,
+        "arrays (image, label)",
+    )
     assert records.where(3) == "arrays (image, label), row 3"
     ids = np.array([4, 0, 4])
     found = fetch(records, ids)
-    assert [record.payload for record in found] == [IMAGES[i].tobytes() + bytes([0] * 7 + [i]) for i in (4, 0, 4)]
+    assert [record.payload for record in found] == [
+        IMAGES[i].tobytes() + bytes([0] * 7 + [i]) for i in (4, 0, 4)
+    ]
     assert (
-        [record.crc for record in found] == [crc32c(record.payload) for record in found] == list(records.info.crcs[ids])
+        [record.crc for record in found]
+        == [crc32c(record.payload) for record in found]
+        == list(records.info.crcs[ids])
     )
     assert list(records.read([Group(np.array([], np.int64), 0)])) == [[]]
 
@@ -84,7 +94,9 @@ def test_the_fingerprint_is_of_names_dtypes_shapes_and_contents():
         {"a": IMAGES[::-1], "b": LABELS},
         {"a": IMAGES[:4], "b": LABELS[:4]},
     ]
-    assert len({ArrayRecords(arrays).info.fingerprint for arrays in [same[0], *others]}) == 1 + len(others)
+    assert len({ArrayRecords(arrays).info.fingerprint for arrays in [same[0], *others]}) == 1 + len(
+        others
+    )
 
 
 def test_both_recipes_take_arrays_and_parts_of_them():
@@ -93,12 +105,17 @@ def test_both_recipes_take_arrays_and_parts_of_them():
     batches = list(source.batches())
     assert np.concatenate([b["image"] for b in batches])[:5].tobytes() == IMAGES.tobytes()
     assert np.concatenate([b["label"] for b in batches]).tolist() == [0, 1, 2, 3, 4, 0]
-    assert source.info.expected_crc == sum(int(b["_crc"].sum(dtype=np.uint64)) for b in batches) % 2**32
+    assert (
+        source.info.expected_crc
+        == sum(int(b["_crc"].sum(dtype=np.uint64)) for b in batches) % 2**32
+    )
     half = next(train_dataset(arrays, "[:40%]", global_batch=2, seed=1).batches())
     assert sorted(half["label"].tolist()) == [0, 1]
     both = open_dataset([arrays, {"image": IMAGES[:1], "label": LABELS[:1]}])
     assert both.info.num_records == 6
-    with pytest.raises(OptionError, match=r"split='train': arrays \(image, label\) has no splits, .* '\[:90%\]'"):
+    with pytest.raises(
+        OptionError, match=r"split='train': arrays \(image, label\) has no splits, .* '\[:90%\]'"
+    ):
         open_dataset(arrays, "train")
 
 
@@ -112,17 +129,37 @@ def test_a_memory_mapped_file_serves_as_an_array(tmp_path):
     ("arrays", "error", "text"),
     [
         ({}, OptionError, r"there are no arrays\. Give at least one, such as \{'image'"),
-        ({"a": IMAGES, "b": LABELS[:4]}, OptionError, r"different numbers of rows: 'a' 5, 'b' 4\. Row i of each"),
+        (
+            {"a": IMAGES, "b": LABELS[:4]},
+            OptionError,
+            r"different numbers of rows: 'a' 5, 'b' 4\. Row i of each",
+        ),
         ({"a": IMAGES[:0], "b": LABELS[:0]}, EmptySplitError, r"arrays \(a, b\) have no rows"),
         ({"a": np.float32(3)}, OptionError, "'a' is a single value, float32"),
         ({1: IMAGES}, OptionError, "an array has the name 1; names must be non-empty strings"),
         ({"": IMAGES}, OptionError, "an array has the name ''"),
-        ({"t": ["a", "bc"]}, SchemaError, r"'t' is an array of <U2, .* np\.char\.encode\(t, 'utf-8'\)"),
-        ({"o": np.array([b"a", b"bc"], object)}, SchemaError, "'o' is an array of object, .* Pad rows"),
+        (
+            {"t": ["a", "bc"]},
+            SchemaError,
+            r"'t' is an array of <U2, .* np\.char\.encode\(t, 'utf-8'\)",
+        ),
+        (
+            {"o": np.array([b"a", b"bc"], object)},
+            SchemaError,
+            "'o' is an array of object, .* Pad rows",
+        ),
         ({"z": np.zeros(2, "c8")}, SchemaError, "field 'z' is complex64"),
         ({"e": np.zeros((2, 0))}, SchemaError, "field 'e' is .*, which has no bytes"),
-        ({"r": [[1], [1, 2]]}, SchemaError, "'r' is not an array: .* Pad rows of different lengths"),
-        (None, OptionError, r"NoneType is not a dataset\. Give a directory, a file or a pattern; a dict of arrays"),
+        (
+            {"r": [[1], [1, 2]]},
+            SchemaError,
+            "'r' is not an array: .* Pad rows of different lengths",
+        ),
+        (
+            None,
+            OptionError,
+            r"NoneType is not a dataset\. Give a directory, a file or a pattern; a dict of arrays",
+        ),
         ([["dir"]], OptionError, r"list is not a dataset\. .*; or a list of these"),
     ],
 )
@@ -150,7 +187,10 @@ def test_example_records_have_the_payloads_that_a_conversion_would_write():
 
 
 def test_other_examples_have_another_fingerprint():
-    prints = {ExampleRecords(name, SCHEMA, words).info.fingerprint for name, words in (("a", WORDS), ("b", WORDS[:4]))}
+    prints = {
+        ExampleRecords(name, SCHEMA, words).info.fingerprint
+        for name, words in (("a", WORDS), ("b", WORDS[:4]))
+    }
     assert len(prints | {ExampleRecords("c", SCHEMA, WORDS).info.fingerprint}) == 2
 
 

@@ -40,7 +40,9 @@ def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbe
     ids = st.lists(st.integers(0, len(expected) - 1), max_size=9)
     groups = [np.array(group, np.int64) for group in data.draw(st.lists(ids, max_size=6))]
     reading = records.read(weighed(records, groups), data.draw(st.sampled_from([0, 100, 10**6])))
-    assert [numbers(found) for found in reading] == [[expected[i] for i in group] for group in groups]
+    assert [numbers(found) for found in reading] == [
+        [expected[i] for i in group] for group in groups
+    ]
     assert reading.held_bytes == 0
     everything = fetch(records, np.arange(len(expected)))
     assert [record.crc for record in everything] == records.info.crcs.tolist()
@@ -67,7 +69,10 @@ def test_opening_one_complete_dataset_returns_it_and_a_part_has_another_fingerpr
     directory = numbers_of(5, 0, 7)
     whole = open_dataset(directory)
     assert open_dataset([whole]) is whole
-    prints = [whole.info.fingerprint, *(open_dataset(directory, f"train[:{n}]").info.fingerprint for n in (5, 6))]
+    prints = [
+        whole.info.fingerprint,
+        *(open_dataset(directory, f"train[:{n}]").info.fingerprint for n in (5, 6)),
+    ]
     prints += [open_dataset([directory] * n).info.fingerprint for n in (2, 3)]
     assert len(set(prints)) == 5
     assert open_dataset(directory, "train[:12]") is not whole
@@ -76,13 +81,22 @@ def test_opening_one_complete_dataset_returns_it_and_a_part_has_another_fingerpr
 
 def test_parts_of_splits_are_read_as_they_are_written(numbers_of):
     records = open_dataset([numbers_of(5, 0, 7), numbers_of(2)], "train[-2:]+validation[:50%]")
-    assert numbers(fetch(records, np.arange(records.info.num_records))) == [10, 11, *range(6), 0, 1, 0]
+    assert numbers(fetch(records, np.arange(records.info.num_records))) == [
+        10,
+        11,
+        *range(6),
+        0,
+        1,
+        0,
+    ]
     assert records.where(0).endswith("(record 10 of 'train')")
     assert records.where(3).endswith("(record 1 of 'validation')")
     assert records.info.name.count("[") == 3
     again = open_dataset(records, "[6:]")
     assert numbers(fetch(again, np.arange(3))) == [4, 5, 0]
-    with pytest.raises(OptionError, match=r"split='train\[:5\]': .* has no splits, or was opened with one"):
+    with pytest.raises(
+        OptionError, match=r"split='train\[:5\]': .* has no splits, or was opened with one"
+    ):
         open_dataset(records, "train[:5]")
 
 
@@ -100,15 +114,24 @@ def test_a_damaged_record_is_named_by_its_own_dataset(numbers_of, tmp_path, writ
 NUMBERS = Schema("numbers", {"number": Feature("int64"), "half": Feature("float32")})
 
 
-def test_concatenated_datasets_keep_the_features_they_have_in_common(numbers_of, tmp_path, write_dataset):
-    schema = Schema("others", {"number": Feature("int64", optional=True), "half": Feature("float32", (2,))})
+def test_concatenated_datasets_keep_the_features_they_have_in_common(
+    numbers_of, tmp_path, write_dataset
+):
+    schema = Schema(
+        "others", {"number": Feature("int64", optional=True), "half": Feature("float32", (2,))}
+    )
     others = write_dataset(tmp_path / "others", {"train": [[{"half": [1, 2]}]]}, schema)
     records = open_dataset([numbers_of(1), others])
     assert records.info.layout == Schema("numbers", {"number": Feature("int64", optional=True)})
     batch = next(train_dataset(records, global_batch=2).batches())
     assert batch["number"].tolist() == [0, 0]
-    strangers = write_dataset(tmp_path / "strangers", {"train": [[{"x": 1}]]}, Schema("x", {"x": Feature("int64")}))
-    with pytest.raises(SchemaError, match=r"strangers, split 'train' have nothing in common: .*Concatenate datasets"):
+    strangers = write_dataset(
+        tmp_path / "strangers", {"train": [[{"x": 1}]]}, Schema("x", {"x": Feature("int64")})
+    )
+    with pytest.raises(
+        SchemaError,
+        match=r"strangers, split 'train' have nothing in common: .*Concatenate datasets",
+    ):
         open_dataset([numbers_of(1), strangers])
 
 

@@ -13,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_sources import SOURCES, Source
 
-from pipeline.errors import CorruptRecordError, OptionError, RecordNumberError, SchemaError, StorageError
+from pipeline.errors import (
+    CorruptRecordError,
+    OptionError,
+    RecordNumberError,
+    SchemaError,
+    StorageError,
+)
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources import single_records as payloads
@@ -46,10 +52,16 @@ def test_a_record_by_number_is_the_record_that_was_written(source, dataset):
     assert list(dataset) == due  # in order, from every source
     if in_order_only(source, dataset):
         for read in (lambda: dataset[5], lambda: dataset.take([5]), lambda: dataset.examples()[5]):
-            with pytest.raises(OptionError, match=r"record 5 cannot .* index: infeed index .* list\(rec"):
+            with pytest.raises(
+                OptionError, match=r"record 5 cannot .* index: infeed index .* list\(rec"
+            ):
                 read()
         return
-    assert [dataset[i] for i in range(N)] == due == [r.payload for r in map(intact, fetch(dataset, np.arange(N)))]
+    assert (
+        [dataset[i] for i in range(N)]
+        == due
+        == [r.payload for r in map(intact, fetch(dataset, np.arange(N)))]
+    )
     assert [dataset[-1], dataset[np.int64(3)], dataset[np.array(-N)]] == [due[-1], due[3], due[0]]
     assert dataset.take(np.array([5, -1, 5])) == [due[5], due[-1], due[5]]
     assert dataset.take([]) == []
@@ -65,7 +77,9 @@ def test_parsed_records_are_those_that_were_written(source, dataset):
     if "features" in source.cannot:
         assert found == [{"text": source.payload(i)} for i in range(N)]
         return
-    assert [(int(each["number"]), float(each["half"])) for each in found] == [(i, i / 2) for i in range(N)]
+    assert [(int(each["number"]), float(each["half"])) for each in found] == [
+        (i, i / 2) for i in range(N)
+    ]
     assert {type(each["half"]) for each in found} == {np.float32}
     assert [each.keys() for each in dataset.examples(["half"])] == [{"half"}] * N
     with pytest.raises(OptionError, match=r"no feature 'haf'\. Did you mean 'half'\?"):
@@ -73,9 +87,16 @@ def test_parsed_records_are_those_that_were_written(source, dataset):
 
 
 def test_a_pickled_copy_and_two_threads_read_the_same(source, dataset):
-    due, read = [source.payload(i) for i in range(N)], list if in_order_only(source, dataset) else by_number
+    due, read = (
+        [source.payload(i) for i in range(N)],
+        list if in_order_only(source, dataset) else by_number,
+    )
     copy = pickle.loads(pickle.dumps(dataset))
-    assert (copy.info.fingerprint, copy.info.name, read(copy)) == (dataset.info.fingerprint, dataset.info.name, due)
+    assert (copy.info.fingerprint, copy.info.name, read(copy)) == (
+        dataset.info.fingerprint,
+        dataset.info.name,
+        due,
+    )
     found: list[list[bytes]] = []
     threads = [threading.Thread(target=lambda: found.append(read(copy))) for _ in range(2)]
     for thread in threads:
@@ -89,7 +110,9 @@ def by_number(dataset: Dataset) -> list[bytes]:
     return [dataset[i] for i in range(N)]
 
 
-def test_a_damaged_record_is_named_as_in_reading_and_the_others_are_read(source, written, write_dataset, tmp_path):
+def test_a_damaged_record_is_named_as_in_reading_and_the_others_are_read(
+    source, written, write_dataset, tmp_path
+):
     source.write(tmp_path / "data", range(N), write_dataset)
     dataset = open_dataset(source.records(tmp_path / "data"))
     if "damage" in source.cannot or in_order_only(source, dataset):
@@ -133,9 +156,14 @@ json.dump(found | json.load(open(sys.argv[3] + ".forked")), open(sys.argv[3], "w
 @pytest.mark.slow
 def test_spawned_and_forked_processes_read_the_same(written, run_forked, tmp_path):
     ours = SOURCES[0]
-    code, printed = run_forked(["-c", PROGRAM, str(written(ours)), str(N), str(tmp_path / "found")], timeout=120)
+    code, printed = run_forked(
+        ["-c", PROGRAM, str(written(ours)), str(N), str(tmp_path / "found")], timeout=120
+    )
     assert code == 0, printed
-    found, due = json.loads((tmp_path / "found").read_text()), [ours.payload(i).hex() for i in range(N)]
+    found, due = (
+        json.loads((tmp_path / "found").read_text()),
+        [ours.payload(i).hex() for i in range(N)],
+    )
     assert found == {"opener": due, "spawned": due, "forked": due, "own client": True}
 
 
@@ -144,7 +172,11 @@ def test_spawned_and_forked_processes_read_the_same(written, run_forked, tmp_pat
     [
         (N, RecordNumberError, f"record {N} does not exist: .* has {N} records, -{N} to {N - 1}"),
         (-N - 1, IndexError, f"record -{N + 1} does not exist"),
-        ("image", OptionError, r"'image' is not a record's number\. .* records\.examples\(\)\[i\]\['key'\]"),
+        (
+            "image",
+            OptionError,
+            r"'image' is not a record's number\. .* records\.examples\(\)\[i\]\['key'\]",
+        ),
         (1.0, OptionError, r"1\.0 is not a record's number"),
         ([1, 2], OptionError, r"\[1, 2\] is not a record's number.*records\.take\(\[i, j\]\)"),
         (slice(0, 9, 2), OptionError, r"step 2; it must be 1\. .* take\(numbers\)"),
@@ -162,7 +194,9 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_few_files_stay_open_and_a_file_that_is_gone_is_an_error(written, write_dataset, tmp_path, monkeypatch):
+def test_few_files_stay_open_and_a_file_that_is_gone_is_an_error(
+    written, write_dataset, tmp_path, monkeypatch
+):
     monkeypatch.setattr(payloads, "FILES", 1)
     SOURCES[0].write(tmp_path / "data", range(N), write_dataset)
     before = open_descriptors()
@@ -180,11 +214,20 @@ def test_few_files_stay_open_and_a_file_that_is_gone_is_an_error(written, write_
     assert open_descriptors() <= before
 
 
-NUMBERS = {"int64": st.integers(-(2**63), 2**63 - 1), "float32": st.floats(width=32), "bytes": st.binary(max_size=9)}
+NUMBERS = {
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "float32": st.floats(width=32),
+    "bytes": st.binary(max_size=9),
+}
 
 
 @settings(max_examples=25)
-@given(st.data(), st.sampled_from(list(NUMBERS)), st.sampled_from([(), (3,), (2, 2), (None,)]), st.booleans())
+@given(
+    st.data(),
+    st.sampled_from(list(NUMBERS)),
+    st.sampled_from([(), (3,), (2, 2), (None,)]),
+    st.booleans(),
+)
 def test_values_come_back_as_they_were_encoded(data, dtype, shape, optional):
     schema = Schema("one", {"x": Feature(dtype, shape, optional), "y": Feature("int64")})
     count = data.draw(st.integers(0, 5)) if None in shape else int(np.prod(shape))
@@ -199,20 +242,32 @@ def test_values_come_back_as_they_were_encoded(data, dtype, shape, optional):
         assert found["x"] == values[0]
         return
     kind = object if dtype == "bytes" else dtype
-    assert (found["x"].dtype, found["x"].shape) == (np.dtype(kind), (count,) if None in shape else shape)
-    assert np.array_equal(np.ravel(found["x"]), np.array(values, kind), equal_nan=dtype == "float32")
+    assert (found["x"].dtype, found["x"].shape) == (
+        np.dtype(kind),
+        (count,) if None in shape else shape,
+    )
+    assert np.array_equal(
+        np.ravel(found["x"]), np.array(values, kind), equal_nan=dtype == "float32"
+    )
     assert found["y"] == 1
     if shape:
         found["x"][...] = found["x"]  # may be written to
 
 
-FIELDS = np.dtype([("b", "?"), ("big", ">i4", (2,)), ("s", "S3"), ("many", "V2", (2,)), ("u", "u1")])
+FIELDS = np.dtype(
+    [("b", "?"), ("big", ">i4", (2,)), ("s", "S3"), ("many", "V2", (2,)), ("u", "u1")]
+)
 
 
 def test_fields_of_a_struct_are_in_native_order_and_bytes_keep_their_zeros():
     payload = struct.pack(">Bii3s4sB", 2, 7, -1, b"a", b"wxyz", 255)
     found = ExampleParser(FIELDS, None).parse(payload, lambda: "here")
-    assert (found["b"], found["s"], found["u"], found["many"].tolist()) == (np.True_, b"a\0\0", 255, [b"wx", b"yz"])
+    assert (found["b"], found["s"], found["u"], found["many"].tolist()) == (
+        np.True_,
+        b"a\0\0",
+        255,
+        [b"wx", b"yz"],
+    )
     assert found["big"].tolist() == [7, -1]
     assert found["big"].dtype == np.dtype("=i4")
     found["big"][0] = 1  # may be written to
@@ -231,7 +286,11 @@ def test_fields_of_a_struct_are_in_native_order_and_bytes_keep_their_zeros():
             encode_example(Schema("", {"x": Feature("bytes")}), {"x": b""}),
             "is a list of bytes; .* int64",
         ),
-        (Feature("int64", (2,)), encode_example(Schema("", {"x": Feature("int64")}), {"x": 1}), "has 1 values; .* 2"),
+        (
+            Feature("int64", (2,)),
+            encode_example(Schema("", {"x": Feature("int64")}), {"x": 1}),
+            "has 1 values; .* 2",
+        ),
         (Feature("int64"), encode_example(Schema("", {}), {}), "'x' is missing"),
         (Feature("int64"), b"\x0a\x05ab", "not a tf.train.Example"),
         (FIELDS, b"short", "does not have the 17 bytes of its dtype; it has 5"),

@@ -34,17 +34,28 @@ def payloads(records, ids):
     return [intact(record).payload for record in fetch(records, np.array(ids, np.int64))]
 
 
-@pytest.mark.parametrize(("header", "footer"), [(b"", b""), (b"hi", b""), (b"", b"end"), (b"hi", b"end")])
+@pytest.mark.parametrize(
+    ("header", "footer"), [(b"", b""), (b"hi", b""), (b"", b"end"), (b"hi", b"end")]
+)
 def test_records_are_those_of_tensorflows_own_reader(tmp_path, header, footer):
     written = write(tmp_path, (4, 0, 3, 1), header=header, footer=footer)
     files = sorted(map(str, tmp_path.iterdir()))
-    theirs = tf.data.FixedLengthRecordDataset(files, 5, header_bytes=len(header), footer_bytes=len(footer))
+    theirs = tf.data.FixedLengthRecordDataset(
+        files, 5, header_bytes=len(header), footer_bytes=len(footer)
+    )
     records = open_dataset(f"{tmp_path}/*.bin", format=FixedLength(5, len(header), len(footer)))
     ours = payloads(records, range(8))
     assert ours == list(theirs.as_numpy_iterator()) == written
     assert payloads(records, [7, 0, 4, 4]) == [written[7], written[0], written[4], written[4]]
-    assert [record.crc for record in fetch(records, np.arange(8))] == [crc32c(record) for record in written]
-    assert (records.info.num_records, records.info.num_bytes, records.info.crcs, records.info.whole_files) == (
+    assert [record.crc for record in fetch(records, np.arange(8))] == [
+        crc32c(record) for record in written
+    ]
+    assert (
+        records.info.num_records,
+        records.info.num_bytes,
+        records.info.crcs,
+        records.info.whole_files,
+    ) == (
         8,
         40,
         None,
@@ -60,7 +71,9 @@ def test_records_are_those_of_tensorflows_own_reader(tmp_path, header, footer):
     st.integers(0, 50_000),
     st.data(),
 )
-def test_any_groups_in_any_order_give_their_records(tmp_path_factory, sizes, record_bytes, ahead, data):
+def test_any_groups_in_any_order_give_their_records(
+    tmp_path_factory, sizes, record_bytes, ahead, data
+):
     directory = tmp_path_factory.mktemp("fixed")
     written = write(directory, sizes, record_bytes, header=b"abc")
     records = open_dataset(directory, format=FixedLength(record_bytes, header_bytes=3))
@@ -81,7 +94,9 @@ def test_neighbouring_fixed_length_records_are_read_with_one_range_per_file(tmp_
     write(tmp_path, (1000, 1000), record_bytes=64)
     asked, plain = [], LocalStorage.read_ranges
     monkeypatch.setattr(
-        LocalStorage, "read_ranges", lambda self, r: plain(self, (asked.append(one) or one for one in r))
+        LocalStorage,
+        "read_ranges",
+        lambda self, r: plain(self, (asked.append(one) or one for one in r)),
     )
     records = open_dataset(tmp_path, format=FixedLength(64))
     assert isinstance(records.read([], 0), IndexedReading)
@@ -95,9 +110,17 @@ def test_neighbouring_fixed_length_records_are_read_with_one_range_per_file(tmp_
 @pytest.mark.parametrize(
     ("size", "format", "text"),
     [
-        (11, FixedLength(5), r"data\.bin has 11 bytes, which is not a whole number of 5-byte records: 2 records and 1"),
+        (
+            11,
+            FixedLength(5),
+            r"data\.bin has 11 bytes, which is not a whole number of 5-byte records: 2 records and 1",
+        ),
         (4, FixedLength(5), "0 records and 4 bytes"),
-        (11, FixedLength(5, 2, 3), "of 5-byte records between a header of 2 and a footer of 3: 1 records and 1 bytes"),
+        (
+            11,
+            FixedLength(5, 2, 3),
+            "of 5-byte records between a header of 2 and a footer of 3: 1 records and 1 bytes",
+        ),
         (4, FixedLength(5, 2, 3), "has 4 bytes, .* a footer of 3: shorter than header and footer"),
     ],
 )
@@ -107,12 +130,16 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path, size, format, text):
     with pytest.raises(ShardError, match=text):
         open_dataset(path, format=format)
     header, footer = format.header_bytes, format.footer_bytes
-    theirs = tf.data.FixedLengthRecordDataset(str(path), format.record_bytes, header_bytes=header, footer_bytes=footer)
+    theirs = tf.data.FixedLengthRecordDataset(
+        str(path), format.record_bytes, header_bytes=header, footer_bytes=footer
+    )
     if size < header + footer:
         with contextlib.suppress(tf.errors.InvalidArgumentError):  # of TensorFlow 2.22; until then
             assert list(theirs) == []  # it passes over it in silence
     else:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="not an exact multiple of the record length"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="not an exact multiple of the record length"
+        ):
             list(theirs)
 
 
@@ -146,7 +173,12 @@ def test_the_fingerprint_is_of_names_sizes_and_format(tmp_path):
 @pytest.mark.parametrize(
     ("record", "others", "error", "text"),
     [
-        (0, {}, OptionError, r"record=0 must be a number of bytes, 1 to 2\*\*32 - 1, or an np\.dtype"),
+        (
+            0,
+            {},
+            OptionError,
+            r"record=0 must be a number of bytes, 1 to 2\*\*32 - 1, or an np\.dtype",
+        ),
         (2**32, {}, OptionError, "record=4294967296 must be"),
         ("u1", {}, OptionError, "record='u1' must be"),
         (5, {"header_bytes": -1}, OptionError, "header_bytes=-1 must be at least 0"),
@@ -164,7 +196,9 @@ def test_files_without_records_and_splits_of_files_are_refused(tmp_path):
     with pytest.raises(EmptySplitError, match="2 files without a record"):
         open_dataset(tmp_path, format=FixedLength(5, header_bytes=2))
     write(tmp_path, (1, 1))
-    with pytest.raises(OptionError, match=r"split='train': .* has no splits.* '\[:90%\]' for a part"):
+    with pytest.raises(
+        OptionError, match=r"split='train': .* has no splits.* '\[:90%\]' for a part"
+    ):
         open_dataset(tmp_path, "train", format=FixedLength(5))
     with pytest.raises(OptionError, match=r"format=FixedLength.* is for files only; arrays"):
         open_dataset({"x": np.arange(3)}, format=FixedLength(5))

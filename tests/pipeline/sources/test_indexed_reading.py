@@ -31,7 +31,9 @@ def ranges(monkeypatch):
         return read_ranges(self, (asked.append(place) or place for place in ranges))
 
     monkeypatch.setattr(LocalStorage, "read_ranges", counting)
-    monkeypatch.setattr("pipeline.sources.indexed_records.MERGE_GAP_BYTES", 0)  # the records are small
+    monkeypatch.setattr(
+        "pipeline.sources.indexed_records.MERGE_GAP_BYTES", 0
+    )  # the records are small
     return asked
 
 
@@ -61,14 +63,19 @@ def test_each_block_is_read_once_if_the_read_ahead_covers_the_window(numbers_of,
 
 def test_held_bytes_are_counted_and_bounded_by_the_read_ahead(numbers_of):
     order = TrainOrder(N, 8, block_records=5, streams=2, window_records=25)
-    reader, batches = open_dataset(numbers_of(*SIZES), "train"), batches_of(order, order.steps_per_epoch)
+    reader, batches = (
+        open_dataset(numbers_of(*SIZES), "train"),
+        batches_of(order, order.steps_per_epoch),
+    )
     largest = max(map(reader.weigh, batches))
     for ahead in (0, 5000, 20_000):
         reading = reader.read(weighed(reader, batches), ahead)
         held = []
         for _ in reading:
             held.append(reading.held_bytes)
-            assert held[-1] == sum(RECORD_OBJECT_BYTES + len(payload) for payload, _ in reading._kept.values())
+            assert held[-1] == sum(
+                RECORD_OBJECT_BYTES + len(payload) for payload, _ in reading._kept.values()
+            )
             assert held[-1] <= ahead + 2 * largest  # one that needs no read waits with the next
         assert held[-1] == 0
         assert (max(held) > 0) == (ahead > 0)
@@ -84,17 +91,26 @@ def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
 
     reader = open_dataset(numbers_of(*SIZES), "train")
     reading = reader.read(weighed(reader, endless()), 10**5)
-    assert [sorted(numbers(p)) for p in itertools.islice(reading, 20)] == [sorted(i) for i in batches_of(order, 4)] * 5
+    assert [sorted(numbers(p)) for p in itertools.islice(reading, 20)] == [
+        sorted(i) for i in batches_of(order, 4)
+    ] * 5
     assert len(ranges) == 3  # files that are not empty
 
 
-def test_remote_reads_hold_complete_shuffle_windows_by_default(numbers_of, ranges, monkeypatch, caplog):
+def test_remote_reads_hold_complete_shuffle_windows_by_default(
+    numbers_of, ranges, monkeypatch, caplog
+):
     caplog.set_level("INFO", "pipeline")
     monkeypatch.setattr("pipeline.orders.defaults.READ_AHEAD_BYTES", 1)
 
     def reads(remote, read_ahead_bytes=None):
         monkeypatch.setattr(LocalStorage, "remote", remote)
-        settings = {"block_records": 5, "streams": 2, "window_records": 25, "read_ahead_bytes": read_ahead_bytes}
+        settings = {
+            "block_records": 5,
+            "streams": 2,
+            "window_records": 25,
+            "read_ahead_bytes": read_ahead_bytes,
+        }
         source = train_dataset(numbers_of(*SIZES), global_batch=8, keys=("number",), **settings)
         ranges.clear()
         batches = source.batches()
@@ -116,9 +132,15 @@ def test_remote_reads_hold_complete_shuffle_windows_by_default(numbers_of, range
 def test_short_records_take_no_more_memory_than_long_ones(tmp_path, kind):
     rows = np.arange(800_000, dtype=np.uint32).reshape(-1, 4)
     rows.tofile(tmp_path / "short.bin")
-    given = (tmp_path / "short.bin", {"format": FixedLength(16)}) if kind == "file" else ({"x": rows}, {})
+    given = (
+        (tmp_path / "short.bin", {"format": FixedLength(16)})
+        if kind == "file"
+        else ({"x": rows}, {})
+    )
     records, budget = open_dataset(given[0], **given[1]), 2_000_000
-    batches = (Rows(np.arange(at, at + 100), np.zeros(100, np.int64), 0) for at in range(0, 200_000, 100))
+    batches = (
+        Rows(np.arange(at, at + 100), np.zeros(100, np.int64), 0) for at in range(0, 200_000, 100)
+    )
     tracemalloc.start()
     ahead, before, peak = read_ahead(records, batches, budget, Turns()), -1, 0
     try:
@@ -139,12 +161,18 @@ def neighbours(ids):
 
 def reads_of(groups, ahead):
     """Drives a Lookahead as a reader does, and checks what a reader relies on. The reads, group by group."""
-    lookahead, kept, reads = Lookahead(((np.array(group), len(group)) for group in groups), ahead), set(), []
+    lookahead, kept, reads = (
+        Lookahead(((np.array(group), len(group)) for group in groups), ahead),
+        set(),
+        [],
+    )
     for group in lookahead:
         ids, starts = lookahead.due(neighbours)
         found = [run.tolist() for run in np.split(ids, starts[1:])] if len(ids) else []
         assert not kept & set(ids.tolist())  # what is there is not read again
-        assert all(set(run) & set(group.tolist()) for run in found)  # and nothing that is not due by itself
+        assert all(
+            set(run) & set(group.tolist()) for run in found
+        )  # and nothing that is not due by itself
         kept |= set(ids.tolist())
         assert kept >= set(group.tolist())
         kept -= set(lookahead.used(group))
@@ -154,7 +182,10 @@ def reads_of(groups, ahead):
 
 
 @given(
-    groups=st.lists(st.lists(st.integers(0, 30), max_size=8).map(lambda ids: np.array(ids, np.int64)), max_size=12),
+    groups=st.lists(
+        st.lists(st.integers(0, 30), max_size=8).map(lambda ids: np.array(ids, np.int64)),
+        max_size=12,
+    ),
     ahead=st.integers(0, 40),
 )
 def test_records_are_read_before_use_and_released_after_their_last_visible_use(groups, ahead):

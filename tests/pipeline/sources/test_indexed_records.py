@@ -79,7 +79,10 @@ def test_neighbouring_records_are_read_with_one_range(numbers_of, monkeypatch):
 
     monkeypatch.setattr(type(reader.source._storage), "read_ranges", counting)
     read(reader, np.array([11, 4, 0, 2, 6, 5]))
-    assert [Path(path).name for path, _, _ in asked] == ["train-00000-of-00005", "train-00002-of-00005"]
+    assert [Path(path).name for path, _, _ in asked] == [
+        "train-00000-of-00005",
+        "train-00002-of-00005",
+    ]
 
 
 def location(*records: tuple[int, int, int]) -> Location:
@@ -101,9 +104,15 @@ def test_a_read_goes_over_small_gaps_and_stops_at_large_ones_and_at_4_mib():
 @pytest.mark.parametrize("remote", [False, True])
 def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, remote):
     sizes = [0, 100, COPY_BYTES, COPY_BYTES + 1, 0, 3 * COPY_BYTES, 2 * COPY_BYTES]
-    payloads, asked, read_ranges = [bytes([i]) * size for i, size in enumerate(sizes)], [], LocalStorage.read_ranges
+    payloads, asked, read_ranges = (
+        [bytes([i]) * size for i, size in enumerate(sizes)],
+        [],
+        LocalStorage.read_ranges,
+    )
     (tmp_path / "shard").write_bytes(b"".join(map(frame, payloads)))
-    index = SplitIndex(np.array(sizes, np.uint32), np.array(list(map(crc32c, payloads)), np.uint32), [len(sizes)])
+    index = SplitIndex(
+        np.array(sizes, np.uint32), np.array(list(map(crc32c, payloads)), np.uint32), [len(sizes)]
+    )
 
     def counting(self, ranges):
         return read_ranges(self, (asked.append(place) or place for place in ranges))
@@ -131,14 +140,19 @@ def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):
 def test_a_lost_shard_is_named_and_the_others_counted(directory):
     for number in (0, 2, 3):
         (directory / f"train-0000{number}-of-00005").unlink()
-    with pytest.raises(ShardError, match=r"train-00000-of-00005 is missing\. And 2 more shards of 'train'\."):
+    with pytest.raises(
+        ShardError, match=r"train-00000-of-00005 is missing\. And 2 more shards of 'train'\."
+    ):
         open_dataset(str(directory), "train")
 
 
 @pytest.mark.parametrize("byte", [0, 9, -1], ids=["length", "length crc", "payload crc"])
 def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
     reader = open_dataset(str(directory), "train")
-    before, begins = read(reader, np.arange(12)), reader.source.index.locate(np.array([8, 9])).offset
+    before, begins = (
+        read(reader, np.arange(12)),
+        reader.source.index.locate(np.array([8, 9])).offset,
+    )
     flip(directory / "train-00002-of-00005", begins[int(byte < 0)] + byte)
     assert read(reader, np.arange(12)) == before
 
@@ -163,7 +177,10 @@ def test_an_error_names_the_record_by_its_key(digits, tmp_path):
     where = open_dataset(str(out)).where(7)
     assert " (record 7 of 'train', key train/n" in where
     decode = DecodeJpeg("image/encoded", shape=(8, 8, 1))
-    with pytest.raises(SchemaError, match=r"\(record 0 of 'validation', key validation/\S+\.JPEG\): 'image/encoded'"):
+    with pytest.raises(
+        SchemaError,
+        match=r"\(record 0 of 'validation', key validation/\S+\.JPEG\): 'image/encoded'",
+    ):
         next(eval_dataset(str(out), global_batch=4, ops=[decode], keys=["image"]).batches())
     copy = shutil.copytree(out, tmp_path / "copy")
     records = open_dataset(str(copy))
@@ -171,4 +188,6 @@ def test_an_error_names_the_record_by_its_key(digits, tmp_path):
     damaged = bytearray(shard.read_bytes())
     damaged[20] ^= 1
     shard.write_bytes(damaged)
-    assert records.where(0).endswith("record 0 at byte 0 (record 0 of 'train')")  # what cannot be read has no key
+    assert records.where(0).endswith(
+        "record 0 at byte 0 (record 0 of 'train')"
+    )  # what cannot be read has no key

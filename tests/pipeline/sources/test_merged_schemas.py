@@ -41,8 +41,18 @@ def guessed(*payloads):
 
 
 RECORDS = [
-    record(image=JPEG, text="ä b\n".encode(), raw=b"\0\1", label=-7, box=[1.0, 2.0], none=(), w=[1.0, 2.0, 3.0]),
-    record(image=JPEG, text=b"", raw=b"text", label=300, box=1.0, none=(), w=[1.0, 2.0, 4.0], rare=1),
+    record(
+        image=JPEG,
+        text="ä b\n".encode(),
+        raw=b"\0\1",
+        label=-7,
+        box=[1.0, 2.0],
+        none=(),
+        w=[1.0, 2.0, 3.0],
+    ),
+    record(
+        image=JPEG, text=b"", raw=b"text", label=300, box=1.0, none=(), w=[1.0, 2.0, 4.0], rare=1
+    ),
     record(image=JPEG, text=b"c", raw=b"\xff", label=0, box=None, none=(), w=[1.0, 2.0, 4.0]),
 ]
 
@@ -80,7 +90,9 @@ def test_one_record_that_is_no_example_makes_the_schema_opaque(payload):
 
 
 def test_a_feature_of_two_kinds_is_named():
-    with pytest.raises(SchemaError, match=r"'a' is float32 and int64 in different records.* --schema-file"):
+    with pytest.raises(
+        SchemaError, match=r"'a' is float32 and int64 in different records.* --schema-file"
+    ):
         guessed(record(a=1), record(a=1.0))
 
 
@@ -100,15 +112,23 @@ def test_a_schema_file_is_a_schema_or_a_manifest(tmp_path):
         (tmp_path / f"{number}.json").write_text(json.dumps(data))
         assert read_schema(str(tmp_path / f"{number}.json")) == schema
     (tmp_path / "bad.json").write_text('{"name": "x"}')
-    with pytest.raises(OptionError, match=r"--schema-file=.*bad.json: .*features.* Give a manifest.json"):
+    with pytest.raises(
+        OptionError, match=r"--schema-file=.*bad.json: .*features.* Give a manifest.json"
+    ):
         read_schema(str(tmp_path / "bad.json"))
 
 
 def test_labels_name_an_int64_feature(tmp_path):
     (tmp_path / "names").write_text("cat\ngrey eel\n")
-    assert read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS)) == Labels("label", 1, ("cat", "grey eel"))
-    with pytest.raises(OptionError, match="--label-key=text is not an int64 feature. Known: label, rare"):
+    assert read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS)) == Labels(
+        "label", 1, ("cat", "grey eel")
+    )
+    with pytest.raises(
+        OptionError, match="--label-key=text is not an int64 feature. Known: label, rare"
+    ):
         read_labels(f"{tmp_path}/names", "text", 0, guessed(*RECORDS))
     (tmp_path / "names").write_bytes(b"caf\xe9\n")
-    with pytest.raises(OptionError, match=r"--labels-file=.*/names is not UTF-8: .* position 3: .*Save it as UTF-8"):
+    with pytest.raises(
+        OptionError, match=r"--labels-file=.*/names is not UTF-8: .* position 3: .*Save it as UTF-8"
+    ):
         read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS))

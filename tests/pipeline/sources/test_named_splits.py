@@ -52,7 +52,9 @@ def listed(*names):
 
 def test_only_what_looks_like_a_tfrecord_is_taken_and_in_the_order_of_names():
     beside = ["manifest.json", "train.tfrecord.idx", ".train.tfrecord", "train-notes.txt", "test"]
-    files = files_by_name("d", listed("train-00001-of-00002", *beside, "train-00000-of-00002", "val.tfrecord"))
+    files = files_by_name(
+        "d", listed("train-00001-of-00002", *beside, "train-00000-of-00002", "val.tfrecord")
+    )
     assert {split: list(named) for split, named in files.items()} == {
         "train": ["train-00000-of-00002", "train-00001-of-00002"],
         "validation": ["val.tfrecord"],
@@ -60,17 +62,24 @@ def test_only_what_looks_like_a_tfrecord_is_taken_and_in_the_order_of_names():
 
 
 def test_a_file_that_tells_no_split_is_named():
-    with pytest.raises(RawDataError, match=r"d: cannot tell the split of part-0-of-1: .* train=PATTERN"):
+    with pytest.raises(
+        RawDataError, match=r"d: cannot tell the split of part-0-of-1: .* train=PATTERN"
+    ):
         files_by_name("d", listed("train.tfrecord", "part-0-of-1"))
 
 
 def test_missing_files_of_a_numbered_set_are_named():
-    with pytest.raises(RawDataError, match=r"2 of 4 files of 'train' are missing: train-00001-of-00004, train-00003"):
+    with pytest.raises(
+        RawDataError,
+        match=r"2 of 4 files of 'train' are missing: train-00001-of-00004, train-00003",
+    ):
         files_by_name("d", listed("train-00000-of-00004", "train-00002-of-00004"))
 
 
 def test_files_of_an_older_writer_are_refused():
-    with pytest.raises(RawDataError, match=r"belong to several sets: -of-1, -of-2\. Remove the outdated one"):
+    with pytest.raises(
+        RawDataError, match=r"belong to several sets: -of-1, -of-2\. Remove the outdated one"
+    ):
         files_by_name("d", listed("train-0-of-1", "train-0-of-2", "train-1-of-2"))
 
 
@@ -78,7 +87,9 @@ def test_a_pattern_takes_what_it_matches_also_in_folders_below(tmp_path):
     (tmp_path / "deep").mkdir()
     for name in ("b-1", "b-0", "a-0", ".b-2", "deep/b-7"):
         (tmp_path / name).write_bytes(b"7 bytes")
-    files = files_by_pattern(LocalStorage(), str(tmp_path), [("train", "b-*"), ("train", "deep/b-?"), ("test", "a*")])
+    files = files_by_pattern(
+        LocalStorage(), str(tmp_path), [("train", "b-*"), ("train", "deep/b-?"), ("test", "a*")]
+    )
     assert {split: list(named) for split, named in files.items()} == {
         "train": ["b-0", "b-1", "deep/b-7"],
         "test": ["a-0"],
@@ -144,9 +155,13 @@ def test_a_pattern_without_files_is_refused(files, uri, text):
 def test_values_that_are_not_datasets_are_refused_with_what_to_give(images):
     nothing: list[Any] = [None, np.zeros(3), 7, (name for name in [images])]
     for data in nothing:
-        with pytest.raises(OptionError, match="is not a dataset. Give a directory, a file or a pattern; a dict of"):
+        with pytest.raises(
+            OptionError, match="is not a dataset. Give a directory, a file or a pattern; a dict of"
+        ):
             train_dataset(data, global_batch=1)
-    with pytest.raises(OptionError, match=r"TextLines'> is not known\. Known: FixedLength\(\.\.\.\), TextLines\(\)"):
+    with pytest.raises(
+        OptionError, match=r"TextLines'> is not known\. Known: FixedLength\(\.\.\.\), TextLines\(\)"
+    ):
         open_dataset(images, format=cast(Any, TextLines))
     with pytest.raises(OptionError, match="split='': '' is not a split"):
         open_dataset(images, "")
@@ -162,14 +177,18 @@ def test_a_text_file_opened_as_tfrecords_is_an_error_that_suggests_a_format(tmp_
 
 
 def described(names=None, **num_classes):
-    kinds = {key: {"classLabel": {"numClasses": str(number)}} for key, number in num_classes.items()}
+    kinds = {
+        key: {"classLabel": {"numClasses": str(number)}} for key, number in num_classes.items()
+    }
     features = {"image": {"image": {}}, **kinds}
     texts = {"features.json": json.dumps({"featuresDict": {"features": features}})}
     return texts | ({"label.labels.txt": "\n".join(names) + "\n"} if names else {})
 
 
 def test_names_of_classes_are_those_of_the_file():
-    assert tfds_classes(described(["cat", "dog"], label=2)) == tfds_labels(described(["cat", "dog"], label=2))
+    assert tfds_classes(described(["cat", "dog"], label=2)) == tfds_labels(
+        described(["cat", "dog"], label=2)
+    )
     assert tfds_classes(described(["cat", "dog"], label=2)) == Labels("label", 0, ("cat", "dog"))
 
 

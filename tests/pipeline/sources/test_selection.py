@@ -34,11 +34,15 @@ def test_a_split_expression_selects_records(text, parts):
 
 @given(n=st.integers(100, 10**7), percent=st.integers(1, 99))
 def test_two_parts_cut_at_one_percentage_make_up_the_split(n, percent):
-    first, second = (selection.of(n) for selection in parse_selections(f"a[:{percent}%]+a[{percent}%:]"))
+    first, second = (
+        selection.of(n) for selection in parse_selections(f"a[:{percent}%]+a[{percent}%:]")
+    )
     assert (first.start, first.stop, second.stop) == (0, second.start, n)
 
 
-@given(n=st.integers(1, 300), a=st.integers(-100, 100), b=st.integers(-100, 100), percent=st.booleans())
+@given(
+    n=st.integers(1, 300), a=st.integers(-100, 100), b=st.integers(-100, 100), percent=st.booleans()
+)
 def test_a_split_expression_selects_the_same_records_as_in_tfds(n, a, b, percent):
     from tensorflow_datasets.core import splits
 
@@ -62,8 +66,14 @@ def test_a_split_expression_selects_the_same_records_as_in_tfds(n, a, b, percent
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("train[:101%]", r"'101%' is not a position in a split\. Give an integer, or -100% to 100%"),
-        ("train[5]", r"'train\[5\]' is not a split or a part of one\. Examples: 'train', 'train\[:90%\]'"),
+        (
+            "train[:101%]",
+            r"'101%' is not a position in a split\. Give an integer, or -100% to 100%",
+        ),
+        (
+            "train[5]",
+            r"'train\[5\]' is not a split or a part of one\. Examples: 'train', 'train\[:90%\]'",
+        ),
         ("train+", r"split='train\+': '' is not a split"),
         ("train[:1][:2]", "is not a split or a part of one"),
         ("train[-1001:]", r"'train\[-1001:\]' is out of range: the split has 1000 records"),
@@ -76,5 +86,7 @@ def test_an_invalid_split_expression_is_refused_with_examples(text, message):
 
 
 def test_a_selection_without_records_is_refused():
-    with pytest.raises(EmptySplitError, match=r"'train\[50:40\]' selects none of 1000 records: 50 to 40"):
+    with pytest.raises(
+        EmptySplitError, match=r"'train\[50:40\]' selects none of 1000 records: 50 to 40"
+    ):
         selected("train[50:40]", 1000)

@@ -31,10 +31,25 @@ N = sum(SIZES)
 PAYLOADS = [b"%d." % i * (i % 7) for i in range(N)]
 KINDS = {
     "tfrecord": (lambda payloads: b"".join(map(frame, payloads)), bytes, open_tfrecords, Opaque()),
-    "tfrecord gzip": (lambda payloads: b"".join(map(frame, payloads)), gzip.compress, open_tfrecords, Opaque()),
-    "tfrecord zlib": (lambda payloads: b"".join(map(frame, payloads)), zlib.compress, open_tfrecords, Opaque()),
+    "tfrecord gzip": (
+        lambda payloads: b"".join(map(frame, payloads)),
+        gzip.compress,
+        open_tfrecords,
+        Opaque(),
+    ),
+    "tfrecord zlib": (
+        lambda payloads: b"".join(map(frame, payloads)),
+        zlib.compress,
+        open_tfrecords,
+        Opaque(),
+    ),
     "text": (lambda payloads: b"".join(p + b"\n" for p in payloads), bytes, open_lines, "text"),
-    "text gzip": (lambda payloads: b"".join(p + b"\n" for p in payloads), gzip.compress, open_lines, "text"),
+    "text gzip": (
+        lambda payloads: b"".join(p + b"\n" for p in payloads),
+        gzip.compress,
+        open_lines,
+        "text",
+    ),
 }
 
 
@@ -54,7 +69,9 @@ def write(directory, payloads, sizes, kind):
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    return {kind: write(tmp_path_factory.mktemp("data") / "of", PAYLOADS, SIZES, kind) for kind in KINDS}
+    return {
+        kind: write(tmp_path_factory.mktemp("data") / "of", PAYLOADS, SIZES, kind) for kind in KINDS
+    }
 
 
 @given(
@@ -63,7 +80,9 @@ def opened(tmp_path_factory):
     st.sampled_from([0, 1, 300, 5000, 10**6]),
     st.sampled_from([1, 2, 128]),
 )
-def test_records_are_read_in_any_order_with_any_look_ahead_and_few_open_files(opened, kind, groups, ahead, cursors):
+def test_records_are_read_in_any_order_with_any_look_ahead_and_few_open_files(
+    opened, kind, groups, ahead, cursors
+):
     records = opened[kind]
     assert records.info.num_records == N
     wanted = [np.array(group, np.int64) for group in groups]
@@ -74,8 +93,12 @@ def test_records_are_read_in_any_order_with_any_look_ahead_and_few_open_files(op
         for group in reading:
             found.append(group)
             assert sum(map(len, reading._cursors.values())) <= cursors
-    assert [[record.payload for record in group] for group in found] == [[PAYLOADS[i] for i in g] for g in groups]
-    assert [[record.crc for record in group] for group in found] == [[crc32c(PAYLOADS[i]) for i in g] for g in groups]
+    assert [[record.payload for record in group] for group in found] == [
+        [PAYLOADS[i] for i in g] for g in groups
+    ]
+    assert [[record.crc for record in group] for group in found] == [
+        [crc32c(PAYLOADS[i]) for i in g] for g in groups
+    ]
     assert reading.held_bytes == 0
     assert not reading._kept
 
@@ -137,9 +160,14 @@ def test_a_damaged_payload_is_one_record_and_named(tmp_path):
         path = f"{tmp_path}/{name}"
         records = open_tfrecords("these", {path: STORAGE.stat(path)}, STORAGE, Opaque())
         found = fetch(records, np.arange(N))
-        assert [i for i, record in enumerate(found) if isinstance(record, CorruptRecordError)] == [3]
+        assert [i for i, record in enumerate(found) if isinstance(record, CorruptRecordError)] == [
+            3
+        ]
         at = sum(map(len, frames[:3]))
-        with pytest.raises(CorruptRecordError, match=rf"{path}, record 3 at byte {at}: its payload has crc32c .*Copy"):
+        with pytest.raises(
+            CorruptRecordError,
+            match=rf"{path}, record 3 at byte {at}: its payload has crc32c .*Copy",
+        ):
             raise found[3]
 
 
@@ -168,8 +196,16 @@ LOST = {
     "gzip without its last byte": (PACKED, PACKED[:-1], ": the gzip stream has no end"),
     "gzip, wrong sum": (PACKED, PACKED[:-8] + b"abcd" + PACKED[-4:], r": .*data check"),
     "gzip and more": (PACKED, PACKED + b"more", r": .*incorrect header"),
-    "zlib and more": (zlib.compress(DATA), zlib.compress(DATA) + b"more", ": there is data after the end"),
-    "a frame cut in gzip": (PACKED, gzip.compress(DATA[:-1]), r", record 44 at byte \d+: the file ends at byte"),
+    "zlib and more": (
+        zlib.compress(DATA),
+        zlib.compress(DATA) + b"more",
+        ": there is data after the end",
+    ),
+    "a frame cut in gzip": (
+        PACKED,
+        gzip.compress(DATA[:-1]),
+        r", record 44 at byte \d+: the file ends at byte",
+    ),
     "text gzip, cut": (LINES, LINES[:-9], ": the gzip stream has no end"),
 }
 
@@ -185,7 +221,11 @@ def test_counting_and_reading_report_where_a_file_is_damaged(tmp_path, name):
         opened_whole(path, *arguments)
     if len(damaged) <= len(whole):  # what is longer than it was listed is not looked at
         shorter = len(damaged) < len(whole)
-        error, text = (StorageError, f"{path} ends at byte") if shorter else (ShardError, f"{path}{message}.*Copy")
+        error, text = (
+            (StorageError, f"{path} ends at byte")
+            if shorter
+            else (ShardError, f"{path}{message}.*Copy")
+        )
         with pytest.raises(error, match=text):
             fetch(records, np.arange(records.info.num_records))
 

@@ -32,7 +32,11 @@ def line(i):
 
 KINDS = {
     "tfrecord": (example, lambda payloads: b"".join(map(frame, payloads)), None),
-    "tfrecord gzip": (example, lambda payloads: gzip.compress(b"".join(map(frame, payloads))), None),
+    "tfrecord gzip": (
+        example,
+        lambda payloads: gzip.compress(b"".join(map(frame, payloads))),
+        None,
+    ),
     "text": (line, lambda payloads: b"".join(payload + b"\n" for payload in payloads), TextLines()),
 }
 
@@ -43,7 +47,9 @@ def written(request, tmp_path_factory):
     payload, put, format = KINDS[request.param]
     directory, ends = tmp_path_factory.mktemp("data"), np.cumsum(SIZES).tolist()
     for number, (size, end) in enumerate(zip(SIZES, ends, strict=True)):
-        (directory / f"{number}.tfrecord").write_bytes(put([payload(i) for i in range(end - size, end)]))
+        (directory / f"{number}.tfrecord").write_bytes(
+            put([payload(i) for i in range(end - size, end)])
+        )
     return open_dataset(f"{directory}/*", format=format), [payload(i) for i in range(N)]
 
 
@@ -52,7 +58,9 @@ def test_the_number_of_files_bounds_the_streams_and_the_hosts(written):
     of_32 = train_dataset(records, global_batch=32, keys=(), epochs="span")
     assert of_32.state(of_32.start)["streams"] == 4  # of 6 files
     assert train_dataset(records, global_batch=FILES, hosts=Hosts(0, FILES), keys=())
-    with pytest.raises(OptionError, match=rf"7 hosts cannot share {FILES} files that have no index.*infeed index"):
+    with pytest.raises(
+        OptionError, match=rf"7 hosts cannot share {FILES} files that have no index.*infeed index"
+    ):
         train_dataset(records, global_batch=7, hosts=Hosts(0, 7), keys=())
 
 
@@ -88,11 +96,15 @@ def test_errors_name_file_and_record_through_an_input(tmp_path):
     damaged = frames[13][:-5] + b"!" + frames[13][-4:]
     path = tmp_path / "x.tfrecord"
     path.write_bytes(b"".join([*frames[:13], damaged, *frames[14:]]))
-    with pytest.raises(CorruptRecordError, match=rf"{path}, record 13 at byte \d+: its payload has crc32c"):
+    with pytest.raises(
+        CorruptRecordError, match=rf"{path}, record 13 at byte \d+: its payload has crc32c"
+    ):
         taken(eval_dataset(path, global_batch=4, keys=("number",)))
     source = eval_dataset(path, global_batch=4, keys=("number",))
     path.write_bytes(b"".join([*frames[:13], b"\0" * len(frames[13]), *frames[14:]]))
-    with pytest.raises(ShardError, match=rf"{path}, record 13 at byte \d+: the checksum of its length is wrong"):
+    with pytest.raises(
+        ShardError, match=rf"{path}, record 13 at byte \d+: the checksum of its length is wrong"
+    ):
         taken(source)
     path.write_bytes(b"".join([*frames[:37], frame(b"no Example"), *frames[38:]]))
     with pytest.raises(SchemaError, match=rf"{path}, record 37 \(record 37 of {path}\): "):

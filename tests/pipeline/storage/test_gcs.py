@@ -50,7 +50,9 @@ def test_a_read_that_fails_temporarily_is_retried(storage, bucket, gcs_server, f
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", [lambda when: Status(503, when=when), Reset], ids=["503", "reset"])
 @SIZES
-def test_a_write_that_fails_temporarily_ends_with_one_complete_object(storage, bucket, gcs_server, data, kind, when):
+def test_a_write_that_fails_temporarily_ends_with_one_complete_object(
+    storage, bucket, gcs_server, data, kind, when
+):
     # "after": it was done, and the answer was lost; the second attempt then finds its own work.
     gcs_server.fail("(POST|PUT) /.*upload", kind(when), times=1, skip=1 if data is LARGE else 0)
     write(storage, f"{bucket}/x", data)
@@ -75,10 +77,14 @@ def test_an_update_whose_answer_was_lost_is_not_made_twice(storage, bucket, gcs_
     assert storage.read(f"{bucket}/count") == b"2"
 
 
-def test_an_update_that_always_loses_the_race_is_one_clear_error(storage, bucket, gcs_server, monkeypatch):
+def test_an_update_that_always_loses_the_race_is_one_clear_error(
+    storage, bucket, gcs_server, monkeypatch
+):
     monkeypatch.setattr("pipeline.storage.gcs._UPDATES", 3)
     gcs_server.fail("POST .*upload", Status(412), times=None)
-    with pytest.raises(StorageError, match="cannot update gs://.*/x: others changed it first, 3 times"):
+    with pytest.raises(
+        StorageError, match="cannot update gs://.*/x: others changed it first, 3 times"
+    ):
         storage.update(f"{bucket}/x", lambda _: b"mine")
 
 
@@ -112,7 +118,11 @@ def test_a_revoked_token_is_renewed_once(storage, bucket, gcs_server, monkeypatc
     ("call", "fault", "text"),
     [
         ("read", Status(503), r"cannot read gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
-        ("read", Reset(), r"cannot read gs://\S+/x: (Connection|Protocol)Error \(\d+ attempts in 1 s\): "),
+        (
+            "read",
+            Reset(),
+            r"cannot read gs://\S+/x: (Connection|Protocol)Error \(\d+ attempts in 1 s\): ",
+        ),
         ("list", Status(429), r"cannot list gs://\S+: status 429 \(\d+ attempts in 1 s\): "),
         ("write", Status(503), r"cannot write gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
         ("write large", Status(503), r"cannot write gs://\S+/x: .*503.*"),
@@ -141,8 +151,14 @@ def test_a_permanent_failure_names_object_status_and_attempts_within_the_time_li
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        (Status(403), r"/x: permission denied, or a quota is used up \(403\)\. The account needs the role"),
-        (Status(401), r"/x: no valid credentials \(\w+\)\. Run `gcloud auth application-default login`"),
+        (
+            Status(403),
+            r"/x: permission denied, or a quota is used up \(403\)\. The account needs the role",
+        ),
+        (
+            Status(401),
+            r"/x: no valid credentials \(\w+\)\. Run `gcloud auth application-default login`",
+        ),
     ],
 )
 def test_a_refused_request_is_not_retried(storage, bucket, gcs_server, fault, text):
@@ -153,20 +169,31 @@ def test_a_refused_request_is_not_retried(storage, bucket, gcs_server, fault, te
 
 
 def test_a_bucket_that_does_not_exist_is_told_from_an_object_that_does_not(storage, bucket):
-    with pytest.raises(StorageError, match=r"cannot read gs://nowhere/x: bucket 'nowhere' does not exist \(404\)\."):
+    with pytest.raises(
+        StorageError, match=r"cannot read gs://nowhere/x: bucket 'nowhere' does not exist \(404\)\."
+    ):
         storage.read("gs://nowhere/x")
-    with pytest.raises(StorageError, match=r"cannot list gs://nowhere/d: bucket 'nowhere' does not exist"):
+    with pytest.raises(
+        StorageError, match=r"cannot list gs://nowhere/d: bucket 'nowhere' does not exist"
+    ):
         storage.list("gs://nowhere/d")
-    with pytest.raises(StorageError, match=r"cannot write gs://nowhere/x: bucket 'nowhere' does not exist"):
+    with pytest.raises(
+        StorageError, match=r"cannot write gs://nowhere/x: bucket 'nowhere' does not exist"
+    ):
         write(storage, "gs://nowhere/x", b"data")
     with pytest.raises(StorageError, match=r"/x: there is no such object \(404\)\."):
         storage.read(f"{bucket}/x")
-    with pytest.raises(StorageError, match=r"'gs://' is not a path in a bucket. It must be like gs://bucket/dir/name"):
+    with pytest.raises(
+        StorageError,
+        match=r"'gs://' is not a path in a bucket. It must be like gs://bucket/dir/name",
+    ):
         storage.read("gs://")
 
 
 @SIZES
-def test_two_writers_of_the_same_bytes_at_once_both_succeed_and_leave_one_object(storage, bucket, gcs_server, data):
+def test_two_writers_of_the_same_bytes_at_once_both_succeed_and_leave_one_object(
+    storage, bucket, gcs_server, data
+):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: write(storage, f"{bucket}/x", data), range(4)))
     assert storage.read(f"{bucket}/x") == data
@@ -185,15 +212,21 @@ def test_uploading_a_large_object_that_a_twin_already_wrote_succeeds(storage, bu
     assert storage.read(f"{bucket}/x") == LARGE
 
 
-def test_another_large_object_that_appears_during_an_upload_is_not_overwritten_blindly(storage, bucket, gcs_server):
-    with pytest.raises(StorageError, match="/x was written by someone else, with other bytes, during the upload"):
+def test_another_large_object_that_appears_during_an_upload_is_not_overwritten_blindly(
+    storage, bucket, gcs_server
+):
+    with pytest.raises(
+        StorageError, match="/x was written by someone else, with other bytes, during the upload"
+    ):
         publish_beside_another(storage, f"{bucket}/x", gcs_server, b"another's")
     assert storage.read(f"{bucket}/x") == b"another's"
 
 
 def test_a_write_succeeds_if_a_twin_writes_the_same_bytes_first(storage, bucket, gcs_server):
     gcs_server.write(bucket.removeprefix("gs://"), "x", b"old")
-    gcs_server.fail("POST .*upload", Status(412, when="after"), skip=1)  # between our look and our overwriting
+    gcs_server.fail(
+        "POST .*upload", Status(412, when="after"), skip=1
+    )  # between our look and our overwriting
     write(storage, f"{bucket}/x", b"new")
     gcs_server.write(bucket.removeprefix("gs://"), "y", LARGE)
     gcs_server.fail("POST .*upload.*resumable", Status(412))  # before the first piece
@@ -211,7 +244,9 @@ def test_another_writer_that_is_always_faster_is_one_clear_error(storage, bucket
 
 def test_replacing_an_object_survives_a_lost_answer(storage, bucket, gcs_server):
     write(storage, f"{bucket}/x", b"before")
-    gcs_server.fail("upload.*name=x", Status(503, when="after"), skip=1)  # done, but ours looks like another's
+    gcs_server.fail(
+        "upload.*name=x", Status(503, when="after"), skip=1
+    )  # done, but ours looks like another's
     write(storage, f"{bucket}/x", b"after")
     assert len(gcs_server.requests("upload.*name=x")) == 4
     assert storage.read(f"{bucket}/x") == b"after"
@@ -244,7 +279,11 @@ def test_an_open_file_holds_one_piece_of_four_mib_at_the_most(storage, bucket, m
 
 
 def test_credentials_that_are_found_late_are_not_those_of_another_server(bucket, monkeypatch):
-    server, looking, found = os.environ["STORAGE_EMULATOR_HOST"], threading.Event(), threading.Event()
+    server, looking, found = (
+        os.environ["STORAGE_EMULATOR_HOST"],
+        threading.Event(),
+        threading.Event(),
+    )
 
     def default():
         looking.set()

@@ -28,7 +28,9 @@ def test_the_size_of_a_directory_or_pipe_is_an_error(storage, tmp_path):
 @pytest.mark.timeout(20)
 def test_an_update_of_a_pipe_is_refused(storage, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StorageError, match=f"{tmp_path}/pipe is a directory or a device, not a file"):
+    with pytest.raises(
+        StorageError, match=f"{tmp_path}/pipe is a directory or a device, not a file"
+    ):
         storage.update(f"{tmp_path}/pipe", lambda old: old or b"")
 
 
@@ -47,13 +49,20 @@ for path in sys.argv[1:]:
         except StorageError as e:
             print(e)"""
     paths = [str(tmp_path / "pipe"), str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=20, check=True)
-    assert done.stdout.splitlines() == [f"{p} is a directory or a device, not a file." for p in paths for _ in range(2)]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert done.stdout.splitlines() == [
+        f"{p} is a directory or a device, not a file." for p in paths for _ in range(2)
+    ]
 
 
 def test_a_directory_that_cannot_be_written_is_named(storage, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"cannot write .*/file/x: "), storage.publish(f"{tmp_path}/file/x"):
+    with (
+        pytest.raises(StorageError, match=r"cannot write .*/file/x: "),
+        storage.publish(f"{tmp_path}/file/x"),
+    ):
         pass
 
 
@@ -78,12 +87,22 @@ def test_a_file_that_is_swept_before_its_writer_could_lock_it_is_written_under_a
     monkeypatch.setattr(local, "_lock", late)
     with storage.publish(f"{tmp_path}/x") as sink:
         sink.write(b"whole")
-    assert (swept, storage.read(f"{tmp_path}/x"), list(storage.list(str(tmp_path)))) == ([None], b"whole", ["x"])
+    assert (swept, storage.read(f"{tmp_path}/x"), list(storage.list(str(tmp_path)))) == (
+        [None],
+        b"whole",
+        ["x"],
+    )
 
 
 def test_sweeping_removes_the_traces_of_killed_writers_of_these_names_alone(storage, tmp_path):
     ours, other = ".train-00000-of-00001.123.0a1b2c3d.tmp", ".foreign.123.0a1b2c3d.tmp"
-    for name in (ours, other, ".train-00000-of-00001", "train-00000-of-00001", ".train-00000-of-00001.tmp"):
+    for name in (
+        ours,
+        other,
+        ".train-00000-of-00001",
+        "train-00000-of-00001",
+        ".train-00000-of-00001.tmp",
+    ):
         (tmp_path / name).write_bytes(b"")
     storage.sweep(str(tmp_path), ["train-*-of-00001"])
     storage.sweep(f"{tmp_path}/nowhere", ["x"])
@@ -104,11 +123,15 @@ with LocalStorage().publish({f"{tmp_path}/shard"!r}) as sink:
     assert not storage.list(str(tmp_path))
 
 
-def test_an_update_that_another_process_holds_up_is_an_error_within_its_bound(tmp_path, monkeypatch):
+def test_an_update_that_another_process_holds_up_is_an_error_within_its_bound(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("pipeline.storage.local.LOCK_SECONDS", 0.2)
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    with pytest.raises(StorageError, match=r"cannot update .*/x: another process has held the lock for 0\.2 s"):
+    with pytest.raises(
+        StorageError, match=r"cannot update .*/x: another process has held the lock for 0\.2 s"
+    ):
         LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")
     os.close(fd)
     LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")
@@ -125,10 +148,15 @@ def test_pipes_and_broken_links_are_listed_as_empty_files(storage, tmp_path):
     (tmp_path / "folder").mkdir()
     files, folders = storage.entries(str(tmp_path))
     sizes = {"file": 5, "pipe": 0, "to a file": 5, "to itself": 0, "to nowhere": 0}
-    assert ({name: stat.bytes for name, stat in files.items()}, folders) == (sizes, ["folder", "to a folder"])
+    assert ({name: stat.bytes for name, stat in files.items()}, folders) == (
+        sizes,
+        ["folder", "to a folder"],
+    )
 
 
-def test_a_file_that_vanishes_while_a_folder_is_listed_is_not_in_the_list(storage, tmp_path, monkeypatch):
+def test_a_file_that_vanishes_while_a_folder_is_listed_is_not_in_the_list(
+    storage, tmp_path, monkeypatch
+):
     for name in ("going", "staying"):
         (tmp_path / name).write_bytes(b"1")
     entries = local._entries(str(tmp_path))
@@ -142,7 +170,10 @@ def test_a_link_is_neither_followed_nor_replaced(storage, tmp_path):
     for link, target in (("link", "target"), ("nowhere", "nothing")):
         (tmp_path / link).symlink_to(tmp_path / target)
         path = str(tmp_path / link)
-        with pytest.raises(StorageError, match=f"{path} is a link, which is not replaced. Remove it, or give another"):
+        with pytest.raises(
+            StorageError,
+            match=f"{path} is a link, which is not replaced. Remove it, or give another",
+        ):
             storage.update(path, lambda _: b"ours")
         assert not storage.create(path, b"ours")
         assert (tmp_path / link).is_symlink()

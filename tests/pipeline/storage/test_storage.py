@@ -19,7 +19,11 @@ LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: several pieces of an upload
 @pytest.fixture(params=["disk", "bucket"])
 def directory(request, tmp_path):
     """An empty directory of each storage."""
-    return str(tmp_path) if request.param == "disk" else f"{request.getfixturevalue('bucket')}/some/dir"
+    return (
+        str(tmp_path)
+        if request.param == "disk"
+        else f"{request.getfixturevalue('bucket')}/some/dir"
+    )
 
 
 @pytest.fixture
@@ -99,7 +103,12 @@ def test_an_update_that_fails_changes_nothing(storage, directory):
 def test_ranges_come_in_order_from_several_files(storage, directory):
     write(storage, f"{directory}/a", b"0123456789")
     write(storage, f"{directory}/b", b"abcdef")
-    ranges = [(f"{directory}/a", 8, 2), (f"{directory}/b", 0, 3), (f"{directory}/a", 0, 1), (f"{directory}/a", 5, 0)]
+    ranges = [
+        (f"{directory}/a", 8, 2),
+        (f"{directory}/b", 0, 3),
+        (f"{directory}/a", 0, 1),
+        (f"{directory}/a", 5, 0),
+    ]
     assert list(storage.read_ranges(ranges)) == [b"89", b"abc", b"0", b""]
 
 
@@ -121,7 +130,9 @@ def test_many_ranges_are_not_all_read_before_the_first_is_used(storage, director
 @pytest.mark.parametrize("offset", [8, 10, 15])
 def test_a_range_past_the_end_is_an_error_and_never_short_data(storage, directory, offset):
     write(storage, f"{directory}/a", b"0123456789")
-    with pytest.raises(StorageError, match=rf"/a ends at byte \d+, but bytes {offset}\.\.{offset + 4} are needed"):
+    with pytest.raises(
+        StorageError, match=rf"/a ends at byte \d+, but bytes {offset}\.\.{offset + 4} are needed"
+    ):
         list(storage.read_ranges([(f"{directory}/a", offset, 4)]))
 
 
@@ -171,7 +182,9 @@ def test_stats_agree_unless_size_or_checksum_differ():
 
 
 def test_an_unknown_scheme_is_refused():
-    with pytest.raises(OptionError, match=r"s3:// is not supported. Allowed: a path on a local disk, or gs://"):
+    with pytest.raises(
+        OptionError, match=r"s3:// is not supported. Allowed: a path on a local disk, or gs://"
+    ):
         open_storage("s3://bucket/data")
     assert isinstance(open_storage("data"), LocalStorage)
 

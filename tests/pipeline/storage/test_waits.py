@@ -47,10 +47,16 @@ class Waiting:
     def __init__(self, *command, **env):
         self.began, self.lines = time.monotonic(), queue.SimpleQueue()
         env = {
-            name: value for name, value in os.environ.items() if "GOOGLE" not in name and "PROXY" not in name.upper()
+            name: value
+            for name, value in os.environ.items()
+            if "GOOGLE" not in name and "PROXY" not in name.upper()
         } | env
         self.process = subprocess.Popen(
-            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+            [sys.executable, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=env,
         )
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
@@ -77,7 +83,9 @@ class Waiting:
 
 
 @pytest.mark.slow
-def test_a_command_without_a_network_says_so_after_three_seconds_and_ctrl_c_ends_it(nobody, silent, tmp_path):
+def test_a_command_without_a_network_says_so_after_three_seconds_and_ctrl_c_ends_it(
+    nobody, silent, tmp_path
+):
     describe = ("-m", "pipeline.commands.describe", BUCKET)
     metadata = {"GCE_METADATA_HOST": silent, "GCE_METADATA_IP": silent, "HOME": str(tmp_path)}
     with (
@@ -86,9 +94,15 @@ def test_a_command_without_a_network_says_so_after_three_seconds_and_ctrl_c_ends
         Waiting(*describe, **metadata) as unknown,
     ):
         for waiting, line in [
-            (refused, rf"still trying to (find|list|read) {BUCKET}.* after 3 s: .*Connection refused"),
+            (
+                refused,
+                rf"still trying to (find|list|read) {BUCKET}.* after 3 s: .*Connection refused",
+            ),
             (unanswered, rf"still trying to (find|list|read) {BUCKET}.* after 3 s: no answer yet"),
-            (unknown, r"still trying to find Google's default credentials after 3 s: no answer yet"),
+            (
+                unknown,
+                r"still trying to find Google's default credentials after 3 s: no answer yet",
+            ),
         ]:
             assert re.search(line, waiting.lines.get(timeout=20)[1])
         for waiting in (refused, unanswered, unknown):
@@ -100,7 +114,9 @@ def test_a_command_without_a_network_says_so_after_three_seconds_and_ctrl_c_ends
 def test_ctrl_c_does_not_wait_for_calls_in_parallel_that_hang():
     with Waiting("-c", HANGING) as waiting:
         assert waiting.lines.get(timeout=20)[1] == "hangs"
-        time.sleep(0.5)  # Python notices a signal that comes just before the main thread waits for a lock only after it
+        time.sleep(
+            0.5
+        )  # Python notices a signal that comes just before the main thread waits for a lock only after it
         status, seconds, last = waiting.interrupt()
         assert (status, last) == (130, "interrupted.")
         assert seconds < 10  # where the retries take minutes

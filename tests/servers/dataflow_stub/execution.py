@@ -15,11 +15,24 @@ def fresh_environment(directory: Path, wheels: Sequence[Path]) -> Path:
     """The Python of a new environment with these wheels; Beam and what else they need, it finds in this one's.
 
     What is installed here in editable form, as the checkout may be, it does not find."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=60
+    )
     python = directory / "bin/python"
     (site,) = directory.glob("lib/python*/site-packages")
-    (site / "here.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("-packages")))
-    pip = [sys.executable, "-m", "pip", f"--python={python}", "install", "-q", "--no-deps", "--no-index"]
+    (site / "here.pth").write_text(
+        "".join(f"{path}\n" for path in sys.path if path.endswith("-packages"))
+    )
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        f"--python={python}",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+    ]
     if wheels:
         subprocess.run([*pip, *map(str, wheels)], check=True, timeout=60)
     return python
@@ -49,7 +62,10 @@ def stage(gcs_server, job, directory):
     """Everything that the job names, as a worker fetches it."""
     environment = job["environment"]
     packages = environment["workerPools"][0]["packages"]
-    urls = {package["name"]: package["location"].replace("storage.googleapis.com/", "gs://") for package in packages}
+    urls = {
+        package["name"]: package["location"].replace("storage.googleapis.com/", "gs://")
+        for package in packages
+    }
     urls["pipeline.pb"] = environment["sdkPipelineOptions"]["options"]["pipelineUrl"]
     for name, url in urls.items():
         (directory / name).write_bytes(gcs_server.read(*url.removeprefix("gs://").split("/", 1)))
@@ -62,7 +78,9 @@ def execute(staged, python, directory):
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
     directory.mkdir()
-    return subprocess.run(command, cwd=directory, env=kept, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=directory, env=kept, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def run(pipeline: Path, python: str) -> None:
@@ -76,7 +94,9 @@ def run(pipeline: Path, python: str) -> None:
         environment.urn = "beam:env:harness_subprocess_python:v1"
         environment.payload = f"{python} -I -m apache_beam.runners.worker.sdk_worker_main".encode()
         del environment.dependencies[:]  # they are installed
-    result = fn_runner.FnApiRunner().run_via_runner_api(graph, PipelineOptions(["--direct_num_workers=2"]))
+    result = fn_runner.FnApiRunner().run_via_runner_api(
+        graph, PipelineOptions(["--direct_num_workers=2"])
+    )
     assert result.state == "DONE", result.state
 
 

@@ -20,7 +20,9 @@ _PATH = re.compile(
 class Orders:
     """What the next job is to be, and what was asked so far."""
 
-    refusals: dict[str, tuple[int, str]] = field(default_factory=dict)  # of "GET", "POST", "PUT": status and message
+    refusals: dict[str, tuple[int, str]] = field(
+        default_factory=dict
+    )  # of "GET", "POST", "PUT": status and message
     states: list[str] = field(default_factory=lambda: ["JOB_STATE_PENDING", "JOB_STATE_RUNNING"])
     messages: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
@@ -66,7 +68,11 @@ class Handler(BaseHTTPRequestHandler):
             code, message = self.orders.refusals[self.command]
             return code, {"error": {"code": code, "message": message, "status": "REFUSED"}}
         found = _PATH.fullmatch(path)
-        return self.of_jobs(found, body) if found else (404, {"error": {"code": 404, "message": f"no {path}"}})
+        return (
+            self.of_jobs(found, body)
+            if found
+            else (404, {"error": {"code": 404, "message": f"no {path}"}})
+        )
 
     def of_jobs(self, found: re.Match, body: Any) -> tuple[int, Any]:
         orders = self.orders
@@ -74,7 +80,11 @@ class Handler(BaseHTTPRequestHandler):
             case "GET", None, None:
                 return 200, {"jobs": []}
             case "POST", None, None:
-                place = {"id": "2026-01-02_03_04_05-678", "projectId": found["project"], "location": found["region"]}
+                place = {
+                    "id": "2026-01-02_03_04_05-678",
+                    "projectId": found["project"],
+                    "location": found["region"],
+                }
                 orders.job = {**body, **place, "currentState": "JOB_STATE_PENDING"}
                 return 200, orders.job
             case "PUT", _, None:
@@ -84,7 +94,9 @@ class Handler(BaseHTTPRequestHandler):
                 return 200, {"jobMessages": orders.messages}
             case "GET", _, "/metrics":
                 return 200, {"metrics": orders.metrics}
-        orders.job["currentState"] = orders.states.pop(0) if len(orders.states) > 1 else orders.states[0]
+        orders.job["currentState"] = (
+            orders.states.pop(0) if len(orders.states) > 1 else orders.states[0]
+        )
         return 200, orders.job
 
 

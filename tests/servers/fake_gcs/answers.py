@@ -25,7 +25,9 @@ class Answer:
     length: int
 
 
-def whole(body: bytes, status: int = 200, headers: tuple[tuple[str, str], ...] = (_JSON,)) -> Answer:
+def whole(
+    body: bytes, status: int = 200, headers: tuple[tuple[str, str], ...] = (_JSON,)
+) -> Answer:
     """An answer whose body is there already."""
     return Answer(status, list(headers), body, len(body))
 
@@ -33,4 +35,6 @@ def whole(body: bytes, status: int = 200, headers: tuple[tuple[str, str], ...] =
 def error(code: int, message: str) -> Answer:
     """An error as GCS's JSON API gives it."""
     detail = {"message": message, "domain": "global", "reason": _REASONS.get(code, "backendError")}
-    return whole(json.dumps({"error": {"code": code, "message": message, "errors": [detail]}}).encode(), code)
+    return whole(
+        json.dumps({"error": {"code": code, "message": message, "errors": [detail]}}).encode(), code
+    )

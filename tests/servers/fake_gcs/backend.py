@@ -10,7 +10,9 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
-def start(binary: str, external_url: str, log: Path, seconds: float = 10.0) -> tuple[subprocess.Popen, int]:
+def start(
+    binary: str, external_url: str, log: Path, seconds: float = 10.0
+) -> tuple[subprocess.Popen, int]:
     """(process, port) of a server with an empty memory that listens on 127.0.0.1.
 
     Call it from the main thread: the kernel kills the child when the thread that started it ends."""
@@ -28,7 +30,9 @@ def start(binary: str, external_url: str, log: Path, seconds: float = 10.0) -> t
     while (port := _listening_port(process.pid)) is None:
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            raise RuntimeError(f"fake-gcs-server does not listen after {seconds} s: {log.read_text()}")
+            raise RuntimeError(
+                f"fake-gcs-server does not listen after {seconds} s: {log.read_text()}"
+            )
         time.sleep(0.005)
     return process, port
 

@@ -21,16 +21,22 @@ def write(directory: Path) -> None:
     authority = (
         _builder(ca_name, ca_name, ca_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
+        )
         # Python 3.13 verifies strictly: an authority has to say that it may sign.
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .sign(ca_key, hashes.SHA256())
     )
     certificate = (
         _builder(name, ca_name, key)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .sign(ca_key, hashes.SHA256())
     )
@@ -45,7 +51,9 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
     return (
         x509.CertificateBuilder()

@@ -30,5 +30,7 @@ class Orders:
             case "GET", "log":
                 return whole(json.dumps(self.log.rows()).encode())
             case _:
-                return error(404, f"{method} {path}: there are POST faults, POST reset and GET log.")
+                return error(
+                    404, f"{method} {path}: there are POST faults, POST reset and GET log."
+                )
         return whole(b"", 204, ())

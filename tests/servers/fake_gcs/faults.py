@@ -67,10 +67,14 @@ class Fault:
     def __post_init__(self):
         re.compile(self.pattern)
         if type(self.action) not in ACTIONS.values():
-            raise TypeError(f"action={self.action!r} is not a fault. Allowed: {', '.join(ACTIONS)}.")
+            raise TypeError(
+                f"action={self.action!r} is not a fault. Allowed: {', '.join(ACTIONS)}."
+            )
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"action": {"kind": type(self.action).__name__, **asdict(self.action)}})
+        return json.dumps(
+            asdict(self) | {"action": {"kind": type(self.action).__name__, **asdict(self.action)}}
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Fault":
@@ -113,7 +117,9 @@ class Faults:
         with self.lock:
             for armed in self.armed:
                 fault = armed.fault
-                if (fault.times is not None and armed.struck >= fault.times) or not re.search(fault.pattern, line):
+                if (fault.times is not None and armed.struck >= fault.times) or not re.search(
+                    fault.pattern, line
+                ):
                     continue
                 armed.seen += 1
                 if fault.hits(armed.seen - 1):

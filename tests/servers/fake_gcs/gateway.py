@@ -93,9 +93,17 @@ class Handler(BaseHTTPRequestHandler):
         return netloc == own or netloc.split(":")[0].endswith(".googleapis.com")
 
     def refuse(self, host: str):
-        entry = self.gateway.orders.log.add(Entry(self.command, self.path, self.headers, self.scheme))
+        entry = self.gateway.orders.log.add(
+            Entry(self.command, self.path, self.headers, self.scheme)
+        )
         self.close_connection = True
-        self.send(error(403, f"The gateway refuses {host}: it serves *.googleapis.com, and nothing leaves it."), entry)
+        self.send(
+            error(
+                403,
+                f"The gateway refuses {host}: it serves *.googleapis.com, and nothing leaves it.",
+            ),
+            entry,
+        )
 
     def read_body(self) -> bytes:
         """The whole body before anything is done: a request whose client was killed half-way must never be done."""
@@ -127,7 +135,9 @@ class Handler(BaseHTTPRequestHandler):
             case Stall(seconds):
                 return self.stall(seconds)
             case Reset():
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
                 self.connection.close()
                 self.close_connection = True
                 return False
@@ -173,7 +183,9 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 piece = answer.body.read1(min(_PIECE_BYTES, length - sent))
                 if not piece:
-                    raise RuntimeError(f"fake-gcs-server ended after {sent} of {length} bytes of {self.path}")
+                    raise RuntimeError(
+                        f"fake-gcs-server ended after {sent} of {length} bytes of {self.path}"
+                    )
             sent += len(piece)
             entry.sent(len(piece))
             self.wfile.write(piece)
@@ -205,10 +217,15 @@ def main(binary: str, directory: Path) -> None:
         port = gateway.server_address[1]
         gateway.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         gateway.tls.load_cert_chain(directory / "cert.pem", directory / "key.pem")
-        process, backend_port = backend.start(binary, f"http://127.0.0.1:{port}", directory / "fake-gcs-server.log")
+        process, backend_port = backend.start(
+            binary, f"http://127.0.0.1:{port}", directory / "fake-gcs-server.log"
+        )
         gateway.shared = Shared(backend_port)
         threading.Thread(target=gateway.serve_forever, daemon=True).start()
-        print(json.dumps({"port": port, "backend_port": backend_port, "backend_pid": process.pid}), flush=True)
+        print(
+            json.dumps({"port": port, "backend_port": backend_port, "backend_pid": process.pid}),
+            flush=True,
+        )
         sys.stdin.read()
         process.kill()
         process.wait()

@@ -33,13 +33,19 @@ class Request:
     @property
     def line(self) -> str:
         """What patterns are matched with: "METHOD path?query", %-decoded. An upload's name is always in the query."""
-        return unquote(f"{self.method} {self.path}?{self.query}" if self.query else f"{self.method} {self.path}")
+        return unquote(
+            f"{self.method} {self.path}?{self.query}"
+            if self.query
+            else f"{self.method} {self.path}"
+        )
 
 
 class Entry:
     """A request under way. It keeps no header but those that a Request tells of: a token must not live here."""
 
-    def __init__(self, method: str, target: str, headers: HTTPMessage, scheme: str, request_bytes: int = 0):
+    def __init__(
+        self, method: str, target: str, headers: HTTPMessage, scheme: str, request_bytes: int = 0
+    ):
         own = target.startswith("/")  # else another host was asked for
         url = urlsplit(target)
         generation = parse_qs(url.query).get("ifGenerationMatch", [None])[0]
@@ -69,12 +75,16 @@ class Entry:
         self._request = replace(self._request, fault=fault)
 
     def answered(self, status: int) -> None:
-        self._request = replace(self._request, status=status, seconds=time.monotonic() - self.started)
+        self._request = replace(
+            self._request, status=status, seconds=time.monotonic() - self.started
+        )
 
     def sent(self, count: int) -> None:
         """Counts bytes of the answer. Called before they leave: a client that has them all finds them all counted."""
         total = self._request.response_bytes + count
-        self._request = replace(self._request, response_bytes=total, seconds=time.monotonic() - self.started)
+        self._request = replace(
+            self._request, response_bytes=total, seconds=time.monotonic() - self.started
+        )
 
 
 @dataclass

@@ -53,7 +53,12 @@ class Server:
 
     def make_bucket(self, name: str) -> None:
         body = json.dumps({"name": name}).encode()
-        _call("POST", f"{self.backend_url}/storage/v1/b?project={stand_ins.PROJECT}", body, "application/json")
+        _call(
+            "POST",
+            f"{self.backend_url}/storage/v1/b?project={stand_ins.PROJECT}",
+            body,
+            "application/json",
+        )
 
     def write(self, bucket: str, name: str, data: bytes) -> Object:
         query = urlencode({"uploadType": "media", "name": name})
@@ -61,7 +66,9 @@ class Server:
         return _object(json.loads(_call("POST", url, data, "application/octet-stream")))
 
     def read(self, bucket: str, name: str) -> bytes:
-        return _call("GET", f"{self.backend_url}/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
+        return _call(
+            "GET", f"{self.backend_url}/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media"
+        )
 
     def delete(self, bucket: str, name: str) -> None:
         _call("DELETE", f"{self.backend_url}/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
@@ -70,7 +77,9 @@ class Server:
         """Name -> size, crc32c and generation of every object under the prefix, in the order of the names."""
         found, query = {}, {"prefix": prefix}
         while True:
-            page = json.loads(_call("GET", f"{self.backend_url}/storage/v1/b/{bucket}/o?{urlencode(query)}"))
+            page = json.loads(
+                _call("GET", f"{self.backend_url}/storage/v1/b/{bucket}/o?{urlencode(query)}")
+            )
             found |= {item["name"]: _object(item) for item in page.get("items", [])}
             if not page.get("nextPageToken"):
                 return found
@@ -87,7 +96,11 @@ class Server:
     def requests(self, pattern: str = "") -> list[Request]:
         """The requests so far whose "METHOD path?query" matches, those under way included, in order of arrival."""
         rows = json.loads(_call("GET", f"{self.url}/_gateway/log"))
-        return [request for request in (Request(**row) for row in rows) if re.search(pattern, request.line)]
+        return [
+            request
+            for request in (Request(**row) for row in rows)
+            if re.search(pattern, request.line)
+        ]
 
     def wait_for(self, pattern: str, seconds: float = 30.0) -> Request:
         """The first request that matches, as soon as the gateway has it: it may still be under way, or stalled."""
@@ -95,7 +108,9 @@ class Server:
         while not (found := self.requests(pattern)):
             if time.monotonic() > deadline:
                 lines = "\n".join(request.line for request in self.requests())
-                raise TimeoutError(f"No request matches {pattern!r} after {seconds} s. There were:\n{lines}")
+                raise TimeoutError(
+                    f"No request matches {pattern!r} after {seconds} s. There were:\n{lines}"
+                )
             time.sleep(0.02)
         return found[0]
 
@@ -116,7 +131,14 @@ def start(directory: Path) -> Iterator[Server]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     with (directory / "gateway.log").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-S", "-m", "fake_gcs.gateway", str(_get_binary_path()), str(directory)],
+            [
+                sys.executable,
+                "-S",
+                "-m",
+                "fake_gcs.gateway",
+                str(_get_binary_path()),
+                str(directory),
+            ],
             env=plain | {"PYTHONPATH": str(Path(__file__).parents[1])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -131,7 +153,9 @@ def start(directory: Path) -> Iterator[Server]:
             process.stdin.close()
             try:
                 process.wait(5)
-            except subprocess.TimeoutExpired:  # a child that the test has forked holds the pipe open
+            except (
+                subprocess.TimeoutExpired
+            ):  # a child that the test has forked holds the pipe open
                 process.kill()
     if complaints := (directory / "gateway.log").read_text():
         raise RuntimeError(f"The gateway failed, and clients saw what no GCS does:\n{complaints}")
@@ -177,11 +201,15 @@ def environment(url: str, directory: Path) -> dict[str, str]:
 def _call(method: str, url: str, body: bytes | None = None, content_type: str = "") -> bytes:
     headers = {"Content-Type": content_type} if body is not None else {}
     try:
-        with _OPENER.open(urllib.request.Request(url, body, headers, method=method), timeout=60) as answer:
+        with _OPENER.open(
+            urllib.request.Request(url, body, headers, method=method), timeout=60
+        ) as answer:
             return answer.read()
     except urllib.error.HTTPError as error:
         with error:
-            raise RuntimeError(f"{method} {url} is answered {error.code}: {error.read().decode()}") from None
+            raise RuntimeError(
+                f"{method} {url} is answered {error.code}: {error.read().decode()}"
+            ) from None
 
 
 def _object(item: dict) -> Object:

@@ -39,13 +39,17 @@ def _metadata(path: str) -> Answer:
         if path.endswith(end):
             return whole(text.encode(), headers=(flavour, ("Content-Type", "application/text")))
     value = _TOKEN_ANSWER if path.endswith("/token") else _ACCOUNT
-    return whole(json.dumps(value).encode(), headers=(flavour, ("Content-Type", "application/json")))
+    return whole(
+        json.dumps(value).encode(), headers=(flavour, ("Content-Type", "application/json"))
+    )
 
 
 def ignored(query: str, batch: bytes) -> str | None:
     """What the request asks for that would be passed over in silence; None: nothing. In a batch more is."""
     found = re.search("matchGlob|ifSourceGeneration|ifSourceMetageneration|ifMetageneration", query)
-    found = found or re.search("(?:ifGeneration|ifMetageneration)(?:Not)?Match", batch.decode("latin-1"))
+    found = found or re.search(
+        "(?:ifGeneration|ifMetageneration)(?:Not)?Match", batch.decode("latin-1")
+    )
     return found.group() if found else None
 
 

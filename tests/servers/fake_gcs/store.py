@@ -16,7 +16,14 @@ from fake_gcs.answers import Answer, error, whole
 from fake_gcs.preconditions import Preconditions, subject
 from fake_gcs.uploads import Reply, Uploads
 
-HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "expect"}
+HOP_BY_HOP = {
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "content-length",
+    "expect",
+}
 _WHOLE_BYTES = 256 * 1024
 
 
@@ -45,8 +52,12 @@ class Shared:
 
     port: int
     uploads: Uploads = field(default_factory=Uploads)
-    writing: threading.Lock = field(default_factory=threading.Lock)  # between a precondition's check and its write
-    idle: list[http.client.HTTPConnection] = field(default_factory=list)  # of clients that have left
+    writing: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # between a precondition's check and its write
+    idle: list[http.client.HTTPConnection] = field(
+        default_factory=list
+    )  # of clients that have left
 
 
 class Store:
@@ -76,17 +87,28 @@ class Store:
         try:
             return self._answer(asked)
         except (OSError, http.client.HTTPException) as error:
-            raise RuntimeError(f"fake-gcs-server gave no answer to {asked.method} {asked.target}") from error
+            raise RuntimeError(
+                f"fake-gcs-server gave no answer to {asked.method} {asked.target}"
+            ) from error
 
     def _answer(self, asked: Asked) -> Answer:
         if (given := stand_ins.stand_in(asked.method, asked.path)) is not None:
             return given
-        if ignored := stand_ins.ignored(asked.query, asked.body if asked.path.startswith("/batch/") else b""):
-            return error(501, f"fake-gcs-server ignores {ignored} here, and the gateway does not make it good.")
+        if ignored := stand_ins.ignored(
+            asked.query, asked.body if asked.path.startswith("/batch/") else b""
+        ):
+            return error(
+                501,
+                f"fake-gcs-server ignores {ignored} here, and the gateway does not make it good.",
+            )
         upload_id = parse_qs(asked.query).get("upload_id")
         if asked.method == "PUT" and upload_id:
             return self._continue_upload(asked, upload_id[0])
-        body = stand_ins.with_content_ids(asked.body) if asked.path.startswith("/batch/") else asked.body
+        body = (
+            stand_ins.with_content_ids(asked.body)
+            if asked.path.startswith("/batch/")
+            else asked.body
+        )
         if asked.method in ("GET", "HEAD"):
             return self._checked(asked, body)
         with self.shared.writing:
@@ -99,7 +121,9 @@ class Store:
 
     def _checked(self, asked: Asked, body: bytes) -> Answer:
         conditions, path = Preconditions.of(asked.query), subject(asked.path, asked.query)
-        return self._refused(asked, conditions, path) or self._send(asked, asked.headers.items(), body)
+        return self._refused(asked, conditions, path) or self._send(
+            asked, asked.headers.items(), body
+        )
 
     def _refused(self, asked: Asked, conditions: Preconditions, path: str | None) -> Answer | None:
         if not conditions or path is None:
@@ -113,19 +137,28 @@ class Store:
             return None
         if status == 304:
             return whole(b"", 304, ())
-        return error(status, f"A precondition does not hold: the object's generation is {generation} (0: no object).")
+        return error(
+            status,
+            f"A precondition does not hold: the object's generation is {generation} (0: no object).",
+        )
 
     def _note_upload(self, asked: Asked, answer: Answer) -> None:
         location = next(value for name, value in answer.headers if name.lower() == "location")
         upload_id = parse_qs(urlsplit(location).query)["upload_id"][0]
-        self.shared.uploads.begin(upload_id, Preconditions.of(asked.query), subject(asked.path, asked.query))
+        self.shared.uploads.begin(
+            upload_id, Preconditions.of(asked.query), subject(asked.path, asked.query)
+        )
 
     def _continue_upload(self, asked: Asked, upload_id: str) -> Answer:
         uploads = self.shared.uploads
         told = uploads.receive(upload_id, asked.headers.get("content-range"), asked.body)
         if isinstance(told, Reply):
             return whole(told.body, told.status, (("Range", told.range),) if told.range else ())
-        headers = [(name, value) for name, value in asked.headers.items() if name.lower() != "content-range"]
+        headers = [
+            (name, value)
+            for name, value in asked.headers.items()
+            if name.lower() != "content-range"
+        ]
         if told.content_range:
             headers.append(("Content-Range", told.content_range))
         with self.shared.writing:
@@ -136,7 +169,9 @@ class Store:
         return answer
 
     def _send(self, asked: Asked, headers: Iterable[tuple[str, str]], body: bytes) -> Answer:
-        self.connection.putrequest(asked.method, asked.target, skip_host=True, skip_accept_encoding=True)
+        self.connection.putrequest(
+            asked.method, asked.target, skip_host=True, skip_accept_encoding=True
+        )
         for name, value in headers:
             # Go answers 501 to TensorFlow's "Transfer-Encoding: identity".
             if name.lower() not in HOP_BY_HOP:
@@ -144,10 +179,16 @@ class Store:
         self.connection.putheader("Content-Length", str(len(body)))
         self.connection.endheaders(body)
         response = self.connection.getresponse()
-        kept = [_seen_by(asked, *header) for header in response.getheaders() if header[0].lower() not in HOP_BY_HOP]
+        kept = [
+            _seen_by(asked, *header)
+            for header in response.getheaders()
+            if header[0].lower() not in HOP_BY_HOP
+        ]
         if asked.method == "HEAD":
             response.read()
-            return Answer(response.status, kept, b"", int(response.headers.get("content-length", 0)))
+            return Answer(
+                response.status, kept, b"", int(response.headers.get("content-length", 0))
+            )
         if response.length is None or response.length <= _WHOLE_BYTES:  # None: chunked
             answer = whole(response.read(), response.status, tuple(kept))
             if response.status == 416:  # the server ends the connection after it, without a word

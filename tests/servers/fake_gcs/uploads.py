@@ -72,11 +72,16 @@ class Uploads:
             return Chunk(body, content_range, len(body), ends=True)
         first, last, total = int(chunk.group(1)), int(chunk.group(2)), chunk.group(3)
         if first > upload.persisted:
-            return Reply(503, body=f"offset {first} is beyond the {upload.persisted} bytes that are there".encode())
+            return Reply(
+                503,
+                body=f"offset {first} is beyond the {upload.persisted} bytes that are there".encode(),
+            )
         if last < upload.persisted:
             return _so_far(upload)
         content_range = f"bytes {upload.persisted}-{last}/{total}"
-        return Chunk(body[upload.persisted - first :], content_range, last + 1, ends=str(last + 1) == total)
+        return Chunk(
+            body[upload.persisted - first :], content_range, last + 1, ends=str(last + 1) == total
+        )
 
     def taken(self, upload_id: str, chunk: Chunk, status: int, body: bytes) -> None:
         """The server's answer to a chunk."""

@@ -18,6 +18,8 @@ def make_batch():
         }
         for value in batch.values():
             value[~counts] = 0
-        return {key: jnp.asarray(value) for key, value in batch.items()} | {"_mask": jnp.asarray(counts, jnp.float32)}
+        return {key: jnp.asarray(value) for key, value in batch.items()} | {
+            "_mask": jnp.asarray(counts, jnp.float32)
+        }
 
     return make

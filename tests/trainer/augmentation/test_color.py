@@ -12,7 +12,11 @@ from scipy import stats
 from pipeline.errors import InputError, OptionError
 from trainer.augment import color_jitter, normalize, random_erasing, uniform
 
-ENHANCERS = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
+ENHANCERS = {
+    "brightness": ImageEnhance.Brightness,
+    "contrast": ImageEnhance.Contrast,
+    "saturation": ImageEnhance.Color,
+}
 
 
 @pytest.mark.parametrize("name", ENHANCERS)
@@ -22,7 +26,9 @@ def test_each_color_change_equals_that_of_pillow(make_batch, name):
     changed = color_jitter(batch, **{name: 0.8})["image"]
     for image, u, ours in zip(batch["image"], drawn, changed, strict=True):
         factor = 0.2 + float(u) * 1.6
-        pillows = np.asarray(ENHANCERS[name](Image.fromarray(np.asarray(image))).enhance(factor), np.float32)
+        pillows = np.asarray(
+            ENHANCERS[name](Image.fromarray(np.asarray(image))).enhance(factor), np.float32
+        )
         # Pillow rounds the grey that it blends with, and cuts the result.
         assert np.abs(np.asarray(ours) - pillows).max() <= 2.0
 
@@ -54,7 +60,11 @@ def test_normalization_is_the_formula(make_batch, name, mean, deviation):
 
 def test_imagenets_statistics_are_of_each_channel(make_batch):
     images = make_batch()["image"]
-    expected = (np.asarray(images, np.float64) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    expected = (np.asarray(images, np.float64) / 255 - [0.485, 0.456, 0.406]) / [
+        0.229,
+        0.224,
+        0.225,
+    ]
     np.testing.assert_allclose(normalize(images), expected, atol=1e-5)
     own = normalize(images, ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     assert (own == normalize(images, "imagenet")).all()
@@ -64,11 +74,19 @@ def test_unsuitable_images_and_statistics_are_refused(make_batch):
     grey = make_batch(channels=1)
     with pytest.raises(InputError, match="color_jitter: 'image' has 1 channels; it must have 3"):
         color_jitter(grey, saturation=0.1)
-    with pytest.raises(InputError, match="color_jitter reads 'imag', which the batch does not have. Did you mean 'ima"):
+    with pytest.raises(
+        InputError,
+        match="color_jitter reads 'imag', which the batch does not have. Did you mean 'ima",
+    ):
         color_jitter(grey, "imag", brightness=0.1)
-    with pytest.raises(InputError, match=r"'labels' is float32 \[16, 5\]; it must be images \[b, height, width, chan"):
+    with pytest.raises(
+        InputError,
+        match=r"'labels' is float32 \[16, 5\]; it must be images \[b, height, width, chan",
+    ):
         color_jitter(grey, "labels", brightness=0.1)
-    with pytest.raises(OptionError, match="color_jitter: contrast=-1 must be at least 0 and below inf"):
+    with pytest.raises(
+        OptionError, match="color_jitter: contrast=-1 must be at least 0 and below inf"
+    ):
         color_jitter(grey, contrast=-1)
     with pytest.raises(OptionError, match=r"unknown statistics='imagnet'. Did you mean 'imagenet'"):
         normalize(grey["image"], "imagnet")
@@ -94,7 +112,9 @@ def test_a_rectangle_of_the_area_and_ratio_asked_for_is_set(make_batch):
     area = height * width / 1600
     assert area.min() > 0.015
     assert area.max() < 0.35
-    assert stats.kstest(area, stats.uniform(0.02, 1 / 3 - 0.02).cdf).statistic < 0.06  # whole pixels, and sides cut
+    assert (
+        stats.kstest(area, stats.uniform(0.02, 1 / 3 - 0.02).cdf).statistic < 0.06
+    )  # whole pixels, and sides cut
     assert abs(np.log(height / width).mean()) < 0.05
 
 

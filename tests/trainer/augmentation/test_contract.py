@@ -17,7 +17,9 @@ OPS = {
     "normalize": lambda batch: batch | {"image": normalize(batch["image"])},
 }
 MIXING = ("mixup", "cutmix")
-COMPILED = {name: jax.jit(op) for name, op in OPS.items()}  # eager, each operation would be compiled for itself
+COMPILED = {
+    name: jax.jit(op) for name, op in OPS.items()
+}  # eager, each operation would be compiled for itself
 
 
 def ops(names=OPS):

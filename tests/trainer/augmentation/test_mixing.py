@@ -53,12 +53,17 @@ def test_beta_is_distributed_as_its_name_says(alpha):
 
 
 def test_a_batch_without_seeds_says_who_delivers_them():
-    with pytest.raises(InputError, match=r"mixup draws from _seed.*it has _mask, x.*train_dataset, which delivers it"):
+    with pytest.raises(
+        InputError,
+        match=r"mixup draws from _seed.*it has _mask, x.*train_dataset, which delivers it",
+    ):
         uniform({"x": np.zeros(2), "_mask": np.ones(2)}, "mixup", 1)
 
 
 # Eager, each operation would be compiled for itself.
-mixup, cutmix = (jax.jit(op, static_argnames=("alpha", "labels")) for op in (augment.mixup, augment.cutmix))
+mixup, cutmix = (
+    jax.jit(op, static_argnames=("alpha", "labels")) for op in (augment.mixup, augment.cutmix)
+)
 
 
 def partner(row, rows):
@@ -67,7 +72,9 @@ def partner(row, rows):
 
 def weights_of(mixed, batch):
     """Each row's own part, from labels that were all different."""
-    return np.asarray(mixed["labels"])[np.arange(len(batch["labels"])), np.arange(len(batch["labels"]))]
+    return np.asarray(mixed["labels"])[
+        np.arange(len(batch["labels"])), np.arange(len(batch["labels"]))
+    ]
 
 
 def labelled(batch):
@@ -91,7 +98,10 @@ def test_mixup_is_its_formula_on_images_and_labels_alike(make_batch):
 def test_cutmix_pastes_the_partners_rectangle_and_labels_by_area(make_batch):
     batch = labelled(make_batch(64, 16, 12))
     mixed = cutmix(batch)
-    images, others = np.asarray(batch["image"]), np.asarray(batch["image"])[[partner(i, 64) for i in range(64)]]
+    images, others = (
+        np.asarray(batch["image"]),
+        np.asarray(batch["image"])[[partner(i, 64) for i in range(64)]],
+    )
     pasted = (np.asarray(mixed["image"]) == others).all(-1)
     own = (np.asarray(mixed["image"]) == images).all(-1)
     assert (pasted | own).all()
@@ -104,7 +114,11 @@ def test_cutmix_pastes_the_partners_rectangle_and_labels_by_area(make_batch):
 
 def test_cutmixs_boxes_have_the_published_sizes_and_places(make_batch):
     batch = make_batch(3000, 32, 32, 1, classes=2)
-    batch |= {"image": jnp.broadcast_to((jnp.arange(3000) // 1500)[:, None, None, None], (3000, 32, 32, 1))}
+    batch |= {
+        "image": jnp.broadcast_to(
+            (jnp.arange(3000) // 1500)[:, None, None, None], (3000, 32, 32, 1)
+        )
+    }
     batch |= {"labels": jnp.eye(2)[jnp.arange(3000) // 1500]}
     own = np.asarray(cutmix(batch)["labels"])[np.arange(3000), np.arange(3000) // 1500]
     # The published algorithm in NumPy: Beta(1, 1) is uniform.
@@ -138,12 +152,16 @@ def test_a_batch_of_an_odd_number_is_mixed_too(make_batch, op):
 def test_labels_are_smoothed_over_all_classes(make_batch):
     batch = make_batch() | {"label": jnp.array([1, 3, 9], jnp.int32)}
     soft = np.asarray(one_hot(batch, "label", 4, base=1, smoothing=0.2)["labels"])
-    np.testing.assert_allclose(soft, [[0.85, 0.05, 0.05, 0.05], [0.05, 0.05, 0.85, 0.05], [0.05] * 4], atol=1e-6)
+    np.testing.assert_allclose(
+        soft, [[0.85, 0.05, 0.05, 0.05], [0.05, 0.05, 0.85, 0.05], [0.05] * 4], atol=1e-6
+    )
 
 
 def test_mixing_with_unsuitable_labels_is_one_error(make_batch):
     batch = make_batch()
-    with pytest.raises(InputError, match=r"mixup mixes 'soft', which is not in the batch.*Call one_hot first"):
+    with pytest.raises(
+        InputError, match=r"mixup mixes 'soft', which is not in the batch.*Call one_hot first"
+    ):
         mixup(batch, labels="soft")
     with pytest.raises(InputError, match="cutmix mixes 'label', which is int32"):
         cutmix(batch, labels="label")
@@ -151,5 +169,8 @@ def test_mixing_with_unsuitable_labels_is_one_error(make_batch):
         mixup(batch, alpha=0)
     with pytest.raises(OptionError, match="one_hot: smoothing=1 must"):
         one_hot(batch, "label", 4, smoothing=1)
-    with pytest.raises(InputError, match="one_hot reads 'labl', which the batch does not have. Did you mean 'label'"):
+    with pytest.raises(
+        InputError,
+        match="one_hot reads 'labl', which the batch does not have. Did you mean 'label'",
+    ):
         one_hot(batch, "labl", 4)

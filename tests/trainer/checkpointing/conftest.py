@@ -19,10 +19,17 @@ def state_at():
     def make(step=0, devices=4, partition=None, model=1):
         mesh = Placement.of(jax.devices()[:devices], {"model": model}).mesh
         w = np.random.default_rng(step).standard_normal((64, 48)).astype(np.float32)
-        params = {"w": jax.device_put(w, NamedSharding(mesh, partition or P())), "b": jnp.full(3, step, jnp.bfloat16)}
+        params = {
+            "w": jax.device_put(w, NamedSharding(mesh, partition or P())),
+            "b": jnp.full(3, step, jnp.bfloat16),
+        }
         copied = NamedSharding(mesh, P())
-        state = TrainState(jnp.int32(step), Variables(params), (jnp.float32(0.5),), jnp.arange(2, dtype=jnp.uint32))
-        return jax.tree.map(lambda leaf: leaf if leaf is params["w"] else jax.device_put(leaf, copied), state)
+        state = TrainState(
+            jnp.int32(step), Variables(params), (jnp.float32(0.5),), jnp.arange(2, dtype=jnp.uint32)
+        )
+        return jax.tree.map(
+            lambda leaf: leaf if leaf is params["w"] else jax.device_put(leaf, copied), state
+        )
 
     return make
 
@@ -35,6 +42,8 @@ def save(state_at):
         with CheckpointManager(settings) as checkpoints:
             checkpoints.resume_step()
             for step in steps:
-                checkpoints.save(Saved(step, state_at(step, **state), {"position": step}, settings.to_json()))
+                checkpoints.save(
+                    Saved(step, state_at(step, **state), {"position": step}, settings.to_json())
+                )
 
     return saved

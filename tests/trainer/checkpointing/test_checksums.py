@@ -21,7 +21,18 @@ SPLITS = {
     "both": P("data", "model"),
     "fine": P(("data", "model")),
 }
-DTYPES = ["float32", "bfloat16", "float16", "float8_e4m3fn", "int4", "uint4", "bool", "complex64", "uint8", "int32"]
+DTYPES = [
+    "float32",
+    "bfloat16",
+    "float16",
+    "float8_e4m3fn",
+    "int4",
+    "uint4",
+    "bool",
+    "complex64",
+    "uint8",
+    "int32",
+]
 
 
 def sums(state):
@@ -40,12 +51,16 @@ def laid_out(spec, devices=4, model=2, numbers=NUMBERS):
 
 @pytest.mark.parametrize("spec", SPLITS.values(), ids=SPLITS)
 def test_an_array_has_the_same_sum_however_devices_hold_it(spec):
-    assert sums(laid_out(spec)) == sums(laid_out(P(), devices=1, model=1)) == {"a": array_sum(NUMBERS)}
+    assert (
+        sums(laid_out(spec)) == sums(laid_out(P(), devices=1, model=1)) == {"a": array_sum(NUMBERS)}
+    )
 
 
 def test_a_split_array_is_not_gathered_for_its_sum():
     state = laid_out(P("data", "model"))
-    program = _adder(NamedSharding(state["a"].sharding.mesh, P())).lower([state["a"]]).compile().as_text()
+    program = (
+        _adder(NamedSharding(state["a"].sharding.mesh, P())).lower([state["a"]]).compile().as_text()
+    )
     assert "all-reduce" in program
     assert "all-gather" not in program
 

@@ -19,7 +19,9 @@ from trainer.task import Variables
 from trainer.trainer import Trainer
 
 NEWEST = "run/checkpoints/20"
-WAY_OUT = r" --restore-step=10 \(restore_step in the TrainerConfig\) resumes from the one before it\."
+WAY_OUT = (
+    r" --restore-step=10 \(restore_step in the TrainerConfig\) resumes from the one before it\."
+)
 
 
 def cut_short(path):
@@ -48,7 +50,10 @@ def one_less(path):
 
 
 def largest(directory):
-    return max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    return max(
+        (path for path in directory.rglob("*") if path.is_file()),
+        key=lambda path: path.stat().st_size,
+    )
 
 
 DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
@@ -73,7 +78,9 @@ def _no_late_words():
     told = sys.unraisablehook
 
     def tell(unraisable):
-        if str(unraisable.exc_value) != "Event loop is closed" and not inspect.iscoroutine(unraisable.object):
+        if str(unraisable.exc_value) != "Event loop is closed" and not inspect.iscoroutine(
+            unraisable.object
+        ):
             told(unraisable)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -82,7 +89,9 @@ def _no_late_words():
         gc.collect()
 
 
-@pytest.mark.parametrize(("file", "damage"), DAMAGE, ids=lambda each: getattr(each, "__name__", each))
+@pytest.mark.parametrize(
+    ("file", "damage"), DAMAGE, ids=lambda each: getattr(each, "__name__", each)
+)
 def test_a_damaged_newest_checkpoint_is_named_with_the_one_to_go_back_to(
     save, state_at, config, tmp_path, file, damage
 ):
@@ -98,8 +107,12 @@ def test_a_damaged_newest_checkpoint_is_named_with_the_one_to_go_back_to(
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("file", ["contents/metadata", "state/_METADATA", "state/manifest.ocdbt", "array data"])
-def test_a_named_pipe_in_place_of_a_file_is_refused_rather_than_waited_for(save, state_at, config, tmp_path, file):
+@pytest.mark.parametrize(
+    "file", ["contents/metadata", "state/_METADATA", "state/manifest.ocdbt", "array data"]
+)
+def test_a_named_pipe_in_place_of_a_file_is_refused_rather_than_waited_for(
+    save, state_at, config, tmp_path, file
+):
     save(config(), 10)
     step = tmp_path / "run/checkpoints/10"
     pipe = largest(step / "state") if file == "array data" else step / file
@@ -113,9 +126,13 @@ def test_a_named_pipe_in_place_of_a_file_is_refused_rather_than_waited_for(save,
 
 
 def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_path):
-    noise = np.random.default_rng(0).integers(0, 256, 1 << 14, np.uint8)  # incompressible, so it is stored verbatim
+    noise = np.random.default_rng(0).integers(
+        0, 256, 1 << 14, np.uint8
+    )  # incompressible, so it is stored verbatim
     state = state_at(10, devices=1)
-    state = state._replace(variables=Variables({"noise": jax.device_put(noise, state.step.sharding)}))
+    state = state._replace(
+        variables=Variables({"noise": jax.device_put(noise, state.step.sharding)})
+    )
     with CheckpointManager(config()) as checkpoints:
         checkpoints.resume_step()
         checkpoints.save(Saved(10, state, {"position": 10}, config().to_json()))
@@ -128,7 +145,9 @@ def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_
         with pytest.raises(CheckpointError, match=r"cannot read|differ from saved ones"):
             CheckpointManager(config()).restore(10, state)
         stored.write_bytes(whole)
-    np.testing.assert_array_equal(CheckpointManager(config()).restore(10, state).state.variables.params["noise"], noise)
+    np.testing.assert_array_equal(
+        CheckpointManager(config()).restore(10, state).state.variables.params["noise"], noise
+    )
 
 
 def test_training_past_a_damaged_checkpoint_is_an_error_until_it_is_told_to_go_back(
@@ -141,7 +160,11 @@ def test_training_past_a_damaged_checkpoint_is_an_error_until_it_is_told_to_go_b
     remove(tmp_path / NEWEST / "contents/metadata")
     with pytest.raises(CheckpointError, match=WAY_OUT):
         Trainer(dense_task, settings, device).train(vector_input, max_steps=30)
-    went_back = Trainer(dense_task, replace(settings, restore_step=10), device).train(vector_input, max_steps=20)
+    went_back = Trainer(dense_task, replace(settings, restore_step=10), device).train(
+        vector_input, max_steps=20
+    )
     assert (went_back.start_step, went_back.metrics) == (10, straight.metrics)
-    assert "resuming from the checkpoint of step 10; changed: restore_step None -> 10" in caplog.text
+    assert (
+        "resuming from the checkpoint of step 10; changed: restore_step None -> 10" in caplog.text
+    )
     assert CheckpointManager(settings).steps() == [10, 20]

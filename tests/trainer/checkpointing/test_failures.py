@@ -78,7 +78,10 @@ def told(open_bucket, gcs_server, fork_server, tmp_path_factory):
     with open_bucket("failing") as bucket:
         for pattern, (fault, _) in FAILURES.items():
             gcs_server.fail(pattern.replace("/", "(?:/|%2F)"), fault, times=None)
-        workdirs = [f"{bucket}/{name}" for name in ("works", "unread", "closed", "broken", "arrays", "stalled")]
+        workdirs = [
+            f"{bucket}/{name}"
+            for name in ("works", "unread", "closed", "broken", "arrays", "stalled")
+        ]
         directory, env = tmp_path_factory.mktemp("failing"), os.environ | {"PYTHONPATH": str(ROOT)}
         command = ["-c", SAVES, str(directory / "told"), *workdirs]
         # The time limit is for a process that waits for a thread at its end.
@@ -95,16 +98,23 @@ def told(open_bucket, gcs_server, fork_server, tmp_path_factory):
 def test_a_checkpoint_that_cannot_be_written_or_read_is_named_within_seconds(told, pattern):
     seconds, error = told[list(FAILURES).index(pattern)]
     assert error.startswith(FAILURES[pattern][1])
-    assert seconds < 10  # the budgets: 1 s for a request of ours, 2 s for a save, about 3 s for a stalled read
+    assert (
+        seconds < 10
+    )  # the budgets: 1 s for a request of ours, 2 s for a save, about 3 s for a stalled read
 
 
 @pytest.mark.slow
 def test_a_stalled_read_names_the_object_and_the_attempts(told):
     _, error = told[0]
-    assert re.search(r"gs://failing/unread/checkpoints/20/state/d/\w+: All 2 retry attempts failed: .*too slow", error)
+    assert re.search(
+        r"gs://failing/unread/checkpoints/20/state/d/\w+: All 2 retry attempts failed: .*too slow",
+        error,
+    )
 
 
-def test_a_save_that_fails_as_well_does_not_hide_what_ended_the_run(config, tmp_path, monkeypatch, caplog):
+def test_a_save_that_fails_as_well_does_not_hide_what_ended_the_run(
+    config, tmp_path, monkeypatch, caplog
+):
     def fail():
         raise OSError("the disk is full")
 
@@ -157,14 +167,20 @@ with open(told, "w") as file:
     json.dump(errors, file)
 end(7)
 """
-ADVICE = "It is larger than this process (ulimit -f) or the file system allows; choose another place."
+ADVICE = (
+    "It is larger than this process (ulimit -f) or the file system allows; choose another place."
+)
 
 
 @pytest.fixture(scope="module")
 def without_room(fork_server, tmp_path_factory):
     """(work directory, what -> its error)."""
     directory = tmp_path_factory.mktemp("full")
-    workdir, told, env = directory / "work", directory / "told", os.environ | {"PYTHONPATH": str(ROOT)}
+    workdir, told, env = (
+        directory / "work",
+        directory / "told",
+        os.environ | {"PYTHONPATH": str(ROOT)},
+    )
     code, printed = fork_server.run(
         ["-c", SAVES_WITHOUT_ROOM, str(told), str(workdir)], directory / "printed", env, timeout=120
     )
@@ -197,11 +213,18 @@ def test_metrics_for_which_there_is_no_room_say_so(without_room, what):
 
 
 def saved(step):
-    return Saved(step, TrainState(jnp.int32(step), Variables(jnp.ones(3)), (), jnp.zeros(2, jnp.uint32)), {}, {})
+    return Saved(
+        step,
+        TrainState(jnp.int32(step), Variables(jnp.ones(3)), (), jnp.zeros(2, jnp.uint32)),
+        {},
+        {},
+    )
 
 
 @pytest.mark.parametrize("where", ["disk", "bucket"])
-def test_a_checkpoint_does_not_appear_if_the_fence_raises_before_publishing(request, tmp_path, where):
+def test_a_checkpoint_does_not_appear_if_the_fence_raises_before_publishing(
+    request, tmp_path, where
+):
     workdir = str(tmp_path) if where == "disk" else request.getfixturevalue("bucket")
     settings, asked = TrainerConfig(workdir=f"{workdir}/run", global_batch_size=1), []
 
@@ -210,7 +233,10 @@ def test_a_checkpoint_does_not_appear_if_the_fence_raises_before_publishing(requ
         if len(asked) > 1:
             raise OwnerError("taken over")
 
-    with pytest.raises(OwnerError, match="taken over"), CheckpointManager(settings, fence) as checkpoints:
+    with (
+        pytest.raises(OwnerError, match="taken over"),
+        CheckpointManager(settings, fence) as checkpoints,
+    ):
         checkpoints.save(saved(5))
     assert len(asked) == 2
     assert checkpoints.steps() == []
@@ -229,7 +255,10 @@ def test_a_save_that_fails_because_another_run_took_over_says_so(tmp_path):
             taken_over.append(unfinished.rename(tmp_path / "removed"))
 
     taken_over = []
-    with pytest.raises(OwnerError, match="taken over"), CheckpointManager(settings, fence) as checkpoints:
+    with (
+        pytest.raises(OwnerError, match="taken over"),
+        CheckpointManager(settings, fence) as checkpoints,
+    ):
         checkpoints.save(saved(5))
     assert len(taken_over) == 1
     assert checkpoints.steps() == []

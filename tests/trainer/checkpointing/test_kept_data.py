@@ -22,10 +22,16 @@ from trainer.config import TrainerConfig
 from trainer.task import Target, Task, Variables
 from trainer.trainer import Trainer
 
-SCHEMA = Schema("pets", {"kind": Feature("int64"), "colors": Feature("int64", (2,)), "weight": Feature("float32")})
+SCHEMA = Schema(
+    "pets",
+    {"kind": Feature("int64"), "colors": Feature("int64", (2,)), "weight": Feature("float32")},
+)
 KINDS, COLORS = ("cat", "dog", "owl"), ("black", "red", "white")
 RNG = np.random.default_rng(2)
-ROWS = [(KINDS[RNG.integers(3)], [COLORS[RNG.integers(3)] for _ in "ab"], RNG.normal()) for _ in range(40)]
+ROWS = [
+    (KINDS[RNG.integers(3)], [COLORS[RNG.integers(3)] for _ in "ab"], RNG.normal())
+    for _ in range(40)
+]
 
 
 def pets(kinds=KINDS, colors=COLORS, base=1, rows=ROWS):
@@ -37,7 +43,9 @@ def pets(kinds=KINDS, colors=COLORS, base=1, rows=ROWS):
         for kind, pair, weight in rows
         if kind in kinds
     ]
-    return ExampleRecords("pets", SCHEMA, examples, labels, description=Description(SCHEMA, labels, columns))
+    return ExampleRecords(
+        "pets", SCHEMA, examples, labels, description=Description(SCHEMA, labels, columns)
+    )
 
 
 def init(rng, spec):
@@ -49,18 +57,29 @@ def loss(variables, batch, rng, train):
     del rng, train
     features = [(batch["colors"] == number).sum(axis=1) for number in (-1, 0, 1, 2)]
     logits = jnp.stack([*features, batch["weight"]], axis=1) @ variables.params["head"]["w"]
-    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["kind"] - 1), variables, logits
+    return (
+        optax.softmax_cross_entropy_with_integer_labels(logits, batch["kind"] - 1),
+        variables,
+        logits,
+    )
 
 
 def predict(variables, batch):
-    return {"class": jnp.argmax(loss(variables, batch, None, False)[2], axis=1), "kind": batch["kind"]}
+    return {
+        "class": jnp.argmax(loss(variables, batch, None, False)[2], axis=1),
+        "kind": batch["kind"],
+    }
 
 
 TASK = Task(init, loss, optax.sgd(0.1), predict_fn=predict, target=Target("kind", 3, 1))
 
 
 def trainer(workdir, **settings):
-    return Trainer(TASK, TrainerConfig(workdir=str(workdir), global_batch_size=8, **settings), jax.devices()[:2])
+    return Trainer(
+        TASK,
+        TrainerConfig(workdir=str(workdir), global_batch_size=8, **settings),
+        jax.devices()[:2],
+    )
 
 
 def training(records):
@@ -68,7 +87,9 @@ def training(records):
 
 
 def evaluation(records, **options):
-    return lambda ctx: eval_dataset(records, global_batch=ctx.global_batch_size, hosts=ctx.hosts, **options)
+    return lambda ctx: eval_dataset(
+        records, global_batch=ctx.global_batch_size, hosts=ctx.hosts, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +109,9 @@ def test_evaluations_and_predictions_in_python_get_the_numbers_of_the_model(run)
     assert trainer(run).evaluate(theirs).metrics == expected.metrics
     both = [[*trainer(run).predict(each)] for each in (ours, theirs)]
     assert [(r["class"], r["kind"]) for r in both[0]] == [(r["class"], r["kind"]) for r in both[1]]
-    with pytest.raises(OptionError, match="'kind' has the class 'eel', which the model does not have"):
+    with pytest.raises(
+        OptionError, match="'kind' has the class 'eel', which the model does not have"
+    ):
         trainer(run).evaluate(evaluation(pets((*KINDS, "eel"))))
     for prediction, (kind, *_) in zip(
         trainer(run).predict(evaluation(pets(("eel", "cat", "dog", "owl")))), ROWS, strict=True
@@ -110,8 +133,12 @@ def test_workers_and_caches_deliver_the_numbers_of_the_model(run, options):
 
 def test_evaluations_during_a_training_get_its_numbers(tmp_path):
     inputs = {"same": evaluation(pets()), "other": evaluation(pets(**OTHER))}
-    result = trainer(tmp_path, checkpoint_every_steps=2).train_and_evaluate(training(pets()), inputs, max_steps=4)
-    same, other = ([each.metrics for each in result.evaluations if each.name == name] for name in inputs)
+    result = trainer(tmp_path, checkpoint_every_steps=2).train_and_evaluate(
+        training(pets()), inputs, max_steps=4
+    )
+    same, other = (
+        [each.metrics for each in result.evaluations if each.name == name] for name in inputs
+    )
     assert same == other
     assert len(same) == 2
 
@@ -119,8 +146,12 @@ def test_evaluations_during_a_training_get_its_numbers(tmp_path):
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_hosts_without_a_record_in_a_batch_map_nothing(count):
     described, hidden = pets().info.description, []
-    for host in range(count):  # 40 records in batches of 32 * count: the last host has none in the last batch
-        source = eval_dataset(pets(colors=("pink", *COLORS)), global_batch=32 * count, hosts=Hosts(host, count))
+    for host in range(
+        count
+    ):  # 40 records in batches of 32 * count: the last host has none in the last batch
+        source = eval_dataset(
+            pets(colors=("pink", *COLORS)), global_batch=32 * count, hosts=Hosts(host, count)
+        )
         mapped = source.described_as(described, {"kind": 3}, strict=True)
         hidden += [batch["_unseen"].tolist() for batch in mapped.batches()]
     assert np.sum([each for part in hidden for each in part]) == 0
@@ -156,7 +187,9 @@ def test_an_export_refuses_records_with_other_numbers(run, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_the_description_is_there_before_the_first_step_and_replaces_that_of_another_start(tmp_path):
+def test_the_description_is_there_before_the_first_step_and_replaces_that_of_another_start(
+    tmp_path,
+):
     def breaks(records):
         def input_fn(ctx):
             source = training(records)(ctx)
@@ -174,9 +207,15 @@ def test_the_description_is_there_before_the_first_step_and_replaces_that_of_ano
         with pytest.raises(RuntimeError, match="before the first step"):
             trainer(tmp_path).train(breaks(records), max_steps=2)
         assert kept(str(tmp_path)) == records.info.description
-    plain = {"kind": np.ones(8, np.int32), "colors": np.zeros((8, 2), np.int32), "weight": np.zeros(8, np.float32)}
+    plain = {
+        "kind": np.ones(8, np.int32),
+        "colors": np.zeros((8, 2), np.int32),
+        "weight": np.zeros(8, np.float32),
+    }
     trainer(tmp_path).train(lambda _: iter([plain] * 2), max_steps=2)
-    assert kept(str(tmp_path)) is None  # an iterable has no description, and no earlier one is taken for its own
+    assert (
+        kept(str(tmp_path)) is None
+    )  # an iterable has no description, and no earlier one is taken for its own
     assert trainer(tmp_path).evaluate(evaluation(pets())).records == 40
 
 
@@ -191,7 +230,10 @@ def test_a_damaged_description_is_an_error_before_anything_is_evaluated(run, tmp
     description = json.loads((run / "description.json").read_text())
     for damage, said in (
         (description | {"labels": None}, "its checksum is"),
-        (sealed({**description, "labels": {"key": "kind", "base": 1}}), "the key labels.names is missing"),
+        (
+            sealed({**description, "labels": {"key": "kind", "base": 1}}),
+            "the key labels.names is missing",
+        ),
         ({}, "it has no checksum"),
     ):
         (tmp_path / "description.json").write_text(json.dumps(damage))

@@ -101,7 +101,9 @@ def test_a_run_killed_at_selected_moments_of_a_save_resumes_to_the_same_bits(run
 
 
 def productive_seconds(workdir, step):
-    return read_contents(open_storage(str(workdir)), str(workdir / "checkpoints"), step)["productive_seconds"]
+    return read_contents(open_storage(str(workdir)), str(workdir / "checkpoints"), step)[
+        "productive_seconds"
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +113,9 @@ def resumed(runs):
     return productive_seconds(workdir, SECOND), killed_run.train(workdir), time.time()
 
 
-def test_a_run_killed_by_sigkill_in_two_consecutive_saves_resumes_to_the_same_bits(resumed, straight):
+def test_a_run_killed_by_sigkill_in_two_consecutive_saves_resumes_to_the_same_bits(
+    resumed, straight
+):
     _, result, _ = resumed
     assert result.start_step == SECOND
     assert bits(result) == straight
@@ -122,6 +126,10 @@ def test_the_goodput_is_of_all_runs_and_leaves_out_the_steps_that_a_kill_lost(ru
     goodput, began = result.goodput, first_began(str(workdir), ended)
     again = (LAST - SECOND) / result.speed.steps_per_second  # the second kill lost these steps once
     assert before > 0
-    assert goodput.productive_seconds == productive_seconds(workdir, LAST) == pytest.approx(before + again)
+    assert (
+        goodput.productive_seconds
+        == productive_seconds(workdir, LAST)
+        == pytest.approx(before + again)
+    )
     assert before + again < goodput.wall_seconds <= ended - began
     assert goodput.share == goodput.productive_seconds / goodput.wall_seconds < 1

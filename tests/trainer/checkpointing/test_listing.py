@@ -16,14 +16,21 @@ from pipeline.shards.typed_json import sealed
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing.contents import changes, contents_path, read_contents
-from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps, kinds
+from trainer.checkpointing.listing import (
+    checkpoint_bytes,
+    checkpoints_directory,
+    finished_steps,
+    kinds,
+)
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.checkpointing.orbax_paths import orbax_path
 
 
 @pytest.mark.parametrize("place", ["a disk", "a bucket"])
 def test_finished_steps_are_those_that_orbax_finds(place, request, config, save, tmp_path):
-    workdir = request.getfixturevalue("bucket") + "/run" if place == "a bucket" else str(tmp_path / "run")
+    workdir = (
+        request.getfixturevalue("bucket") + "/run" if place == "a bucket" else str(tmp_path / "run")
+    )
     assert finished_steps(workdir) == []
     save(replace(config(), workdir=workdir), 2, 10)
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
@@ -32,7 +39,9 @@ def test_finished_steps_are_those_that_orbax_finds(place, request, config, save,
         storage.create(f"{directory}/{name}", b"{}")
     assert finished_steps(workdir) == [2, 10]
     assert set(ocp.utils.checkpoint_steps(orbax_path(directory))) - {7} == {2, 10}
-    assert checkpoint_bytes(storage, f"{directory}/10") > 12_000  # 64 x 48 float32, which do not compress
+    assert (
+        checkpoint_bytes(storage, f"{directory}/10") > 12_000
+    )  # 64 x 48 float32, which do not compress
 
 
 def test_a_checkpoint_left_unfinished_by_a_kill_is_removed_by_the_next_run(config, save, tmp_path):
@@ -64,7 +73,9 @@ def _in_order_of_removal(directory, rng):
 
 def test_a_partly_removed_checkpoint_in_a_bucket_is_not_listed(bucket, gcs_server, config, save):
     save(replace(config(), workdir=f"{bucket}/run"), 2, 10)
-    gcs_server.fail("DELETE .*checkpoints/2/state/".replace("/", "(?:/|%2F)"), Status(403), times=None)
+    gcs_server.fail(
+        "DELETE .*checkpoints/2/state/".replace("/", "(?:/|%2F)"), Status(403), times=None
+    )
     with pytest.raises(StorageError, match="checkpoints/2/state/"):
         orbax_path(f"{bucket}/run/checkpoints/2").rmtree()
     assert finished_steps(f"{bucket}/run") == [10]
@@ -97,7 +108,10 @@ def test_a_checkpoint_says_with_what_when_and_where_it_was_made(config, save):
     assert page["versions"].keys() == {"python"} | packages
     assert page["versions"]["jax"] == jax.__version__
     assert page["time"].endswith("+00:00")
-    assert page["arrays"]["variables/params/w"].items() >= {"dtype": "float32", "shape": [64, 48]}.items()
+    assert (
+        page["arrays"]["variables/params/w"].items()
+        >= {"dtype": "float32", "shape": [64, 48]}.items()
+    )
 
 
 def test_changes_since_a_checkpoint_are_listed(config, save, state_at):
@@ -115,7 +129,9 @@ def test_a_flipped_bit_in_the_contents_of_a_checkpoint_is_detected(tmp_path):
     file.parent.mkdir(parents=True)
     assert str(file) == contents_path(str(tmp_path), 7)
     file.write_bytes(data)
-    assert read_contents(LocalStorage(), str(tmp_path), 7)["config"] == {"keys": {"1": "a", "10": 0.1}}
+    assert read_contents(LocalStorage(), str(tmp_path), 7)["config"] == {
+        "keys": {"1": "a", "10": 0.1}
+    }
     for bit in range(0, len(data) * 8, 5):
         octets = bytearray(data)
         octets[bit // 8] ^= 1 << (bit % 8)

@@ -68,18 +68,26 @@ def test_orbax_saves_restores_lists_and_removes_through_bucket_path_only(directo
         restored = manager.restore(2, args=ocp.args.StandardRestore())
     assert restored["a"].tolist() == [0, 2, 4, 6, 8]
     assert ocp.utils.checkpoint_steps(directory) == [2]
-    assert not [name for name in gcs_server.objects(directory.parts[1]) if name.startswith("run/1/")]
+    assert not [
+        name for name in gcs_server.objects(directory.parts[1]) if name.startswith("run/1/")
+    ]
     # TensorFlow, which a path of etils' own would take, asks Google's own address, by the proxy.
-    assert not [request for request in gcs_server.requests() if request.host.endswith("googleapis.com")]
+    assert not [
+        request for request in gcs_server.requests() if request.host.endswith("googleapis.com")
+    ]
 
 
-def test_requests_of_orbax_are_retried_and_a_final_failure_is_named(directory, monkeypatch, gcs_server):
+def test_requests_of_orbax_are_retried_and_a_final_failure_is_named(
+    directory, monkeypatch, gcs_server
+):
     monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.01, 0.02))
     gcs_server.fail("run/file", Status(503), times=2)
     (directory / "file").write_text("text")
     monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 0.2)
     gcs_server.fail("run/file", Status(503), times=None)
-    with pytest.raises(StorageError, match=r"cannot read gs://.*/run/file: status 503 \(\d+ attempts in 0\.2 s\)"):
+    with pytest.raises(
+        StorageError, match=r"cannot read gs://.*/run/file: status 503 \(\d+ attempts in 0\.2 s\)"
+    ):
         (directory / "file").read_text()
 
 
@@ -87,4 +95,6 @@ def test_the_bound_on_tensorstores_retries_reaches_every_context_that_orbax_make
     orbax_path(f"{bucket}/run")
     for use_ocdbt in (True, False):
         spec = ocp.type_handlers.get_ts_context(use_ocdbt=use_ocdbt).spec.to_json()
-        assert spec["gcs_request_retries"] == orbax_paths.TENSORSTORE_RETRIES, "Orbax makes its contexts elsewhere"
+        assert spec["gcs_request_retries"] == orbax_paths.TENSORSTORE_RETRIES, (
+            "Orbax makes its contexts elsewhere"
+        )

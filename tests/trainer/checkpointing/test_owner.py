@@ -100,7 +100,9 @@ def test_an_owner_on_another_machine_is_waited_for_and_refuses_once_it_shows_tha
     far.fence()
 
 
-def test_an_owner_that_was_taken_over_publishes_nothing_more(workdir, elsewhere, monkeypatch, caplog):
+def test_an_owner_that_was_taken_over_publishes_nothing_more(
+    workdir, elsewhere, monkeypatch, caplog
+):
     first = elsewhere(workdir)
     first.fence()
     silent_after(monkeypatch, 0.3)
@@ -108,7 +110,10 @@ def test_an_owner_that_was_taken_over_publishes_nothing_more(workdir, elsewhere,
         second.take()
         assert "taken over from host" in caplog.text
         for _ in range(2):
-            with pytest.raises(OwnerError, match=r"was taken over by host .*\. This run writes nothing more, and ends"):
+            with pytest.raises(
+                OwnerError,
+                match=r"was taken over by host .*\. This run writes nothing more, and ends",
+            ):
                 first.fence()
         first.__exit__()  # nor does its end free the directory
         second.fence()
@@ -136,7 +141,9 @@ def test_a_clock_that_is_wrong_costs_politeness_alone(tmp_path, elsewhere, monke
     else:
         with pytest.raises(OwnerError, match="is running"):
             monkeypatch.setattr(owner, "RENEW_SECONDS", -1e9)
-            Ownership(str(tmp_path)).take(pause=lambda _: (waited.append(1), time.sleep(0.01), first.fence()))
+            Ownership(str(tmp_path)).take(
+                pause=lambda _: (waited.append(1), time.sleep(0.01), first.fence())
+            )
         assert waited
 
 
@@ -224,7 +231,9 @@ def test_an_owner_of_this_machine_lives_until_it_is_killed_also_suspended_and_it
     tmp_path, request, where, monkeypatch
 ):
     workdir = str(tmp_path) if where == "disk" else f"{request.getfixturevalue('bucket')}/run"
-    with subprocess.Popen([sys.executable, "-c", OWNING, workdir], stdin=-1, stdout=-1, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNING, workdir], stdin=-1, stdout=-1, text=True
+    ) as process:
         assert process.stdout.readline() == "it owns the directory\n"
         for number in (signal.SIGCONT, signal.SIGSTOP):
             process.send_signal(number)
@@ -249,7 +258,9 @@ def test_a_work_directory_keeps_its_mark_and_files_of_others_are_not_claimed(tmp
     assert claim(str(tmp_path / "run")) != claim(str(tmp_path / "other"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/segments.jsonl").touch()
-    with pytest.raises(OptionError, match=r"has a file segments\.jsonl, which no run of infeed wrote"):
+    with pytest.raises(
+        OptionError, match=r"has a file segments\.jsonl, which no run of infeed wrote"
+    ):
         claim(str(tmp_path / "mine"))
     assert open_storage(str(tmp_path)).list(str(tmp_path / "mine")).keys() == {"segments.jsonl"}
 

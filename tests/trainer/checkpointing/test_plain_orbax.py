@@ -63,13 +63,19 @@ def read_elsewhere():
     return read
 
 
-def test_a_process_without_infeed_restores_every_item(config, save, state_at, read_elsewhere, tmp_path):
+def test_a_process_without_infeed_restores_every_item(
+    config, save, state_at, read_elsewhere, tmp_path
+):
     save(config(), 10)
     manager = CheckpointManager(config())
-    expected = [np.asarray(leaf) for leaf in named_leaves(manager.restore(10, state_at()).state).values()]
+    expected = [
+        np.asarray(leaf) for leaf in named_leaves(manager.restore(10, state_at()).state).values()
+    ]
     read_elsewhere(manager.directory, 10, tmp_path)
     contents = [json.loads(file.read_text()) for file in tmp_path.glob("*.json")]
     assert len(contents) == 4
     assert all(page == contents[0] and page["step"] == 10 for page in contents)
     for file in tmp_path.glob("*.npz"):
-        assert sorted(array.tobytes() for array in np.load(file).values()) == sorted(a.tobytes() for a in expected)
+        assert sorted(array.tobytes() for array in np.load(file).values()) == sorted(
+            a.tobytes() for a in expected
+        )

@@ -30,7 +30,13 @@ def test_the_newest_the_multiples_and_the_best_stay():
 
 
 def test_the_best_is_the_earliest_with_the_extreme_value_of_those_that_are_there():
-    measured = {10: {"loss": 1.0}, 20: {"loss": 3.0}, 30: {"loss": 3.0}, 40: {"loss": 0.0}, 50: {"other": 9.0}}
+    measured = {
+        10: {"loss": 1.0},
+        20: {"loss": 3.0},
+        30: {"loss": 3.0},
+        40: {"loss": 0.0},
+        50: {"other": 9.0},
+    }
     steps = [10, 20, 30, 50, 60]
     assert best_step(measured, steps, "loss", "max") == 20
     assert best_step(measured, steps, "loss", "min") == 10
@@ -57,7 +63,11 @@ def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(confi
     save(settings, 1, 2, 3)
     checkpoints = CheckpointManager(settings)
     assert checkpoints.best() is None
-    for step, loss in {1: float("nan"), 2: 2.0, 3: 3.0}.items():  # Python's min() would take a NaN that comes first
+    for step, loss in {
+        1: float("nan"),
+        2: 2.0,
+        3: 3.0,
+    }.items():  # Python's min() would take a NaN that comes first
         checkpoints.record(step, {"loss": loss})
     assert checkpoints.best() == 2
     assert checkpoints.metrics(1) == {}
@@ -68,12 +78,20 @@ def test_a_metric_that_no_evaluation_can_have_is_named_before_anything_runs(conf
     task = Task(lambda rng, spec: Variables({}), lambda *_: None, optax.sgd(0.1), metrics)
     with pytest.raises(OptionError, match="keep_best='acuracy'"):
         Trainer(task, config(keep_best="acuracy"))
-    for reported in ("loss", "accuracy/cat", "per/class", "per/class/cat"):  # a Metric may report several values
+    for reported in (
+        "loss",
+        "accuracy/cat",
+        "per/class",
+        "per/class/cat",
+    ):  # a Metric may report several values
         Trainer(task, config(keep_best=reported))
 
 
 def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
-    with pytest.raises(OptionError, match=r"keep_best='acuracy' is not a metric .* Did you mean 'accuracy'\? Known:"):
+    with pytest.raises(
+        OptionError,
+        match=r"keep_best='acuracy' is not a metric .* Did you mean 'accuracy'\? Known:",
+    ):
         CheckpointManager(config(keep_best="acuracy")).record(1, {"accuracy": 0.5, "loss": 1.0})
 
 
@@ -92,12 +110,18 @@ def test_a_damaged_file_of_evaluations_is_named_and_may_go(config, tmp_path):
     evaluations.add(10, {"loss": 1.0}, there=[])
     path = tmp_path / "run/evaluations.json"
     path.write_bytes(path.read_bytes().replace(b"1.0", b"0.7"))
-    with pytest.raises(CheckpointError, match=r"run/evaluations.json: its checksum is .* Remove it: it only records"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"run/evaluations.json: its checksum is .* Remove it: it only records",
+    ):
         evaluations.read()
     path.write_text('{"7": {"loss": 1.5}}')  # as an earlier version wrote it
     assert evaluations.read() == {7: {"loss": 1.5}}
     path.write_text('{"ten": 1}')
-    with pytest.raises(CheckpointError, match=r"run/evaluations.json: ten is 1: expected object, got int\. Remove it"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"run/evaluations.json: ten is 1: expected object, got int\. Remove it",
+    ):
         CheckpointManager(settings).record(20, {"loss": 1.0})
 
 
@@ -109,7 +133,9 @@ def settings(config, save):
     return settings
 
 
-def test_newer_checkpoints_are_named_at_once_and_removed_when_the_run_first_saves(settings, save, caplog):
+def test_newer_checkpoints_are_named_at_once_and_removed_when_the_run_first_saves(
+    settings, save, caplog
+):
     back = replace(settings, restore_step=10)
     for step in (10, 20, 30):
         CheckpointManager(settings).record(step, {"accuracy": step / 100})
@@ -123,11 +149,16 @@ def test_newer_checkpoints_are_named_at_once_and_removed_when_the_run_first_save
     assert CheckpointManager(back).best() == 10  # the new checkpoint of step 20 was not evaluated
 
 
-def test_a_restart_with_the_same_restore_step_resumes_from_newer_checkpoints(settings, save, caplog):
+def test_a_restart_with_the_same_restore_step_resumes_from_newer_checkpoints(
+    settings, save, caplog
+):
     back = replace(settings, restore_step=10)
     save(back, 15, 25)
     assert CheckpointManager(back).resume_step() == 25
-    assert "a run has already gone back to restore_step=10, so this one resumes from step 25." in caplog.text
+    assert (
+        "a run has already gone back to restore_step=10, so this one resumes from step 25."
+        in caplog.text
+    )
     assert "remove these from" in caplog.text
     assert CheckpointManager(replace(settings, restore_step=15)).resume_step() == 15
 
@@ -137,7 +168,9 @@ def test_a_restart_before_the_first_save_restores_restore_step_again(settings):
     assert [CheckpointManager(back).resume_step() for _ in range(2)] == [20, 20]
 
 
-def test_a_run_killed_while_removing_newer_checkpoints_restores_restore_step_again(settings, state_at, monkeypatch):
+def test_a_run_killed_while_removing_newer_checkpoints_restores_restore_step_again(
+    settings, state_at, monkeypatch
+):
     back = replace(settings, restore_step=10)
     with CheckpointManager(back) as checkpoints:
         checkpoints.resume_step()
@@ -146,7 +179,9 @@ def test_a_run_killed_while_removing_newer_checkpoints_restores_restore_step_aga
 
 
 def test_a_step_that_has_no_checkpoint_is_refused_with_those_there_are(settings, config):
-    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 15\. It has: \[10, 20, 30\]"):
+    with pytest.raises(
+        CheckpointError, match=r"has no checkpoint of step 15\. It has: \[10, 20, 30\]"
+    ):
         CheckpointManager(replace(settings, restore_step=15)).resume_step()
     with pytest.raises(CheckpointError, match="is no directory. Train first"):
         CheckpointManager(config("empty", restore_step=15)).resume_step()

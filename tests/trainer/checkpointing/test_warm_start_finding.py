@@ -53,18 +53,24 @@ def test_a_long_list_of_mismatches_is_truncated():
 
 def test_disallowed_mismatches_are_an_error_that_names_the_first_arrays_and_remedy():
     rows = match(MODEL, SAVED, warm())
-    with pytest.raises(CheckpointError, match=r"not in the checkpoint \(body/bias.*not in the model \(old") as strict:
+    with pytest.raises(
+        CheckpointError, match=r"not in the checkpoint \(body/bias.*not in the model \(old"
+    ) as strict:
         check_rows("there", rows, warm(init_mismatch="skip"))
     assert "init_strict=False allows" in str(strict.value)
     assert "kind of number" not in str(strict.value).split("Rename")[0]
-    with pytest.raises(CheckpointError, match=r"2 arrays of another shape or kind of number \(count: "):
+    with pytest.raises(
+        CheckpointError, match=r"2 arrays of another shape or kind of number \(count: "
+    ):
         check_rows("there", rows, warm(init_strict=False))
     check_rows("there", rows, warm(init_strict=False, init_mismatch="skip"))
 
 
 def test_a_checkpoint_without_any_array_for_the_model_is_an_error_even_if_not_strict():
     rows = match(MODEL, {"w": Array((), "float32")}, warm())
-    with pytest.raises(CheckpointError, match="there has no array for this model. Give .* init_rename"):
+    with pytest.raises(
+        CheckpointError, match="there has no array for this model. Give .* init_rename"
+    ):
         check_rows("there", rows, warm(init_strict=False))
 
 

@@ -42,7 +42,10 @@ class Net(nnx.Module):
 def named(model):
     flat = nnx.to_flat_state(nnx.state(model))
     rng = np.random.default_rng(1)
-    return {"/".join(path): rng.normal(size=leaf.get_value().shape).astype(np.float32) for path, leaf in flat}
+    return {
+        "/".join(path): rng.normal(size=leaf.get_value().shape).astype(np.float32)
+        for path, leaf in flat
+    }
 
 
 ARRAYS = named(Net(nnx.Rngs(0)))
@@ -72,16 +75,25 @@ def task():
 def fresh(task):
     """Makes the fresh state of the task, with averages. Its programs are compiled once."""
     placement = Placement.of()
-    return placement, init_state(task, 0, SPEC, placement, ema=True), abstract_state(task, SPEC, placement, True)
+    return (
+        placement,
+        init_state(task, 0, SPEC, placement, ema=True),
+        abstract_state(task, SPEC, placement, True),
+    )
 
 
 def begun(task, fresh, path, **settings):
     placement, state, like = fresh
-    return plan_loading(WarmStart(init_from=str(path), **settings), like).into(state, task, placement)
+    return plan_loading(WarmStart(init_from=str(path), **settings), like).into(
+        state, task, placement
+    )
 
 
 def loaded(state):
-    return {name: np.asarray(leaf) for name, leaf in (state.variables.params | state.variables.extra).items()}
+    return {
+        name: np.asarray(leaf)
+        for name, leaf in (state.variables.params | state.variables.extra).items()
+    }
 
 
 def assert_equal(state, arrays):
@@ -122,7 +134,9 @@ def test_names_of_flax_linen_are_renamed(task, fresh, of_flax):
     assert_equal(begun(task, fresh, of_flax / "linen", init_rename=("params/*=*",)), ARRAYS)
 
 
-def test_an_item_of_a_checkpoint_manager_is_found_by_its_newest_step(task, fresh, of_flax, tmp_path):
+def test_an_item_of_a_checkpoint_manager_is_found_by_its_newest_step(
+    task, fresh, of_flax, tmp_path
+):
     for step in (9, 10):
         (tmp_path / str(step)).mkdir()
     (tmp_path / "10" / "default").symlink_to(of_flax / "state")
@@ -132,21 +146,33 @@ def test_an_item_of_a_checkpoint_manager_is_found_by_its_newest_step(task, fresh
 def test_safetensors_in_several_files_and_with_layouts_of_torch_are_loaded(task, fresh, tmp_path):
     turned = {name: np.ascontiguousarray(value.T) for name, value in ARRAYS.items()}
     parts = [
-        {name.replace("/", "."): value for name, value in turned.items() if name.startswith("body") == first}
+        {
+            name.replace("/", "."): value
+            for name, value in turned.items()
+            if name.startswith("body") == first
+        }
         for first in (True, False)
     ]
     for number, part in enumerate(parts):
         save_file(part, tmp_path / f"model-{number}.safetensors")
-    assert_equal(begun(task, fresh, tmp_path, init_rename=("*.*=*/*",), init_torch=("*/kernel",)), ARRAYS)
+    assert_equal(
+        begun(task, fresh, tmp_path, init_rename=("*.*=*/*",), init_torch=("*/kernel",)), ARRAYS
+    )
 
 
 def test_a_new_head_is_left_out_and_keeps_its_fresh_values(task, fresh, tmp_path):
-    other = {**ARRAYS, "head/kernel": np.ones((8, 5), np.float32), "head/bias": np.ones(5, np.float32)}
+    other = {
+        **ARRAYS,
+        "head/kernel": np.ones((8, 5), np.float32),
+        "head/bias": np.ones(5, np.float32),
+    }
     save_file(other, tmp_path / "a.safetensors")
     kept = {name: value for name, value in loaded(fresh[1]).items() if name.startswith("head/")}
     for settings in ({"init_exclude": ("head/*",)}, {"init_mismatch": "skip"}):
         assert_equal(begun(task, fresh, tmp_path / "a.safetensors", **settings), {**ARRAYS, **kept})
-    with pytest.raises(CheckpointError, match=r"2 arrays of another shape .*head/bias: F32 \[5\] in the check"):
+    with pytest.raises(
+        CheckpointError, match=r"2 arrays of another shape .*head/bias: F32 \[5\] in the check"
+    ):
         begun(task, fresh, tmp_path / "a.safetensors")
 
 
@@ -156,7 +182,10 @@ def test_a_damaged_file_and_other_paths_are_errors(task, fresh, tmp_path):
         begun(task, fresh, tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "model.h5").touch()
-    with pytest.raises(OptionError, match=r"other' is none that infeed can read \(it has: model\.h5\)\. Give a work"):
+    with pytest.raises(
+        OptionError,
+        match=r"other' is none that infeed can read \(it has: model\.h5\)\. Give a work",
+    ):
         open_weights(str(tmp_path / "other"))
     with pytest.raises(OptionError, match="nowhere' does not exist. Give a work"):
         open_weights(str(tmp_path / "nowhere"))
@@ -166,7 +195,9 @@ def test_a_damaged_file_and_other_paths_are_errors(task, fresh, tmp_path):
 def test_a_damaged_description_of_a_foreign_checkpoint_is_named(of_flax, tmp_path, text):
     shutil.copytree(of_flax / "state", tmp_path / "copy")
     (tmp_path / "copy/_METADATA").write_text(text)
-    with pytest.raises(CheckpointError, match=r"copy/_METADATA(: it does not describe a tree| is not JSON)"):
+    with pytest.raises(
+        CheckpointError, match=r"copy/_METADATA(: it does not describe a tree| is not JSON)"
+    ):
         open_weights(str(tmp_path / "copy"))
 
 
@@ -181,13 +212,17 @@ def test_a_run_begins_with_another_runs_model_until_it_has_a_checkpoint_of_its_o
     caplog.set_level(logging.INFO, logger="trainer")
     first = config("first", ema_decay=0.5)
     trained = Trainer(dense_task, first).train(vector_input, steps=1).state
-    second = Trainer(still(dense_task), config("second"), warm_start=WarmStart(init_from=first.workdir))
+    second = Trainer(
+        still(dense_task), config("second"), warm_start=WarmStart(init_from=first.workdir)
+    )
     state = second.train(vector_input, max_steps=1).state
     jax.tree.map(np.testing.assert_array_equal, state.variables.params, trained.ema)
     assert f"init_from {first.workdir}/checkpoints/1: 2 loaded" in caplog.text
     caplog.clear()
     second.train(vector_input, max_steps=2)
-    assert f"init_from={first.workdir} is ignored: the work directory has a checkpoint" in caplog.text
+    assert (
+        f"init_from={first.workdir} is ignored: the work directory has a checkpoint" in caplog.text
+    )
     assert "2 loaded" not in caplog.text
     weights = open_weights(f"{first.workdir}/checkpoints/1", ema=False)
     for name, value in trained.variables.params.items():
@@ -195,7 +230,14 @@ def test_a_run_begins_with_another_runs_model_until_it_has_a_checkpoint_of_its_o
 
 
 # Imported by the tests, as Keras takes seconds and other files of this process do without it.
-LEAVES = ["dense/kernel", "dense/bias", "norm/gamma", "norm/beta", "norm/moving_mean", "norm/moving_variance"]
+LEAVES = [
+    "dense/kernel",
+    "dense/bias",
+    "norm/gamma",
+    "norm/beta",
+    "norm/moving_mean",
+    "norm/moving_variance",
+]
 NAMES = [f"net/{name}" for name in LEAVES]
 
 
@@ -239,7 +281,10 @@ def test_variables_with_equal_names_are_named_by_attributes(tmp_path):
     module.parts = [tf.Variable(1.0), tf.Variable(2.0)]
     path = tf.train.Checkpoint(net=module).write(str(tmp_path / "ckpt"))
     weights = open_weights(path)
-    assert {name: float(weights.read(name)) for name in weights.arrays} == {"net/parts/0": 1.0, "net/parts/1": 2.0}
+    assert {name: float(weights.read(name)) for name in weights.arrays} == {
+        "net/parts/0": 1.0,
+        "net/parts/1": 2.0,
+    }
 
 
 def test_a_damaged_checkpoint_is_an_error(tmp_path):
@@ -255,7 +300,12 @@ FORMATS = {
     "ckpt-1": {"ckpt-1.index": b"1", "ckpt-1.data-00000-of-00001": b"1"},
     "orbax": {"orbax/": None, **{f"orbax/{name}": data for name, data in ORBAX.items()}},
 }
-CASES = [(given, name) for given, files in FORMATS.items() for name, data in files.items() if data is not None]
+CASES = [
+    (given, name)
+    for given, files in FORMATS.items()
+    for name, data in files.items()
+    if data is not None
+]
 
 
 @pytest.mark.timeout(20)

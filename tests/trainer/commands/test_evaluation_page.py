@@ -24,7 +24,11 @@ def evaluated():
     rng = np.random.default_rng(0)
     label = rng.integers(1, 1 + CLASSES, RECORDS)
     predicted = np.where(rng.random(RECORDS) < 0.5, label, rng.integers(1, 1 + CLASSES, RECORDS))
-    predictions = {"class": predicted, "label": label, "probability": rng.random(RECORDS).astype(np.float32)}
+    predictions = {
+        "class": predicted,
+        "label": label,
+        "probability": rng.random(RECORDS).astype(np.float32),
+    }
     loss = rng.exponential(size=RECORDS).astype(np.float32)
     return EvaluatedRecords(np.arange(RECORDS, dtype=np.int32), loss, predictions)
 
@@ -45,7 +49,9 @@ def result_of(records, **changes):
         "expected_crc": 7,
         "seconds": 1.0,
     } | changes
-    return EvalResult(step=3, metrics={"accuracy": 0.5, "loss": 0.25}, records=records, **values | changes)
+    return EvalResult(
+        step=3, metrics={"accuracy": 0.5, "loss": 0.25}, records=records, **values | changes
+    )
 
 
 def blocks_of(page):
@@ -79,11 +85,16 @@ def test_the_confusions_and_the_shares_of_each_class_are_numpys(evaluated):
 def test_the_confusion_matrix_shows_the_classes_with_the_most_mistakes():
     label = np.repeat(np.arange(60), 10)
     predicted = label.copy()
-    predicted[label >= 40] = (label[label >= 40] - 39) % 60  # 40..59 are taken for 1..20, 1..20 never
+    predicted[label >= 40] = (
+        label[label >= 40] - 39
+    ) % 60  # 40..59 are taken for 1..20, 1..20 never
     loss = np.zeros(len(label), np.float32)
     classes = find_classes(loss, {"class": predicted, "label": label}, None, None)
     matrix, table = classes.matrix(), classes.table()
-    assert list(matrix.names) == [*(str(number) for number in [*range(1, 21), *range(40, 45)]), "others"]
+    assert list(matrix.names) == [
+        *(str(number) for number in [*range(1, 21), *range(40, 45)]),
+        "others",
+    ]
     assert matrix.counts[20] == [10, *[0] * 25]  # of the label 40, all taken for 1
     assert matrix.counts[25] == [*[0] * 5, *[10] * 15, *[0] * 6]  # 45..59 are taken for 6..20
     assert "The 25 of 60 classes with the most mistakes, and all others together." in matrix.note
@@ -116,7 +127,9 @@ def test_the_page_shows_the_worst_mistakes_with_their_pictures(evaluated, images
     order = wrong[np.argsort(-evaluated.loss[wrong], kind="stable")[:24]]
     assert captions(blocks["Worst mistakes"][1], "record") == [f"{number:,}" for number in order]
     first, sure, loss = blocks["Worst mistakes"][1].items[0][1][:3]
-    label, predicted = (NAMES.names[evaluated.predictions[key][order[0]] - 1] for key in ("label", "class"))
+    label, predicted = (
+        NAMES.names[evaluated.predictions[key][order[0]] - 1] for key in ("label", "class")
+    )
     assert first == f"{label}, taken for {predicted}"
     assert (sure, loss) == (
         f"{100 * evaluated.predictions['probability'][order[0]]:.3g} % sure",
@@ -127,7 +140,10 @@ def test_the_page_shows_the_worst_mistakes_with_their_pictures(evaluated, images
         *("", "Worst mistakes", "Confusion matrix"),
     ]
     html = page.html()
-    assert f"<strong>50 %</strong><span>accuracy</span><span>{len(wrong)} mistakes in 500 records</span>" in html
+    assert (
+        f"<strong>50 %</strong><span>accuracy</span><span>{len(wrong)} mistakes in 500 records</span>"
+        in html
+    )
     assert "<strong>0.25</strong><span>loss</span>" in html
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
@@ -136,7 +152,9 @@ def test_the_page_shows_the_worst_mistakes_with_their_pictures(evaluated, images
 
 def test_a_page_without_mistakes_says_so_and_shows_the_largest_losses():
     label = np.array([1, 2])
-    records = EvaluatedRecords(None, np.array([0.5, 1], np.float32), {"class": label, "label": label})
+    records = EvaluatedRecords(
+        None, np.array([0.5, 1], np.float32), {"class": label, "label": label}
+    )
     note, table = blocks_of(evaluation_page(result_of(2), records, About("line")))["Worst records"]
     assert note.text == "Every prediction is right. Those with the largest losses first."
     assert [row[0] for row in table.rows] == [1.0, 0.5]
@@ -144,7 +162,12 @@ def test_a_page_without_mistakes_says_so_and_shows_the_largest_losses():
 
 def captions(pictures, name):
     assert isinstance(pictures, Pictures)
-    return [re.match(f"{name} (.*)", line)[1] for _, lines in pictures.items for line in lines if line.startswith(name)]
+    return [
+        re.match(f"{name} (.*)", line)[1]
+        for _, lines in pictures.items
+        for line in lines
+        if line.startswith(name)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,24 +175,35 @@ def captions(pictures, name):
     [
         ({}, "proven: every record that was due counted exactly once"),
         ({"masked": 2, "num_records": 5}, "not proven: 2 bad records were left out"),
-        ({"num_records": None, "expected_crc": None}, "not proven: the input does not state which records are due"),
+        (
+            {"num_records": None, "expected_crc": None},
+            "not proven: the input does not state which records are due",
+        ),
     ],
 )
 def test_the_page_states_whether_the_evaluation_is_proven(changes, verdict):
     records = EvaluatedRecords(None, np.ones(3, np.float32), {})
-    page = evaluation_page(result_of(3, **changes), records, About("line", {"checkpoint": "runs/3"}))
+    page = evaluation_page(
+        result_of(3, **changes), records, About("line", {"checkpoint": "runs/3"})
+    )
     (figures,) = blocks_of(page)[""]
     assert figures.items[-1][2] == verdict
     metrics, proof = blocks_of(page)["All metrics and their proof"]
     assert cells_of(metrics) == {"accuracy": 0.5, "loss": 0.25}
     cells = cells_of(proof)
-    assert (cells["verdict"], cells["sum of checksums"], cells["checkpoint"]) == (verdict, "00000007", "runs/3")
+    assert (cells["verdict"], cells["sum of checksums"], cells["checkpoint"]) == (
+        verdict,
+        "00000007",
+        "runs/3",
+    )
 
 
 def test_without_classes_or_numbers_the_page_shows_losses_alone():
     loss = np.array([0.5, np.nan, 2.0], np.float32)
     page = evaluation_page(
-        result_of(3), EvaluatedRecords(None, loss, {"nats": np.arange(3), "class": loss, "label": loss}), About("line")
+        result_of(3),
+        EvaluatedRecords(None, loss, {"nats": np.arange(3), "class": loss, "label": loss}),
+        About("line"),
     )
     blocks = blocks_of(page)
     assert "Classes" not in blocks
@@ -185,38 +219,72 @@ def test_without_classes_or_numbers_the_page_shows_losses_alone():
 
 def test_a_large_metric_is_shown_without_an_exponent():
     records = EvaluatedRecords(None, np.ones(3, np.float32), {})
-    result = replace(result_of(3), metrics={"perplexity": 123456.7, "nats": float("nan")}, totals={"num_bytes": 5})
+    result = replace(
+        result_of(3),
+        metrics={"perplexity": 123456.7, "nats": float("nan")},
+        totals={"num_bytes": 5},
+    )
     html = evaluation_page(result, records, About("line")).html()
-    cells = re.findall('<td class="short">(perplexity|nats|num bytes)</td>\n<td class="number">(.*?)</td>', html)
+    cells = re.findall(
+        '<td class="short">(perplexity|nats|num bytes)</td>\n<td class="number">(.*?)</td>', html
+    )
     assert cells == [("perplexity", "123,457"), ("nats", "nan"), ("num bytes", "5")]
 
 
 def test_predictions_with_the_names_of_other_columns_are_told_apart(images):
-    predictions = {"loss": np.arange(3.0), "nats": np.arange(3), "record": np.arange(3), "where": np.arange(3)}
-    records = EvaluatedRecords(np.array([7, 8, 9], np.int32), np.array([0.5, 3.0, 2.0], np.float32), predictions)
+    predictions = {
+        "loss": np.arange(3.0),
+        "nats": np.arange(3),
+        "record": np.arange(3),
+        "where": np.arange(3),
+    }
+    records = EvaluatedRecords(
+        np.array([7, 8, 9], np.int32), np.array([0.5, 3.0, 2.0], np.float32), predictions
+    )
     pages = (
         evaluation_page(result_of(3), records, About("line", show=show))
         for show in (None, partial(show_records, images))
     )
     (_, table), (_, grid) = (blocks_of(page)["Worst records"] for page in pages)
-    assert [*table.columns] == ["record", "loss", "predicted loss", "nats", "predicted record", "predicted where"]
+    assert [*table.columns] == [
+        "record",
+        "loss",
+        "predicted loss",
+        "nats",
+        "predicted record",
+        "predicted where",
+    ]
     assert table.rows[0] == [8, 3.0, 1.0, 1, 1, 1]
     assert list(filter(None, grid.items[0][1])) == [
-        *("loss 3", "predicted loss 1", "nats 1", "predicted record 1", "predicted where 1", "record 8"),
+        *(
+            "loss 3",
+            "predicted loss 1",
+            "nats 1",
+            "predicted record 1",
+            "predicted where 1",
+            "record 8",
+        ),
     ]
 
 
 def test_a_class_that_was_only_predicted_has_empty_cells_as_the_note_explains():
-    classes = find_classes(np.ones(2), {"class": np.array([0, 1]), "label": np.array([0, 0])}, None, None)
+    classes = find_classes(
+        np.ones(2), {"class": np.array([0, 1]), "label": np.array([0, 0])}, None, None
+    )
     table = classes.table()
-    assert table.rows == [["1", 0, None, 0.0, 0.0, None], ["0", 2, 0.5, 1.0, pytest.approx(2 / 3), 1.0]]
+    assert table.rows == [
+        ["1", 0, None, 0.0, 0.0, None],
+        ["0", 2, 0.5, 1.0, pytest.approx(2 / 3), 1.0],
+    ]
     assert isinstance(table.rows[1][2], Share)
     assert "A cell is empty if the class has no records, or was never predicted." in table.note
 
 
 def test_records_are_shown_with_their_label_their_file_and_what_damages_them(digits):
     dataset = open_dataset(str(digits[1]), "validation")
-    third, first = show_records(dataset, [3, 0], text_of=lambda values: f"label {values['image/class/label']}\nnext")
+    third, first = show_records(
+        dataset, [3, 0], text_of=lambda values: f"label {values['image/class/label']}\nnext"
+    )
     assert (third.number, first.number) == (3, 0)
     example = dataset.examples()[3]
     assert third.name.encode() == example["image/filename"]

@@ -45,23 +45,63 @@ def refused(capsys, tmp_path, monkeypatch):
     ("code", "name", "text"),
     [
         ("", "mines:Config", "there is no module 'mines'"),
-        ("", "mine.inner", "there is no recipe 'mine.inner'.* change to the directory with mine/inner.py"),
-        ("", "mine.py", "mine.py is a file. Give the name of its module: python -m trainer mine:Config"),
+        (
+            "",
+            "mine.inner",
+            "there is no recipe 'mine.inner'.* change to the directory with mine/inner.py",
+        ),
+        (
+            "",
+            "mine.py",
+            "mine.py is a file. Give the name of its module: python -m trainer mine:Config",
+        ),
         ("", "--mode", "'--mode' is not the name of a recipe"),
-        ("import nowhere", "mine", "mine cannot be imported: ModuleNotFoundError: .*'nowhere'\n  mine.py:1, "),
-        ("x = 1\ny = 1 / 0", "mine", "mine cannot be imported: ZeroDivisionError: .*\n  mine.py:2, in <module>: y = 1"),
+        (
+            "import nowhere",
+            "mine",
+            "mine cannot be imported: ModuleNotFoundError: .*'nowhere'\n  mine.py:1, ",
+        ),
+        (
+            "x = 1\ny = 1 / 0",
+            "mine",
+            "mine cannot be imported: ZeroDivisionError: .*\n  mine.py:2, in <module>: y = 1",
+        ),
         ("x = (1", "mine", "SyntaxError: '\\(' was never closed .*\n  mine.py:1: x = \\(1"),
-        ("raise SystemExit(3)", "mine", "mine ended the program while it was imported, with exit code 3"),
-        (f"{BASE}settings(seed=-1)", "mine", "mine cannot be imported: OptionError: seed=-1 .*\n  mine.py:4, in"),
+        (
+            "raise SystemExit(3)",
+            "mine",
+            "mine ended the program while it was imported, with exit code 3",
+        ),
+        (
+            f"{BASE}settings(seed=-1)",
+            "mine",
+            "mine cannot be imported: OptionError: seed=-1 .*\n  mine.py:4, in",
+        ),
         ("x = 1", "mine", "mine has no class 'Config'. A recipe is a dataclass"),
-        (RECIPE, "mine", "mine has no class 'Config'. Its recipes: Wine. Run one: python -m trainer mine:Wine"),
+        (
+            RECIPE,
+            "mine",
+            "mine has no class 'Config'. Its recipes: Wine. Run one: python -m trainer mine:Wine",
+        ),
         (RECIPE, "mine:Wint", "mine has no class 'Wint'. Did you mean 'Wine'?"),
         (f"{BASE}class Config: ...", "mine", "is a class, but not a recipe"),
         ("Config = 3", "mine", "mine:Config is a int, but not a recipe"),
         (f"{BASE}class Config(Recipe):\n    x: int = 1", "mine", "mine:Config is not a dataclass"),
-        (f"{BASE}@dataclass\nclass Config(Recipe): ...", "mine", "cannot inherit non-frozen dataclass from a frozen"),
-        (RECIPE.replace("def eval_input", "def other"), "mine:Wine", "mine:Wine lacks the methods eval_input"),
-        (RECIPE.replace("def task", "seed: int = 0\n    def task"), "mine:Wine", "mine:Wine has a field 'seed'"),
+        (
+            f"{BASE}@dataclass\nclass Config(Recipe): ...",
+            "mine",
+            "cannot inherit non-frozen dataclass from a frozen",
+        ),
+        (
+            RECIPE.replace("def eval_input", "def other"),
+            "mine:Wine",
+            "mine:Wine lacks the methods eval_input",
+        ),
+        (
+            RECIPE.replace("def task", "seed: int = 0\n    def task"),
+            "mine:Wine",
+            "mine:Wine has a field 'seed'",
+        ),
     ],
 )
 def test_a_broken_or_missing_recipe_is_one_error(refused, code, name, text):
@@ -71,7 +111,9 @@ def test_a_broken_or_missing_recipe_is_one_error(refused, code, name, text):
     assert re.search(text.replace("?", r"\?"), printed), printed
 
 
-def test_a_library_that_training_needs_is_named_with_the_command_that_installs_it(refused, monkeypatch):
+def test_a_library_that_training_needs_is_named_with_the_command_that_installs_it(
+    refused, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "optax", None)
     assert "Install what training needs: pip install -e '" in refused("import optax", "mine")
 
@@ -101,12 +143,31 @@ class Own(Recipe):
     eval_input = train_input
 
 
-def test_of_a_recipe_of_ones_own_numbers_and_the_optimizer_are_taken_but_none_that_is_given(tmp_path):
-    options = ["--width=3", "--sizes", "4", "5", "--module=theirs", "--optimizer=sgd", f"--workdir={tmp_path}"]
+def test_of_a_recipe_of_ones_own_numbers_and_the_optimizer_are_taken_but_none_that_is_given(
+    tmp_path,
+):
+    options = [
+        "--width=3",
+        "--sizes",
+        "4",
+        "5",
+        "--module=theirs",
+        "--optimizer=sgd",
+        f"--workdir={tmp_path}",
+    ]
     (tmp_path / "train").mkdir()
     append(
         str(tmp_path),
-        Start(0, "2026-11-26T12:00:00+00:00", {}, None, {}, Command("own:Own", options, "."), {}, "1 cpu"),
+        Start(
+            0,
+            "2026-11-26T12:00:00+00:00",
+            {},
+            None,
+            {},
+            Command("own:Own", options, "."),
+            {},
+            "1 cpu",
+        ),
     )
     recipe = Own(mode="evaluate", trainer=settings(workdir=str(tmp_path)))
     taken = as_trained(recipe, "own:Own", ["--workdir", str(tmp_path)])
@@ -114,6 +175,8 @@ def test_of_a_recipe_of_ones_own_numbers_and_the_optimizer_are_taken_but_none_th
     assert taken.optimizer.optimizer == "sgd"  # its statistics are in the checkpoint
     given = as_trained(recipe, "own:Own", ["--width=1"])
     assert (given.width, given.sizes) == (1, (4, 5))
-    unflipped = as_trained(Own(mode="evaluate", flip=False, trainer=recipe.trainer), "own:Own", ["--no-flip"])
+    unflipped = as_trained(
+        Own(mode="evaluate", flip=False, trainer=recipe.trainer), "own:Own", ["--no-flip"]
+    )
     assert (unflipped.width, unflipped.flip) == (3, False)
     assert as_trained(recipe, "other:Own", []) == recipe

@@ -12,7 +12,9 @@ from trainer.commands.loading import naming_flags, recipe_class
 
 @pytest.fixture(autouse=True)
 def _quiet_logging():
-    before = {name: logging.getLogger(name).level for name in ("trainer", "pipeline", "absl", "asyncio")}
+    before = {
+        name: logging.getLogger(name).level for name in ("trainer", "pipeline", "absl", "asyncio")
+    }
     yield
     for name, level in before.items():
         logging.getLogger(name).setLevel(level)
@@ -44,12 +46,19 @@ def test_help_of_a_recipe_shows_its_typed_options(capsys):
     shown = capsys.readouterr().out
     for option in ("--data-dir", "--workdir", "--iterations-per-loop", "--learning-rate"):
         assert option in shown
-    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample}" in " ".join(shown.split())
+    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample}" in " ".join(
+        shown.split()
+    )
 
 
 def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.recipes.small_images.Digits.check", lambda config: None)  # there are no data
-    assert main(["digits", "--data-dir", "d", "--workdir", str(tmp_path), "--global-batch-size", "66"]) == 2
+    monkeypatch.setattr(
+        "trainer.recipes.small_images.Digits.check", lambda config: None
+    )  # there are no data
+    assert (
+        main(["digits", "--data-dir", "d", "--workdir", str(tmp_path), "--global-batch-size", "66"])
+        == 2
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert "error: global_batch=66 is not divisible by 4 devices" in line
 
@@ -102,7 +111,9 @@ def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch, tmp_path):
     def interrupted(recipe, command):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainer.recipes.small_images.Digits.check", lambda config: None)  # there are no data
+    monkeypatch.setattr(
+        "trainer.recipes.small_images.Digits.check", lambda config: None
+    )  # there are no data
     monkeypatch.setattr("trainer.commands.running.run", interrupted)
     assert main(["digits", "--data-dir", "d", f"--workdir={tmp_path}/w"]) == 130
     printed = "interrupted; run the same command again: a run resumes from its newest checkpoint\n"

@@ -18,8 +18,23 @@ from trainer.config import TrainerConfig
 from trainer.reports.segments import BadRecords, Command, End, Start, append
 from trainer.trainer import Trainer
 
-PROOF = {"step": 300, "records": 10, "num_records": 10, "labelled": 10, "masked": 0, "crc": 7, "expected_crc": 7}
-PROOF |= {"name": None, "seconds": 0.5, "unseen": 0, "not_finite": {}, "proven": True, "data": "shards"}
+PROOF = {
+    "step": 300,
+    "records": 10,
+    "num_records": 10,
+    "labelled": 10,
+    "masked": 0,
+    "crc": 7,
+    "expected_crc": 7,
+}
+PROOF |= {
+    "name": None,
+    "seconds": 0.5,
+    "unseen": 0,
+    "not_finite": {},
+    "proven": True,
+    "data": "shards",
+}
 TRAINED = {"step": 300, "examples_per_second": 64.5, "steps_per_second": 2.5, "input_wait": 0.25}
 TRAINED |= {"goodput": 0.5, "productive_seconds": 90.0, "wall_seconds": 180.0}
 
@@ -28,7 +43,9 @@ def start(step, **changes):
     command = Command("digits", ["--data-dir", "d"], "/home/me")
     settings = {"max_steps": 300, "keep_best": "accuracy", "keep_best_mode": "max"}
     told = {"settings": settings, "versions": {}, "devices": "8 x TPU v4, 2 processes"} | changes
-    return Start(step, "2026-09-23T12:00:00+00:00", {}, {"fingerprint": "f"}, command=command, **told)
+    return Start(
+        step, "2026-09-23T12:00:00+00:00", {}, {"fingerprint": "f"}, command=command, **told
+    )
 
 
 def end(step, reason):
@@ -47,8 +64,15 @@ def make_run(tmp_path):
     def make(lines=RUN, **files):
         for line in lines:
             append(str(tmp_path), line)
-        steps = [{"step": step, "time": 1_790_164_800.0 + step, "loss": 1 / step} for step in range(1, 301)]
-        steps[99] |= {"speed/examples_per_second": 50.0, "speed/steps_per_second": 2.0, "speed/input_wait": 0.125}
+        steps = [
+            {"step": step, "time": 1_790_164_800.0 + step, "loss": 1 / step}
+            for step in range(1, 301)
+        ]
+        steps[99] |= {
+            "speed/examples_per_second": 50.0,
+            "speed/steps_per_second": 2.0,
+            "speed/input_wait": 0.125,
+        }
         texts = {
             "train/metrics.jsonl": "".join(json.dumps(line) + "\n" for line in steps),
             "eval/metrics.jsonl": '{"step": 300, "time": 1790165200.0, "accuracy": 0.75, "loss": 0.5}\n',
@@ -96,35 +120,66 @@ def test_the_lines_answer_what_people_ask_of_a_training(make_run, capsys):
 
 def test_json_has_the_same_as_one_object_with_plain_numbers(make_run, capsys):
     found = json.loads(printed(capsys, make_run(), "--json"), parse_constant=pytest.fail)
-    assert (found["state"], found["step"], found["max_steps"], found["restarts"]) == ("finished", 300, 300, 2)
+    assert (found["state"], found["step"], found["max_steps"], found["restarts"]) == (
+        "finished",
+        300,
+        300,
+        2,
+    )
     assert found["training"] == {"loss": 1 / 300}
-    assert found["evaluations"]["eval_test"] == {"step": 300, "metrics": {"accuracy": 0.5, "loss": None}}
-    assert found["proof"].items() >= {"records": 10, "num_records": 10, "proven": True, "data": "shards"}.items()
-    assert (found["input_wait_share"], found["productive_seconds"], found["wall_seconds"]) == (0.25, 90.0, 180.0)
+    assert found["evaluations"]["eval_test"] == {
+        "step": 300,
+        "metrics": {"accuracy": 0.5, "loss": None},
+    }
+    assert (
+        found["proof"].items()
+        >= {"records": 10, "num_records": 10, "proven": True, "data": "shards"}.items()
+    )
+    assert (found["input_wait_share"], found["productive_seconds"], found["wall_seconds"]) == (
+        0.25,
+        90.0,
+        180.0,
+    )
     assert found["ends"] == {"preempted": 1, "killed": 1}
 
 
-def test_a_real_run_that_failed_and_resumed_is_that_of_its_files(dense_task, vector_input, tmp_path, capsys):
+def test_a_real_run_that_failed_and_resumed_is_that_of_its_files(
+    dense_task, vector_input, tmp_path, capsys
+):
     class Failing(Callback):
         def on_loop_end(self, end):
             if end.step == 16:
                 raise ValueError("the disk is on fire")
 
-    sizes = {"global_batch_size": 16, "iterations_per_loop": 2, "checkpoint_every_steps": 10, "log_every": 5}
+    sizes = {
+        "global_batch_size": 16,
+        "iterations_per_loop": 2,
+        "checkpoint_every_steps": 10,
+        "log_every": 5,
+    }
     config = TrainerConfig(workdir=str(tmp_path), keep_best="accuracy", **sizes)
     with pytest.raises(ValueError, match="on fire"):
         Trainer(dense_task, config, callbacks=[Failing()]).train(vector_input, max_steps=20)
     stopped = read_report(str(tmp_path))
-    assert (stopped["state"], stopped["reason"], stopped["step"]) == ("stopped", "the disk is on fire", 16)
+    assert (stopped["state"], stopped["reason"], stopped["step"]) == (
+        "stopped",
+        "the disk is on fire",
+        16,
+    )
     Trainer(dense_task, config).train_and_evaluate(vector_input, vector_input, max_steps=20)
     found = read_report(str(tmp_path))
-    lines = [json.loads(line) for line in (tmp_path / "train/metrics.jsonl").read_text().splitlines()]
-    assert found["training"] == {name: lines[-1][name] for name in ("accuracy", "grad_norm", "loss")}
+    lines = [
+        json.loads(line) for line in (tmp_path / "train/metrics.jsonl").read_text().splitlines()
+    ]
+    assert found["training"] == {
+        name: lines[-1][name] for name in ("accuracy", "grad_norm", "loss")
+    }
     assert (found["state"], found["step"], found["ends"]) == ("finished", 20, {"stopped": 1})
     assert found["checkpoint_steps"] == finished_steps(str(tmp_path)) == [10, 20]
     assert found["best_step"] in (10, 20)
-    assert f"2, the newest of step 20, the best by accuracy of step {found['best_step']}" in printed(
-        capsys, str(tmp_path)
+    assert (
+        f"2, the newest of step 20, the best by accuracy of step {found['best_step']}"
+        in printed(capsys, str(tmp_path))
     )
     assert found["last_report_time"] >= datetime.now(UTC).date().isoformat()
 
@@ -134,7 +189,12 @@ def test_a_real_run_that_failed_and_resumed_is_that_of_its_files(dense_task, vec
     [
         (PREEMPTED, "preempted", "SIGTERM on host 1 of 2", 100),
         ([start(0), end(7, "interrupted: SIGINT")], "interrupted", "SIGINT", 7),
-        ([start(0), end(7, "early stopping: no better loss")], "stopped", "early stopping: no better loss", 7),
+        (
+            [start(0), end(7, "early stopping: no better loss")],
+            "stopped",
+            "early stopping: no better loss",
+            7,
+        ),
         ([*PREEMPTED, *KILLED], "killed", "", 300),
         ([], "unknown", "there is no segments.jsonl", 300),
     ],
@@ -151,7 +211,9 @@ def test_speed_of_an_earlier_training_is_not_that_of_a_newer_one(make_run, capsy
 
 
 @pytest.mark.parametrize("state", ["running", "killed", "running or killed"])
-def test_a_process_that_left_no_end_is_asked_for_if_it_is_on_this_machine(make_run, monkeypatch, state):
+def test_a_process_that_left_no_end_is_asked_for_if_it_is_on_this_machine(
+    make_run, monkeypatch, state
+):
     workdir = make_run(RUN[:-1], **{"_owner/runs": ""})
     with Ownership(workdir) as owner:
         owner.take()
@@ -160,19 +222,46 @@ def test_a_process_that_left_no_end_is_asked_for_if_it_is_on_this_machine(make_r
         if state == "running or killed":
             monkeypatch.setattr("trainer.checkpointing.owner._machine", lambda: "another")
         found = read_report(workdir)
-    assert (found["state"], found["reason"]) == (state, f"process {os.getpid()} on {os.uname().nodename}")
+    assert (found["state"], found["reason"]) == (
+        state,
+        f"process {os.getpid()} on {os.uname().nodename}",
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("eval_result.json", {"accuracy": "high", **PROOF}, r"eval_result\.json: accuracy is \"high\": expected float"),
-        ("eval_result.json", {**PROOF, "records": "10"}, r"eval_result\.json: records is \"10\": expected int"),
+        (
+            "eval_result.json",
+            {"accuracy": "high", **PROOF},
+            r"eval_result\.json: accuracy is \"high\": expected float",
+        ),
+        (
+            "eval_result.json",
+            {**PROOF, "records": "10"},
+            r"eval_result\.json: records is \"10\": expected int",
+        ),
         ("eval_result.json", {"accuracy": 1.0}, r"eval_result\.json: the key step is missing"),
-        ("train_result.json", TRAINED | {"input_wait": "none"}, r"train_result\.json: input_wait is \"none\""),
-        ("evaluations.json", {"300": {"accuracy": "0.75"}}, r"evaluations\.json: \[\"300\"\]\.accuracy is \"0\.75\""),
-        ("eval/metrics.jsonl", {"step": 3, "loss": "low"}, r"eval/metrics\.jsonl: loss is 'low', not a number, in"),
-        ("train/metrics.jsonl", {"step": 3, "loss": [1]}, r"train/metrics\.jsonl: Expected .*, in the line"),
+        (
+            "train_result.json",
+            TRAINED | {"input_wait": "none"},
+            r"train_result\.json: input_wait is \"none\"",
+        ),
+        (
+            "evaluations.json",
+            {"300": {"accuracy": "0.75"}},
+            r"evaluations\.json: \[\"300\"\]\.accuracy is \"0\.75\"",
+        ),
+        (
+            "eval/metrics.jsonl",
+            {"step": 3, "loss": "low"},
+            r"eval/metrics\.jsonl: loss is 'low', not a number, in",
+        ),
+        (
+            "train/metrics.jsonl",
+            {"step": 3, "loss": [1]},
+            r"train/metrics\.jsonl: Expected .*, in the line",
+        ),
         (
             "segments.jsonl",
             {"kind": "end", "step": "7", "time": "", "reason": ""},
@@ -183,7 +272,11 @@ def test_a_process_that_left_no_end_is_asked_for_if_it_is_on_this_machine(make_r
             {"kind": "bad records", "fingerprint": "f", "records": {"x": ""}},
             "line 1: invalid literal",
         ),
-        ("segments.jsonl", {"kind": ["end"]}, r"line 1: its kind is none of start, bad records, end"),
+        (
+            "segments.jsonl",
+            {"kind": ["end"]},
+            r"line 1: its kind is none of start, bad records, end",
+        ),
     ],
 )
 def test_a_text_where_a_number_belongs_is_one_line(make_run, name, text, message):
@@ -218,5 +311,9 @@ def test_a_line_that_is_being_written_is_left_for_the_next_reader(make_run):
 def test_a_work_directory_in_a_bucket_is_the_same(make_run, bucket, gcs_server):
     workdir = make_run()
     for file in filter(Path.is_file, Path(workdir).rglob("*")):
-        gcs_server.write(bucket.removeprefix("gs://"), f"run/{file.relative_to(workdir)}", file.read_bytes())
-    assert str(read_report(f"{bucket}/run")) == str(read_report(workdir) | {"workdir": f"{bucket}/run"})
+        gcs_server.write(
+            bucket.removeprefix("gs://"), f"run/{file.relative_to(workdir)}", file.read_bytes()
+        )
+    assert str(read_report(f"{bucket}/run")) == str(
+        read_report(workdir) | {"workdir": f"{bucket}/run"}
+    )

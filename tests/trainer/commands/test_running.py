@@ -43,7 +43,10 @@ def recipe(dense_task, vector_input, config):
 def test_a_fast_dev_run_tries_predictions_too_and_writes_nothing(recipe, capsys):
     tried = recipe(lambda x: {"sum": x.sum(1)})
     run(tried)
-    assert capsys.readouterr().out == "fast_dev_run: everything works, predictions too. Nothing was written.\n"
+    assert (
+        capsys.readouterr().out
+        == "fast_dev_run: everything works, predictions too. Nothing was written.\n"
+    )
     assert not [path for path in Path(tried.trainer.workdir).rglob("*") if path.is_file()]
 
 
@@ -67,7 +70,11 @@ def test_no_page_is_written_in_a_fast_dev_run(recipe, capsys, tmp_path):
 def images(seed):
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (48, 8, 8, 3)).astype(np.uint8)
-    return {"image": pixels, "x": rng.normal(size=(48, 8)).astype(np.float32), "label": np.arange(48) % 3}
+    return {
+        "image": pixels,
+        "x": rng.normal(size=(48, 8)).astype(np.float32),
+        "label": np.arange(48) % 3,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +107,10 @@ def page_of(recipe, tmp_path):
 
 @pytest.mark.parametrize(
     ("read", "ema_decay", "pictures", "model"),
-    [(None, None, 24, "the parameters as trained"), (images(seed=1), 0.9, 0, "the averaged parameters")],
+    [
+        (None, None, 24, "the parameters as trained"),
+        (images(seed=1), 0.9, 0, "the averaged parameters"),
+    ],
     ids=["own records", "other records"],
 )
 def test_the_page_of_an_evaluation_has_the_model_the_command_and_no_pictures_of_records_that_were_not_read(

@@ -31,7 +31,9 @@ def test_every_host_does_what_host_0_decided_at_the_same_poll(count, wishes, sch
     # After the random part all go on in turns, so that every host comes to its end.
     for turn in [*(turn % count for turn in schedule), *list(range(count)) * 2 * DISPATCHES]:
         if made[turn] < DISPATCHES and allowed(made, turn):
-            seen[turn].append(hosts[turn].poll(lambda turn=turn: wishes.get(made[turn], Decision())))
+            seen[turn].append(
+                hosts[turn].poll(lambda turn=turn: wishes.get(made[turn], Decision()))
+            )
             made[turn] += 1
     assert made == [DISPATCHES] * count
     assert all(each == seen[0] for each in seen)

@@ -24,7 +24,9 @@ print(jax.default_backend(), jax.device_count())
 def printed(platform, num_devices):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     command = [sys.executable, "-c", PROGRAM % (platform, num_devices)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=clean, timeout=120)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=clean, timeout=120
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -44,9 +46,18 @@ def test_a_platform_that_is_not_there_is_named_with_what_it_needs(platform):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"platform": "cuda", "num_devices": 4}, "num_devices=4 is given with platform=cuda. Only platform=cpu can"),
-        ({"num_devices": 4}, "num_devices=4 is given with platform=None. Only platform=cpu can simulate"),
-        ({"platform": "cpu", "num_devices": 0}, "num_devices=0 is given with platform=cpu. Only platform=cpu can"),
+        (
+            {"platform": "cuda", "num_devices": 4},
+            "num_devices=4 is given with platform=cuda. Only platform=cpu can",
+        ),
+        (
+            {"num_devices": 4},
+            "num_devices=4 is given with platform=None. Only platform=cpu can simulate",
+        ),
+        (
+            {"platform": "cpu", "num_devices": 0},
+            "num_devices=0 is given with platform=cpu. Only platform=cpu can",
+        ),
     ],
 )
 def test_a_number_of_devices_is_for_the_cpu_alone(flags, text):

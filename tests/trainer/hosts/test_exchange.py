@@ -34,19 +34,26 @@ def test_every_host_gets_what_host_0_makes_and_only_host_0_makes_it(count, value
 
 def test_repeated_exchanges_of_one_name_do_not_mix():
     def exchanged(exchange):
-        return [exchange.from_host_0("value", lambda number=number: number, 10.0) for number in range(20)]
+        return [
+            exchange.from_host_0("value", lambda number=number: number, 10.0)
+            for number in range(20)
+        ]
 
     assert on_all(3, exchanged) == [[*range(20)]] * 3
 
 
 def test_a_host_that_waits_for_host_0_in_vain_says_so():
     _, other = exchanges_of(2)
-    with pytest.raises(HostError, match=r"^host 0 of 2 did not make the same call within 0\.1 s: see its log"):
+    with pytest.raises(
+        HostError, match=r"^host 0 of 2 did not make the same call within 0\.1 s: see its log"
+    ):
         other.from_host_0("value", lambda: 1, 0.1)
 
 
 def test_values_of_all_hosts_are_gathered_in_the_order_of_hosts():
-    found = on_all(12, lambda exchange: [*exchange.gather("place", exchange.index**2, 10.0).items()])
+    found = on_all(
+        12, lambda exchange: [*exchange.gather("place", exchange.index**2, 10.0).items()]
+    )
     assert found == [[(host, host**2) for host in range(12)]] * 12
 
 
@@ -125,7 +132,10 @@ def test_hosts_that_deliver_other_batches_all_end_with_an_error_at_the_dispatch_
     expected = next((step for step in ends if step >= change), None)
     assert {step for step, _ in found} == {expected}
     if expected:
-        assert all(f"different batches up to step {expected}, but each must deliver the same" in e for _, e in found)
+        assert all(
+            f"different batches up to step {expected}, but each must deliver the same" in e
+            for _, e in found
+        )
 
 
 def test_hosts_whose_inputs_end_at_different_steps_fail():

@@ -16,10 +16,19 @@ from trainer.hosts.joining import Distributed, join
     ("settings", "text"),
     [
         ({"process_id": 1}, "process_id=1 is given with coordinator_address=None"),
-        ({"coordinator_address": "auto", "num_processes": 2}, "num_processes=2 is given with coordinator_address=auto"),
+        (
+            {"coordinator_address": "auto", "num_processes": 2},
+            "num_processes=2 is given with coordinator_address=auto",
+        ),
         ({"coordinator_address": "host:1"}, "coordinator_address=host:1 with nothing else"),
-        ({"coordinator_address": "host:1", "num_processes": 2}, "with num_processes=2: several processes need"),
-        ({"coordinator_address": "host", "num_processes": 2, "process_id": 0}, "several processes need .*host:port"),
+        (
+            {"coordinator_address": "host:1", "num_processes": 2},
+            "with num_processes=2: several processes need",
+        ),
+        (
+            {"coordinator_address": "host", "num_processes": 2, "process_id": 0},
+            "several processes need .*host:port",
+        ),
         (
             {"coordinator_address": "host:1", "num_processes": 2, "process_id": 2},
             "process_id must be one of 0",
@@ -44,9 +53,18 @@ def port():
 
 def slurm_task(port):
     """The environment of a Slurm job's only task, whose service listens on loopback; by default it would everywhere."""
-    slurm = {"JOB_ID": "7", "STEP_NODELIST": "localhost", "STEP_NUM_NODES": "1", "NTASKS": "1", "PROCID": "0"}
+    slurm = {
+        "JOB_ID": "7",
+        "STEP_NODELIST": "localhost",
+        "STEP_NUM_NODES": "1",
+        "NTASKS": "1",
+        "PROCID": "0",
+    }
     task = {f"SLURM_{name}": value for name, value in slurm.items()} | {"SLURM_LOCALID": "0"}
-    return task | {"JAX_COORDINATOR_PORT": str(port), "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}"}
+    return task | {
+        "JAX_COORDINATOR_PORT": str(port),
+        "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
+    }
 
 
 @pytest.mark.slow
@@ -55,7 +73,12 @@ def test_auto_takes_the_coordinator_and_the_place_from_the_cluster(port):
     code += "print(jax._src.distributed.global_state.coordinator_address, jax.process_index(), jax.process_count())"
     task = slurm_task(port) | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60, env=os.environ | task
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | task,
     )
     assert done.stdout == f"localhost:{port} 0 1\n", done.stderr
 
@@ -63,9 +86,7 @@ def test_auto_takes_the_coordinator_and_the_place_from_the_cluster(port):
 def joined_by_auto(run_forked, **environment):
     """What a process prints whose join by "auto" is refused; JAX takes only one that has not computed before."""
     code = "from trainer.hosts.joining import *\nfrom pipeline.errors import OptionError\n"
-    code += (
-        "try:\n    join(Distributed(coordinator_address='auto'), 90)\nexcept OptionError as error:\n    print(error)"
-    )
+    code += "try:\n    join(Distributed(coordinator_address='auto'), 90)\nexcept OptionError as error:\n    print(error)"
     unset = ("KUBERNETES_SERVICE_HOST", "JAX_COORDINATOR_ADDRESS")
     env = {name: value for name, value in os.environ.items() if name not in unset} | environment
     status, printed = run_forked(["-c", code], timeout=60, env=env)
@@ -93,7 +114,12 @@ def test_auto_without_a_cluster_says_what_to_give_instead(run_forked):
 def joining(address):
     """What process 0 of two prints, and its exit code, at an address where it cannot listen."""
     code = "import sys; from trainer.__main__ import start; start(sys.argv[1:])"
-    flags = [f"--coordinator-address={address}", "--num-processes=2", "--process-id=0", "--connect-seconds=120"]
+    flags = [
+        f"--coordinator-address={address}",
+        "--num-processes=2",
+        "--process-id=0",
+        "--connect-seconds=120",
+    ]
     command = [sys.executable, "-c", code, "digits", "--data-dir=none", "--workdir=none", *flags]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stderr
@@ -120,14 +146,19 @@ def test_a_coordinator_port_in_use_is_one_line_at_once():
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
-        ("192.0.2.1:29871", "Cannot assign requested address"),  # of no host: reserved for documentation
+        (
+            "192.0.2.1:29871",
+            "Cannot assign requested address",
+        ),  # of no host: reserved for documentation
         ("no-such-host.invalid:29871", "Name or service not known"),
     ],
 )
 def test_an_address_of_another_host_is_one_line_at_once(address, problem):
     with pytest.raises(OptionError) as error:
         join(Distributed(coordinator_address=address, num_processes=2, process_id=0), 90)
-    assert f"process_id=0 cannot listen at coordinator_address={address}: {problem}. Give" in str(error.value)
+    assert f"process_id=0 cannot listen at coordinator_address={address}: {problem}. Give" in str(
+        error.value
+    )
 
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ COMMANDS = [
     path
     for package in ("pipeline", "trainer", "converters")
     for path in (ROOT / package).rglob("*.py")
-    if 'if __name__ == "__main__":' in path.read_text() and path.name != "serving_process.py"  # SIGINT spares it
+    if 'if __name__ == "__main__":' in path.read_text()
+    and path.name != "serving_process.py"  # SIGINT spares it
 ]
 
 STUCK = """
@@ -72,14 +73,18 @@ def look(call):
 
 @pytest.fixture(autouse=True)
 def default_handler():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # tests that run in the background ignore it
     yield signal.default_int_handler
     signal.signal(signal.SIGINT, before)
     WATCHER.terminated = False
 
 
 @pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_is_heard_while_the_main_thread_runs_c_code_and_a_second_signal_ends_it(fork_server, tmp_path, again):
+def test_ctrl_c_is_heard_while_the_main_thread_runs_c_code_and_a_second_signal_ends_it(
+    fork_server, tmp_path, again
+):
     process = fork_server.start(["-c", STUCK, str(tmp_path / "stuck")], tmp_path / "printed")
     stop = time.monotonic() + 60
     while not (tmp_path / "stuck").exists() and time.monotonic() < stop:
@@ -90,7 +95,10 @@ def test_ctrl_c_is_heard_while_the_main_thread_runs_c_code_and_a_second_signal_e
     assert process.poll() is None
     process.send_signal(again)
     assert process.wait()[0] == 130
-    assert "interrupted: SIGINT; a second time, so it ends without saving: nothing is saved" in process.printed
+    assert (
+        "interrupted: SIGINT; a second time, so it ends without saving: nothing is saved"
+        in process.printed
+    )
 
 
 def test_the_innermost_call_hears_a_signal_and_the_handlers_are_restored(default_handler):
@@ -113,7 +121,9 @@ def test_two_signals_are_heard_while_an_event_loop_listens_in_the_main_thread():
     for begun_before in (True, False):
         call, ours = Call(), signal.set_wakeup_fd(write) if begun_before else -1
         with WATCHER.watching(call):
-            ours = ours if begun_before else signal.set_wakeup_fd(write)  # as uvloop does while it runs
+            ours = (
+                ours if begun_before else signal.set_wakeup_fd(write)
+            )  # as uvloop does while it runs
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
                 look(call)
@@ -151,7 +161,9 @@ def test_a_handler_of_the_program_stays(monkeypatch):
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
     with WATCHER.watching(call):
         os.kill(os.getpid(), signal.SIGTERM)
-        mine = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) and signal.getsignal(signal.SIGINT)
+        mine = signal.signal(
+            signal.SIGINT, lambda number, _: heard.append(number)
+        ) and signal.getsignal(signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         look(call)
     assert signal.getsignal(signal.SIGINT) is mine
@@ -167,8 +179,12 @@ def test_all_calls_share_one_thread_which_rests_between_them():
     assert not call.ticked.wait(3 * signals.TICK_SECONDS)
 
 
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, if another test has used it in this process
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # the same of Python 3.12
+@pytest.mark.filterwarnings(
+    "ignore:os.fork:RuntimeWarning"
+)  # of JAX, if another test has used it in this process
+@pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)  # the same of Python 3.12
 def test_a_forked_process_has_pythons_handlers_and_may_make_calls_of_its_own():
     with WATCHER.watching(call := Call()):
         look(call)
@@ -191,8 +207,12 @@ def test_an_uncaught_interrupt_runs_exit_functions_and_exits_with_130(run_forked
 def test_each_command_answers_ctrl_c_before_it_imports_anything_else():
     assert len(COMMANDS) > 10
     for path in COMMANDS:
-        first = next(node for node in ast.parse(path.read_text()).body if not isinstance(node, ast.Expr))
-        assert re.search(r"if __name__ == '__main__':.*leave_at_once\(\)", ast.unparse(first), re.DOTALL), path
+        first = next(
+            node for node in ast.parse(path.read_text()).body if not isinstance(node, ast.Expr)
+        )
+        assert re.search(
+            r"if __name__ == '__main__':.*leave_at_once\(\)", ast.unparse(first), re.DOTALL
+        ), path
 
 
 @pytest.mark.slow
@@ -200,7 +220,10 @@ def test_ctrl_c_among_the_imports_ends_a_command_with_130_and_no_traceback(tmp_p
     command = [sys.executable, "-X", "importtime", "-m", "trainer", "digits", "--help"]
     with (tmp_path / "printed").open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT)
-    while "pipeline.errors" not in (printed := (tmp_path / "printed").read_text()) and process.poll() is None:
+    while (
+        "pipeline.errors" not in (printed := (tmp_path / "printed").read_text())
+        and process.poll() is None
+    ):
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, printed

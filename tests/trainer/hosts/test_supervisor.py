@@ -82,7 +82,10 @@ def test_a_failure_of_one_host_ends_every_later_call_and_one_that_all_have_raise
     monkeypatch.setattr(supervisor, "SETTLE_SECONDS", 0.2)
     first, second = hosts_of(2)
     outcome(first, lambda _: 1 / 0)
-    assert outcome(second, lambda _: None) == "HostError: host 0 of 2 failed: ZeroDivisionError: division by zero"
+    assert (
+        outcome(second, lambda _: None)
+        == "HostError: host 0 of 2 failed: ZeroDivisionError: division by zero"
+    )
     assert failures.failure_of(second._store)  # it has come too late to settle it
 
     barrier = threading.Barrier(2)
@@ -98,13 +101,17 @@ def test_a_failure_of_one_host_ends_every_later_call_and_one_that_all_have_raise
     assert failures.failure_of(hosts[0]._store) is hosts[0].failed is None
 
 
-@pytest.mark.parametrize("kind", [ValueError, pytest.param(CheckpointError, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", [ValueError, pytest.param(CheckpointError, marks=pytest.mark.slow)]
+)
 def test_a_collective_that_fails_because_a_host_failed_reports_that_host(kind):
     first, second = hosts_of(2)
     lost = ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
 
     def fails(_):
-        threading.Timer(0.3, failures.report, (second._store, first._call, "its machine is gone")).start()
+        threading.Timer(
+            0.3, failures.report, (second._store, first._call, "its machine is gone")
+        ).start()
         if kind is ValueError:
             raise lost
         raise CheckpointError(f"cannot write to the disk: {lost}") from lost
@@ -114,7 +121,10 @@ def test_a_collective_that_fails_because_a_host_failed_reports_that_host(kind):
 
 def test_a_single_process_is_told_nothing_of_its_own_errors():
     (alone,) = hosts_of(1)
-    assert outcome(alone, lambda _: (_ for _ in ()).throw(InputError("as it was"))) == "InputError: as it was"
+    assert (
+        outcome(alone, lambda _: (_ for _ in ()).throw(InputError("as it was")))
+        == "InputError: as it was"
+    )
     alone.check()
 
 
@@ -128,7 +138,9 @@ def test_a_single_process_is_told_nothing_of_its_own_errors():
         ([("SIGINT", 0.0), ("SIGINT", 0.1)], True),
     ],
 )
-def test_a_second_request_ends_the_process_and_says_which_step_is_saved(left, clock, capfd, heard, ends):
+def test_a_second_request_ends_the_process_and_says_which_step_is_saved(
+    left, clock, capfd, heard, ends
+):
     (alone,) = hosts_of(1)
     alone.activity.saved = 20
     with contextlib.suppress(LeftError):
@@ -136,7 +148,9 @@ def test_a_second_request_ends_the_process_and_says_which_step_is_saved(left, cl
             clock[0] = 100 + at
             alone.asked(name)
     assert left == [130 if heard[0][0] == "SIGINT" else 75] * ends
-    assert ("a second time, so it ends without saving: step 20 is the last" in capfd.readouterr().err) == ends
+    assert (
+        "a second time, so it ends without saving: step 20 is the last" in capfd.readouterr().err
+    ) == ends
     with pytest.raises(Interrupted if heard[0][0] == "SIGINT" else Preempted):
         alone.check()
 
@@ -160,7 +174,8 @@ def test_a_process_that_was_asked_to_end_has_ten_seconds_for_the_next_progress(l
         assert 10 <= stand_still(alone, 60, clock) <= 11
     assert left == [75]
     assert (
-        "SIGTERM; no progress for 10 s; it is in a callback, so it ends without saving: noth" in capfd.readouterr().err
+        "SIGTERM; no progress for 10 s; it is in a callback, so it ends without saving: noth"
+        in capfd.readouterr().err
     )
 
 
@@ -180,13 +195,18 @@ def test_a_process_that_was_asked_to_end_may_take_its_time_to_save(left, clock):
         assert stand_still(alone, 150, clock) is None
 
 
-def test_a_process_that_is_stuck_in_work_of_its_own_ends_after_the_limit_and_says_in_which(left, clock, capfd, caplog):
+def test_a_process_that_is_stuck_in_work_of_its_own_ends_after_the_limit_and_says_in_which(
+    left, clock, capfd, caplog
+):
     (alone,) = hosts_of(1, work_seconds=30.0)
     with alone.activity.doing("in on_loop_end of the callback Mine"):
         assert 30 <= stand_still(alone, 100, clock) <= 31
     assert left == [3]
     printed = capfd.readouterr().err
-    assert "error: no progress for 30 s: it is in on_loop_end of the callback Mine (limit 30 s)." in printed
+    assert (
+        "error: no progress for 30 s: it is in on_loop_end of the callback Mine (limit 30 s)."
+        in printed
+    )
     assert "test_supervisor.py" in caplog.text  # the stacks
 
 
@@ -210,7 +230,9 @@ def test_time_in_which_the_process_was_suspended_does_not_count(left, clock):
     assert left == []
 
 
-def test_a_host_waits_for_its_devices_as_long_as_another_one_says_that_it_is_at_work(left, clock, capfd, caplog):
+def test_a_host_waits_for_its_devices_as_long_as_another_one_says_that_it_is_at_work(
+    left, clock, capfd, caplog
+):
     first, second = hosts_of(2, work_seconds=3000.0, host_timeout_seconds=40.0)
     with first.activity.doing("waiting for its devices", 40.0, waits=True):
         with second.activity.doing("exporting"):
@@ -222,10 +244,15 @@ def test_a_host_waits_for_its_devices_as_long_as_another_one_says_that_it_is_at_
         second.tick()  # it has done its work
         assert stand_still(first, 60, clock) <= 200 + 41
     assert left == [3]
-    assert "host 0 of 2 failed: no progress for 40 s: it is waiting for its devices" in capfd.readouterr().err
+    assert (
+        "host 0 of 2 failed: no progress for 40 s: it is waiting for its devices"
+        in capfd.readouterr().err
+    )
 
 
-def test_after_a_failure_the_main_thread_has_five_seconds_and_more_while_it_raises(left, clock, capfd):
+def test_after_a_failure_the_main_thread_has_five_seconds_and_more_while_it_raises(
+    left, clock, capfd
+):
     first, second = hosts_of(2, host_timeout_seconds=60.0)
     first._raising = True
     failures.report(second._store, first._call, "its disk is on fire")
@@ -235,7 +262,10 @@ def test_after_a_failure_the_main_thread_has_five_seconds_and_more_while_it_rais
         assert stand_still(first, 20, clock)
     assert left == [3]
     printed = capfd.readouterr().err
-    assert "error: host 1 of 2 failed: its disk is on fire (host 0 was waiting for its devices)" in printed
+    assert (
+        "error: host 1 of 2 failed: its disk is on fire (host 0 was waiting for its devices)"
+        in printed
+    )
 
 
 def test_the_host_with_the_largest_share_of_own_time_is_told_on_host_0():
@@ -268,7 +298,11 @@ def test_after_three_dispatches_a_dispatch_may_take_twenty_usual_ones(monkeypatc
 def test_a_place_changes_with_any_progress_and_names_the_innermost():
     doing, places = Activity(), []
     with doing.doing("opening"), doing.dispatches(3) as loop:
-        for change in (lambda: None, lambda: setattr(loop, "launched", 4), lambda: loop.finish(4, time.monotonic())):
+        for change in (
+            lambda: None,
+            lambda: setattr(loop, "launched", 4),
+            lambda: loop.finish(4, time.monotonic()),
+        ):
             change()
             places.append(doing.now()[0])
         with doing.doing("saving"):

@@ -12,7 +12,9 @@ from trainer.trainer import Trainer
 def trained_workdir(dense_task, vector_input, tmp_path_factory):
     """A work directory with the checkpoint of step 2 of the dense task. Do not change it: copy."""
     workdir = str(tmp_path_factory.mktemp("trained") / "run")
-    Trainer(dense_task, TrainerConfig(workdir=workdir, global_batch_size=16)).train(vector_input, max_steps=2)
+    Trainer(dense_task, TrainerConfig(workdir=workdir, global_batch_size=16)).train(
+        vector_input, max_steps=2
+    )
     return workdir
 
 

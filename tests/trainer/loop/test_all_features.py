@@ -60,7 +60,9 @@ def first_values(vector_input, tmp_path_factory):
 
     workdir = str(tmp_path_factory.mktemp("before"))
     task = nnx_task(Network, loss, optax.sgd(0.1))
-    Trainer(task, TrainerConfig(workdir=workdir, global_batch_size=BATCH)).train(vector_input, max_steps=2)
+    Trainer(task, TrainerConfig(workdir=workdir, global_batch_size=BATCH)).train(
+        vector_input, max_steps=2
+    )
     return workdir
 
 
@@ -68,7 +70,9 @@ def first_values(vector_input, tmp_path_factory):
 def make_trainer(first_values, config):
     def make(name, k, precision="bf16", devices=None):
         optimizer = make_optimizer(OPTIMIZER, Run(STEPS, BATCH))
-        task = nnx_task(Network, loss, optimizer, {"accuracy": accuracy}, augment=mixed, precision=precision)
+        task = nnx_task(
+            Network, loss, optimizer, {"accuracy": accuracy}, augment=mixed, precision=precision
+        )
         settings = config(
             name,
             iterations_per_loop=k,
@@ -90,7 +94,9 @@ def arrays(result):
 
 
 @pytest.mark.parametrize("k", [1, 10])
-def test_a_resumed_run_has_the_bits_and_the_metrics_of_the_straight_one(make_trainer, vector_input, k):
+def test_a_resumed_run_has_the_bits_and_the_metrics_of_the_straight_one(
+    make_trainer, vector_input, k
+):
     straight = make_trainer("straight", k).train_and_evaluate(
         vector_input, vector_input, eval_every_steps=MIDDLE, max_steps=STEPS
     )
@@ -98,8 +104,12 @@ def test_a_resumed_run_has_the_bits_and_the_metrics_of_the_straight_one(make_tra
     resumed = make_trainer("stopped", k).train_and_evaluate(
         vector_input, vector_input, eval_every_steps=MIDDLE, max_steps=STEPS
     )
-    assert [each.tobytes() for each in arrays(resumed)] == [each.tobytes() for each in arrays(straight)]
-    assert [each.metrics for each in resumed.evaluations] == [each.metrics for each in straight.evaluations]
+    assert [each.tobytes() for each in arrays(resumed)] == [
+        each.tobytes() for each in arrays(straight)
+    ]
+    assert [each.metrics for each in resumed.evaluations] == [
+        each.metrics for each in straight.evaluations
+    ]
     assert {"loss", "accuracy"} <= {*straight.evaluations[0].metrics}
 
 
@@ -111,4 +121,7 @@ def test_one_device_and_four_agree(make_trainer, vector_input):
     for many, alone in zip(arrays(four), arrays(one), strict=True):
         if many.dtype == np.float32:
             np.testing.assert_allclose(many, alone, atol=1e-5, rtol=1e-5)
-    assert four.state.variables.params["first/bias"].tolist() == one.state.variables.params["first/bias"].tolist()
+    assert (
+        four.state.variables.params["first/bias"].tolist()
+        == one.state.variables.params["first/bias"].tolist()
+    )

@@ -35,7 +35,9 @@ def test_training_is_the_same_with_evaluations_in_between_and_they_are_those_of_
     training, evaluation = inputs
     plain = Trainer(dense_task, config("plain", **common)).train(input_fn, max_steps=23)
     assert bits(both.state) == bits(plain.state)
-    np.testing.assert_array_equal(training.given, inputs[2].given)  # one reader, from the first batch to the last
+    np.testing.assert_array_equal(
+        training.given, inputs[2].given
+    )  # one reader, from the first batch to the last
     assert len(evaluation.given) == 3 * evaluation.info.steps_per_epoch
     assert [each.step for each in both.evaluations] == [8, 16, 23]
     assert CheckpointManager(trainer.config).steps() == [8, 10, 16, 20, 23]
@@ -55,7 +57,9 @@ def test_a_finished_run_catches_up_on_its_evaluation_once(dense_task, vector_inp
 
 def test_evaluations_every_zero_steps_are_refused(dense_task, vector_input, config):
     with pytest.raises(OptionError, match="eval_every_steps=0"):
-        Trainer(dense_task, config()).train_and_evaluate(vector_input, vector_input, max_steps=10, eval_every_steps=0)
+        Trainer(dense_task, config()).train_and_evaluate(
+            vector_input, vector_input, max_steps=10, eval_every_steps=0
+        )
 
 
 class Diary(Callback):
@@ -76,7 +80,9 @@ class Diary(Callback):
         self.heard.append(("evaluation", end.name, end.result.step))
 
 
-def test_callbacks_are_called_for_every_loop_checkpoint_and_evaluation_in_order(dense_task, vector_input, config):
+def test_callbacks_are_called_for_every_loop_checkpoint_and_evaluation_in_order(
+    dense_task, vector_input, config
+):
     diary = Diary()
     settings = config(iterations_per_loop=4, checkpoint_every_steps=8)
     trainer = Trainer(dense_task, settings, callbacks=[diary])
@@ -95,7 +101,10 @@ def test_a_callback_may_end_the_training_saved(dense_task, vector_input, config,
     assert result.stopped == "enough is learnt"
     assert 4 < result.step <= 16
     assert CheckpointManager(settings).steps() == [result.step]
-    assert f"enough is learnt: training ends at step {result.step} of 100, which is saved" in caplog.text
+    assert (
+        f"enough is learnt: training ends at step {result.step} of 100, which is saved"
+        in caplog.text
+    )
 
 
 def test_an_exception_of_a_callback_ends_the_run(dense_task, vector_input, config):
@@ -108,13 +117,19 @@ def test_an_exception_of_a_callback_ends_the_run(dense_task, vector_input, confi
 
 
 def test_several_inputs_are_evaluated_under_their_names(dense_task, vectors, make_input, config):
-    parts = {name: {key: array[rows] for key, array in vectors.items()} for name, rows in PARTS.items()}
+    parts = {
+        name: {key: array[rows] for key, array in vectors.items()} for name, rows in PARTS.items()
+    }
     inputs = {name: partial(make_input, part) for name, part in parts.items()}
     trainer = Trainer(dense_task, config(keep_best="accuracy"))
-    result = trainer.train_and_evaluate(partial(make_input, vectors), inputs, max_steps=4, eval_every_steps=2)
+    result = trainer.train_and_evaluate(
+        partial(make_input, vectors), inputs, max_steps=4, eval_every_steps=2
+    )
     found = [(each.step, each.name, each.records) for each in result.evaluations]
     assert found == [(2, "first", 30), (2, "second", 70), (4, "first", 30), (4, "second", 70)]
-    assert trainer.evaluate(inputs["second"], name="alone").metrics == result.evaluations[-1].metrics
+    assert (
+        trainer.evaluate(inputs["second"], name="alone").metrics == result.evaluations[-1].metrics
+    )
     workdir = Path(trainer.config.workdir)
     assert (workdir / "eval_first").is_dir()
     assert (workdir / "eval_second").is_dir()
@@ -123,11 +138,16 @@ def test_several_inputs_are_evaluated_under_their_names(dense_task, vectors, mak
 
 
 @pytest.mark.parametrize(
-    ("inputs", "name", "text"), [({}, None, "with 0 inputs"), ({"a": 1}, "b", "name='b' with 1 inputs")]
+    ("inputs", "name", "text"),
+    [({}, None, "with 0 inputs"), ({"a": 1}, "b", "name='b' with 1 inputs")],
 )
-def test_inputs_without_names_or_with_two_are_refused(dense_task, vector_input, config, inputs, name, text):
+def test_inputs_without_names_or_with_two_are_refused(
+    dense_task, vector_input, config, inputs, name, text
+):
     with pytest.raises(OptionError, match=text):
-        Trainer(dense_task, config()).train_and_evaluate(vector_input, inputs, max_steps=1, name=name)
+        Trainer(dense_task, config()).train_and_evaluate(
+            vector_input, inputs, max_steps=1, name=name
+        )
 
 
 def test_an_evaluation_whose_callback_failed_is_made_up_for(dense_task, vector_input, config):
@@ -137,7 +157,11 @@ def test_an_evaluation_whose_callback_failed_is_made_up_for(dense_task, vector_i
 
     settings = config(iterations_per_loop=4)
     with pytest.raises(KeyError, match="mine"):
-        Trainer(dense_task, settings, callbacks=[Broken()]).train_and_evaluate(vector_input, vector_input, max_steps=4)
+        Trainer(dense_task, settings, callbacks=[Broken()]).train_and_evaluate(
+            vector_input, vector_input, max_steps=4
+        )
     diary = Diary()
-    Trainer(dense_task, settings, callbacks=[diary]).train_and_evaluate(vector_input, vector_input, max_steps=4)
+    Trainer(dense_task, settings, callbacks=[diary]).train_and_evaluate(
+        vector_input, vector_input, max_steps=4
+    )
     assert diary.heard == [("evaluation", None, 4)]

@@ -22,7 +22,10 @@ def trained(trainer):
 
 def seeing(task: Task, change) -> Task:
     """The task, which sees `change(batch)` in place of x."""
-    return replace(task, loss_fn=lambda v, batch, *rest: task.loss_fn(v, dict(batch) | {"x": change(batch)}, *rest))
+    return replace(
+        task,
+        loss_fn=lambda v, batch, *rest: task.loss_fn(v, dict(batch) | {"x": change(batch)}, *rest),
+    )
 
 
 def centred(x, batch):
@@ -35,11 +38,15 @@ def mask_of(batch):
 
 MIXING = {
     "a mean by x * mask": lambda batch: centred(batch["x"] * mask_of(batch), batch),
-    "the classes that the batch has": lambda batch: batch["x"] * jnp.isin(jnp.arange(3), batch["label"]).sum(),
+    "the classes that the batch has": lambda batch: (
+        batch["x"] * jnp.isin(jnp.arange(3), batch["label"]).sum()
+    ),
 }
 
 
-def test_a_task_that_works_row_by_row_passes_with_the_metrics_of_a_plain_evaluation(trained, vector_input, caplog):
+def test_a_task_that_works_row_by_row_passes_with_the_metrics_of_a_plain_evaluation(
+    trained, vector_input, caplog
+):
     trainer = trained()
     plain = trainer.evaluate(vector_input)
     with caplog.at_level(logging.INFO, "trainer"):
@@ -54,14 +61,18 @@ def test_check_padding_names_the_metric_that_mixing_rows_changes_and_the_remedy(
 ):
     trainer = trained(seeing(dense_task, MIXING[kind]))
     plain = trainer.evaluate(vector_input).metrics["loss"]
-    padding, found = ("the largest values", "[0-9.]+") if "classes" in kind else (r"NaN \(in floats\)", "nan")
+    padding, found = (
+        ("the largest values", "[0-9.]+") if "classes" in kind else (r"NaN \(in floats\)", "nan")
+    )
     text = rf"with {padding} in place of zeros in rows of padding, (accuracy .*, )?loss is {found} and not {plain!r}"
     with pytest.raises(EvaluationError, match=text):
         trainer.evaluate(vector_input, check_padding=True)
 
 
 def test_a_statistic_that_leaves_padding_out_by_where_passes(trained, dense_task, vector_input):
-    task = seeing(dense_task, lambda batch: centred(jnp.where(mask_of(batch), batch["x"], 0), batch))
+    task = seeing(
+        dense_task, lambda batch: centred(jnp.where(mask_of(batch), batch["x"], 0), batch)
+    )
     assert trained(task).evaluate(vector_input, check_padding=True).proven
 
 
@@ -84,21 +95,35 @@ def test_a_plain_iterable_is_made_anew_for_each_epoch(trained, dense_task, vecto
 
     assert trained().evaluate(batches, check_padding=True).records == 20
     with pytest.raises(EvaluationError, match="loss is nan and not"):
-        trained(seeing(dense_task, MIXING["a mean by x * mask"])).evaluate(batches, check_padding=True)
+        trained(seeing(dense_task, MIXING["a mean by x * mask"])).evaluate(
+            batches, check_padding=True
+        )
 
 
-def test_an_epoch_without_padding_says_that_nothing_was_checked(trained, vectors, make_input, caplog):
+def test_an_epoch_without_padding_says_that_nothing_was_checked(
+    trained, vectors, make_input, caplog
+):
     whole = {key: array[:48] for key, array in vectors.items()}
     trained().evaluate(lambda ctx: make_input(whole, ctx), check_padding=True)
-    assert "no row of padding, so nothing was checked. Choose an eval_batch_size that does not" in caplog.text
+    assert (
+        "no row of padding, so nothing was checked. Choose an eval_batch_size that does not"
+        in caplog.text
+    )
 
 
-def test_check_padding_distinguishes_nondeterminism_from_mixing_rows(trained, dense_task, vector_input):
+def test_check_padding_distinguishes_nondeterminism_from_mixing_rows(
+    trained, dense_task, vector_input
+):
     numbers = itertools.count()
 
     def noisy(batch):
-        noise = jax.pure_callback(lambda: np.float32(next(numbers)), jax.ShapeDtypeStruct((), np.float32))
+        noise = jax.pure_callback(
+            lambda: np.float32(next(numbers)), jax.ShapeDtypeStruct((), np.float32)
+        )
         return batch["x"] + noise
 
-    with pytest.raises(EvaluationError, match=r"two epochs over the same padding differ, too: .* This program is not"):
+    with pytest.raises(
+        EvaluationError,
+        match=r"two epochs over the same padding differ, too: .* This program is not",
+    ):
         trained(seeing(dense_task, noisy)).evaluate(vector_input, check_padding=True)

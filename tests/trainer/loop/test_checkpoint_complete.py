@@ -35,7 +35,9 @@ class Uploads(Callback):
 
     def on_checkpoint_complete(self, end):
         assert threading.current_thread() is threading.main_thread()
-        np.testing.assert_array_equal(get_variable_value(end.path, "params/a"), self._saved[end.step])
+        np.testing.assert_array_equal(
+            get_variable_value(end.path, "params/a"), self._saved[end.step]
+        )
         end.reports.scalars(end.step, {"uploads": 1.0})
         self.heard.append(("complete", end.step))
 
@@ -56,7 +58,9 @@ class Waiting:
     def batches(self, position):
         for step, batch in enumerate(self._source.batches(position), start=1):
             until = time.monotonic() + SECONDS
-            while step == 25 and 20 not in finished_steps(self._workdir) and time.monotonic() < until:
+            while (
+                step == 25 and 20 not in finished_steps(self._workdir) and time.monotonic() < until
+            ):
                 time.sleep(0.01)
             yield batch
 
@@ -84,7 +88,9 @@ def test_a_complete_checkpoint_is_reported_before_the_next_save(dense_task, vect
 
 @pytest.fixture
 def _fresh_process():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # tests that run in the background ignore it
     yield
     signal.signal(signal.SIGINT, before)
     WATCHER.terminated = False
@@ -111,7 +117,9 @@ class Ends(Callback):
     [("stopped", None), (signal.SIGTERM, Preempted), ("failed", KeyError)],
 )
 @pytest.mark.usefixtures("_fresh_process")
-def test_every_remaining_checkpoint_was_reported_however_the_run_ended(dense_task, vector_input, config, how, error):
+def test_every_remaining_checkpoint_was_reported_however_the_run_ended(
+    dense_task, vector_input, config, how, error
+):
     uploads = Uploads()
     settings = config(checkpoint_every_steps=20, iterations_per_loop=10, keep_max=10)
     trainer = Trainer(dense_task, settings, callbacks=[uploads, Ends(how)])
@@ -121,7 +129,9 @@ def test_every_remaining_checkpoint_was_reported_however_the_run_ended(dense_tas
     assert len(uploads.complete) == (1 if how == "failed" else 2)
 
 
-def test_a_callback_that_raises_ends_the_run_and_is_not_called_again(dense_task, vector_input, config):
+def test_a_callback_that_raises_ends_the_run_and_is_not_called_again(
+    dense_task, vector_input, config
+):
     class Broken(Callback):
         asked = itertools.count(1)
 

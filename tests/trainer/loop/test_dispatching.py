@@ -85,9 +85,25 @@ def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():
         return carry, [{"loss": Pending(batches[0], events)}]
 
     chunks = [Chunk(i, 1, (i,), False) for i in range(4)]
-    assert list(Dispatches(0, 0, chunks, Launching(launch), lambda result: None)) == [0, 1, 2, 3, 4, 4]
+    assert list(Dispatches(0, 0, chunks, Launching(launch), lambda result: None)) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        4,
+    ]
     assert events == [
-        *("launch 0", "launch 1", "wait for 0", "launch 2", "wait for 1", "launch 3", "wait for 2", "wait for 3"),
+        *(
+            "launch 0",
+            "launch 1",
+            "wait for 0",
+            "launch 2",
+            "wait for 1",
+            "launch 3",
+            "wait for 2",
+            "wait for 3",
+        ),
     ]
 
 
@@ -153,6 +169,8 @@ def test_a_request_to_end_that_comes_from_a_result_ends_the_loop():
     def record(result):
         raise Preempted("SIGTERM")
 
-    dispatches = Dispatches(0, 0, [Chunk(0, 1, (0,), False)], Launching(lambda carry, _: (carry, [{}])), record)
+    dispatches = Dispatches(
+        0, 0, [Chunk(0, 1, (0,), False)], Launching(lambda carry, _: (carry, [{}])), record
+    )
     with pytest.raises(Preempted):
         list(dispatches)

@@ -37,7 +37,9 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 def trained(dense_task, vector_input, tmp_path_factory):
     """A trainer with a checkpoint of each step 1..4. Do not train it."""
     settings = {"global_batch_size": 16, "checkpoint_every_steps": 1, "keep_max": STEPS}
-    trainer = Trainer(dense_task, TrainerConfig(workdir=str(tmp_path_factory.mktemp("trained")), **settings))
+    trainer = Trainer(
+        dense_task, TrainerConfig(workdir=str(tmp_path_factory.mktemp("trained")), **settings)
+    )
     trainer.train(vector_input, max_steps=STEPS)
     return trainer
 
@@ -48,7 +50,10 @@ def put(trained, config):
 
     def put(step, workdir=None):
         checkpoints = Path(workdir or config().workdir, "checkpoints")
-        shutil.copytree(Path(trained.config.workdir, "checkpoints", str(step)), checkpoints / f"{step}.incomplete")
+        shutil.copytree(
+            Path(trained.config.workdir, "checkpoints", str(step)),
+            checkpoints / f"{step}.incomplete",
+        )
         return (checkpoints / f"{step}.incomplete").rename(checkpoints / str(step))
 
     return put
@@ -124,25 +129,38 @@ def test_a_follower_waits_for_a_work_directory_that_does_not_exist_yet(follower,
     workdir = Path(follower.config.workdir)
     later = threading.Timer(0.5, lambda: None if workdir.exists() else put(4))
     later.start()
-    results = list(follower.evaluate_continuously(vector_input, poll_seconds=0.1, timeout_seconds=60))
+    results = list(
+        follower.evaluate_continuously(vector_input, poll_seconds=0.1, timeout_seconds=60)
+    )
     later.join()
     assert [result.step for result in results] == [4]
 
 
-def test_a_follower_ends_with_a_message_if_no_new_checkpoint_appears(follower, put, vector_input, caplog):
+def test_a_follower_ends_with_a_message_if_no_new_checkpoint_appears(
+    follower, put, vector_input, caplog
+):
     put(1)
-    results = list(follower.evaluate_continuously(vector_input, timeout_seconds=0.3, poll_seconds=0.1))
+    results = list(
+        follower.evaluate_continuously(vector_input, timeout_seconds=0.3, poll_seconds=0.1)
+    )
     assert [result.step for result in results] == [1]
-    assert "no new checkpoint for 0.3 s (timeout_seconds); the evaluation ends with step 1" in caplog.text
+    assert (
+        "no new checkpoint for 0.3 s (timeout_seconds); the evaluation ends with step 1"
+        in caplog.text
+    )
 
 
 def test_a_follower_fails_if_no_checkpoint_ever_appears(follower, vector_input):
-    with pytest.raises(CheckpointError, match=r"checkpoints has no checkpoint, and none came within 0.2 s"):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoints has no checkpoint, and none came within 0.2 s"
+    ):
         next(follower.evaluate_continuously(vector_input, timeout_seconds=0.2))
     assert not Path(follower.config.workdir).exists()
 
 
-def test_a_checkpoint_removed_while_it_is_read_is_skipped_for_a_newer_one(follower, put, vector_input, caplog):
+def test_a_checkpoint_removed_while_it_is_read_is_skipped_for_a_newer_one(
+    follower, put, vector_input, caplog
+):
     first = put(1)
 
     def input_fn(ctx):
@@ -154,7 +172,10 @@ def test_a_checkpoint_removed_while_it_is_read_is_skipped_for_a_newer_one(follow
     with caplog.at_level(logging.INFO, "trainer"):
         results = list(follower.evaluate_continuously(input_fn, poll_seconds=0.1))
     assert [result.step for result in results] == [4]
-    assert "the checkpoint of step 1 was removed while it was read; continuing with a newer one" in caplog.messages
+    assert (
+        "the checkpoint of step 1 was removed while it was read; continuing with a newer one"
+        in caplog.messages
+    )
 
 
 @pytest.mark.slow
@@ -168,7 +189,9 @@ def test_a_checkpoint_being_removed_is_not_reported_as_damaged(follower, put, ve
             threading.Timer(0.5, shutil.rmtree, [first]).start()
         return vector_input(ctx)
 
-    assert [result.step for result in follower.evaluate_continuously(input_fn, poll_seconds=0.1)] == [4]
+    assert [
+        result.step for result in follower.evaluate_continuously(input_fn, poll_seconds=0.1)
+    ] == [4]
 
 
 def test_a_damaged_checkpoint_is_an_error_that_names_it(follower, put, vector_input, monkeypatch):
@@ -188,9 +211,13 @@ def test_a_follower_may_be_closed_between_two_results(follower, put, vector_inpu
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "é", "x" * 101])
-def test_an_evaluation_name_that_is_not_a_valid_directory_name_is_refused(follower, vector_input, name):
+def test_an_evaluation_name_that_is_not_a_valid_directory_name_is_refused(
+    follower, vector_input, name
+):
     for session in (follower.evaluate, follower.evaluate_continuously):
-        with pytest.raises(OptionError, match=r"cannot name a directory. Allowed: up to 100 letters, digits"):
+        with pytest.raises(
+            OptionError, match=r"cannot name a directory. Allowed: up to 100 letters, digits"
+        ):
             session(vector_input, name=name)
 
 

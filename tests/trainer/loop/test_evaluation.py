@@ -33,10 +33,15 @@ def test_a_padded_epoch_gives_the_means_over_the_real_records(trainer, vectors, 
     assert result.crc == result.expected_crc
 
 
-def test_values_in_padding_change_no_bit_of_an_evaluation(trainer, vectors, make_input, vector_input):
+def test_values_in_padding_change_no_bit_of_an_evaluation(
+    trainer, vectors, make_input, vector_input
+):
     zeros = trainer.evaluate(vector_input)
     for pad in ({"x": np.nan, "label": 2**31 - 1}, {"x": 1e38, "label": -1}):
-        assert trainer.evaluate(lambda ctx, pad=pad: make_input(vectors, ctx, pad)).metrics == zeros.metrics
+        assert (
+            trainer.evaluate(lambda ctx, pad=pad: make_input(vectors, ctx, pad)).metrics
+            == zeros.metrics
+        )
 
 
 # One, a full batch, one more, and a full dispatch: at most three steps of 16 records.
@@ -47,10 +52,14 @@ def test_any_number_of_records_is_counted_exactly(trainer, vectors, make_input, 
     assert (result.records, result.proven) == (records, True)
 
 
-def test_a_record_given_twice_in_place_of_another_fails_the_evaluation(trainer, vectors, make_input):
+def test_a_record_given_twice_in_place_of_another_fails_the_evaluation(
+    trainer, vectors, make_input
+):
     def faulty(ctx):
         source = make_input(vectors, ctx)
-        source.crcs[7] = source.crcs[8]  # what a reader delivers that reads record 8 twice and skips 7
+        source.crcs[7] = source.crcs[
+            8
+        ]  # what a reader delivers that reads record 8 twice and skips 7
         return source
 
     with pytest.raises(EvaluationError, match=r"their crcs add up to \w+ .* in place of another"):
@@ -74,7 +83,9 @@ def test_a_missing_record_fails_the_evaluation(trainer, vectors, make_input):
         trainer.evaluate(faulty)
 
 
-def test_an_input_that_cannot_prove_its_records_gives_unproven_metrics(trainer, vectors, make_input):
+def test_an_input_that_cannot_prove_its_records_gives_unproven_metrics(
+    trainer, vectors, make_input
+):
     def unsure(ctx):
         source = make_input(vectors, ctx)
         source.info = replace(source.info, expected_crc=None)
@@ -90,7 +101,9 @@ def test_an_epoch_that_ends_early_is_an_error(trainer, vectors, make_input):
         source.batches = lambda position: iter([source._batch(0)])
         return source
 
-    with pytest.raises(InputError, match="ended before step 2: it returned 1 batches from step 1 on, expected 7"):
+    with pytest.raises(
+        InputError, match="ended before step 2: it returned 1 batches from step 1 on, expected 7"
+    ):
         trainer.evaluate(short)
 
 
@@ -154,7 +167,9 @@ def test_keep_best_ignores_the_evaluation_of_another_work_directory(trainer, oth
         ("{}/run/checkpoints/2", "is not of step 1. Give one of the two."),
     ],
 )
-def test_a_checkpoint_path_without_a_checkpoint_is_refused(trainer, vector_input, tmp_path, path, text):
+def test_a_checkpoint_path_without_a_checkpoint_is_refused(
+    trainer, vector_input, tmp_path, path, text
+):
     step = 1 if path.endswith("/2") else None
     with pytest.raises(CheckpointError, match=text):
         trainer.evaluate(vector_input, checkpoint_path=path.format(tmp_path), step=step)
@@ -181,7 +196,11 @@ COMMAND = "infeed verify data --split validation --decode"
 
 
 def of(num_records=3, expected_crc=7, verify_command=COMMAND, **others):
-    stated = {"num_records": num_records, "expected_crc": expected_crc, "verify_command": verify_command}
+    stated = {
+        "num_records": num_records,
+        "expected_crc": expected_crc,
+        "verify_command": verify_command,
+    }
     return InputInfo({}, "data", **stated, **others)
 
 
@@ -193,7 +212,12 @@ def epoch_of(info):
 def refusal(records, crc, info):
     epoch = epoch_of(info)
     epoch.add(
-        {RECORDS: np.array([records]), LABELLED: np.array([records]), BAD_ROWS: np.array([0]), CRC_SUM: np.array([crc])}
+        {
+            RECORDS: np.array([records]),
+            LABELLED: np.array([records]),
+            BAD_ROWS: np.array([0]),
+            CRC_SUM: np.array([crc]),
+        }
     )
     with pytest.raises(EvaluationError) as raised:
         epoch.check("evaluation", "the metrics are not the split's")
@@ -205,7 +229,12 @@ def refusal(records, crc, info):
     [
         (2, 7, of(), "counted 2 records; the split has 3"),
         (3, 6, of(), "crcs add up to 00000006 and not to the index's 00000007"),
-        (0, 0, of(None, None), "no row of the input has a _mask above 0, so the evaluation has nothing to count"),
+        (
+            0,
+            0,
+            of(None, None),
+            "no row of the input has a _mask above 0, so the evaluation has nothing to count",
+        ),
     ],
     ids=["counts", "checksums", "nothing"],
 )
@@ -220,17 +249,25 @@ def test_an_input_without_a_manifest_says_what_to_look_at_and_names_an_existing_
     text = refusal(2, 7, of(verify_command=None))
     assert "Check the input's batches: in an epoch each record must come once" in text
     assert text.endswith(EXPLAINED)
-    page, chapter = EXPLAINED.removeprefix("The proof is described in ").removesuffix(".").split(", ")
+    page, chapter = (
+        EXPLAINED.removeprefix("The proof is described in ").removesuffix(".").split(", ")
+    )
     assert f"\n## {chapter}\n" in (Path(__file__).parents[3] / page).read_text()
 
 
 def test_totals_are_not_compared_when_bad_records_were_left_out_or_none_are_stated():
-    for on_error, bad, totals in (("mask", 1, {"num_bytes": 9}), ("raise", 0, {}), ("raise", 0, {"num_bytes": 8})):
+    for on_error, bad, totals in (
+        ("mask", 1, {"num_bytes": 9}),
+        ("raise", 0, {}),
+        ("raise", 0, {"num_bytes": 8}),
+    ):
         epoch = epoch_of(of(on_error=on_error, totals=totals))
         sums = {RECORDS: 3 - bad, LABELLED: 3 - bad, BAD_ROWS: bad, CRC_SUM: 7}
         epoch.add({name: np.array([value]) for name, value in sums.items()})
         epoch.check("evaluation", "")
         epoch.check_totals({"bits_per_byte": {"num_bytes": 8}}, "")
     epoch = epoch_of(of(totals={"num_bytes": 9}))
-    with pytest.raises(EvaluationError, match="'bits_per_byte' added up num_bytes=8; the dataset states 9"):
+    with pytest.raises(
+        EvaluationError, match="'bits_per_byte' added up num_bytes=8; the dataset states 9"
+    ):
         epoch.check_totals({"bits_per_byte": {"num_bytes": 8}}, "")

@@ -34,7 +34,14 @@ class HostPlaces:
 def feed(batches, lengths, start=0, scans=True, stall_seconds=60.0):
     batches = iter(batches)
     end = None if lengths is None else start + sum(lengths)
-    source = Chunks(batches, start, end, itertools.repeat(1) if lengths is None else lengths, STRUCT, HostPlaces(scans))
+    source = Chunks(
+        batches,
+        start,
+        end,
+        itertools.repeat(1) if lengths is None else lengths,
+        STRUCT,
+        HostPlaces(scans),
+    )
     return Feeder(source, stall_seconds)
 
 
@@ -90,7 +97,12 @@ def test_an_input_that_ended_is_not_asked_again():
 
 
 def test_a_feeder_that_is_dropped_leaves_no_thread():
-    feeder = Feeder(Chunks(map(batch, itertools.count()), 0, None, itertools.repeat(4), STRUCT, HostPlaces(True)), 60.0)
+    feeder = Feeder(
+        Chunks(
+            map(batch, itertools.count()), 0, None, itertools.repeat(4), STRUCT, HostPlaces(True)
+        ),
+        60.0,
+    )
     assert wait_until(threads)
     time.sleep(0.1)  # a chunk is placed, the next one waits for room
     del feeder
@@ -101,15 +113,24 @@ def test_a_feeder_that_is_dropped_leaves_no_thread():
 def test_an_input_that_ends_early_is_named_with_its_step_and_counts():
     with closing(feed(map(batch, range(4)), [3, 3], start=20)) as feeder:
         next(feeder)
-        with pytest.raises(InputError, match="ended before step 25: it returned 4 batches from step 21 on, expected 6"):
+        with pytest.raises(
+            InputError,
+            match="ended before step 25: it returned 4 batches from step 21 on, expected 6",
+        ):
             next(feeder)
 
 
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        (batch(0, rows=1), r"a batch's _?\w+ is float32 \[1.*\]; expected float32 \[2.*\]\. Shapes are static"),
-        (batch(0) | {"x": np.zeros((2, 3), np.int32)}, r"x is int32 \[2, 3\]; expected float32 \[2, 3\]"),
+        (
+            batch(0, rows=1),
+            r"a batch's _?\w+ is float32 \[1.*\]; expected float32 \[2.*\]\. Shapes are static",
+        ),
+        (
+            batch(0) | {"x": np.zeros((2, 3), np.int32)},
+            r"x is int32 \[2, 3\]; expected float32 \[2, 3\]",
+        ),
         (batch(0) | {"y": np.zeros(2)}, "has the keys _mask, x, y; expected _mask, x"),
         ([1, 2], "a batch is a list. It must be a dict"),
     ],

@@ -13,5 +13,8 @@ def test_training_began_with_the_first_run_in_the_work_directory(tmp_path):
     workdir = str(tmp_path)
     assert first_began(workdir, now=1000.5) == 1000.5
     for minute in range(2):
-        append(workdir, Start(0, f"1970-01-01T00:0{minute}:30+00:00", {}, None, {}, None, {}, "1 x cpu"))
+        append(
+            workdir,
+            Start(0, f"1970-01-01T00:0{minute}:30+00:00", {}, None, {}, None, {}, "1 x cpu"),
+        )
     assert first_began(workdir, now=1300.0) == 30

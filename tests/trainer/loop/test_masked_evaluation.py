@@ -32,7 +32,11 @@ def masking(make_input, vectors):
                     hit = np.isin(batch["_index"], bad)
                     x = np.where(hit[:, None], np.float32(np.nan), batch["x"])
                     mask = np.where(hit, np.float32(0), batch["_mask"])
-                    yield batch | {"x": x, "_mask": mask, "_crc": np.where(hit, promised(batch["_crc"]), batch["_crc"])}
+                    yield batch | {
+                        "x": x,
+                        "_mask": mask,
+                        "_crc": np.where(hit, promised(batch["_crc"]), batch["_crc"]),
+                    }
 
             source.batches = masked
             return source
@@ -42,7 +46,9 @@ def masking(make_input, vectors):
     return input_fn_of
 
 
-def test_metrics_are_means_over_the_other_records_and_the_bad_ones_are_counted(trainer, masking, vectors, make_input):
+def test_metrics_are_means_over_the_other_records_and_the_bad_ones_are_counted(
+    trainer, masking, vectors, make_input
+):
     good = {key: np.delete(array, BAD, axis=0) for key, array in vectors.items()}
     expected = trainer.evaluate(lambda ctx: make_input(good, ctx))
     result = trainer.evaluate(masking())
@@ -93,7 +99,9 @@ def test_a_masked_row_without_a_record_number_counts_as_padding(trainer, masking
 
 
 def test_an_evaluation_of_only_bad_records_is_an_error(trainer, masking):
-    with pytest.raises(EvaluationError, match=r"no row of the input has a _mask above 0 \(all are bad\)"):
+    with pytest.raises(
+        EvaluationError, match=r"no row of the input has a _mask above 0 \(all are bad\)"
+    ):
         trainer.evaluate(masking(range(100)))
 
 
@@ -103,7 +111,9 @@ def test_training_continues_past_masked_records_and_logs_their_number_at_the_end
     def input_fn(ctx):
         source = make_input(vectors, ctx)
         batches = source.batches
-        source.info = replace(source.info, on_error="mask", quarantine=("a bad record", "and another"))
+        source.info = replace(
+            source.info, on_error="mask", quarantine=("a bad record", "and another")
+        )
 
         def masked(position):
             for batch in batches(position):
@@ -119,9 +129,13 @@ def test_training_continues_past_masked_records_and_logs_their_number_at_the_end
     assert "training: 2 bad records on this host (mask)" in caplog.messages
 
 
-def test_hosts_that_would_do_different_things_about_bad_records_do_not_begin(dense_task, config, masking):
+def test_hosts_that_would_do_different_things_about_bad_records_do_not_begin(
+    dense_task, config, masking
+):
     job = Job(dense_task, config(), Placement.of())
-    mine, theirs = (facts_of(job, [job.open("eval", masking(on_error=how))], 0, 0) for how in ("mask", "raise"))
+    mine, theirs = (
+        facts_of(job, [job.open("eval", masking(on_error=how))], 0, 0) for how in ("mask", "raise")
+    )
     assert difference([mine, mine]) == ""
     assert difference([mine, theirs]) == "on_error is mask on host 0 and raise on host 1."
 
@@ -129,7 +143,12 @@ def test_hosts_that_would_do_different_things_about_bad_records_do_not_begin(den
 def predict_fn(variables, batch):
     logits = jnp.tanh(batch["x"] @ variables.params["a"]) @ variables.params["b"]
     probability = jax.nn.softmax(logits).max(-1)
-    return {"class": logits.argmax(-1), "label": batch["label"], "probability": probability, "logits": logits}
+    return {
+        "class": logits.argmax(-1),
+        "label": batch["label"],
+        "probability": probability,
+        "logits": logits,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +164,10 @@ def of_records(trainer, predicting):
         parts = []
         made = Trainer(task, replace(trainer.config, **settings))
         result = made.evaluate(input_fn, on_records=parts.append)
-        predictions = {key: np.concatenate([part.predictions[key] for part in parts]) for key in parts[0].predictions}
+        predictions = {
+            key: np.concatenate([part.predictions[key] for part in parts])
+            for key in parts[0].predictions
+        }
         index = None if parts[0].index is None else np.concatenate([part.index for part in parts])
         return result, index, np.concatenate([part.loss for part in parts]), predictions
 
@@ -154,7 +176,9 @@ def of_records(trainer, predicting):
 
 # Three steps per dispatch, on four devices: the last dispatch has one step, the last batch four records.
 @pytest.mark.parametrize("loop_mode", ["scan", "step"])
-def test_the_records_are_those_that_predict_returns(trainer, predicting, of_records, vector_input, loop_mode):
+def test_the_records_are_those_that_predict_returns(
+    trainer, predicting, of_records, vector_input, loop_mode
+):
     result, index, loss, predictions = of_records(vector_input, loop_mode=loop_mode)
     expected = list(Trainer(predicting, trainer.config).predict(vector_input))
     assert index.tolist() == [record["_index"] for record in expected] == list(range(100))
@@ -162,7 +186,9 @@ def test_the_records_are_those_that_predict_returns(trainer, predicting, of_reco
     for key, values in predictions.items():
         np.testing.assert_array_equal(values, [record[key] for record in expected], key)
     assert loss.mean(dtype=np.float64) == pytest.approx(result.metrics["loss"], rel=1e-6)
-    assert np.mean(predictions["class"] == predictions["label"]) == pytest.approx(result.metrics["accuracy"])
+    assert np.mean(predictions["class"] == predictions["label"]) == pytest.approx(
+        result.metrics["accuracy"]
+    )
 
 
 def test_on_records_omits_bad_records_that_the_input_masks(of_records, vectors, make_input):
@@ -170,7 +196,8 @@ def test_on_records_omits_bad_records_that_the_input_masks(of_records, vectors, 
         source = make_input(vectors, ctx)
         batches, source.info = source.batches, replace(source.info, on_error="mask")
         source.batches = lambda position: (
-            batch | {"_mask": batch["_mask"] * ~np.isin(batch["_index"], [0, 17, 99])} for batch in batches(position)
+            batch | {"_mask": batch["_mask"] * ~np.isin(batch["_index"], [0, 17, 99])}
+            for batch in batches(position)
         )
         return source
 
@@ -200,11 +227,15 @@ def test_only_the_first_of_several_epochs_passes_its_records_on(dense_task, vect
 
 def test_a_prediction_without_a_row_per_record_is_named(of_records, dense_task, vector_input):
     wrong = replace(dense_task, predict_fn=lambda variables, batch: {"class": batch["x"].mean()})
-    with pytest.raises(InputError, match=r"predict_fn's class has the shape \[\]; expected \[16, ...\]"):
+    with pytest.raises(
+        InputError, match=r"predict_fn's class has the shape \[\]; expected \[16, ...\]"
+    ):
         of_records(vector_input, task=wrong)
 
 
-def test_rows_are_computed_apart_and_only_for_on_records_so_that_metrics_keep_their_bits(predicting, dense_task):
+def test_rows_are_computed_apart_and_only_for_on_records_so_that_metrics_keep_their_bits(
+    predicting, dense_task
+):
     batch = {"x": jnp.zeros((4, 8)), "label": jnp.zeros(4, jnp.int32), "_mask": jnp.ones(4)}
     state = EvalState(dense_task.init(jax.random.key(0), batch), jnp.int32(0), {})
 

@@ -27,9 +27,15 @@ def task(dense_task):
         poison, params = batch["poison"], variables.params
         losses = jnp.where(poison == NAN_LOSS, jnp.nan, losses)
         # The gradient of sqrt at 0 is infinite, times 0 is NaN; its value is 0.
-        zero = jnp.where(poison == NAN_GRADIENT, 0.0, 1.0) * sum(jnp.sum(p**2) for p in jax.tree.leaves(params))
+        zero = jnp.where(poison == NAN_GRADIENT, 0.0, 1.0) * sum(
+            jnp.sum(p**2) for p in jax.tree.leaves(params)
+        )
         losses = losses + jnp.where(poison == NAN_GRADIENT, jnp.sqrt(zero), 0.0)
-        return losses + jnp.where(poison == HUGE_GRADIENT, 1e25, 0.0) * jnp.sum(params["a"]), after, outputs
+        return (
+            losses + jnp.where(poison == HUGE_GRADIENT, 1e25, 0.0) * jnp.sum(params["a"]),
+            after,
+            outputs,
+        )
 
     return replace(dense_task, loss_fn=loss_fn, optimizer=optax.sgd(0.01))
 
@@ -45,7 +51,9 @@ def poisoned(vectors, make_input):
 
             def with_poison(position):
                 for step, batch in enumerate(batches(position), start=position + 1):
-                    yield batch | {"poison": np.full_like(batch["poison"], kind if is_bad(step) else SOUND)}
+                    yield batch | {
+                        "poison": np.full_like(batch["poison"], kind if is_bad(step) else SOUND)
+                    }
 
             source.batches = with_poison
             return source
@@ -62,13 +70,17 @@ def poisoned(vectors, make_input):
         (NAN_GRADIENT, 1, r"after step 18 the gradient of a is not finite \(the loss is \d"),
     ],
 )
-def test_a_nan_is_reported_with_its_step_and_origin_and_never_saved(task, poisoned, config, kind, k, text):
+def test_a_nan_is_reported_with_its_step_and_origin_and_never_saved(
+    task, poisoned, config, kind, k, text
+):
     settings = config(iterations_per_loop=k, checkpoint_every_steps=10)
     with pytest.raises(NanError, match=text):
         Trainer(task, settings).train(poisoned(kind, lambda step: step == 18), max_steps=20)
     assert CheckpointManager(settings).steps() == [10]
     lines = Path(settings.workdir, "train", "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, 19))  # the broken one is the last that is told
+    assert [json.loads(line)["step"] for line in lines] == list(
+        range(1, 19)
+    )  # the broken one is the last that is told
 
 
 def test_a_gradient_that_the_optimizer_mends_is_named_all_the_same(task, poisoned, config):
@@ -85,7 +97,9 @@ def test_a_skipped_step_changes_nothing_but_its_number(task, poisoned, config, c
             states.append(jax.tree.map(np.array, end.state))
 
     settings = config(on_nan="skip", checkpoint_every_steps=6)
-    Trainer(task, settings, callbacks=[Kept()]).train(poisoned(NAN_GRADIENT, lambda step: step == 7), max_steps=7)
+    Trainer(task, settings, callbacks=[Kept()]).train(
+        poisoned(NAN_GRADIENT, lambda step: step == 7), max_steps=7
+    )
     before, skipped = states
     assert (before.step, skipped.step) == (6, 7)
     for left, right in zip(jax.tree.leaves(before[1:]), jax.tree.leaves(skipped[1:]), strict=True):
@@ -99,11 +113,19 @@ def test_a_non_finite_optimizer_state_is_detected_before_saving(dense_task, vect
         return {"trace": jnp.zeros(())}
 
     def update(updates, state, params=None):
-        return updates, {"trace": state["trace"] + jnp.where(params["a"].sum() > -1e9, jnp.inf, 0.0)}
+        return updates, {
+            "trace": state["trace"] + jnp.where(params["a"].sum() > -1e9, jnp.inf, 0.0)
+        }
 
-    task = replace(dense_task, optimizer=optax.chain(optax.GradientTransformation(init, update), optax.sgd(0.01)))
+    task = replace(
+        dense_task,
+        optimizer=optax.chain(optax.GradientTransformation(init, update), optax.sgd(0.01)),
+    )
     settings = config(checkpoint_every_steps=2)
-    with pytest.raises(NanError, match="at step 2 optimizer/0/trace is not finite, though the loss, the gradients and"):
+    with pytest.raises(
+        NanError,
+        match="at step 2 optimizer/0/trace is not finite, though the loss, the gradients and",
+    ):
         Trainer(task, settings).train(vector_input, max_steps=4)
     assert CheckpointManager(settings).steps() == []
 
@@ -135,19 +157,29 @@ def test_a_model_that_its_update_breaks_is_named_with_that_step_and_never_saved(
 def test_an_update_that_breaks_the_model_is_skipped(breaking_task, vector_input, config, caplog):
     result = Trainer(breaking_task, config(on_nan="skip")).train(vector_input, max_steps=7)
     # The optimizer's count is not counted up either, so all that come are broken.
-    assert [f"after step {step} params/a" in caplog.text for step in (5, 6, 7)] == [False, True, True]
+    assert [f"after step {step} params/a" in caplog.text for step in (5, 6, 7)] == [
+        False,
+        True,
+        True,
+    ]
     assert np.isfinite(result.state.variables.params["a"]).all()
 
 
 def test_gradients_whose_norm_overflows_are_finite(task, poisoned, config):
-    result = Trainer(task, config()).train(poisoned(HUGE_GRADIENT, lambda step: step == 3), max_steps=3)
+    result = Trainer(task, config()).train(
+        poisoned(HUGE_GRADIENT, lambda step: step == 3), max_steps=3
+    )
     assert (result.step, result.metrics["grad_norm"]) == (3, float("inf"))
 
 
 @pytest.mark.slow
 def test_a_run_that_skips_100_consecutive_steps_ends(task, poisoned, config):
-    with pytest.raises(NanError, match="as in the 100 steps before it. Skipping steps does not help here"):
-        Trainer(task, config(on_nan="skip")).train(poisoned(NAN_LOSS, lambda step: step > 6), max_steps=120)
+    with pytest.raises(
+        NanError, match="as in the 100 steps before it. Skipping steps does not help here"
+    ):
+        Trainer(task, config(on_nan="skip")).train(
+            poisoned(NAN_LOSS, lambda step: step > 6), max_steps=120
+        )
 
 
 @pytest.mark.slow

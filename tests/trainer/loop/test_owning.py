@@ -48,7 +48,9 @@ def test_an_owned_work_directory_is_one_error_on_every_host(outcomes, config):
     with Ownership(config().workdir) as owner:
         owner.take()
         first, second = outcomes(2)
-    assert first.startswith(f"OwnerError: workdir={config().workdir} belongs to another run, which is running: host ")
+    assert first.startswith(
+        f"OwnerError: workdir={config().workdir} belongs to another run, which is running: host "
+    )
     assert second == f"HostError: host 0 of 2 failed: {first.removeprefix('OwnerError: ')}"
     assert outcomes(2) == [None, None]
 
@@ -69,7 +71,9 @@ class OtherOrder:
         self.info = InputInfo({}, fingerprint)
 
     def restore(self, state):
-        raise FingerprintError("The saved position has streams=64, this input streams=96. Pass streams=64.")
+        raise FingerprintError(
+            "The saved position has streams=64, this input streams=96. Pass streams=64."
+        )
 
 
 def refusal(fingerprint="data", **now):
@@ -77,7 +81,9 @@ def refusal(fingerprint="data", **now):
     this = TrainerConfig(**{"workdir": "w", "global_batch_size": 64, "seed": 1} | now).to_json()
     source: Any = OtherOrder(fingerprint)
     with pytest.raises(FingerprintError) as raised:
-        resumed_position(source, Saved(20, NO_STATE, {"fingerprint": "data", "streams": 64}, then), this)
+        resumed_position(
+            source, Saved(20, NO_STATE, {"fingerprint": "data", "streams": 64}, then), this
+        )
     return str(raised.value)
 
 
@@ -92,6 +98,10 @@ def test_another_batch_size_or_seed_names_the_flags_to_resume_with(now, flags):
     assert f"Resume with {flags} (global_batch_size=64" in refusal(**now)
 
 
-@pytest.mark.parametrize(("fingerprint", "now"), [("other", {"global_batch_size": 96}), ("data", {})])
+@pytest.mark.parametrize(
+    ("fingerprint", "now"), [("other", {"global_batch_size": 96}), ("data", {})]
+)
 def test_other_data_or_another_reader_name_the_flags_of_the_data(fingerprint, now):
-    assert "resume with the --data-dir and --train-split that it was trained on" in refusal(fingerprint, **now)
+    assert "resume with the --data-dir and --train-split that it was trained on" in refusal(
+        fingerprint, **now
+    )

@@ -60,7 +60,9 @@ def test_a_timed_run_may_end_before_it_is_measured(dense_task, vector_input, con
     assert (result.step, result.executables) == (4, 1)
 
 
-def test_max_time_ends_a_training_with_a_checkpoint_from_which_it_resumes(dense_task, vector_input, config, caplog):
+def test_max_time_ends_a_training_with_a_checkpoint_from_which_it_resumes(
+    dense_task, vector_input, config, caplog
+):
     settings = config(max_time="0.01s")
     trainer = Trainer(dense_task, settings)
     result = trainer.train(vector_input, max_steps=10**6)
@@ -81,7 +83,9 @@ def test_max_time_ends_a_training_with_a_checkpoint_from_which_it_resumes(dense_
 def test_checkpoints_by_the_clock_have_the_given_interval(config, every, tick, expected):
     now, saved = 0.0, []
     settings = config(checkpoint_every_steps=None, **every)
-    schedule = Schedule(settings, SharedDecisions(exchanges_of(1)[0], lambda: None), 0, 100, clock=lambda: now)
+    schedule = Schedule(
+        settings, SharedDecisions(exchanges_of(1)[0], lambda: None), 0, 100, clock=lambda: now
+    )
     for step in range(1, 36):
         now += tick
         if schedule.due(step, False).save:
@@ -91,8 +95,12 @@ def test_checkpoints_by_the_clock_have_the_given_interval(config, every, tick, e
 
 
 @pytest.mark.slow
-def test_checkpoints_by_the_clock_are_saved_in_addition_to_those_by_steps(dense_task, vector_input, config):
-    settings = config(iterations_per_loop=1, checkpoint_every="0.001s", checkpoint_every_steps=5, keep_max=100)
+def test_checkpoints_by_the_clock_are_saved_in_addition_to_those_by_steps(
+    dense_task, vector_input, config
+):
+    settings = config(
+        iterations_per_loop=1, checkpoint_every="0.001s", checkpoint_every_steps=5, keep_max=100
+    )
     Trainer(dense_task, settings).train(vector_input, max_steps=8)
     steps = CheckpointManager(settings).steps()
     assert {5, 8} < set(steps)
@@ -107,7 +115,9 @@ def finite(vector_input):
     def input_fn(ctx):
         source = vector_input(ctx)
         endless = source.batches
-        source.batches = lambda position: itertools.islice(endless(position), max(0, LAST - position))
+        source.batches = lambda position: itertools.islice(
+            endless(position), max(0, LAST - position)
+        )
         source.info = replace(source.info, endless=False)
         return source
 
@@ -143,14 +153,18 @@ def test_training_without_an_end_step_trains_every_batch_and_saves(
 
 
 @pytest.mark.slow
-def test_a_stopped_run_resumes_and_trains_to_the_end_of_the_input(dense_task, vector_input, config, straight):
+def test_a_stopped_run_resumes_and_trains_to_the_end_of_the_input(
+    dense_task, vector_input, config, straight
+):
     trainer = Trainer(dense_task, config(iterations_per_loop=3))
     trainer.train(finite(vector_input), steps=5)
     assert bits(trainer.train(finite(vector_input))) == bits(straight)
 
 
 @pytest.mark.slow
-def test_at_the_end_of_the_input_there_is_nothing_left_to_train(dense_task, vector_input, config, caplog):
+def test_at_the_end_of_the_input_there_is_nothing_left_to_train(
+    dense_task, vector_input, config, caplog
+):
     trainer = Trainer(dense_task, config())
     trainer.train(finite(vector_input))
     with caplog.at_level(logging.INFO, "trainer"):

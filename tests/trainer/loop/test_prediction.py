@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.errors import BatchSizeError, CheckpointError, EvaluationError, InputError, OptionError
+from pipeline.errors import (
+    BatchSizeError,
+    CheckpointError,
+    EvaluationError,
+    InputError,
+    OptionError,
+)
 from trainer.config import TrainerConfig
 from trainer.loop.predict import LoadedModel
 from trainer.trainer import Trainer
@@ -35,7 +41,11 @@ def trained(task, vectors, vector_input, tmp_path_factory):
     The rows of a batch are not in the order of the devices' numbers."""
     devices = [jax.devices()[number] for number in (0, 2, 1, 3)]
     workdir = str(tmp_path_factory.mktemp("trained"))
-    settings = {"global_batch_size": 16, "iterations_per_loop": 3, "loop_mode": "step"}  # one program to compile
+    settings = {
+        "global_batch_size": 16,
+        "iterations_per_loop": 3,
+        "loop_mode": "step",
+    }  # one program to compile
     trainer = Trainer(task, TrainerConfig(workdir=workdir, **settings), devices)
     params = trainer.train(vector_input, max_steps=1).state.variables.params
     return trainer, np.tanh(vectors["x"] @ np.asarray(params["a"])) @ np.asarray(params["b"])
@@ -58,7 +68,9 @@ def predicting(trainer):
 
 
 @pytest.mark.parametrize("gather", [False, True])
-def test_every_real_record_comes_once_in_order_with_its_number(trained, vectors, vector_input, gather):
+def test_every_real_record_comes_once_in_order_with_its_number(
+    trained, vectors, vector_input, gather
+):
     trainer, logits = trained
     found = list(trainer.predict(vector_input, gather=gather))
     assert [record["_index"] for record in found] == list(range(100))
@@ -101,11 +113,15 @@ def test_neither_the_mesh_nor_the_size_of_a_dispatch_changes_what_is_predicted(
     settings = {name: value for name, value in settings.items() if name != "gather"}
     found = list(predicting(**settings).predict(vector_input, gather=gather))
     assert [record["_index"] for record in found] == list(range(100))
-    np.testing.assert_allclose([record["logits"] for record in found], trained[1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        [record["logits"] for record in found], trained[1], rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("records", [1, 16, 17])
-def test_padding_is_neither_returned_nor_visible_to_predict_fn(predicting, vectors, make_input, records):
+def test_padding_is_neither_returned_nor_visible_to_predict_fn(
+    predicting, vectors, make_input, records
+):
     few = {key: array[:records] for key, array in vectors.items()}
 
     def batch_sum(variables, batch):
@@ -127,7 +143,8 @@ def test_masked_bad_records_are_left_out_and_counted(trainer, vectors, make_inpu
         source = make_input(vectors, ctx)
         batches, source.info = source.batches, replace(source.info, on_error="mask")
         source.batches = lambda position: (
-            batch | {"_mask": batch["_mask"] * ~np.isin(batch["_index"], [0, 17, 99])} for batch in batches(position)
+            batch | {"_mask": batch["_mask"] * ~np.isin(batch["_index"], [0, 17, 99])}
+            for batch in batches(position)
         )
         return source
 
@@ -137,16 +154,22 @@ def test_masked_bad_records_are_left_out_and_counted(trainer, vectors, make_inpu
     assert caplog.messages == ["prediction: left out 3 bad records, predicted 97"]
 
 
-def test_a_record_that_is_missing_is_an_error_before_the_last_predictions_are_given(trainer, vectors, make_input):
+def test_a_record_that_is_missing_is_an_error_before_the_last_predictions_are_given(
+    trainer, vectors, make_input
+):
     def faulty(ctx):
         source = make_input(vectors, ctx)
         batches = source.batches
         source.batches = lambda position: (
-            batch | {"_mask": batch["_mask"] * (batch["_index"] != 42)} for batch in batches(position)
+            batch | {"_mask": batch["_mask"] * (batch["_index"] != 42)}
+            for batch in batches(position)
         )
         return source
 
-    found, text = [], "the prediction counted 99 records; the split has 100.* 95 predictions were returned before"
+    found, text = (
+        [],
+        "the prediction counted 99 records; the split has 100.* 95 predictions were returned before",
+    )
     with pytest.raises(EvaluationError, match=text):
         found.extend(trainer.predict(faulty))
     swapped = []
@@ -156,7 +179,9 @@ def test_a_record_that_is_missing_is_an_error_before_the_last_predictions_are_gi
         source.crcs[7] = source.crcs[8]
         return source
 
-    with pytest.raises(EvaluationError, match="in place of another; 96 predictions were returned before this was"):
+    with pytest.raises(
+        EvaluationError, match="in place of another; 96 predictions were returned before this was"
+    ):
         swapped.extend(trainer.predict(repeating))
 
 
@@ -173,9 +198,13 @@ def test_a_plain_iterable_is_predicted_to_its_end_without_numbers(trainer, vecto
 def test_keys_that_a_task_does_not_predict_are_refused(trainer, dense_task, vector_input):
     with pytest.raises(OptionError, match=r"the task has no predict_fn.*nnx_task\(predict=...\)"):
         Trainer(dense_task, trainer.config).predict(vector_input)
-    with pytest.raises(OptionError, match="does not predict 'clas'. Did you mean 'class'. Known: class, logits, of"):
+    with pytest.raises(
+        OptionError, match="does not predict 'clas'. Did you mean 'class'. Known: class, logits, of"
+    ):
         next(trainer.predict(vector_input, keys=["logits", "clas"]))
-    with pytest.raises(OptionError, match=r"keys='class' is one str. Give a list of names: keys=\['class'\]"):
+    with pytest.raises(
+        OptionError, match=r"keys='class' is one str. Give a list of names: keys=\['class'\]"
+    ):
         trainer.predict(vector_input, keys="class")
 
 
@@ -202,7 +231,9 @@ def test_the_batch_size_of_predictions_is_evaluations_or_its_own(config, task):
 
 def test_predictions_of_a_dispatch_count_towards_its_memory_limit(predicting, vector_input, caplog):
     def wide(variables, batch):
-        return {"wide": jnp.zeros((len(batch["_mask"]), 1024))}  # 16 KiB a step on each of four devices
+        return {
+            "wide": jnp.zeros((len(batch["_mask"]), 1024))
+        }  # 16 KiB a step on each of four devices
 
     trainer = predicting(wide, superbatch_bytes=33 * 1024)
     with caplog.at_level(logging.INFO, "trainer"):
@@ -213,7 +244,9 @@ def test_predictions_of_a_dispatch_count_towards_its_memory_limit(predicting, ve
         assert "1 steps per dispatch instead of 3: a step takes 65856 bytes" in caplog.text
 
 
-def test_training_and_evaluation_may_go_on_while_predictions_are_taken(trainer, predicting, vector_input, tmp_path):
+def test_training_and_evaluation_may_go_on_while_predictions_are_taken(
+    trainer, predicting, vector_input, tmp_path
+):
     trainer = predicting(workdir=str(shutil.copytree(trainer.config.workdir, tmp_path / "copy")))
     found = trainer.predict(vector_input)
     first = next(found)["_index"]
@@ -222,7 +255,9 @@ def test_training_and_evaluation_may_go_on_while_predictions_are_taken(trainer, 
     assert [first, *(record["_index"] for record in found)] == list(range(100))
 
 
-def test_the_device_works_on_the_next_dispatch_while_the_host_has_this_one(predicting, vector_input):
+def test_the_device_works_on_the_next_dispatch_while_the_host_has_this_one(
+    predicting, vector_input
+):
     seen = []
 
     def watched(variables, batch):

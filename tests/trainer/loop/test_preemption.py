@@ -24,10 +24,14 @@ SETTINGS = {"global_batch_size": 16, "iterations_per_loop": 10, "checkpoint_ever
 
 @pytest.fixture(autouse=True)
 def _fresh_process():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # tests that run in the background ignore it
     yield
     signal.signal(signal.SIGINT, before)
-    WATCHER.terminated = False  # a process that goes on after it was preempted is only found in tests
+    WATCHER.terminated = (
+        False  # a process that goes on after it was preempted is only found in tests
+    )
 
 
 def ask_to_end(number):
@@ -69,7 +73,9 @@ class Killing:
 def straight(dense_task, vector_input, tmp_path_factory):
     """The same training without a signal, with an evaluation of each checkpoint."""
     settings = TrainerConfig(workdir=str(tmp_path_factory.mktemp("straight")), **SETTINGS)
-    return Trainer(dense_task, settings).train_and_evaluate(vector_input, vector_input, max_steps=STEPS)
+    return Trainer(dense_task, settings).train_and_evaluate(
+        vector_input, vector_input, max_steps=STEPS
+    )
 
 
 def handlers():
@@ -106,10 +112,14 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     settings = config("stopped", **SETTINGS)
     callbacks = [AtStep(13, number)] if where == "train" else []
     if where == "begin":
-        Trainer(dense_task, settings).train_and_evaluate(plain, plain, max_steps=20)  # nothing to make up first
+        Trainer(dense_task, settings).train_and_evaluate(
+            plain, plain, max_steps=20
+        )  # nothing to make up first
     before = handlers()
     with pytest.raises(BaseException) as ended:
-        Trainer(dense_task, settings, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
+        Trainer(dense_task, settings, callbacks=callbacks).train_and_evaluate(
+            input_fn, input_fn, max_steps=STEPS
+        )
     last = read_history(settings.workdir).lines[-1]
     assert last.reason.partition(";")[0] == (
         "preempted: SIGTERM" if number == signal.SIGTERM else "interrupted: SIGINT"
@@ -120,7 +130,12 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
         WATCHER.terminated = False
     else:  # the program may catch it, and go on with other calls
         assert isinstance(ended.value, KeyboardInterrupt)
-        assert capfd.readouterr().err.count("interrupted: ending; a second Ctrl-C ends the process without") == 1
+        assert (
+            capfd.readouterr().err.count(
+                "interrupted: ending; a second Ctrl-C ends the process without"
+            )
+            == 1
+        )
     assert handlers() == before
 
     at = CheckpointManager(settings).steps()
@@ -131,7 +146,9 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     # The evaluation that was cut off, or that came after, is made up: none is missing.
     evaluated = [(each.step, each.metrics) for each in resumed.evaluations]
     wanted = [(each.step, each.metrics) for each in straight.evaluations]
-    assert evaluated == (wanted if where != "begin" else wanted[1:])  # made up in the call that was preempted then
+    assert evaluated == (
+        wanted if where != "begin" else wanted[1:]
+    )  # made up in the call that was preempted then
 
 
 class Stalling:
@@ -182,7 +199,11 @@ def test_a_signal_ends_a_call_that_waits_for_its_input(
     trainer = Trainer(
         task,
         TrainerConfig(
-            workdir=workdir, global_batch_size=16, iterations_per_loop=10, eval_batch_size=4, predict_batch_size=4
+            workdir=workdir,
+            global_batch_size=16,
+            iterations_per_loop=10,
+            eval_batch_size=4,
+            predict_batch_size=4,
         ),
         callbacks=[Running()],
     )
@@ -197,7 +218,10 @@ def test_a_signal_ends_a_call_that_waits_for_its_input(
     assert time.monotonic() - began < 20
     let_go.set()
     WATCHER.terminated = False
-    saved, again = "is saved, and the same command resumes from there", "a run resumes from its newest checkpoint"
+    saved, again = (
+        "is saved, and the same command resumes from there",
+        "a run resumes from its newest checkpoint",
+    )
     assert str(ended.value).endswith(saved if where == "train" else again)
     if where == "train":
         assert CheckpointManager(config()).steps() == [20]

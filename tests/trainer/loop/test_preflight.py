@@ -33,7 +33,9 @@ def outcomes(tmp_path):
                 return f"{type(error).__name__}: {error}"
 
         with ThreadPoolExecutor(len(facts)) as pool:
-            return list(pool.map(outcome, [index for index in range(len(facts)) if index not in absent]))
+            return list(
+                pool.map(outcome, [index for index in range(len(facts)) if index not in absent])
+            )
 
     return run
 
@@ -52,15 +54,22 @@ def test_every_host_reports_which_host_differs_and_how(outcomes, odd):
 
 def test_a_missing_host_is_named_on_the_others(outcomes):
     expected = "hosts 1, 3 of 4 did not start the same call within 0.3 s (stall_seconds)."
-    assert [expected in outcome for outcome in outcomes([{}] * 4, seconds=0.3, absent=(1, 3))] == [True, True]
+    assert [expected in outcome for outcome in outcomes([{}] * 4, seconds=0.3, absent=(1, 3))] == [
+        True,
+        True,
+    ]
 
 
 def test_a_missing_host_0_is_named_by_the_others(outcomes):
     (outcome,) = outcomes([{}] * 2, seconds=0.2, absent=(0,))
-    assert outcome.startswith("HostError: host 0 of 2 did not make the same call within 0.4 s: see its log.")
+    assert outcome.startswith(
+        "HostError: host 0 of 2 did not make the same call within 0.4 s: see its log."
+    )
 
 
-def test_different_work_directories_of_hosts_are_refused_before_training(outcomes, tmp_path, monkeypatch):
+def test_different_work_directories_of_hosts_are_refused_before_training(
+    outcomes, tmp_path, monkeypatch
+):
     monkeypatch.setattr("trainer.loop.preflight.SHARED_DISK_SECONDS", 0.2)
     (text, *others) = outcomes([{"seed": 3}] * 2, workdir="model of host {}")
     assert others == [text]
@@ -84,19 +93,32 @@ def test_a_fact_missing_on_some_hosts_is_a_difference():
 
 def test_the_facts_include_everything_that_determines_the_program(dense_task, vector_input, config):
     job = Job(
-        dense_task, config(seed=5), Placement.of(jax.devices(), {"model": 2}, rules=partition_rules(["a=None,model"]))
+        dense_task,
+        config(seed=5),
+        Placement.of(jax.devices(), {"model": 2}, rules=partition_rules(["a=None,model"])),
     )
     facts = facts_of(job, [job.open("train", vector_input)], 10, 20)
     assert {"workdir"} & facts.keys() == set()
-    assert (facts["seed"], facts["start step"], facts["end step"], facts["mode"]) == (5, 10, 20, "train")
-    assert (facts["fingerprint"], facts["num_records"], facts["global batch"]) == ("array100", 100, 16)
+    assert (facts["seed"], facts["start step"], facts["end step"], facts["mode"]) == (
+        5,
+        10,
+        20,
+        "train",
+    )
+    assert (facts["fingerprint"], facts["num_records"], facts["global batch"]) == (
+        "array100",
+        100,
+        16,
+    )
     assert facts["mesh"] == "{'data': 2, 'fsdp': 1, 'model': 2}, devices [0, 1, 2, 3]"
     assert facts["the batch's x"] == "float32 [8] per row"
     assert facts["the input's position"] == 0
     assert len(str(facts)) < 2000  # a thousand hosts send them to host 0
 
 
-def test_the_facts_reveal_a_different_model_optimizer_or_mesh(dense_task, vector_input, vectors, make_input, config):
+def test_the_facts_reveal_a_different_model_optimizer_or_mesh(
+    dense_task, vector_input, vectors, make_input, config
+):
     def facts(task=dense_task, devices=None, input_fn=vector_input, **rules):
         job = Job(task, config(), Placement.of(devices, {"model": 2} if rules else {}, **rules))
         return facts_of(job, [job.open("train", input_fn)], 0, 1)
@@ -114,7 +136,9 @@ def test_the_facts_reveal_a_different_model_optimizer_or_mesh(dense_task, vector
     sharded = [facts(rules=partition_rules([rule])) for rule in ("a=None,model", "a=model,None")]
     for differing in ([facts(), facts(with_average)], sharded):
         model = r"\d+ arrays with checksum \w{8}"
-        assert re.match(f"model and optimizer is {model} on host 0 and {model} on host 1", difference(differing))
+        assert re.match(
+            f"model and optimizer is {model} on host 0 and {model} on host 1", difference(differing)
+        )
 
 
 def test_a_single_process_compares_nothing(tmp_path):

@@ -51,7 +51,9 @@ def smallest_task():
 def test_a_second_run_compiles_nothing(smallest_task, vector_input, config, tmp_path, compilations):
     def run(name):
         jax.clear_caches()  # what a new process does not have
-        trainer = Trainer(smallest_task, config(name, compilation_cache_dir=str(tmp_path / "cache")))
+        trainer = Trainer(
+            smallest_task, config(name, compilation_cache_dir=str(tmp_path / "cache"))
+        )
         trainer.train(vector_input, steps=1)
         trainer.evaluate(vector_input)
         return compilations()
@@ -65,7 +67,10 @@ def test_a_second_run_compiles_nothing(smallest_task, vector_input, config, tmp_
 
 ROWS, WIDTH = 8, 16
 PRODUCT = 2 * ROWS * WIDTH * WIDTH
-X, W = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32), jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+X, W = (
+    jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32),
+    jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32),
+)
 
 
 def counted(function, *given):
@@ -77,7 +82,9 @@ def layers(x, w, times=5, remat=False):
     return lax.scan(lambda x, _: (layer(x), None), x, length=times)[0].sum()
 
 
-@pytest.mark.parametrize("options", [{}, {"padding": "VALID"}, {"stride": 2}, {"groups": 2}, {"dilation": 2}], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{}, {"padding": "VALID"}, {"stride": 2}, {"groups": 2}, {"dilation": 2}], ids=repr
+)
 def test_a_convolution_and_its_gradients_count_as_xla_counts_them(options):
     images, groups = jax.ShapeDtypeStruct((2, 9, 8, 4), jnp.float32), options.get("groups", 1)
     kernel = jax.ShapeDtypeStruct((3, 2, 4 // groups, 6), jnp.float32)
@@ -102,7 +109,11 @@ def test_a_convolution_and_its_gradients_count_as_xla_counts_them(options):
 def test_a_product_counts_as_xla_counts_it():
     batched = partial(jnp.einsum, "bij,bjk->bik")
     given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((3, 4, 5), (3, 5, 6))]
-    assert counted(batched, *given) == jax.jit(batched).lower(*given).cost_analysis()["flops"] == 2 * 3 * 4 * 5 * 6
+    assert (
+        counted(batched, *given)
+        == jax.jit(batched).lower(*given).cost_analysis()["flops"]
+        == 2 * 3 * 4 * 5 * 6
+    )
 
 
 def test_the_body_of_a_loop_counts_as_often_as_it_runs():
@@ -116,7 +127,10 @@ def test_what_is_rematerialized_counts_twice():
 
 
 def test_the_largest_branch_of_a_condition_counts():
-    assert counted(lambda x, w: lax.cond(x[0, 0] > 0, lambda: x, lambda: x @ w @ w), X, W) == 2 * PRODUCT
+    assert (
+        counted(lambda x, w: lax.cond(x[0, 0] > 0, lambda: x, lambda: x @ w @ w), X, W)
+        == 2 * PRODUCT
+    )
 
 
 def test_a_part_of_each_device_counts_on_every_device():

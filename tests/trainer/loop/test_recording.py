@@ -24,7 +24,9 @@ class At(Callback):
 
 
 def ends(workdir):
-    return [(line.step, line.reason) for line in read_history(workdir).lines if isinstance(line, End)]
+    return [
+        (line.step, line.reason) for line in read_history(workdir).lines if isinstance(line, End)
+    ]
 
 
 @pytest.fixture
@@ -35,7 +37,9 @@ def trainer(dense_task, config):
     return make
 
 
-def test_a_start_states_the_position_the_settings_the_command_and_the_devices(dense_task, vector_input, config):
+def test_a_start_states_the_position_the_settings_the_command_and_the_devices(
+    dense_task, vector_input, config
+):
     command = Command("dense", ["--seed", "3"], "/somewhere")
     trainer = Trainer(dense_task, config(seed=3), command=command)
     trainer.train(vector_input, max_steps=4)
@@ -44,7 +48,11 @@ def test_a_start_states_the_position_the_settings_the_command_and_the_devices(de
     assert (first.step, second.step) == (0, 4)
     assert (first.position["position"], second.position["position"]) == (0, 4)
     assert (first.reported, second.reported) == (None, 4)
-    assert (first.settings["seed"], first.command, first.devices) == (3, command, "4 x cpu, 1 process")
+    assert (first.settings["seed"], first.command, first.devices) == (
+        3,
+        command,
+        "4 x cpu, 1 process",
+    )
     assert first.input is None  # this input does not tell where its records come from
     assert first.versions["jax"]
     assert ends(trainer.config.workdir) == [(4, "finished"), (6, "finished")]
@@ -53,7 +61,9 @@ def test_a_start_states_the_position_the_settings_the_command_and_the_devices(de
 def test_an_end_names_what_stopped_the_run(trainer, vector_input):
     stopped = trainer(At(2, lambda end: end.stop("good enough")))
     stopped.train(vector_input, max_steps=8)
-    assert ends(stopped.config.workdir) == [(4, "good enough")]  # the dispatch after that of step 2 was already running
+    assert ends(stopped.config.workdir) == [
+        (4, "good enough")
+    ]  # the dispatch after that of step 2 was already running
 
 
 def test_an_error_is_the_reason_of_its_end(trainer, vector_input, dense_task):

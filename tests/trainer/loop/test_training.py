@@ -19,7 +19,9 @@ from trainer.commands.recorded import load
 from trainer.trainer import Trainer
 
 training_bits = str(Path(__file__).with_name("training_bits.py"))
-DEVICES = {1: 50, 4: 7} if SWEEP else {1: 50}  # steps a dispatch; tests/e2e/test_preemption_on_hosts.py has four
+DEVICES = (
+    {1: 50, 4: 7} if SWEEP else {1: 50}
+)  # steps a dispatch; tests/e2e/test_preemption_on_hosts.py has four
 
 
 def arrays_of(result):
@@ -37,7 +39,10 @@ def dispatched(fork_server, tmp_path_factory):
     directory = tmp_path_factory.mktemp("bits")
     # No env of ours: it has the XLA_FLAGS of the tests' process.
     code, printed = fork_server.run(
-        [training_bits, str(directory), *map(str, DEVICES)], directory / "printed", env=None, timeout=200
+        [training_bits, str(directory), *map(str, DEVICES)],
+        directory / "printed",
+        env=None,
+        timeout=200,
     )
     assert code == 0, printed
     return json.loads(printed.splitlines()[-1]), printed
@@ -66,7 +71,9 @@ def test_a_convolution_net_in_a_scan_agrees_with_single_steps_within_1e_3(dispat
     assert (report["scan"]["executables"], report["auto"]["executables"]) == (1, 1)
 
 
-def test_a_run_stopped_at_a_checkpoint_and_resumed_is_the_straight_run(dense_task, vectors, make_input, config):
+def test_a_run_stopped_at_a_checkpoint_and_resumed_is_the_straight_run(
+    dense_task, vectors, make_input, config
+):
     inputs = []
 
     def input_fn(ctx):
@@ -85,13 +92,17 @@ def test_a_run_stopped_at_a_checkpoint_and_resumed_is_the_straight_run(dense_tas
     np.testing.assert_array_equal(whole, np.concatenate([first, second]))
 
 
-def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_input, vector_input, config):
+def test_another_model_does_not_take_the_checkpoint(
+    dense_task, vectors, make_input, vector_input, config
+):
     Trainer(dense_task, config()).train(vector_input, steps=2)
     other = replace(dense_task, optimizer=optax.sgd(0.1))
     with pytest.raises(CheckpointError, match="optimizer/0/count is .* missing in this task"):
         Trainer(other, config()).train(vector_input, steps=2)
     narrow = {"x": vectors["x"][:, :5], "label": vectors["label"]}
-    with pytest.raises(CheckpointError, match=r"params/a is float32 \[8, 16\] there and float32 \[5, 16\]"):
+    with pytest.raises(
+        CheckpointError, match=r"params/a is float32 \[8, 16\] there and float32 \[5, 16\]"
+    ):
         Trainer(dense_task, config()).train(lambda ctx: make_input(narrow, ctx), steps=2)
 
 
@@ -107,12 +118,16 @@ def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_in
         {"max_epochs": 0},
     ],
 )
-def test_contradictory_or_missing_numbers_of_steps_are_refused(dense_task, vector_input, config, arguments):
+def test_contradictory_or_missing_numbers_of_steps_are_refused(
+    dense_task, vector_input, config, arguments
+):
     with pytest.raises(OptionError, match=f"{next(iter(arguments))}="):
         Trainer(dense_task, config()).train(vector_input, **arguments)
 
 
-def test_a_run_that_already_reached_max_steps_says_so_and_trains_nothing(dense_task, vector_input, config, caplog):
+def test_a_run_that_already_reached_max_steps_says_so_and_trains_nothing(
+    dense_task, vector_input, config, caplog
+):
     trainer = Trainer(dense_task, config(max_steps=4))
     trainer.train(vector_input)
     with caplog.at_level(logging.INFO, "trainer"):
@@ -127,18 +142,26 @@ def test_epochs_end_at_the_step_that_has_seen_so_many_records(dense_task, vector
         trained = trainer.train(train_dataset(vectors), max_epochs=3)
     step = round(3 * len(vectors["x"]) / 16)
     assert trained.step == step
-    assert f"max_epochs=3 of {len(vectors['x'])} records: training ends at step {step}" in caplog.text
-    again = Trainer(dense_task, config(global_batch_size=16, max_epochs=3)).train(train_dataset(vectors))
+    assert (
+        f"max_epochs=3 of {len(vectors['x'])} records: training ends at step {step}" in caplog.text
+    )
+    again = Trainer(dense_task, config(global_batch_size=16, max_epochs=3)).train(
+        train_dataset(vectors)
+    )
     assert (again.start_step, again.step) == (step, step)
 
 
 def test_epochs_need_an_input_that_knows_its_records(dense_task, vectors, config):
     batches = iter([{name: values[:16] for name, values in vectors.items()}])
-    with pytest.raises(OptionError, match="max_epochs=2, but the input does not state how many records"):
+    with pytest.raises(
+        OptionError, match="max_epochs=2, but the input does not state how many records"
+    ):
         Trainer(dense_task, config(global_batch_size=16)).train(lambda ctx: batches, max_epochs=2)
 
 
-def test_a_run_in_python_leaves_its_results_as_files_and_prints_them_in_a_few_lines(dense_task, vectors, config):
+def test_a_run_in_python_leaves_its_results_as_files_and_prints_them_in_a_few_lines(
+    dense_task, vectors, config
+):
     settings = config()
     trainer = Trainer(dense_task, settings)
     trained = trainer.train_and_evaluate(train_dataset(vectors), eval_dataset(vectors), max_steps=4)
@@ -156,7 +179,10 @@ def test_a_run_in_python_leaves_its_results_as_files_and_prints_them_in_a_few_li
 
 
 def test_the_model_of_a_run_in_python_is_loaded_with_its_task(dense_task, vectors, config):
-    task = replace(dense_task, predict_fn=lambda variables, batch: {"logits": batch["x"] @ variables.params["a"]})
+    task = replace(
+        dense_task,
+        predict_fn=lambda variables, batch: {"logits": batch["x"] @ variables.params["a"]},
+    )
     trainer = Trainer(task, config(ema_decay=0.9, keep_best="loss", keep_best_mode="min"))
     trainer.train_and_evaluate(train_dataset(vectors), eval_dataset(vectors), max_steps=4)
     predicted = [row["logits"] for row in trainer.predict(eval_dataset(vectors))]
@@ -171,18 +197,26 @@ def test_the_model_of_a_run_in_python_is_loaded_with_its_task(dense_task, vector
 
 def test_a_rate_that_the_optimizer_keeps_in_its_state_is_reported(dense_task, vector_input, config):
     schedule = optax.linear_schedule(0.5, 0.0, 4)
-    task = replace(dense_task, optimizer=optax.inject_hyperparams(optax.adam)(learning_rate=schedule))
-    assert Trainer(task, config()).train(vector_input, max_steps=2).metrics["learning_rate"] == 0.375
+    task = replace(
+        dense_task, optimizer=optax.inject_hyperparams(optax.adam)(learning_rate=schedule)
+    )
+    assert (
+        Trainer(task, config()).train(vector_input, max_steps=2).metrics["learning_rate"] == 0.375
+    )
 
 
 def test_a_batch_that_the_devices_do_not_divide_is_refused_at_once(dense_task, config):
-    with pytest.raises(BatchSizeError, match=r"global_batch=18 is not divisible by 4 devices.* 16, 20"):
+    with pytest.raises(
+        BatchSizeError, match=r"global_batch=18 is not divisible by 4 devices.* 16, 20"
+    ):
         Trainer(dense_task, config(global_batch_size=18))
     with pytest.raises(BatchSizeError, match="global_batch=2 "):
         Trainer(dense_task, config(eval_batch_size=2))
 
 
-def test_the_input_function_receives_mode_batch_size_rows_and_start_step(dense_task, vectors, make_input, config):
+def test_the_input_function_receives_mode_batch_size_rows_and_start_step(
+    dense_task, vectors, make_input, config
+):
     contexts = []
 
     def input_fn(ctx):
@@ -198,11 +232,20 @@ def test_the_input_function_receives_mode_batch_size_rows_and_start_step(dense_t
     assert (first.per_device_batch_size, first.seed, first.start_step) == (4, 9, 0)
     assert (first.hosts.devices, first.hosts.rows) == (4, (range(16),))
     assert second.start_step == 3
-    assert (evaluation.mode, evaluation.per_host_batch_size, evaluation.start_step) == ("eval", 32, 0)
+    assert (evaluation.mode, evaluation.per_host_batch_size, evaluation.start_step) == (
+        "eval",
+        32,
+        0,
+    )
 
 
-def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(dense_task, vectors, config, caplog):
-    reused = {"x": np.empty((16, 8)), "label": np.empty(16, np.int64)}  # 64 bits, one buffer for all batches
+def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(
+    dense_task, vectors, config, caplog
+):
+    reused = {
+        "x": np.empty((16, 8)),
+        "label": np.empty(16, np.int64),
+    }  # 64 bits, one buffer for all batches
 
     def plain(ctx):
         rng = np.random.default_rng(ctx.start_step)
@@ -224,9 +267,13 @@ def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(dense_task, vec
 def test_training_makes_no_implicit_transfers_to_or_from_devices(dense_task, vector_input, config):
     class Guard(Callback):
         def on_loop_end(self, end):  # from here on: the start has transfers of its own
-            jax.config.update("jax_transfer_guard", "disallow")  # in all threads: the feeder places the batches
+            jax.config.update(
+                "jax_transfer_guard", "disallow"
+            )  # in all threads: the feeder places the batches
 
-    trainer = Trainer(dense_task, config(iterations_per_loop=7, checkpoint_every_steps=20), callbacks=[Guard()])
+    trainer = Trainer(
+        dense_task, config(iterations_per_loop=7, checkpoint_every_steps=20), callbacks=[Guard()]
+    )
     try:
         assert trainer.train(vector_input, max_steps=29).step == 29
         with pytest.raises(Exception, match="Disallowed host-to-device transfer"):

@@ -17,11 +17,17 @@ def test_the_speed_is_measured_in_the_flops_of_the_step(dense_task, vector_input
             speeds.append((end.step, end.speed))
 
     settings = config(iterations_per_loop=5, log_every=10, peak_tflops=0.5)
-    counted = Trainer(dense_task, settings, callbacks=[Listener()]).train(vector_input, max_steps=15).speed
+    counted = (
+        Trainer(dense_task, settings, callbacks=[Listener()])
+        .train(vector_input, max_steps=15)
+        .speed
+    )
     layers = 2 * 16 * (8 * 16 + 16 * 3)
     gradient = 2 * layers - 2 * 16 * 8 * 16  # none for the batch
     flops = counted.tflops_per_second * 1e12 / counted.steps_per_second
-    assert layers + gradient <= flops < 1.1 * (layers + gradient)  # norms of the gradients are products, too
+    assert (
+        layers + gradient <= flops < 1.1 * (layers + gradient)
+    )  # norms of the gradients are products, too
     assert counted.mfu == pytest.approx(counted.tflops_per_second / (4 * 0.5))
     assert [(step, bool(speed)) for step, speed in speeds] == [(5, False), (10, True), (15, True)]
     assert all(speed.mfu > 0 for _, speed in speeds if speed)
@@ -34,5 +40,8 @@ def test_the_speed_is_measured_in_the_flops_of_the_step(dense_task, vector_input
 
 @pytest.mark.parametrize("flops", [0, -1e9, float("nan")])
 def test_flops_that_no_step_has_are_refused(dense_task, flops):
-    with pytest.raises(OptionError, match=f"flops={flops} must be above 0. Give those of one training step, or None"):
+    with pytest.raises(
+        OptionError,
+        match=f"flops={flops} must be above 0. Give those of one training step, or None",
+    ):
         replace(dense_task, flops=flops)

@@ -30,7 +30,9 @@ DENSE = {  # name: (devices, steps per dispatch)
 
 def init(*shapes):
     """Parameters that cost no program of random numbers."""
-    return lambda rng, spec: Variables([jnp.sin(7.0 * jnp.arange(1, np.prod(s) + 1)).reshape(s) * 0.5 for s in shapes])
+    return lambda rng, spec: Variables(
+        [jnp.sin(7.0 * jnp.arange(1, np.prod(s) + 1)).reshape(s) * 0.5 for s in shapes]
+    )
 
 
 def dense_task():
@@ -39,7 +41,11 @@ def dense_task():
     def loss_fn(variables, batch, rng, train):
         a, b = variables.params
         logits = jnp.tanh((batch["x"] + 0.1 * jax.random.uniform(rng, batch["x"].shape)) @ a) @ b
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]), variables, logits
+        return (
+            optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]),
+            variables,
+            logits,
+        )
 
     return Task(init((8, 16), (16, 3)), loss_fn, optax.adam(1e-2))
 
@@ -50,9 +56,15 @@ def net_task():
     def loss_fn(variables, batch, rng, train):
         kernel, head = variables.params
         layout = ("NHWC", "HWIO", "NHWC")
-        hidden = jax.lax.conv_general_dilated(batch["x"] / 255.0, kernel, (2, 2), "SAME", dimension_numbers=layout)
+        hidden = jax.lax.conv_general_dilated(
+            batch["x"] / 255.0, kernel, (2, 2), "SAME", dimension_numbers=layout
+        )
         logits = jax.nn.relu(hidden).reshape(len(hidden), -1) @ head
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]), variables, logits
+        return (
+            optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]),
+            variables,
+            logits,
+        )
 
     return Task(init((3, 3, 1, 4), (64, 3)), loss_fn, optax.sgd(0.1, momentum=0.9))
 
@@ -81,7 +93,9 @@ def main(directory, counts):
 
     def trained(name, task, records, steps, devices, **settings):
         config = TrainerConfig(workdir=f"{directory}/{name}", global_batch_size=16, **settings)
-        result = Trainer(task, config, jax.devices()[:devices]).train(input_fn_of(records), max_steps=steps)
+        result = Trainer(task, config, jax.devices()[:devices]).train(
+            input_fn_of(records), max_steps=steps
+        )
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(result.state)]
         digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
         report[name] = {"state": digest, "executables": result.executables}
@@ -91,12 +105,22 @@ def main(directory, counts):
         if devices not in counts:
             continue
         # The checkpoint of step 50 also cuts the dispatches of an hour to 50 steps.
-        trained(name, dense_task(), vectors, 103, devices, iterations_per_loop=k, checkpoint_every_steps=50)
+        trained(
+            name,
+            dense_task(),
+            vectors,
+            103,
+            devices,
+            iterations_per_loop=k,
+            checkpoint_every_steps=50,
+        )
     nets = [
         trained(mode, net_task(), images, 14, 1, iterations_per_loop=7, loop_mode=mode)
         for mode in ("scan", "step", "auto")
     ]
-    report["scan"]["distance"] = max(float(np.abs(a - b).max()) for a, b in zip(*nets[:2], strict=True))
+    report["scan"]["distance"] = max(
+        float(np.abs(a - b).max()) for a, b in zip(*nets[:2], strict=True)
+    )
     print(json.dumps(report))
 
 

@@ -31,7 +31,11 @@ def conv_task(layout):
 
     def logits_of(variables, batch):
         made = lax.conv_general_dilated(
-            batch["photo"]["pixels"], variables.params["w"], (1, 1), "SAME", dimension_numbers=(layout, "HWIO", "NHWC")
+            batch["photo"]["pixels"],
+            variables.params["w"],
+            (1, 1),
+            "SAME",
+            dimension_numbers=(layout, "HWIO", "NHWC"),
         )
         return 4 * jnp.tanh(made).mean((1, 2))
 
@@ -41,7 +45,11 @@ def conv_task(layout):
 
     def loss_fn(variables, batch, rng, train):
         logits = logits_of(variables, batch)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]), variables, logits
+        return (
+            optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]),
+            variables,
+            logits,
+        )
 
     def right(logits, batch):
         return logits.argmax(-1) == batch["label"]
@@ -85,7 +93,12 @@ def settings(tmp_path_factory):
     """settings("HWCN"): of a training on images in this layout, in a new directory."""
 
     def made(layout, **others):
-        sizes = {"global_batch_size": 8, "eval_batch_size": 16, "iterations_per_loop": 4, "checkpoint_every_steps": 4}
+        sizes = {
+            "global_batch_size": 8,
+            "eval_batch_size": 16,
+            "iterations_per_loop": 4,
+            "checkpoint_every_steps": 4,
+        }
         workdir = str(tmp_path_factory.mktemp("run"))
         return TrainerConfig(workdir=workdir, **{"batch_axis": AXES[layout]} | sizes | others)
 
@@ -161,7 +174,9 @@ def test_each_device_holds_its_records_of_one_batch_and_of_several(job_of):
 
 
 def test_super_batches_have_as_many_bytes_as_with_rows_first(job_of):
-    expected, found = (job.steps_per_dispatch(opened, [], 10**6) for job, opened in map(job_of, AXES))
+    expected, found = (
+        job.steps_per_dispatch(opened, [], 10**6) for job, opened in map(job_of, AXES)
+    )
     assert found == expected
 
 
@@ -181,7 +196,9 @@ def test_plain_batches_get_a_mask_of_their_rows(settings):
         for given in (batch, only_images):
             job = Job(conv_task("HWCN"), settled, Placement.of(axes=BatchAxes(AXES["HWCN"])))
             opened = job.open("train", lambda _, given=given: [given])
-            assert next(opened.source.batches(opened.source.info.start))["_mask"].tolist() == [1] * 8
+            assert (
+                next(opened.source.batches(opened.source.info.start))["_mask"].tolist() == [1] * 8
+            )
 
 
 def trained(settings, batch, **others):
@@ -191,14 +208,31 @@ def trained(settings, batch, **others):
 @pytest.mark.parametrize(
     ("shape", "axes", "error", "text"),
     [
-        ((6, 5, 2, 7), {"photo/pixels": 3}, InputError, "photo/pixels .* expected 8 rows along axis 3"),
-        ((6, 5, 2, 8), {"photo/pixels": 4}, InputError, "photo/pixels .* expected 8 rows along axis 4"),
+        (
+            (6, 5, 2, 7),
+            {"photo/pixels": 3},
+            InputError,
+            "photo/pixels .* expected 8 rows along axis 3",
+        ),
+        (
+            (6, 5, 2, 8),
+            {"photo/pixels": 4},
+            InputError,
+            "photo/pixels .* expected 8 rows along axis 4",
+        ),
         ((6, 5, 2, 8), {}, InputError, "photo/pixels .* expected 8 rows, this host's part"),
-        ((6, 5, 2, 8), {"photo/pixel": 3}, OptionError, "'photo/pixel', which the batch lacks. Did you mean"),
+        (
+            (6, 5, 2, 8),
+            {"photo/pixel": 3},
+            OptionError,
+            "'photo/pixel', which the batch lacks. Did you mean",
+        ),
         ((6, 5, 2, 8), {3: 3}, OptionError, "batch_axis names 3, which the batch lacks"),
     ],
 )
-def test_arrays_that_do_not_fit_are_named_with_their_shape_and_axis(settings, shape, axes, error, text):
+def test_arrays_that_do_not_fit_are_named_with_their_shape_and_axis(
+    settings, shape, axes, error, text
+):
     batch = {"photo": {"pixels": np.ones(shape, np.float32)}, "label": np.zeros(8, np.int32)}
     with pytest.raises(error, match=text):
         trained(settings, batch, batch_axis=axes)
@@ -206,7 +240,10 @@ def test_arrays_that_do_not_fit_are_named_with_their_shape_and_axis(settings, sh
 
 def test_an_evaluation_may_lack_an_array_of_the_training(settings):
     job = Job(conv_task("HWCN"), settings("HWCN"), Placement.of(axes=BatchAxes({"teacher": 1})))
-    assert job.open("eval", lambda _: [{"label": np.zeros(16, np.int32)}]).struct.keys() == {"label", "_mask"}
+    assert job.open("eval", lambda _: [{"label": np.zeros(16, np.int32)}]).struct.keys() == {
+        "label",
+        "_mask",
+    }
 
 
 def test_an_augmentation_is_refused_before_any_input_is_opened(settings):
@@ -220,7 +257,9 @@ def test_an_export_is_refused_and_nothing_is_written(ran, input_of, tmp_path):
     trainer, place = ran["scan", "HWCN"][3], str(tmp_path / "exports")
     with pytest.raises(OptionError, match="an export needs arrays with rows first"):
         trainer.export(place, input_of("HWCN"))
-    exporting = Trainer(conv_task("HWCN"), trainer.config, callbacks=[Exporter(place, input_of("HWCN"))])
+    exporting = Trainer(
+        conv_task("HWCN"), trainer.config, callbacks=[Exporter(place, input_of("HWCN"))]
+    )
     with pytest.raises(OptionError, match="an export needs arrays with rows first"):
         exporting.evaluate(input_of("HWCN"))
     assert list(tmp_path.iterdir()) == []

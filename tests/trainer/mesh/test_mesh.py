@@ -24,7 +24,12 @@ def test_rows_land_on_devices_in_order():
     struct = placement.global_struct(batch_struct(host), 8)
     placed = placement.place(host, struct)["x"]
     assert placed.shape == (8, 1)
-    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+        [6, 7],
+    ]
     stacked = {"x": np.arange(16).reshape(2, 8, 1).astype(np.float32)}
     struct = placement.global_struct(batch_struct(host), 8, k=2)
     placed = placement.place(stacked, struct)["x"]
@@ -35,7 +40,9 @@ def test_a_convolution_is_found_inside_calls_and_branches():
     kernel = np.ones((3, 1, 1), np.float32)
 
     def convolve(x):
-        return jax.lax.conv_general_dilated(x, kernel, (1,), "SAME", dimension_numbers=("NHC", "HIO", "NHC"))
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1,), "SAME", dimension_numbers=("NHC", "HIO", "NHC")
+        )
 
     def hidden(x):
         return jax.lax.cond(x.sum() > 0, jax.jit(convolve), lambda x: x, x)
@@ -52,20 +59,29 @@ def test_devices_of_one_replica_hold_the_same_rows():
     assert (hosts.devices, hosts.rows) == (2, (range(6),))
     host = {"x": np.arange(6)[:, None].astype(np.float32)}
     placed = placement.place(host, placement.global_struct(batch_struct(host), 6))["x"]
-    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1, 2]] * 2 + [[3, 4, 5]] * 2
+    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1, 2]] * 2 + [
+        [3, 4, 5]
+    ] * 2
 
 
 def test_a_batch_need_only_be_divisible_by_the_data_axis():
-    with pytest.raises(BatchSizeError, match=r"global_batch=7 is not divisible by 2 devices.*: 6, 8\."):
+    with pytest.raises(
+        BatchSizeError, match=r"global_batch=7 is not divisible by 2 devices.*: 6, 8\."
+    ):
         Placement.of(jax.devices(), {"model": 2}).hosts(7)
 
 
 def test_rows_are_split_over_data_and_fsdp_and_copied_along_model():
     placement = Placement.of(jax.devices(), {"fsdp": 2, "model": 2})
-    assert (placement.replicas, dict(placement.mesh.shape)) == (2, {"data": 1, "fsdp": 2, "model": 2})
+    assert (placement.replicas, dict(placement.mesh.shape)) == (
+        2,
+        {"data": 1, "fsdp": 2, "model": 2},
+    )
     host = {"x": np.arange(6)[:, None].astype(np.float32)}
     placed = placement.place(host, placement.global_struct(batch_struct(host), 6))["x"]
-    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1, 2]] * 2 + [[3, 4, 5]] * 2
+    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1, 2]] * 2 + [
+        [3, 4, 5]
+    ] * 2
 
 
 def test_devices_that_are_given_keep_their_order():
@@ -99,7 +115,9 @@ def test_sizes_are_read_from_flags(given, sizes):
 
 @pytest.mark.parametrize("mesh", ["8", "fsdp=", "fsdp=0", "tensor=2", "fsdp=2,fsdp=4", "fsdp=2;"])
 def test_a_mesh_of_another_form_is_refused(mesh, config):
-    with pytest.raises(OptionError, match=r"mesh='.*' is not of the form data=2,fsdp=4: give data, fsdp and model"):
+    with pytest.raises(
+        OptionError, match=r"mesh='.*' is not of the form data=2,fsdp=4: give data, fsdp and model"
+    ):
         config(mesh=mesh)
 
 
@@ -107,8 +125,14 @@ def test_a_mesh_of_another_form_is_refused(mesh, config):
     ("spec", "text"),
     [
         (P("modal"), r"the partition .* of dense/kernel names 'modal', not data, fsdp or model\."),
-        (P("model"), r"dense/kernel has the shape \[5, 8\].* splits into 2 parts: 5 is not divisible by 2"),
-        (P(None, ("data", "model"), "model"), r"the shape \[5, 8\]; its partition .* has more dimensions"),
+        (
+            P("model"),
+            r"dense/kernel has the shape \[5, 8\].* splits into 2 parts: 5 is not divisible by 2",
+        ),
+        (
+            P(None, ("data", "model"), "model"),
+            r"the shape \[5, 8\]; its partition .* has more dimensions",
+        ),
     ],
 )
 def test_a_partition_that_does_not_fit_names_the_array(spec, text):

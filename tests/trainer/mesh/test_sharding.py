@@ -18,7 +18,11 @@ from trainer.step.state import abstract_state, init_state
 from trainer.task import Task, Variables, copied
 from trainer.trainer import Trainer
 
-LAYERS = {"layers/up/kernel": (192, 256, 384), "layers/up/bias": (192, 384), "layers/norm/scale": (192, 512)}
+LAYERS = {
+    "layers/up/kernel": (192, 256, 384),
+    "layers/up/bias": (192, 384),
+    "layers/norm/scale": (192, 512),
+}
 MODEL = {"embedding": (1000, 256), "head/kernel": (256, 1001), "head/bias": (1001,), **LAYERS}
 
 
@@ -26,7 +30,10 @@ def specs(shapes=MODEL, partition=copied, rules=(), **sizes):
     """Name -> spec, of the parameters that are split."""
     placement = Placement.of(jax.devices(), sizes, rules=partition_rules(rules))
     params = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
-    split = {name: sharding.spec for name, sharding in split_parameters(params, partition, placement).items()}
+    split = {
+        name: sharding.spec
+        for name, sharding in split_parameters(params, partition, placement).items()
+    }
     return {name: spec for name, spec in split.items() if spec != P()}
 
 
@@ -41,11 +48,17 @@ def test_fsdp_splits_the_largest_dimension_that_it_divides():
 
 
 def test_a_parameter_below_the_floor_and_one_without_a_divisible_dimension_stay_complete():
-    assert specs({"large": (256, 256), "small": (255, 256), "odd": (257, 1001)}, fsdp=4) == {"large": P("fsdp", None)}
+    assert specs({"large": (256, 256), "small": (255, 256), "odd": (257, 1001)}, fsdp=4) == {
+        "large": P("fsdp", None)
+    }
 
 
 def test_fsdp_is_added_to_the_partition_of_a_task_that_does_not_name_it():
-    given = {"embedding": P("model"), "head/kernel": P("fsdp", None), "layers/up/kernel": P(None, None, "model")}
+    given = {
+        "embedding": P("model"),
+        "head/kernel": P("fsdp", None),
+        "layers/up/kernel": P(None, None, "model"),
+    }
     made = specs(partition=lambda name, _: given.get(name, P()), fsdp=2, model=2)
     assert made["embedding"] == P("model", "fsdp")
     assert made["head/kernel"] == P("fsdp", None)
@@ -81,24 +94,38 @@ def test_an_axis_without_use_and_a_rule_that_does_not_fit_are_refused(options, t
 
 @pytest.mark.parametrize("rule", ["head", "=model", "head=tensor", "head=fsdp,,model,x"])
 def test_a_rule_of_another_form_is_refused(rule, config):
-    with pytest.raises(OptionError, match=re.escape(f"partition={rule!r} is not PATTERN=AXES. Give data, fsdp, model")):
+    with pytest.raises(
+        OptionError,
+        match=re.escape(f"partition={rule!r} is not PATTERN=AXES. Give data, fsdp, model"),
+    ):
         config(partition=(rule,))
 
 
 def init(rng, spec):
     return Variables(
-        {"layers": {"w": jnp.ones((4, 256, 512)), "v": jnp.ones((4, 512, 256))}, "head": jnp.ones((256, 512))}
+        {
+            "layers": {"w": jnp.ones((4, 256, 512)), "v": jnp.ones((4, 512, 256))},
+            "head": jnp.ones((256, 512)),
+        }
     )
 
 
 @pytest.mark.parametrize("sizes", [{"fsdp": 4}, {"fsdp": 2, "model": 2}], ids=str)
 @pytest.mark.parametrize("optimizer", [optax.adam, optax.lion, lambda rate: optax.sgd(rate, 0.9)])
 def test_statistics_and_averages_are_split_as_far_as_parameters(optimizer, sizes):
-    rules = partition_rules(["layers/*=None,fsdp,model", "head=fsdp,model"]) if "model" in sizes else ()
+    rules = (
+        partition_rules(["layers/*=None,fsdp,model", "head=fsdp,model"]) if "model" in sizes else ()
+    )
     task = Task(init, lambda *_: None, optimizer(0.1))
     state = abstract_state(task, {}, Placement.of(jax.devices(), sizes, rules=rules), ema=True)
-    for name, part in {"params": state.variables.params, "optimizer": state.optimizer, "ema": state.ema}.items():
-        leaves = [leaf for leaf in jax.tree.leaves(part) if leaf.size > 4]  # not the count, nor a blank statistic
+    for name, part in {
+        "params": state.variables.params,
+        "optimizer": state.optimizer,
+        "ema": state.ema,
+    }.items():
+        leaves = [
+            leaf for leaf in jax.tree.leaves(part) if leaf.size > 4
+        ]  # not the count, nor a blank statistic
         on_device = sum(np.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
         assert on_device <= sum(leaf.size for leaf in leaves) / 4, name
     layers = [leaf for leaf in jax.tree.leaves(state) if leaf.ndim > 1 and leaf.shape[0] == 4]
@@ -126,7 +153,9 @@ def test_a_model_may_constrain_its_activations_by_the_axes_of_the_mesh(
         return {"logits": constrained(variables, batch, jax.random.key(0), False)[2]}
 
     specs = {"a": P(None, "fsdp"), "b": P("fsdp")}
-    task = replace(dense_task, loss_fn=constrained, predict_fn=predict, partition=lambda name, _: specs[name])
+    task = replace(
+        dense_task, loss_fn=constrained, predict_fn=predict, partition=lambda name, _: specs[name]
+    )
     trainer = Trainer(task, config(**settings), jax.devices()[:devices])
     trainer.train(vector_input, max_steps=2)
     assert trainer.evaluate(vector_input).proven
@@ -143,13 +172,18 @@ SPEC = {"x": jax.ShapeDtypeStruct((16, 8), np.float32)}
 @pytest.fixture
 def cut_task(dense_task):
     """The dense task with its parameters cut over the model axis."""
-    return replace(dense_task, partition=lambda name, shape: {"a": P(None, "model"), "b": P("model")}[name])
+    return replace(
+        dense_task, partition=lambda name, shape: {"a": P(None, "model"), "b": P("model")}[name]
+    )
 
 
 def specs_of(state):
     """Name of an array -> how it is cut, for those that are."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.sharding.spec for path, leaf in leaves}
+    named = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.sharding.spec
+        for path, leaf in leaves
+    }
     return {name: spec for name, spec in named.items() if spec != P()}
 
 
@@ -170,7 +204,9 @@ MESHES = [(4, {}), (4, {"mesh": "fsdp=4"}), (4, {"mesh": "fsdp=2,model=2"}), (1,
 
 
 @pytest.mark.slow
-def test_a_checkpoint_moves_between_meshes_and_the_losses_are_those_of_one_device(dense_task, vector_input, config):
+def test_a_checkpoint_moves_between_meshes_and_the_losses_are_those_of_one_device(
+    dense_task, vector_input, config
+):
     """Two steps on each mesh, one after the other."""
     specs = {"a": P(None, ("fsdp", "model")), "b": P(("fsdp", "model"))}
     task = replace(dense_task, partition=lambda name, shape: specs[name])

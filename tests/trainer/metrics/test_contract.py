@@ -53,7 +53,9 @@ class Furthest(Metric):
 
     def from_batch(self, outputs, batch, mask):
         first = batch["values"][:, 0]
-        return np.float32(-1) * first.min(where=mask, initial=np.inf), first.max(where=mask, initial=-np.inf)
+        return np.float32(-1) * first.min(where=mask, initial=np.inf), first.max(
+            where=mask, initial=-np.inf
+        )
 
     def merge(self, first, second):
         return jax.tree.map(jax.numpy.maximum, first, second)
@@ -72,19 +74,28 @@ def expected_per_class(data):
         data["label"], predicted, labels=range(CLASSES), zero_division=np.nan, average=None
     )
     named = dict(zip(["precision", "recall", "f1", "support"], values, strict=True))
-    return named | {f"macro_{name}": np.nanmean(named[name]) for name in ("precision", "recall", "f1")}
+    return named | {
+        f"macro_{name}": np.nanmean(named[name]) for name in ("precision", "recall", "f1")
+    }
 
 
 def expected_binary(data):
     above = data["score"] >= 0.25
     return {
         name: function(data["yes"], above)
-        for name, function in {"precision": sk.precision_score, "recall": sk.recall_score, "f1": sk.f1_score}.items()
+        for name, function in {
+            "precision": sk.precision_score,
+            "recall": sk.recall_score,
+            "f1": sk.f1_score,
+        }.items()
     }
 
 
 def expected_areas(data):
-    roc, ap = sk.roc_auc_score(data["yes"], data["score"]), sk.average_precision_score(data["yes"], data["score"])
+    roc, ap = (
+        sk.roc_auc_score(data["yes"], data["score"]),
+        sk.average_precision_score(data["yes"], data["score"]),
+    )
     same = data["score"][data["yes"] == 1][:, None] == data["score"][data["yes"] == 0]
     return {"roc": roc, "average_precision": ap, "roc_error": same.mean() / 2}
 
@@ -118,7 +129,10 @@ def top_2(data):
 
 
 METRICS: dict[str, tuple[Any, Any]] = {
-    "accuracy": (Accuracy("label", "logits"), lambda d: sk.accuracy_score(d["label"], d["logits"].argmax(1))),
+    "accuracy": (
+        Accuracy("label", "logits"),
+        lambda d: sk.accuracy_score(d["label"], d["logits"].argmax(1)),
+    ),
     "top_2": (TopK(2, "label", logits_of), top_2),
     "confusion": (
         ConfusionMatrix("label", "logits"),
@@ -134,9 +148,18 @@ METRICS: dict[str, tuple[Any, Any]] = {
         lambda d: np.exp(np.average(d["values"], weights=d["tokens"])),
     ),
     "bits_per_byte": (BitsPerByte(uneven, lambda o, batch: batch["values"], "size"), bits_per_byte),
-    "token_accuracy": (TokenAccuracy("target", uneven, lambda o, batch: batch["logits_of_tokens"]), token_accuracy),
-    "regression": (Regression("score", lambda o, batch: batch["values"][:, 0]), expected_regression),
-    "own value": (lambda outputs, batch: batch["_losses"] * 2, lambda d: 2 * d["losses"].mean(dtype=np.float64)),
+    "token_accuracy": (
+        TokenAccuracy("target", uneven, lambda o, batch: batch["logits_of_tokens"]),
+        token_accuracy,
+    ),
+    "regression": (
+        Regression("score", lambda o, batch: batch["values"][:, 0]),
+        expected_regression,
+    ),
+    "own value": (
+        lambda outputs, batch: batch["_losses"] * 2,
+        lambda d: 2 * d["losses"].mean(dtype=np.float64),
+    ),
     "own merge": (Furthest(), lambda d: np.ptp(d["values"][:, 0])),
 }
 
@@ -147,7 +170,12 @@ def evaluation_of(stack, input_fn, devices, k):
     def loss_fn(variables, batch, rng, train):
         return batch["losses"], variables, {"logits": batch["logits"], "score": batch["score"]}
 
-    task = Task(lambda *_: Variables(()), loss_fn, optax.sgd(1), {name: row[0] for name, row in METRICS.items()})
+    task = Task(
+        lambda *_: Variables(()),
+        loss_fn,
+        optax.sgd(1),
+        {name: row[0] for name, row in METRICS.items()},
+    )
     config = TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=k)
     job = Job(task, config, Placement.of(jax.devices()[:devices]))
     session = stack.enter_context(open_session(job))
@@ -180,7 +208,9 @@ def test_a_metric_has_the_number_that_scikit_learn_has(whole, name):
     found = {**result.metrics, **result.arrays}
     mine = {key: value for key, value in found.items() if key == name or key.startswith(f"{name}/")}
     wanted = (
-        {f"{name}/{key}": value for key, value in expected.items()} if isinstance(expected, dict) else {name: expected}
+        {f"{name}/{key}": value for key, value in expected.items()}
+        if isinstance(expected, dict)
+        else {name: expected}
     )
     assert mine.keys() == wanted.keys()
     for key, value in wanted.items():

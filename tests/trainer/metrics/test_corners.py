@@ -30,7 +30,9 @@ def value(metric, outputs, mask=None, **batch):
     """Over one batch of these rows."""
     batch = {name: np.asarray(rows) for name, rows in batch.items()}
     mask = np.ones(len(next(iter(batch.values()))), bool) if mask is None else np.asarray(mask)
-    state = program(metric.from_batch)(np.asarray(outputs, np.float32), batch | {"_mask": mask}, mask)
+    state = program(metric.from_batch)(
+        np.asarray(outputs, np.float32), batch | {"_mask": mask}, mask
+    )
     return metric.compute({name: np.asarray(leaf) for name, leaf in state.items()})
 
 
@@ -51,7 +53,11 @@ def test_equal_logits_are_ranked_by_class_number_as_in_argmax():
 def test_top_1_equals_accuracy_and_top_k_of_all_classes_is_always_right(logits):
     labels = [0, 1, 2, 2]
     expected = (np.argmax(logits, 1) == labels).tolist()
-    assert right(Accuracy("label"), logits, labels) == right(TopK(1, "label"), logits, labels) == expected
+    assert (
+        right(Accuracy("label"), logits, labels)
+        == right(TopK(1, "label"), logits, labels)
+        == expected
+    )
     assert right(TopK(3, "label"), logits, labels) == [True] * 4
 
 
@@ -61,7 +67,9 @@ def test_a_record_with_a_nan_is_never_right():
         assert right(metric, logits, [0, 0, 0, 0]) == [False] * 3 + [True]
 
 
-@pytest.mark.parametrize("metric", [Accuracy("label"), TopK(2, "label"), ConfusionMatrix("label"), PerClass("label")])
+@pytest.mark.parametrize(
+    "metric", [Accuracy("label"), TopK(2, "label"), ConfusionMatrix("label"), PerClass("label")]
+)
 def test_a_metric_of_classes_tells_labels_that_are_none_of_them(metric):
     batch = {"label": jnp.array([0, -1, 3, 2]), "_mask": jnp.ones(4)}
     outside, allowed = metric.outside(jnp.eye(4, 3), batch)
@@ -82,19 +90,27 @@ def test_a_metric_without_a_denominator_is_nan_and_excluded_from_means():
     nothing = value(PerClass("label"), np.eye(3), label=[0, 1, 2], mask=[False] * 3)
     assert np.isnan(nothing["macro_recall"])
     none_predicted = value(PrecisionRecall("yes"), [0.1, 0.2], yes=[0, 1])
-    assert (str(none_predicted["precision"]), none_predicted["recall"], none_predicted["f1"]) == ("nan", 0.0, 0.0)
+    assert (str(none_predicted["precision"]), none_predicted["recall"], none_predicted["f1"]) == (
+        "nan",
+        0.0,
+        0.0,
+    )
     assert np.isnan(value(PrecisionRecall("yes"), [0.1, 0.6], yes=[0, 0])["recall"])
     assert np.isnan(value(Mean("a", "w"), 0, a=[1.0], w=[0.0]))
 
 
 def test_a_score_equal_to_the_threshold_counts_as_positive():
-    assert value(PrecisionRecall("yes", threshold=0.5), [0.5, 0.4], yes=[True, False])["recall"] == 1.0
+    assert (
+        value(PrecisionRecall("yes", threshold=0.5), [0.5, 0.4], yes=[True, False])["recall"] == 1.0
+    )
 
 
 @pytest.mark.parametrize("metric", [PrecisionRecall("yes"), AUC("yes")], ids=repr)
 def test_a_score_that_is_nan_makes_nan_and_labels_other_than_0_and_1_are_outside(metric):
     assert all(np.isnan(each) for each in value(metric, [0.1, NAN, 0.7], yes=[0, 1, 1]).values())
-    assert not any(np.isnan(each) for each in value(metric, [0.1, NAN, 0.7], [1, 0, 1], yes=[0, 1, 1]).values())
+    assert not any(
+        np.isnan(each) for each in value(metric, [0.1, NAN, 0.7], [1, 0, 1], yes=[0, 1, 1]).values()
+    )
     outside, allowed = metric.outside(None, {"yes": jnp.array([0, -1, 1]), "_mask": jnp.ones(3)})
     assert (outside.tolist(), allowed) == ([False, True, False], "0..1")
 
@@ -115,9 +131,17 @@ def test_the_area_is_off_by_no_more_than_it_says_for_any_scores_and_bins(seed, b
 
 @pytest.mark.parametrize(
     ("scores", "roc"),
-    [((0.25, 0.49), 0.5), ((0.24, 0.25), 1.0), ((0.0, 0.24), 0.5), ((0.76, 1.0), 0.5), ((0.74, 0.75), 1.0)],
+    [
+        ((0.25, 0.49), 0.5),
+        ((0.24, 0.25), 1.0),
+        ((0.0, 0.24), 0.5),
+        ((0.76, 1.0), 0.5),
+        ((0.74, 0.75), 1.0),
+    ],
 )
-def test_two_scores_are_a_tie_where_they_share_a_bin_and_a_border_belongs_to_the_bin_above(scores, roc):
+def test_two_scores_are_a_tie_where_they_share_a_bin_and_a_border_belongs_to_the_bin_above(
+    scores, roc
+):
     found = value(AUC("yes", bins=4), scores, yes=[0, 1])
     assert (found["roc"], found["roc_error"]) == (roc, 0.5 if roc == 0.5 else 0.0)
 
@@ -127,7 +151,9 @@ def test_scores_on_bins_of_any_range_are_exact():
     scores, yes = rng.integers(-300, 300, 200) / 4, rng.integers(0, 2, 200)
     found = value(AUC("yes", bins=600, low=-75, high=75), scores, yes=yes)
     assert found["roc"] == pytest.approx(sk.roc_auc_score(yes, scores), abs=1e-15)
-    assert found["average_precision"] == pytest.approx(sk.average_precision_score(yes, scores), abs=1e-14)
+    assert found["average_precision"] == pytest.approx(
+        sk.average_precision_score(yes, scores), abs=1e-14
+    )
     beyond = value(AUC("yes", bins=600, low=-75, high=75), scores * 1e30, yes=yes)
     assert beyond["roc_error"] > 0.2  # three bins left: the metric says that they are too few
 
@@ -144,16 +170,28 @@ def test_a_perplexity_beyond_float64_is_infinite():
 IMAGES = np.zeros((2, 3))
 MISFITS = {
     "no such key in the batch": (Accuracy("labl"), IMAGES, "the batch has no 'labl'"),
-    "no such key in the outputs": (Accuracy("label", "logit"), {"logits": 1}, "expected a dict with 'logit'"),
+    "no such key in the outputs": (
+        Accuracy("label", "logit"),
+        {"logits": 1},
+        "expected a dict with 'logit'",
+    ),
     "outputs that are no array": (Accuracy("label"), {"logits": 1}, "expected one array"),
     "outputs of none": (AUC("label", "score"), None, "outputs are NoneType"),
     "labels of another shape": (Accuracy("image"), IMAGES, r"labels have the shape \[2, 4\]"),
     "labels that are floats": (Accuracy("score"), IMAGES, "labels are float32"),
-    "logits of another shape": (PerClass("label"), np.zeros((2, 5, 3)), r"logits have the shape \[2, 5, 3\]"),
+    "logits of another shape": (
+        PerClass("label"),
+        np.zeros((2, 5, 3)),
+        r"logits have the shape \[2, 5, 3\]",
+    ),
     "a k above all classes": (TopK(4, "label"), IMAGES, "k=4 exceeds the number of classes"),
     "scores of two columns": (PrecisionRecall("label"), IMAGES, r"scores have the shape \[2, 3\]"),
     "scores that are classes": (AUC("label", lambda o, b: b["label"]), None, "scores are int32"),
-    "weights of another shape": (Mean("image", "score"), None, r"values have the shape \[2, 4\] and the weights \[2\]"),
+    "weights of another shape": (
+        Mean("image", "score"),
+        None,
+        r"values have the shape \[2, 4\] and the weights \[2\]",
+    ),
 }
 
 
@@ -161,7 +199,12 @@ MISFITS = {
 def test_shapes_that_do_not_fit_a_metric_are_refused_during_tracing(kind):
     metric, outputs, text = MISFITS[kind]
     mask = jnp.ones(2, bool)
-    batch = {"label": jnp.zeros(2, jnp.int32), "score": jnp.zeros(2), "image": jnp.zeros((2, 4)), "_mask": mask}
+    batch = {
+        "label": jnp.zeros(2, jnp.int32),
+        "score": jnp.zeros(2),
+        "image": jnp.zeros((2, 4)),
+        "_mask": mask,
+    }
     with pytest.raises(InputError, match=text):
         metric(outputs, batch) if callable(metric) else metric.from_batch(outputs, batch, mask)
 
@@ -188,15 +231,23 @@ BATCH = 64
 def found(y, p, mask):
     """Over the rows of the mask, in batches, as an evaluation counts them."""
     batches = [
-        ({"y": jnp.array(y[at : at + BATCH]), "_mask": jnp.array(mask[at : at + BATCH])}, jnp.array(p[at : at + BATCH]))
+        (
+            {"y": jnp.array(y[at : at + BATCH]), "_mask": jnp.array(mask[at : at + BATCH])},
+            jnp.array(p[at : at + BATCH]),
+        )
         for at in range(0, len(y), BATCH)
     ]
     losses = jnp.zeros(BATCH)
     tallies, _ = empty_tallies(losses, batches[0][1], batches[0][0], METRICS)
-    step = jax.jit(lambda tallies, outputs, batch: counted(tallies, losses, outputs, batch, METRICS))
+    step = jax.jit(
+        lambda tallies, outputs, batch: counted(tallies, losses, outputs, batch, METRICS)
+    )
     for batch, outputs in batches:
         tallies = step(tallies, outputs, batch)
-    return {name.removeprefix("r/"): value for name, value in computed(jax.device_get(tallies), METRICS)[0].items()}
+    return {
+        name.removeprefix("r/"): value
+        for name, value in computed(jax.device_get(tallies), METRICS)[0].items()
+    }
 
 
 @pytest.mark.parametrize(("offset", "scale"), [(0, 1), (150, 77), (1e-3, 1e-3), (1e6, 1e6)])

@@ -119,7 +119,9 @@ def epoch(metric, batches):
 
 def epoch_of(metrics, batches):
     """What they are."""
-    batches = [{"x": jnp.asarray(x), "_mask": jnp.asarray(mask, jnp.float32)} for x, mask in batches]
+    batches = [
+        {"x": jnp.asarray(x), "_mask": jnp.asarray(mask, jnp.float32)} for x, mask in batches
+    ]
     losses = jnp.zeros(len(batches[0]["x"]))
     tallies, _ = jax.jit(lambda: empty_tallies(losses, None, batches[0], metrics))()
     step = jax.jit(lambda tallies, batch: counted(tallies, losses, None, batch, metrics))
@@ -138,7 +140,9 @@ def test_float_sums_are_near_those_of_float64():
 
 
 def test_an_infinite_sum_is_infinite_and_no_nan():
-    assert epoch(Own(masked), [([np.float32(value)], [1]) for value in (1, np.inf, 2)]) == {"own": np.inf}
+    assert epoch(Own(masked), [([np.float32(value)], [1]) for value in (1, np.inf, 2)]) == {
+        "own": np.inf
+    }
 
 
 def test_states_of_few_bits_do_not_overflow_or_round():
@@ -154,7 +158,9 @@ def test_a_state_may_be_any_tree_and_its_value_a_mapping():
     def of_batch(outputs, batch, mask):
         return {"n": (jnp.sum(mask),), "each": jnp.where(mask, batch["x"], 0)}
 
-    metric = Own(of_batch, lambda state: {"mean": state["each"].sum() / state["n"][0], "each": state["each"]})
+    metric = Own(
+        of_batch, lambda state: {"mean": state["each"].sum() / state["n"][0], "each": state["each"]}
+    )
     found = epoch(metric, [([1, 2], [1, 1]), ([3, 99], [1, 0])])
     assert found["own/mean"] == 2.0
     assert found["own/each"].tolist() == [4, 2]
@@ -187,11 +193,15 @@ def test_a_metric_changed_by_padding_is_named_with_the_size_of_the_change(evalua
         return logits - logits.mean(0)
 
     mixing = evaluation(confusion=ConfusionMatrix("label", centred))
-    with pytest.raises(EvaluationError, match=r"with NaN .* confusion differs in \d of its 9 numbers\. Some"):
+    with pytest.raises(
+        EvaluationError, match=r"with NaN .* confusion differs in \d of its 9 numbers\. Some"
+    ):
         compare_paddings(mixing, mixing.epoch())
 
 
-def test_training_reports_only_per_record_metrics_and_evaluation_reports_all(dense_task, vector_input, config):
+def test_training_reports_only_per_record_metrics_and_evaluation_reports_all(
+    dense_task, vector_input, config
+):
     metrics = {"accuracy": Accuracy("label"), "confusion": ConfusionMatrix("label")}
     trainer = Trainer(replace(dense_task, metrics=metrics), config())
     assert trainer.train(vector_input, steps=1).metrics.keys() == {"loss", "accuracy", "grad_norm"}
@@ -213,7 +223,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_state_that_cannot_be_carried_fails_before_the_first_step_of_training(dense_task, vector_input, config, kind):
+def test_a_state_that_cannot_be_carried_fails_before_the_first_step_of_training(
+    dense_task, vector_input, config, kind
+):
     metric, text = WRONG[kind]
     with pytest.raises(InputError, match=text) as caught:
         Trainer(replace(dense_task, metrics={"own": metric}), config()).train(vector_input, steps=1)
@@ -221,16 +233,24 @@ def test_a_state_that_cannot_be_carried_fails_before_the_first_step_of_training(
 
 
 def test_a_value_that_is_no_number_is_named():
-    with pytest.raises(InputError, match=r"the metric own/a computes 'good'. Allowed: a number, an array"):
+    with pytest.raises(
+        InputError, match=r"the metric own/a computes 'good'. Allowed: a number, an array"
+    ):
         epoch(Own(masked, lambda state: {"a": "good"}), [([1], [1])])
 
 
 @pytest.mark.parametrize(
     ("metrics", "text"),
     [
-        ({"acc": Accuracy}, r"the metric 'acc' is <class .*Accuracy'>. Allowed: a function\(outputs, batch\)"),
+        (
+            {"acc": Accuracy},
+            r"the metric 'acc' is <class .*Accuracy'>. Allowed: a function\(outputs, batch\)",
+        ),
         ({"acc": 0.5}, "the metric 'acc' is 0.5. Allowed"),
-        ({"a": Own(masked), "a/b": Accuracy("y")}, "'a/b' has the name of a value of the metric 'a'. Choose another"),
+        (
+            {"a": Own(masked), "a/b": Accuracy("y")},
+            "'a/b' has the name of a value of the metric 'a'. Choose another",
+        ),
     ],
     ids=["a class", "a number", "a name in use"],
 )

@@ -28,7 +28,9 @@ PACKINGS = ("documents", "concat")
 METRICS = {
     "bits_per_byte": BitsPerByte(lambda outputs, batch: next_tokens(batch)[1], "nats"),
     "token_accuracy": TokenAccuracy(
-        lambda outputs, batch: next_tokens(batch)[0], lambda outputs, batch: next_tokens(batch)[1], "logits"
+        lambda outputs, batch: next_tokens(batch)[0],
+        lambda outputs, batch: next_tokens(batch)[1],
+        "logits",
     ),
 }
 
@@ -39,7 +41,10 @@ def documents():
     What it claims per byte differs: long documents are easier."""
     rng = np.random.default_rng(5)
     texts = ["".join(rng.choice(list("abcäöü"), rng.integers(0, 70))) for _ in range(DOCUMENTS)]
-    nats = [rng.exponential(4 / (1 + len(text) / 8), len(text.encode()) + 1).astype(np.float32) for text in texts]
+    nats = [
+        rng.exponential(4 / (1 + len(text) / 8), len(text.encode()) + 1).astype(np.float32)
+        for text in texts
+    ]
     right = [each < 0.4 for each in nats]
     return texts, nats, right
 
@@ -59,7 +64,9 @@ def split(packing):
     for row, pieces in enumerate(rows):
         at = 0
         for piece in pieces:
-            places = slice(at, at + piece.size - 1)  # the output at a place is about the token after it
+            places = slice(
+                at, at + piece.size - 1
+            )  # the output at a place is about the token after it
             batch["nats"][row, places] = nats[piece.document][piece.begin : piece.end]
             batch["right"][row, places] = right[piece.document][piece.begin : piece.end]
             at += piece.size
@@ -102,7 +109,8 @@ def evaluated(make_input, packing, batch, devices, totals=None):
 
 
 @pytest.mark.parametrize(
-    ("packing", "batch", "devices"), [("documents", 1, 1), ("documents", 512, 4), ("concat", 7, 1), ("concat", 64, 4)]
+    ("packing", "batch", "devices"),
+    [("documents", 1, 1), ("documents", 512, 4), ("concat", 7, 1), ("concat", 64, 4)],
 )
 def test_any_packing_batch_size_and_devices_give_the_counts_and_bits_of_the_documents(
     make_input, packing, batch, devices
@@ -119,7 +127,10 @@ def state_of():
 
     def states(batch):
         batch = batch | {"_mask": jnp.ones(len(batch["num_bytes"]))}
-        made = (metric.from_batch(outputs_of(batch), batch, batch["_mask"] > 0) for metric in METRICS.values())
+        made = (
+            metric.from_batch(outputs_of(batch), batch, batch["_mask"] > 0)
+            for metric in METRICS.values()
+        )
         return dict(zip(METRICS, made, strict=True))
 
     return jax.jit(states)
@@ -129,7 +140,8 @@ def state_of():
 def test_hosts_that_add_up_their_rows_have_the_same_numbers(state_of, packing):
     rows, batch = SPLITS[packing], 12
     padded = {
-        key: np.pad(value, [(0, -len(value) % batch), *[(0, 0)] * (value.ndim - 1)]) for key, value in rows.items()
+        key: np.pad(value, [(0, -len(value) % batch), *[(0, 0)] * (value.ndim - 1)])
+        for key, value in rows.items()
     }
     totals, bits, accuracy = truth()
     for count in (1, 2, 3, 4):
@@ -141,16 +153,21 @@ def test_hosts_that_add_up_their_rows_have_the_same_numbers(state_of, packing):
                     states.append(state_of({key: value[some] for key, value in padded.items()}))
         summed = jax.tree.map(lambda *leaves: np.sum(np.float64(leaves), 0), *states)
         found = {name: metric.compute(summed[name]) for name, metric in METRICS.items()}
-        assert found == {"bits_per_byte": pytest.approx(bits, rel=1e-12), "token_accuracy": accuracy}
-        assert METRICS["bits_per_byte"].totals(summed["bits_per_byte"]) == {"num_bytes": totals["num_bytes"]}
-        assert METRICS["token_accuracy"].totals(summed["token_accuracy"]) == {"num_tokens": totals["num_tokens"]}
+        assert found == {
+            "bits_per_byte": pytest.approx(bits, rel=1e-12),
+            "token_accuracy": accuracy,
+        }
+        assert METRICS["bits_per_byte"].totals(summed["bits_per_byte"]) == {
+            "num_bytes": totals["num_bytes"]
+        }
+        assert METRICS["token_accuracy"].totals(summed["token_accuracy"]) == {
+            "num_tokens": totals["num_tokens"]
+        }
 
 
 def test_an_evaluation_that_did_not_count_what_the_dataset_states_raises(make_input):
     totals = truth()[0]
-    text = (
-        rf"'token_accuracy' added up num_tokens={totals['num_tokens']}; the dataset states {totals['num_tokens'] + 1}"
-    )
+    text = rf"'token_accuracy' added up num_tokens={totals['num_tokens']}; the dataset states {totals['num_tokens'] + 1}"
     with pytest.raises(EvaluationError, match=text):
         evaluated(make_input, "concat", 7, 1, totals | {"num_tokens": totals["num_tokens"] + 1})
 
@@ -159,9 +176,16 @@ def test_sums_are_exact_beyond_what_int32_and_float32_hold():
     """4 GiB of text in steps of 4 MiB and some bytes, and as many nats with a fraction that float32 would lose."""
     metrics = {"bits_per_byte": METRICS["bits_per_byte"]}
     size = 2**20 + 65_501
-    row = {"tokens": [[2, 5]], "segment_ids": [[1, 1]], "num_bytes": [size], "nats": [[1000.1, np.nan]]}
+    row = {
+        "tokens": [[2, 5]],
+        "segment_ids": [[1, 1]],
+        "num_bytes": [size],
+        "nats": [[1000.1, np.nan]],
+    }
     batch = {
-        key: jnp.asarray(np.repeat(np.array(value, np.float32 if key == "nats" else np.int32), 4, 0))
+        key: jnp.asarray(
+            np.repeat(np.array(value, np.float32 if key == "nats" else np.int32), 4, 0)
+        )
         for key, value in row.items()
     }
     batch["_mask"] = jnp.float32([1, 1, 0, 1])
@@ -170,7 +194,9 @@ def test_sums_are_exact_beyond_what_int32_and_float32_hold():
     @jax.jit
     def epoch():
         tallies, _ = empty_tallies(losses, outputs, batch, metrics)
-        return jax.lax.fori_loop(0, 1000, lambda _, so_far: counted(so_far, losses, outputs, batch, metrics), tallies)
+        return jax.lax.fori_loop(
+            0, 1000, lambda _, so_far: counted(so_far, losses, outputs, batch, metrics), tallies
+        )
 
     tallies = jax.device_get(epoch())
     assert totals_counted(tallies, metrics) == {"bits_per_byte": {"num_bytes": 3000 * size}}
@@ -183,9 +209,18 @@ def test_sums_are_exact_beyond_what_int32_and_float32_hold():
     ("change", "text"),
     [
         ({"num_bytes": jnp.ones(2)}, "the num_bytes are float32; expected integers"),
-        ({"num_bytes": jnp.ones((2, 2), int)}, r"the num_bytes have the shape \[2, 2\]; expected \[2\], one per rec"),
-        ({"nats": jnp.ones(2)}, r"the counts are bool \[2, 3\] and their values \[2\]; expected bool"),
-        ({"counts": jnp.ones((2, 3))}, r"the counts are float32 \[2, 3\] and their values \[2, 3\]"),
+        (
+            {"num_bytes": jnp.ones((2, 2), int)},
+            r"the num_bytes have the shape \[2, 2\]; expected \[2\], one per rec",
+        ),
+        (
+            {"nats": jnp.ones(2)},
+            r"the counts are bool \[2, 3\] and their values \[2\]; expected bool",
+        ),
+        (
+            {"counts": jnp.ones((2, 3))},
+            r"the counts are float32 \[2, 3\] and their values \[2, 3\]",
+        ),
     ],
 )
 def test_values_of_another_shape_or_dtype_are_refused(change, text):
@@ -197,7 +232,11 @@ def test_values_of_another_shape_or_dtype_are_refused(change, text):
 
 def test_a_token_whose_logits_are_nan_is_wrong_and_one_without_records_is_nan():
     logits = jnp.float32([[[0, 1], [0, np.nan], [1, 0]]])
-    batch = {"_mask": jnp.ones(1), "counts": jnp.array([[True, True, True]]), "targets": jnp.array([[1, 1, 1]])}
+    batch = {
+        "_mask": jnp.ones(1),
+        "counts": jnp.array([[True, True, True]]),
+        "targets": jnp.array([[1, 1, 1]]),
+    }
     metric = TokenAccuracy("targets", "counts")
     state = jax.tree.map(np.float64, metric.from_batch(logits, batch, jnp.array([True])))
     assert metric.compute(state) == 1 / 3

@@ -46,7 +46,9 @@ def test_each_span_of_rows_is_normalized_by_itself_and_the_running_statistics_ar
 
 @pytest.mark.parametrize("span", [None, 4])
 def test_rows_of_padding_do_not_count(span):
-    mask = np.array([1, 1, 0, 1, 0, 0, 0, 0, 1, 0, 1, 1], np.float32)  # none of the second span counts
+    mask = np.array(
+        [1, 1, 0, 1, 0, 0, 0, 0, 1, 0, 1, 1], np.float32
+    )  # none of the second span counts
     changed = np.where(mask[:, None, None, None] > 0, X, 1e6)
     first, second = norm(span=span), norm(span=span)
     rows = mask > 0
@@ -54,7 +56,10 @@ def test_rows_of_padding_do_not_count(span):
     np.testing.assert_array_equal(first.mean.get_value(), second.mean.get_value())
     np.testing.assert_array_equal(first.var.get_value(), second.var.get_value())
     alone = norm()
-    close(first(X, mask)[8:][rows[8:]] if span else first(X, mask)[rows], alone(X[8:][rows[8:]] if span else X[rows]))
+    close(
+        first(X, mask)[8:][rows[8:]] if span else first(X, mask)[rows],
+        alone(X[8:][rows[8:]] if span else X[rows]),
+    )
 
 
 def test_a_batch_of_padding_alone_changes_no_statistic():
@@ -96,7 +101,9 @@ def test_a_gradient_reaches_every_parameter_and_odd_sides_are_taken():
         grads = leaves(nnx.grad(lambda m: jnp.sum(m(images) ** 2))(model))
         return model(images), grads, model(images[:2])
 
-    logits, grads, alone = computed(np.random.default_rng(0).integers(0, 256, (6, *shape)).astype(np.uint8))
+    logits, grads, alone = computed(
+        np.random.default_rng(0).integers(0, 256, (6, *shape)).astype(np.uint8)
+    )
     assert (logits.shape, logits.dtype) == ((6, 5), jnp.float32)
     assert len(grads) == 8
     assert all(np.any(grad) for grad in grads)

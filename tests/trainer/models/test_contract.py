@@ -46,10 +46,14 @@ class PixelTable(nnx.Module):
             "number": ColumnStatistics(ROWS, 0, 128.0, 70.0, 0.0, 255.0),
             "class": ColumnStatistics(ROWS, 0, categories={"a": 4, "b": 4}),
         }
-        self.model = TabularMlp(statistics, dict.fromkeys(statistics, 1), NUM_CLASSES, rngs, widths=(8,), dropout=0.0)
+        self.model = TabularMlp(
+            statistics, dict.fromkeys(statistics, 1), NUM_CLASSES, rngs, widths=(8,), dropout=0.0
+        )
 
     def __call__(self, images, mask):
-        return self.model({"number": images[:, 0, 0, 0], "class": images[:, 1, 0, 0].astype(jnp.int32) % 3 - 1})
+        return self.model(
+            {"number": images[:, 0, 0, 0], "class": images[:, 1, 0, 0].astype(jnp.int32) % 3 - 1}
+        )
 
 
 MODELS = {
@@ -97,7 +101,11 @@ def program(name, train):
 
 
 def stepped(name, train=True, padding=0):
-    batch = {"image": images_of(MODELS[name].image, padding), "label": np.arange(ROWS) % NUM_CLASSES, "_mask": MASK}
+    batch = {
+        "image": images_of(MODELS[name].image, padding),
+        "label": np.arange(ROWS) % NUM_CLASSES,
+        "_mask": MASK,
+    }
     grads, (logits, extra) = program(name, train)(started(name), batch)
     return grads, logits, extra
 
@@ -106,8 +114,12 @@ def dtypes(arrays):
     return {str(array.dtype) for array in arrays.values()}
 
 
-@pytest.mark.parametrize("name", ["tabular", "cnn", pytest.param("resnet50", marks=pytest.mark.slow), "resnet20"])
-def test_there_is_a_finite_float32_logit_for_each_class_and_a_gradient_reaches_every_parameter(name):
+@pytest.mark.parametrize(
+    "name", ["tabular", "cnn", pytest.param("resnet50", marks=pytest.mark.slow), "resnet20"]
+)
+def test_there_is_a_finite_float32_logit_for_each_class_and_a_gradient_reaches_every_parameter(
+    name,
+):
     grads, logits, _ = stepped(name)
     assert (logits.shape, logits.dtype) == ((ROWS, NUM_CLASSES), jnp.float32)
     assert np.isfinite(logits).all()
@@ -118,7 +130,9 @@ def test_there_is_a_finite_float32_logit_for_each_class_and_a_gradient_reaches_e
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("train", [False, True])
 def test_rows_of_padding_change_nothing(name, train):
-    (grads, logits, extra), (same_grads, same_logits, same_extra) = (stepped(name, train, pad) for pad in (0, 255))
+    (grads, logits, extra), (same_grads, same_logits, same_extra) = (
+        stepped(name, train, pad) for pad in (0, 255)
+    )
     np.testing.assert_array_equal(logits[REAL], same_logits[REAL])
     jax.tree.map(np.testing.assert_array_equal, (grads, extra), (same_grads, same_extra))
 
@@ -142,9 +156,15 @@ def test_bfloat16_is_used_inside_layers_but_not_for_parameters_statistics_and_lo
         "label": spec((ROWS,), jnp.int32),
         "_mask": spec((ROWS,), jnp.float32),
     }
-    traced = jax.make_jaxpr(lambda *given: task.loss_fn(*given, jax.random.key(1), True), return_shape=True)
+    traced = jax.make_jaxpr(
+        lambda *given: task.loss_fn(*given, jax.random.key(1), True), return_shape=True
+    )
     jaxpr, (losses, after, logits) = traced(variables, batch)
-    assert (losses.dtype, logits.dtype, dtypes(after.extra)) == (jnp.float32, jnp.float32, dtypes(variables.extra))
+    assert (losses.dtype, logits.dtype, dtypes(after.extra)) == (
+        jnp.float32,
+        jnp.float32,
+        dtypes(variables.extra),
+    )
     products = re.findall(r":(\w+)\[[^]]*\] = (?:conv_general_dilated|dot_general)\[", str(jaxpr))
     kernels = [path for path in variables.params if path.endswith("kernel")]
     assert products.count("bf16") == len(kernels)
@@ -167,7 +187,9 @@ def test_the_last_batch_norm_of_each_block_begins_with_scale_zero():
     def scales():  # without the kernels, which XLA then need not draw
         model: Any = narrow("resnet50", (16, 16, 3), zero_last_scale=True).make(nnx.Rngs(0))
         blocks = [model.stages[stage][0] for stage in "12"]
-        norms = [[block.norms[number] for number in "123"] + [block.shortcut.norm] for block in blocks]
+        norms = [
+            [block.norms[number] for number in "123"] + [block.shortcut.norm] for block in blocks
+        ]
         return [[norm.scale.get_value().max() for norm in of_block] for of_block in norms]
 
     assert jax.device_get(jax.jit(scales)()) == [[1, 1, 0, 1]] * 2

@@ -22,7 +22,9 @@ MODELS = {
     "transformer": lambda rngs, **settings: Transformer(
         VOCABULARY, rngs, **{"layers": 2, "width": WIDTH, "heads": 2} | settings
     ),
-    "lstm": lambda rngs, **settings: LstmLanguageModel(VOCABULARY, rngs, **{"layers": 2, "width": WIDTH} | settings),
+    "lstm": lambda rngs, **settings: LstmLanguageModel(
+        VOCABULARY, rngs, **{"layers": 2, "width": WIDTH} | settings
+    ),
 }
 NAMES = list(MODELS)
 
@@ -33,7 +35,9 @@ def rows_of(sizes):
     for row, of_row in enumerate(sizes):
         parts = [(number, place) for number, size in enumerate(of_row, 1) for place in range(size)]
         segments[row, : len(parts)], positions[row, : len(parts)] = np.transpose(parts)
-    tokens = np.random.default_rng(1).integers(1, VOCABULARY, segments.shape, np.int32) * (segments > 0)
+    tokens = np.random.default_rng(1).integers(1, VOCABULARY, segments.shape, np.int32) * (
+        segments > 0
+    )
     return {"tokens": tokens, "segment_ids": segments, "positions": positions}
 
 
@@ -43,7 +47,9 @@ BATCH = rows_of(SIZES)
 def filled(shapes):
     """NumPy arrays of these shapes, for which no program has to be compiled."""
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: (rng.standard_normal(leaf.shape) / 3).astype(leaf.dtype), shapes)
+    return jax.tree.map(
+        lambda leaf: (rng.standard_normal(leaf.shape) / 3).astype(leaf.dtype), shapes
+    )
 
 
 def model_of(name):
@@ -81,16 +87,22 @@ def test_a_loss_depends_on_the_tokens_before_it_in_its_segment_and_on_no_other(n
     """Other derivatives are exactly 0."""
     segments, (_, counts) = BATCH["segment_ids"], next_tokens(BATCH)
 
-    def losses(embeddings):  # a row's losses depend on no other row, so their sum has the derivatives of each
+    def losses(
+        embeddings,
+    ):  # a row's losses depend on no other row, so their sum has the derivatives of each
         model = model_of(name)
         model.embedding = Given(embeddings)
         return nats(model(**BATCH), BATCH).sum(0)
 
-    embeddings = np.random.default_rng(2).standard_normal((len(SIZES), LENGTH, WIDTH)).astype(np.float32)
+    embeddings = (
+        np.random.default_rng(2).standard_normal((len(SIZES), LENGTH, WIDTH)).astype(np.float32)
+    )
     derivatives = jax.jit(jax.jacrev(losses))(embeddings)  # [place of the loss, row, place, width]
     depends = np.any(derivatives != 0, axis=-1).swapaxes(0, 1)
     same = segments[:, :, None] == segments[:, None, :]
-    np.testing.assert_array_equal(depends, same & np.tri(LENGTH, dtype=bool) & np.asarray(counts)[:, :, None])
+    np.testing.assert_array_equal(
+        depends, same & np.tri(LENGTH, dtype=bool) & np.asarray(counts)[:, :, None]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,7 +121,10 @@ def test_a_document_has_the_same_loss_alone_and_packed(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_token_by_token_are_those_of_complete_rows(name):
     tokens = BATCH["tokens"]
-    segments, positions = np.ones_like(tokens), np.broadcast_to(np.arange(LENGTH, dtype=np.int32), tokens.shape)
+    segments, positions = (
+        np.ones_like(tokens),
+        np.broadcast_to(np.arange(LENGTH, dtype=np.int32), tokens.shape),
+    )
 
     def both():
         model = model_of(name)
@@ -118,7 +133,9 @@ def test_logits_token_by_token_are_those_of_complete_rows(name):
             logits, state = model.step(*given, state)
             return state, logits
 
-        steps = jax.lax.scan(step, model.start_state(len(tokens), LENGTH), (tokens.T, jnp.arange(LENGTH)))[1]
+        steps = jax.lax.scan(
+            step, model.start_state(len(tokens), LENGTH), (tokens.T, jnp.arange(LENGTH))
+        )[1]
         return jnp.swapaxes(steps, 0, 1), model(tokens, segments, positions)
 
     steps, complete = jax.jit(both)()
@@ -132,7 +149,9 @@ def task_of(name, precision="f32", **settings):
         logits = model(batch["tokens"], batch["segment_ids"], batch["positions"])
         return nats(logits, batch).sum(1), logits
 
-    return nnx_task(functools.partial(MODELS[name], **settings), loss, optax.sgd(0.1), precision=precision)
+    return nnx_task(
+        functools.partial(MODELS[name], **settings), loss, optax.sgd(0.1), precision=precision
+    )
 
 
 def started(task):
@@ -146,7 +165,9 @@ def gradients(name):
     @jax.jit
     def of(variables):
         def total(params):
-            losses, _, logits = task.loss_fn(variables._replace(params=params), BATCH, jax.random.key(0), True)
+            losses, _, logits = task.loss_fn(
+                variables._replace(params=params), BATCH, jax.random.key(0), True
+            )
             return losses.sum(), logits
 
         return jax.grad(total, has_aux=True)(variables.params)
@@ -175,11 +196,15 @@ def test_dropout_is_random_in_training_only(name):
 
 def jaxpr_of(name, precision="f32", **settings):
     task = task_of(name, precision, **settings)
-    traced = jax.make_jaxpr(lambda *given: task.loss_fn(*given, jax.random.key(1), True), return_shape=True)
+    traced = jax.make_jaxpr(
+        lambda *given: task.loss_fn(*given, jax.random.key(1), True), return_shape=True
+    )
     return *traced(started(task), BATCH), started(task)
 
 
-@pytest.mark.parametrize(("name", "in_float32"), [("transformer", ["logits", "scores"]), ("lstm", ["logits"])])
+@pytest.mark.parametrize(
+    ("name", "in_float32"), [("transformer", ["logits", "scores"]), ("lstm", ["logits"])]
+)
 def test_bfloat16_is_used_for_products_but_not_for_parameters_logits_and_scores(name, in_float32):
     jaxpr, (losses, _, logits), variables = jaxpr_of(name, "bf16")
     assert {leaf.dtype.name for leaf in variables.params.values()} == {"float32"}
@@ -197,7 +222,9 @@ def test_steps_in_bfloat16_have_logits_in_float32_and_a_state_that_keeps_its_dty
         assert jax.tree.map(jnp.dtype, after) == jax.tree.map(jnp.dtype, state)
         return {"logits": logits}
 
-    task = nnx_task(MODELS[name], lambda model, batch: None, optax.sgd(0.1), predict=predict, precision="bf16")
+    task = nnx_task(
+        MODELS[name], lambda model, batch: None, optax.sgd(0.1), predict=predict, precision="bf16"
+    )
     tokens = {"tokens": jax.ShapeDtypeStruct((2,), jnp.int32)}
     assert jax.eval_shape(task.predict_fn, started(task), tokens)["logits"].dtype == jnp.float32
 
@@ -209,7 +236,9 @@ def test_the_forget_gates_of_an_lstm_begin_open():
 
 
 def test_more_layers_do_not_enlarge_the_program():
-    few, many = (str(jaxpr_of("transformer", layers=layers)[0]).count("dot_general") for layers in (2, 6))
+    few, many = (
+        str(jaxpr_of("transformer", layers=layers)[0]).count("dot_general") for layers in (2, 6)
+    )
     assert few == many > 0
 
 
@@ -222,9 +251,13 @@ def gradient_of(remat, precision="f32"):
     variables = filled(started(task))
 
     def total(params):
-        return task.loss_fn(variables._replace(params=params), BATCH, jax.random.key(0), True)[0].sum()
+        return task.loss_fn(variables._replace(params=params), BATCH, jax.random.key(0), True)[
+            0
+        ].sum()
 
-    kept = jax.tree.leaves(jax.eval_shape(lambda params: jax.vjp(total, params)[1], variables.params))
+    kept = jax.tree.leaves(
+        jax.eval_shape(lambda params: jax.vjp(total, params)[1], variables.params)
+    )
     return jax.grad(total), variables.params, kept
 
 
@@ -235,7 +268,10 @@ def test_what_is_computed_again_is_not_kept_and_gradients_are_the_same(remat):
     plain, _, all_kept = gradient_of("none")
     for name, leaf in jax.jit(plain)(params).items():
         np.testing.assert_allclose(jax.jit(grad)(params)[name], leaf, rtol=1e-4, atol=1e-6)
-    squares = [[leaf for leaf in leaves if leaf.shape[-2:] == (LENGTH, LENGTH)] for leaves in (kept, all_kept)]
+    squares = [
+        [leaf for leaf in leaves if leaf.shape[-2:] == (LENGTH, LENGTH)]
+        for leaves in (kept, all_kept)
+    ]
     assert not squares[0]
     assert squares[1]
     assert sum(leaf.size for leaf in kept) < sum(leaf.size for leaf in all_kept)
@@ -251,7 +287,9 @@ def test_every_rematerialization_lowers_for_accelerators(remat, platform):
 
 def test_in_bfloat16_what_layers_add_to_is_in_bfloat16_too():
     jaxpr, *_ = jaxpr_of("transformer", "bf16")
-    (carried,) = [equation.outvars[0].aval for equation in jaxpr.eqns if equation.primitive.name == "scan"]
+    (carried,) = [
+        equation.outvars[0].aval for equation in jaxpr.eqns if equation.primitive.name == "scan"
+    ]
     assert (carried.shape, carried.dtype) == ((len(SIZES), LENGTH, WIDTH), jnp.bfloat16)
 
 
@@ -311,4 +349,6 @@ def test_a_row_follows_from_its_key_whatever_else_is_in_the_batch(draw):
 def test_tokens_have_the_probabilities_of_the_logits_divided_by_the_temperature(draw):
     first = draw([[START]] * 2000, list(range(2000)), 0.5)[:, 1]
     likely = np.exp(2 / 0.5) / (np.exp(2 / 0.5) + TOKENS - 1)
-    assert np.mean(first == START + 1) == pytest.approx(likely, abs=4 * np.sqrt(likely * (1 - likely) / 2000))
+    assert np.mean(first == START + 1) == pytest.approx(
+        likely, abs=4 * np.sqrt(likely * (1 - likely) / 2000)
+    )

@@ -19,7 +19,9 @@ RATE, DECAY = 0.1, 0.05
 STEPS = 3
 RNG = np.random.default_rng(0)
 START = {"kernel": RNG.normal(size=(3, 2)), "bias": RNG.normal(size=2)}
-GRADIENTS = [{name: RNG.normal(size=value.shape) for name, value in START.items()} for _ in range(STEPS)]
+GRADIENTS = [
+    {name: RNG.normal(size=value.shape) for name, value in START.items()} for _ in range(STEPS)
+]
 
 
 def norm(x):
@@ -42,7 +44,9 @@ def lamb(memory, w, gradient, step, decay):  # You et al. 2020, algorithm 2
     return w - RATE * norm(w) / norm(update) * update
 
 
-def lars(memory, w, gradient, step, decay):  # You et al. 2017, algorithm 1; biases without decay are not normalized
+def lars(
+    memory, w, gradient, step, decay
+):  # You et al. 2017, algorithm 1; biases without decay are not normalized
     if decay:
         gradient = gradient + decay * w
         gradient = gradient * 0.001 * norm(w) / norm(gradient)
@@ -83,7 +87,8 @@ def trained(config, params=START, gradients=GRADIENTS):
 
 def settings(**values):
     return OptimizerConfig(
-        **{"learning_rate": RATE, "schedule": "constant", "warmup": "0", "weight_decay": DECAY} | values
+        **{"learning_rate": RATE, "schedule": "constant", "warmup": "0", "weight_decay": DECAY}
+        | values
     )
 
 
@@ -103,7 +108,9 @@ def test_the_gradient_is_clipped_to_the_norm_of_all_parameters():
     params, _ = trained(settings(**plain, clip_norm=0.5), gradients=GRADIENTS[:1])
     length = np.sqrt(sum(norm(gradient) ** 2 for gradient in GRADIENTS[0].values()))
     for array, start in START.items():
-        np.testing.assert_allclose(params[array], start - RATE * GRADIENTS[0][array] * 0.5 / length, rtol=1e-5)
+        np.testing.assert_allclose(
+            params[array], start - RATE * GRADIENTS[0][array] * 0.5 / length, rtol=1e-5
+        )
 
 
 LONG = Run(max_steps=1000, global_batch_size=1024)
@@ -122,7 +129,10 @@ def test_lengths_are_steps_or_shares():
     ("settings", "formula"),
     [
         ({"schedule": "constant"}, lambda share: 1.0),
-        ({"schedule": "cosine", "final_rate": 0.1}, lambda share: 0.1 + 0.9 * (1 + math.cos(math.pi * share)) / 2),
+        (
+            {"schedule": "cosine", "final_rate": 0.1},
+            lambda share: 0.1 + 0.9 * (1 + math.cos(math.pi * share)) / 2,
+        ),
         ({"schedule": "linear", "final_rate": 0.1}, lambda share: 1 - 0.9 * share),
         ({"schedule": "polynomial", "final_rate": 0.1}, lambda share: 0.1 + 0.9 * (1 - share) ** 2),
     ],
@@ -134,7 +144,13 @@ def test_the_rate_warms_up_linearly_and_then_follows_its_schedule(settings, form
 
 
 def test_the_step_schedule_multiplies_the_rate_at_each_boundary():
-    found = rates([0, 374, 376, 899, 901], schedule="step", warmup="0", decay_at=("37.5%", "900"), decay_factor=0.5)
+    found = rates(
+        [0, 374, 376, 899, 901],
+        schedule="step",
+        warmup="0",
+        decay_at=("37.5%", "900"),
+        decay_factor=0.5,
+    )
     assert found == pytest.approx([1, 1, 0.5, 0.5, 0.25])
 
 
@@ -144,23 +160,33 @@ def test_the_rate_is_scaled_with_the_batch_size(scaling, factor):
 
 
 def test_a_warmup_longer_than_the_training_is_refused():
-    with pytest.raises(OptionError, match="warmup='100%' takes 1000 steps, but the training has 1000. Shorten it"):
+    with pytest.raises(
+        OptionError, match="warmup='100%' takes 1000 steps, but the training has 1000. Shorten it"
+    ):
         rates([0], warmup="100%")
 
 
-PARAMS = {"body": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "head": {"kernel": jnp.ones((2, 2))}}
+PARAMS = {
+    "body": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)},
+    "head": {"kernel": jnp.ones((2, 2))},
+}
 SHAPES = {"body/kernel": (2, 2), "body/bias": (2,), "head/kernel": (2, 2)}
 
 
 def plain(**values):
-    return OptimizerConfig(**{"optimizer": "sgd", "momentum": 0.0, "schedule": "constant", "warmup": "0"} | values)
+    return OptimizerConfig(
+        **{"optimizer": "sgd", "momentum": 0.0, "schedule": "constant", "warmup": "0"} | values
+    )
 
 
 def updates_of(config):
     optimizer = make_optimizer(config, RUN)
     gradients = jax.tree.map(jnp.ones_like, PARAMS)
     updates, _ = optimizer.update(gradients, optimizer.init(PARAMS), PARAMS)
-    return {"/".join(key.key for key in path): float(leaf.max()) for path, leaf in jax.tree.leaves_with_path(updates)}
+    return {
+        "/".join(key.key for key in path): float(leaf.max())
+        for path, leaf in jax.tree.leaves_with_path(updates)
+    }
 
 
 def test_a_group_follows_from_path_and_shape():
@@ -185,13 +211,21 @@ def test_frozen_parameters_do_not_count_for_clipping():
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lars", "lion"])
 def test_statistics_are_placed_like_their_parameters_and_frozen_ones_have_none(optimizer):
-    config = plain(optimizer=optimizer, weight_decay=0.1, freeze=("body/*",), rate_of=("head/*=0.5",), clip_norm=1.0)
+    config = plain(
+        optimizer=optimizer,
+        weight_decay=0.1,
+        freeze=("body/*",),
+        rate_of=("head/*=0.5",),
+        clip_norm=1.0,
+    )
     partition = jax.sharding.PartitionSpec("model")
     task = Task(
         lambda *_: Variables(PARAMS),
         lambda *_: None,  # pyright: ignore
         make_optimizer(config, RUN),
-        partition=lambda name, shape: partition if name == "head/kernel" else jax.sharding.PartitionSpec(),
+        partition=lambda name, shape: (
+            partition if name == "head/kernel" else jax.sharding.PartitionSpec()
+        ),
     )
     state = abstract_state(task, {}, Placement.of(jax.devices(), {"model": 2}))
     statistics = [leaf for leaf in jax.tree.leaves(state.optimizer) if leaf.shape]

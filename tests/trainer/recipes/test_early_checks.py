@@ -12,7 +12,9 @@ from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 from trainer.__main__ import main
 
-PICTURES = Schema("pictures", {"image/encoded": Feature("bytes"), "image/class/label": Feature("int64")})
+PICTURES = Schema(
+    "pictures", {"image/encoded": Feature("bytes"), "image/class/label": Feature("int64")}
+)
 
 
 def write(directory, schema, record):
@@ -36,7 +38,8 @@ def refused(capsys, tmp_path, monkeypatch):
 
     def run(*arguments):
         monkeypatch.setattr(
-            "trainer.hosts.joining.Devices.choose", lambda devices: pytest.fail("it was not refused early")
+            "trainer.hosts.joining.Devices.choose",
+            lambda devices: pytest.fail("it was not refused early"),
         )
         workdir = () if "--workdir" in arguments else ("--workdir", str(tmp_path / "work"))
         assert main([*arguments, *workdir]) == 2
@@ -46,13 +49,21 @@ def refused(capsys, tmp_path, monkeypatch):
     return run
 
 
-def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_trained(pictures, tmp_path, refused):
+def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_trained(
+    pictures, tmp_path, refused
+):
     data = shutil.copytree(pictures, tmp_path / "data")
     os.truncate(data / "validation-00000-of-00001", 10)
-    assert "validation-00000-of-00001 has 10 bytes, the manifest says " in refused("digits", "--data-dir", str(data))
+    assert "validation-00000-of-00001 has 10 bytes, the manifest says " in refused(
+        "digits", "--data-dir", str(data)
+    )
     (data / "train-00001-of-00002").unlink()
-    assert "train-00001-of-00002 is missing. The shard is" in refused("digits", "--data-dir", str(data))
-    assert "validation-00000-of" in refused("digits", "--data-dir", str(data), "--train-split", "validation")
+    assert "train-00001-of-00002 is missing. The shard is" in refused(
+        "digits", "--data-dir", str(data)
+    )
+    assert "validation-00000-of" in refused(
+        "digits", "--data-dir", str(data), "--train-split", "validation"
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +94,9 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         ("digits", ("--workdir", "/dev/null/work"), "cannot write to --workdir=/dev/null/work"),
     ],
 )
-def test_a_mistake_in_the_flags_is_reported_before_devices_are_chosen(pictures, refused, recipe, flags, text):
+def test_a_mistake_in_the_flags_is_reported_before_devices_are_chosen(
+    pictures, refused, recipe, flags, text
+):
     assert text in refused(recipe, "--data-dir", str(pictures), *flags)
 
 
@@ -96,7 +109,9 @@ def test_a_mode_that_does_not_train_needs_no_split_for_training(pictures, tmp_pa
     assert "has no split 'test'" in refused("digits", *flags, "--eval-split", "test")
 
 
-def test_a_removed_restore_step_is_accepted_if_a_later_checkpoint_exists(pictures, tmp_path, refused):
+def test_a_removed_restore_step_is_accepted_if_a_later_checkpoint_exists(
+    pictures, tmp_path, refused
+):
     """A run that went back once goes on from its newest."""
     checkpoints = tmp_path / "work" / "checkpoints"
     for item in ("contents", "state"):

@@ -38,14 +38,22 @@ def tpu_rate(step, batch):
 
 
 @pytest.mark.parametrize("batch", [1024, 256])
-@pytest.mark.parametrize(("kind", "formula", "epochs"), [(Config, flax_rate, 100), (TpuConfig, tpu_rate, 90)])
+@pytest.mark.parametrize(
+    ("kind", "formula", "epochs"), [(Config, flax_rate, 100), (TpuConfig, tpu_rate, 90)]
+)
 def test_the_learning_rate_is_that_of_the_published_formula(kind, formula, epochs, batch):
     steps_of_epoch = TRAIN_IMAGES // batch
     steps = steps_of_epoch * epochs
     if batch == kind.trainer.global_batch_size:
         assert kind.trainer.max_steps == steps
     schedule = learning_rate(kind.optimizer, Run(steps, batch))
-    at = [0, 100, steps_of_epoch, *(round(steps_of_epoch * epoch) for epoch in (4.9, 7, 29, 31, 59, 79, 85)), steps - 1]
+    at = [
+        0,
+        100,
+        steps_of_epoch,
+        *(round(steps_of_epoch * epoch) for epoch in (4.9, 7, 29, 31, 59, 79, 85)),
+        steps - 1,
+    ]
     assert [float(schedule(step)) for step in at] == pytest.approx(
         [formula(step, batch) for step in at],
         rel=1e-3,  # an epoch is not a whole number of batches
@@ -65,7 +73,9 @@ def test_weight_decay_applies_to_kernels_with_flax_and_to_all_but_batch_norms_wi
     assert len(kernels) == 54  # 53 convolutions and the head
     assert decaying(Config.optimizer) == kernels
     assert decaying(TpuConfig.optimizer) == {*kernels, "head/bias"}
-    assert len(shapes) - len(kernels) - 1 == 2 * 53  # scale and bias of a norm after each convolution
+    assert (
+        len(shapes) - len(kernels) - 1 == 2 * 53
+    )  # scale and bias of a norm after each convolution
 
 
 def test_flags_override_the_published_settings():
@@ -75,7 +85,12 @@ def test_flags_override_the_published_settings():
     assert (tpu.bn_span, tpu.trainer.max_steps, tpu.optimizer.schedule) == (128, 9, "cosine")
     assert tpu.optimizer == replace(TpuConfig.optimizer, schedule="cosine", decay_at=())
     for config in (flax, tpu):
-        assert (config.model, config.size, config.min_area, config.resizing) == ("resnet50", 224, 0.08, "bicubic")
+        assert (config.model, config.size, config.min_area, config.resizing) == (
+            "resnet50",
+            224,
+            0.08,
+            "bicubic",
+        )
         assert config.optimizer.nesterov
         assert (config.optimizer.momentum, config.label_smoothing) == (0.9, 0.0)
 

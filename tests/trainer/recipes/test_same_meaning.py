@@ -31,7 +31,9 @@ from trainer.trainer import Trainer
 
 TEXTS, SIZES = ("char_lm", "byte_lm"), {"global_batch_size": 16, "max_steps": 3}
 LABEL = "image/class/label"
-TABLE = Schema("table", {"city": Feature("int64"), "kind": Feature("int64"), "area": Feature("float32")})
+TABLE = Schema(
+    "table", {"city": Feature("int64"), "kind": Feature("int64"), "area": Feature("float32")}
+)
 CITIES, KINDS = ("Bonn", "Oslo", "Rome"), ("high", "low", "mid")
 
 
@@ -48,13 +50,19 @@ def table(rows, cities=CITIES, kinds=KINDS, mean=0.0, deviation=1.0):
 
 def table_rows(cities=CITIES, kinds=KINDS, count=70):
     rng = np.random.default_rng(5)
-    return [(cities[rng.integers(len(cities))], kinds[rng.integers(len(kinds))], rng.normal()) for _ in range(count)]
+    return [
+        (cities[rng.integers(len(cities))], kinds[rng.integers(len(kinds))], rng.normal())
+        for _ in range(count)
+    ]
 
 
 def examples_of(records):
     """The records as dicts."""
     return [
-        {key: value[0] if len(value) == 1 else value for key, value in decode_example(payload).items()}
+        {
+            key: value[0] if len(value) == 1 else value
+            for key, value in decode_example(payload).items()
+        }
         for payload in open_dataset(records)
     ]
 
@@ -62,7 +70,11 @@ def examples_of(records):
 def renamed(records, names, base, wanted=None):
     """Images with their classes in this list, numbered from `base`. wanted: leaves out images of other classes."""
     named = [(each, records.info.labels.name_of(each[LABEL])) for each in examples_of(records)]
-    numbered = [{**each, LABEL: names.index(name) + base} for each, name in named if wanted is None or name in wanted]
+    numbered = [
+        {**each, LABEL: names.index(name) + base}
+        for each, name in named
+        if wanted is None or name in wanted
+    ]
     return ExampleRecords("pictures", records.info.layout, numbered, Labels(LABEL, base, names))
 
 
@@ -86,7 +98,9 @@ def trained(tmp_path_factory):
             settings = replace(defaults, workdir=str(directory / "run"), **sizes)
             options = NARROW[name] | ({"target": "kind"} if name == "tabular" else {})
             recipe = kind(data_dir=str(directory / "nowhere"), trainer=settings, **options)
-            records = table(table_rows()) if name == "tabular" else kind.tiny_records(recipe, "train")
+            records = (
+                table(table_rows()) if name == "tabular" else kind.tiny_records(recipe, "train")
+            )
             training = reading(recipe, "train", records)
             Trainer(training.task(), settings).train(training.train_input, max_steps=2)
             runs[name] = recipe, records
@@ -150,22 +164,38 @@ def test_the_same_records_in_other_numbers_have_the_same_metrics(trained, name, 
 
 def a_new_class(name, records):
     if name == "tabular":
-        return table(table_rows(kinds=("high", "zero")), CITIES, ("high", "zero")), "'kind' has the class 'zero', which"
+        return table(
+            table_rows(kinds=("high", "zero")), CITIES, ("high", "zero")
+        ), "'kind' has the class 'zero', which"
     names = (*records.info.labels.names[1:], "a new one")
     examples = examples_of(records)
-    new = ExampleRecords("new", records.info.layout, examples, Labels(LABEL, of_images(name), names))
+    new = ExampleRecords(
+        "new", records.info.layout, examples, Labels(LABEL, of_images(name), names)
+    )
     return new, "'image/class/label' has the class 'a new one', which the model does not have"
 
 
 def another_tokenizer_of_equal_size(name, records):
     text = records.info.description.text
-    other = CharacterTokenizer(text.tokenizer.alphabet[::-1]) if name == "char_lm" else CharacterTokenizer()
+    other = (
+        CharacterTokenizer(text.tokenizer.alphabet[::-1])
+        if name == "char_lm"
+        else CharacterTokenizer()
+    )
     if name == "byte_lm":
-        other = CharacterTokenizer("".join(map(chr, range(0x100, 0x100 + ByteTokenizer.vocabulary_size - 4))))
+        other = CharacterTokenizer(
+            "".join(map(chr, range(0x100, 0x100 + ByteTokenizer.vocabulary_size - 4)))
+        )
     assert other.vocabulary_size == text.tokenizer.vocabulary_size
     described = replace(records.info.description, text=replace(text, tokenizer=other))
-    said = "its tokenizer has alphabet" if name == "char_lm" else "its tokenizer has name 'characters', and that of"
-    return ExampleRecords("new", records.info.layout, examples_of(records), description=described), said
+    said = (
+        "its tokenizer has alphabet"
+        if name == "char_lm"
+        else "its tokenizer has name 'characters', and that of"
+    )
+    return ExampleRecords(
+        "new", records.info.layout, examples_of(records), description=described
+    ), said
 
 
 def other_features(name, records):
@@ -177,11 +207,16 @@ def other_features(name, records):
     value = np.zeros(shape, np.int64 if feature.dtype == "int64" else np.float32).tolist()
     examples = [{**each, key: value} for each in examples_of(records)]
     described = replace(records.info.description, schema=schema)
-    return ExampleRecords("new", schema, examples, description=described), f"'{key}' is {feature.dtype}"
+    return ExampleRecords(
+        "new", schema, examples, description=described
+    ), f"'{key}' is {feature.dtype}"
 
 
 def numbers_for_categories(_, records):
-    columns = {**records.info.description.columns, "city": ColumnStatistics(9, 0, 1.0, 1.0, 0.0, 2.0)}
+    columns = {
+        **records.info.description.columns,
+        "city": ColumnStatistics(9, 0, 1.0, 1.0, 0.0, 2.0),
+    }
     described = replace(records.info.description, columns=columns)
     said = "'city' has numbers, and categories in the data of the model"
     return ExampleRecords("new", TABLE, examples_of(records), description=described), said
@@ -195,7 +230,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "case"), REFUSED, ids=lambda each: getattr(each, "__name__", each))
+@pytest.mark.parametrize(
+    ("name", "case"), REFUSED, ids=lambda each: getattr(each, "__name__", each)
+)
 def test_what_means_something_else_is_refused_by_name(trained, name, case):
     recipe, records = trained(name)
     other, said = case(name, records)
@@ -217,7 +254,9 @@ def test_a_category_that_the_model_has_never_seen_counts_as_missing_and_is_count
     assert found.unseen == sum(city == "Zug" for city, _, _ in rows) > 0
     as_missing = table(rows, ("Zug", *CITIES))  # for the model, "Zug" - 1 is -1
     examples = [{**each, "city": each["city"] - 1} for each in examples_of(as_missing)]
-    missing = ExampleRecords("rows", TABLE, examples, description=table(table_rows()).info.description)
+    missing = ExampleRecords(
+        "rows", TABLE, examples, description=table(table_rows()).info.description
+    )
     assert {each["city"] for each in examples} == {MISSING, 1, 2}
     expected = evaluated(recipe, missing)
     assert (expected.metrics, expected.unseen) == (found.metrics, 0)
@@ -225,16 +264,22 @@ def test_a_category_that_the_model_has_never_seen_counts_as_missing_and_is_count
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_a_label_that_is_no_class_names_its_record_in_training_and_evaluation(trained, name, tmp_path):
+def test_a_label_that_is_no_class_names_its_record_in_training_and_evaluation(
+    trained, name, tmp_path
+):
     recipe, records = trained(name)
     key = "kind" if name == "tabular" else LABEL
     examples = examples_of(records)
     examples[7][key] = 10_000
-    bad = ExampleRecords("pictures", records.info.layout, examples, description=records.info.description)
+    bad = ExampleRecords(
+        "pictures", records.info.layout, examples, description=records.info.description
+    )
     said = rf"pictures, record 7: '{key}' is 10000, which is not one of its \d+ classes"
     with pytest.raises(Exception, match=said):
         evaluated(recipe, bad)
-    training = reading(replace(recipe, trainer=replace(recipe.trainer, workdir=str(tmp_path))), "train", bad)
+    training = reading(
+        replace(recipe, trainer=replace(recipe.trainer, workdir=str(tmp_path))), "train", bad
+    )
     with pytest.raises(Exception, match=said):
         Trainer(training.task(), training.trainer).train(training.train_input)
 
@@ -261,7 +306,11 @@ def test_a_warm_start_keeps_the_head_only_if_the_classes_have_equal_names(traine
     before = parameters(recipe)
     _, same = in_another_order(name, records)
     new = ("a", "b", "c")
-    others = table(table_rows(kinds=new), CITIES, new) if name == "tabular" else a_new_class(name, records)[0]
+    others = (
+        table(table_rows(kinds=new), CITIES, new)
+        if name == "tabular"
+        else a_new_class(name, records)[0]
+    )
     for number, (data, is_new) in enumerate(((records, False), (others, True), (same, True))):
         after, _ = warmly(recipe, data, tmp_path / str(number))
         for path, array in after.items():
@@ -270,19 +319,34 @@ def test_a_warm_start_keeps_the_head_only_if_the_classes_have_equal_names(traine
 
 
 @pytest.mark.slow
-def test_a_warm_start_on_a_table_keeps_statistics_and_vocabularies_but_takes_the_new_classes(trained, tmp_path):
+def test_a_warm_start_on_a_table_keeps_statistics_and_vocabularies_but_takes_the_new_classes(
+    trained, tmp_path
+):
     recipe, records = trained("tabular")
     rows = table_rows(("Zug", "Rome", "Bonn"), ("a", "b"))
     data = table(rows, ("Zug", "Rome", "Bonn"), ("a", "b"), mean=40.0)
     _, description = warmly(recipe, data, tmp_path / "run")
     ours, theirs = records.info.description.columns, data.info.description.columns
-    assert description.columns == {"city": ours["city"], "area": ours["area"], "kind": theirs["kind"]}
-    after = reading(replace(recipe, trainer=replace(recipe.trainer, workdir=str(tmp_path / "run"))), "evaluate", data)
+    assert description.columns == {
+        "city": ours["city"],
+        "area": ours["area"],
+        "kind": theirs["kind"],
+    }
+    after = reading(
+        replace(recipe, trainer=replace(recipe.trainer, workdir=str(tmp_path / "run"))),
+        "evaluate",
+        data,
+    )
     still = replace(after.task(), optimizer=optax.sgd(0.0))  # as that training
-    assert Trainer(still, after.trainer).evaluate(after.eval_input).unseen == sum(city == "Zug" for city, *_ in rows)
+    assert Trainer(still, after.trainer).evaluate(after.eval_input).unseen == sum(
+        city == "Zug" for city, *_ in rows
+    )
 
 
-READING = {"ops": [DecodePng("image/encoded", into="image", shape=(8, 8, 1))], "keys": ("image", LABEL)}
+READING = {
+    "ops": [DecodePng("image/encoded", into="image", shape=(8, 8, 1))],
+    "keys": ("image", LABEL),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,10 +366,14 @@ class Own(DataRecipe):
 
         def loss(model, batch):
             logits = model(batch["image"].reshape(-1, 64) / 255)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, batch[LABEL] - labels.base), logits
+            return optax.softmax_cross_entropy_with_integer_labels(
+                logits, batch[LABEL] - labels.base
+            ), logits
 
         metrics = {"accuracy": Accuracy(lambda _, batch: batch[LABEL] - labels.base)}
-        return nnx_task(lambda rngs: nnx.Linear(64, labels.count, rngs=rngs), loss, optax.adam(0.01), metrics)
+        return nnx_task(
+            lambda rngs: nnx.Linear(64, labels.count, rngs=rngs), loss, optax.adam(0.01), metrics
+        )
 
     def train_input(self):
         return train_dataset(self.train_records, **READING)
@@ -321,7 +389,9 @@ def test_a_recipe_of_ones_own_gets_the_models_class_names_and_numbers(tmp_path, 
     Trainer(recipe.task(), recipe.trainer).train(recipe.train_input)
     found = [
         Trainer(other.task(), other.trainer).evaluate(other.eval_input)
-        for other in (replace(recipe, mode=mode, eval_split=split) for split in ("train", "validation"))
+        for other in (
+            replace(recipe, mode=mode, eval_split=split) for split in ("train", "validation")
+        )
     ]
     assert found[0].metrics == found[1].metrics
     assert found[0].labelled == found[1].labelled == 130

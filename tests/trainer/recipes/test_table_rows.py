@@ -28,7 +28,11 @@ FORMS = [
     ("whole", [7, "7", " +7 ", 7.0, "7.0", "7.", "7.000"], 7),
     ("whole", [True], 1),
     ("whole", [2**31 - 1, "2147483647", "2147483647.0"], 2**31 - 1),
-    ("whole", ["inf", "x", "1_0", "7.5", 7.5, math.inf, 2**63, "9223372036854775808.0", "true", "1e3"], None),
+    (
+        "whole",
+        ["inf", "x", "1_0", "7.5", 7.5, math.inf, 2**63, "9223372036854775808.0", "true", "1e3"],
+        None,
+    ),
     ("real", [7, "7", "7.0", 7.0, " 7e0 "], 7.0),
     ("real", [False], 0.0),
     ("real", [LARGEST, str(LARGEST)], LARGEST),
@@ -50,7 +54,10 @@ def recipe():
     config = Config(data_dir="unused", target="kind", trainer=settings(workdir="unused"))
     blank = {name: [0] * (feature.num_values or 0) for name, feature in schema.features.items()}
     found = config.on(ExampleRecords("rows", schema, [blank]))
-    statistics = {each.name: ColumnStatistics(9, 0, categories=dict.fromkeys(each.names, 3)) for each in COLUMNS}
+    statistics = {
+        each.name: ColumnStatistics(9, 0, categories=dict.fromkeys(each.names, 3))
+        for each in COLUMNS
+    }
     vars(found).update(description=Description(schema, None, statistics))
     return found
 
@@ -82,11 +89,15 @@ def test_numbers_and_classes_without_a_value_are_missing(recipe, cell):
     record = recipe.row_record(dict.fromkeys(("whole", "real", "code", "flag"), cell))
     assert all(map(math.isnan, (record["whole"], record["real"])))
     assert (record["code"], record["flag"]) == (-1, -1)
-    if cell in (None, "", " ") or cell != cell:  # the others are words, which the classes of a table may have
+    if (
+        cell in (None, "", " ") or cell != cell
+    ):  # the others are words, which the classes of a table may have
         assert COLUMNS[2].value({"code": cell}, bytes) == -1
 
 
-@pytest.mark.parametrize(("cell", "number"), [("nan", 0), (math.nan, -1), ("None", 1), (None, -1)], ids=repr)
+@pytest.mark.parametrize(
+    ("cell", "number"), [("nan", 0), (math.nan, -1), ("None", 1), (None, -1)], ids=repr
+)
 def test_a_class_may_have_the_name_of_a_missing_value(recipe, cell, number):
     column = next(each for each in COLUMNS if each.name == "odd")
     assert column.value({"odd": cell}, bytes) == recipe.row_record({"odd": cell})["odd"] == number
@@ -115,7 +126,9 @@ def test_classes_that_the_model_has_never_seen_are_missing(recipe):
 def test_integers_are_read_as_float32_which_has_a_missing_value(recipe):
     schema = recipe.eval_records.info.layout
     changed = {
-        name for name, each in recipe.row_schema(schema).features.items() if each.dtype != schema.features[name].dtype
+        name
+        for name, each in recipe.row_schema(schema).features.items()
+        if each.dtype != schema.features[name].dtype
     }
     assert changed == {"whole", "pair"}
     assert {recipe.row_schema(schema).features[name].dtype for name in changed} == {"float32"}

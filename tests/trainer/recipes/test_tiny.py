@@ -34,21 +34,29 @@ def test_tiny_images_have_the_shape_and_encoding_that_a_recipe_reads(shape, enco
 def test_labels_of_tiny_images_cycle_from_the_base_and_have_names():
     records = opened("train", (8, 8, 1), 3, label_base=1)
     assert [each["image/class/label"] for each in records.examples()[:4]] == [1, 2, 3, 1]
-    assert (records.info.labels.base, records.info.labels.names) == (1, ("class 0", "class 1", "class 2"))
+    assert (records.info.labels.base, records.info.labels.names) == (
+        1,
+        ("class 0", "class 1", "class 2"),
+    )
 
 
 def test_tiny_splits_are_reproducible_and_share_classes_but_not_images():
     train, same, test = (opened(split, (8, 8, 1), 10) for split in ("train", "train", "test"))
     assert train.info.fingerprint == same.info.fingerprint != test.info.fingerprint
     mean = [pixels_of(split).reshape(13, 10, 8, 8).mean(0) for split in (train, test)]
-    assert np.abs(mean[0] - mean[1]).mean() < 8  # the noise has a deviation of 14, and is averaged over 13 images
+    assert (
+        np.abs(mean[0] - mean[1]).mean() < 8
+    )  # the noise has a deviation of 14, and is averaged over 13 images
     assert np.abs(mean[0][0] - mean[0][1]).mean() > 30
 
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharacterTokenizer()], ids=repr)
 def test_rows_have_complete_documents_and_the_totals_that_they_state(tokenizer):
     records = open_dataset(tiny_text("train", TextInfo(tokenizer, 64, "documents")))
-    rows = {key: np.array([example[key] for example in records.examples()]) for key in ("tokens", "segment_ids")}
+    rows = {
+        key: np.array([example[key] for example in records.examples()])
+        for key in ("tokens", "segment_ids")
+    }
     sizes = np.array([example["num_bytes"] for example in records.examples()])
     positions = np.array([example["positions"] for example in records.examples()])
     counts = np.asarray(next_tokens(rows)[1])
@@ -67,5 +75,7 @@ def test_rows_have_complete_documents_and_the_totals_that_they_state(tokenizer):
 
 def test_the_same_tiny_text_split_is_reproducible_and_others_differ():
     info = TextInfo(ByteTokenizer(), 64, "documents")
-    train, same, test = (tiny_text(split, info).info.fingerprint for split in ("train", "train", "test"))
+    train, same, test = (
+        tiny_text(split, info).info.fingerprint for split in ("train", "train", "test")
+    )
     assert train == same != test

@@ -18,7 +18,9 @@ NOW = 1_790_164_800.125
 def test_a_line_that_is_not_utf_8_is_skipped(tmp_path):
     write(tmp_path, [1]).close()
     with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"step": 2, "loss": "\xff"}\n{"step": 3, "\xff": 1}\n{"step": 4, "loss": 0.5}\n')
+        file.write(
+            b'{"step": 2, "loss": "\xff"}\n{"step": 3, "\xff": 1}\n{"step": 4, "loss": 0.5}\n'
+        )
     assert [step for step, _ in metrics_lines(str(tmp_path))] == [1, 4]
 
 
@@ -26,7 +28,9 @@ def test_a_line_that_is_not_utf_8_is_skipped(tmp_path):
 @pytest.mark.parametrize("after", [None, 7])
 def test_a_named_pipe_as_metrics_file_is_refused_without_waiting(tmp_path, after):
     os.mkfifo(tmp_path / "metrics.jsonl")
-    with pytest.raises(StorageError, match=r"metrics\.jsonl is a directory or a device, not a file\."):
+    with pytest.raises(
+        StorageError, match=r"metrics\.jsonl is a directory or a device, not a file\."
+    ):
         MetricsFile(str(tmp_path), after)
 
 
@@ -34,7 +38,9 @@ def lines_of(path):
     def refused(word):
         raise AssertionError(f"{word} is no JSON")
 
-    return [json.loads(line, parse_constant=refused) for line in Path(path).read_text().splitlines()]
+    return [
+        json.loads(line, parse_constant=refused) for line in Path(path).read_text().splitlines()
+    ]
 
 
 def write(directory, steps, after=None):
@@ -50,7 +56,14 @@ def test_numbers_that_are_not_finite_are_strings_and_float_reads_them(tmp_path):
     file.scalars(2, {"a%": 1.0, 'b"': 1e300})
     file.close()
     first, second = lines_of(tmp_path / "metrics.jsonl")
-    assert first == {"step": 1, "time": NOW, "a%": "NaN", "b": "Infinity", "c": "-Infinity", "d": 0.5}
+    assert first == {
+        "step": 1,
+        "time": NOW,
+        "a%": "NaN",
+        "b": "Infinity",
+        "c": "-Infinity",
+        "d": 0.5,
+    }
     assert [str(float(first[name])) for name in ("a%", "b", "c")] == ["nan", "inf", "-inf"]
     assert second == {"step": 2, "time": NOW, "a%": 1.0, 'b"': 1e300}
 
@@ -61,7 +74,10 @@ def test_half_a_line_and_the_lines_of_later_steps_are_cut(tmp_path, after, kept)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "lo')
     write(tmp_path, [7], after).close()
-    assert [line["step"] for line in lines_of(tmp_path / "metrics.jsonl")] == [*range(1, kept + 1), 7]
+    assert [line["step"] for line in lines_of(tmp_path / "metrics.jsonl")] == [
+        *range(1, kept + 1),
+        7,
+    ]
 
 
 @pytest.mark.parametrize(("after", "kept"), [(None, 9), (7, 7), (6, 6), (2, 2), (0, 0)])
@@ -88,7 +104,9 @@ def test_evaluations_at_the_same_time_keep_each_others_lines(tmp_path, request, 
     for file in files:
         file.close()
     storage = open_storage(directory)
-    lines = b"".join(storage.read(f"{directory}/{name}") for name in storage.list(directory)).splitlines()
+    lines = b"".join(
+        storage.read(f"{directory}/{name}") for name in storage.list(directory)
+    ).splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 1, 2]
 
 

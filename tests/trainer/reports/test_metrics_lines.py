@@ -29,7 +29,9 @@ def read(directory, steps=None):
 
 def test_every_step_has_the_time_at_which_it_was_reported(write, tmp_path):
     write(1, 22, 1_790_000_000.25)
-    write(11, 20, 1_790_001_000.5)  # a process that resumed replaces the later steps of the one before
+    write(
+        11, 20, 1_790_001_000.5
+    )  # a process that resumed replaces the later steps of the one before
     times = {step: values["time"] for step, values in read(tmp_path)}
     assert times == {step: 1_790_000_000.25 + step - 1 for step in range(1, 11)} | {
         step: 1_790_001_000.5 + step - 11 for step in range(11, 21)
@@ -83,7 +85,10 @@ def test_incomplete_lines_and_other_files_are_skipped(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [('"abc"', "loss is 'abc', not a number, in"), ("null", r"Expected `.*`, got `null`.*, in the line")],
+    [
+        ('"abc"', "loss is 'abc', not a number, in"),
+        ("null", r"Expected `.*`, got `null`.*, in the line"),
+    ],
 )
 def test_something_else_than_a_number_is_an_error_that_names_the_line(tmp_path, value, message):
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 2, "loss": {value}}}\n')

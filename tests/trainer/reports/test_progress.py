@@ -72,11 +72,16 @@ def test_a_terminal_shows_one_line_in_place_and_what_is_logged_above_it(terminal
     seen = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown(lines=2))  # without moves
     above, last, after = (each.strip("\r").rpartition("\r")[2] for each in seen.split("\n"))
     assert above == "a bad record"
-    assert last == "step 50/50000 (0%): loss 0.125, 1:23:15 left, 10 steps/s, 320 examples/s, input wait 25%"
+    assert (
+        last
+        == "step 50/50000 (0%): loss 0.125, 1:23:15 left, 10 steps/s, 320 examples/s, input wait 25%"
+    )
     assert after == ""
 
 
-def test_a_command_that_a_notebook_runs_logs_plain_lines_on_its_pseudo_terminal(terminal, caplog, monkeypatch):
+def test_a_command_that_a_notebook_runs_logs_plain_lines_on_its_pseudo_terminal(
+    terminal, caplog, monkeypatch
+):
     monkeypatch.setenv("JPY_PARENT_PID", "1")
     stream, _ = terminal
     with caplog.at_level(logging.INFO, "trainer"):
@@ -86,7 +91,9 @@ def test_a_command_that_a_notebook_runs_logs_plain_lines_on_its_pseudo_terminal(
     assert [message[:10] for message in caplog.messages] == ["step 10/10"]
 
 
-def test_a_notebook_shows_one_line_which_is_replaced_in_place_and_not_more_than_twice_a_second(monkeypatch, caplog):
+def test_a_notebook_shows_one_line_which_is_replaced_in_place_and_not_more_than_twice_a_second(
+    monkeypatch, caplog
+):
     displayed, clock = [], Clock()
 
     def display(data, *, raw, display_id, update):
@@ -95,7 +102,9 @@ def test_a_notebook_shows_one_line_which_is_replaced_in_place_and_not_more_than_
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     with caplog.at_level(logging.INFO, "trainer"):
-        line = ProgressLine(0, 1000, size=StepSize(32), log_every=20, stream=io.StringIO(), clock=clock)
+        line = ProgressLine(
+            0, 1000, size=StepSize(32), log_every=20, stream=io.StringIO(), clock=clock
+        )
         for step in range(1, 1001):
             clock.now = step / 500
             line.update(step, loss=0.5, wait_seconds=0.0)
@@ -124,7 +133,11 @@ def test_tflops_and_the_share_of_the_peak_follow_from_the_size_of_a_step():
 def test_tflops_and_mfu_are_omitted_if_flops_or_peak_are_unknown():
     neither = Speed.of(50, StepSize(32), seconds=5, wait_seconds=1)
     assert (neither.tflops_per_second, neither.mfu) == (None, None)
-    assert [*neither.scalars()] == ["speed/steps_per_second", "speed/examples_per_second", "speed/input_wait"]
+    assert [*neither.scalars()] == [
+        "speed/steps_per_second",
+        "speed/examples_per_second",
+        "speed/input_wait",
+    ]
     assert Speed.of(50, StepSize(32, peak_tflops=400), seconds=5, wait_seconds=1).mfu is None
     assert Speed.of(50, StepSize(32, flops=3e12), seconds=5, wait_seconds=1).mfu is None
 
@@ -160,9 +173,10 @@ def test_records_are_counted_in_one_line_of_a_terminal(terminal):
     assert "evaluated 0/50 (0%): the first records" in got
     assert "evaluated 30/50 (60%): 10 records/s, 0:00:02 left" in got
     assert got.count("\n") == 1
-    assert re.search(r"evaluated 50/50 \(100%\): 10 records/s, 0:00:00 left\S*\r?\n$", got.replace("\x1b[?25h", "")), (
-        got
-    )
+    assert re.search(
+        r"evaluated 50/50 \(100%\): 10 records/s, 0:00:00 left\S*\r?\n$",
+        got.replace("\x1b[?25h", ""),
+    ), got
 
 
 def test_the_slowest_host_is_in_the_line_if_it_takes_more_than_a_tenth_of_its_time():

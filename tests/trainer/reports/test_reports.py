@@ -24,7 +24,9 @@ def shown(events_in):
             for event in events
             if any(value.WhichOneof("value") == "simple_value" for value in event.summary.value)
         ]
-        lines = [json.loads(line) for line in Path(directory, "metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line) for line in Path(directory, "metrics.jsonl").read_text().splitlines()
+        ]
         return events, points, lines
 
     return read
@@ -66,17 +68,26 @@ def test_every_step_and_every_evaluation_is_one_point_and_one_line_with_all_its_
     assert times == sorted(times)
     assert began <= times[0] <= times[-1] <= time.time() + 0.001
     assert lines[-1] == pytest.approx(points[-1], rel=1e-6)
-    (text,) = [value.tensor.string_val[0] for event in events for value in event.summary.value if value.tag == "config"]
+    (text,) = [
+        value.tensor.string_val[0]
+        for event in events
+        for value in event.summary.value
+        if value.tag == "config"
+    ]
     assert json.loads(text)["iterations_per_loop"] == 6
 
     evaluated = trainer.evaluate(vector_input)
     _, points, lines = shown(f"{settings.workdir}/eval")
     assert (
-        [bits(point) for point in points] == [bits(line) for line in lines] == [bits({"step": 20} | evaluated.metrics)]
+        [bits(point) for point in points]
+        == [bits(line) for line in lines]
+        == [bits({"step": 20} | evaluated.metrics)]
     )
 
 
-def test_reported_metrics_do_not_depend_on_the_steps_per_dispatch(dense_task, vector_input, config, shown):
+def test_reported_metrics_do_not_depend_on_the_steps_per_dispatch(
+    dense_task, vector_input, config, shown
+):
     told = []
     for k in (1, 6):
         settings = config(f"k{k}", iterations_per_loop=k, log_every=4)
@@ -102,5 +113,8 @@ def test_a_resumed_run_reports_each_step_once_without_lost_steps(
     events, points, lines = shown(f"{settings.workdir}/train")
     assert [line["step"] for line in lines] == list(range(1, 8))
     assert lines[:5] == broken[:5]
-    assert [event.step for event in events if event.session_log.status == SessionLog.START] == [1, 6]
+    assert [event.step for event in events if event.session_log.status == SessionLog.START] == [
+        1,
+        6,
+    ]
     assert [point["step"] for point in points][-2:] == [6, 7]

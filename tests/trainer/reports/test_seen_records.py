@@ -7,7 +7,9 @@ import numpy as np
 from pipeline.inputs.provenance import Origin
 from trainer.reports.seen_records import RecordPlaces, SeenBatch, step_of
 
-SOURCE = [Origin("a generator", "f", 0, 100)]  # which cannot be opened again, so numbers are all that is known
+SOURCE = [
+    Origin("a generator", "f", 0, 100)
+]  # which cannot be opened again, so numbers are all that is known
 REPLACED = np.array([-1, -1, -1, -1, 99, -1])
 
 
@@ -23,7 +25,14 @@ def test_records_are_in_row_order_and_say_what_is_special():
     assert [(record.row, record.index, record.place.record) for record in records] == [
         (row, 10 + row, 10 + row) for row in range(6)
     ]
-    assert [record.note for record in records] == ["", "", "left out as bad", "", "in place of bad record 99", ""]
+    assert [record.note for record in records] == [
+        "",
+        "",
+        "left out as bad",
+        "",
+        "in place of bad record 99",
+        "",
+    ]
 
 
 def test_only_the_first_records_are_given_if_asked_and_the_step_knows_how_many_there_are():

@@ -28,7 +28,10 @@ def tensorboard_shows(logdir):
 
     runs = EventMultiplexer(size_guidance={"scalars": 0}).AddRunsFromDirectory(str(logdir)).Reload()
     return {
-        run: {tag: [(point.step, point.value) for point in runs.Scalars(run, tag)] for tag in tags["scalars"]}
+        run: {
+            tag: [(point.step, point.value) for point in runs.Scalars(run, tag)]
+            for tag in tags["scalars"]
+        }
         for run, tags in runs.Runs().items()
     }
 
@@ -65,7 +68,9 @@ def test_a_part_appears_at_most_every_30_seconds_and_at_the_end(open_writer, par
     assert len(parts()) == seen[-1] + 1 == 34
 
 
-def test_flush_now_publishes_immediately_and_an_empty_flush_writes_no_part(open_writer, parts, clock):
+def test_flush_now_publishes_immediately_and_an_empty_flush_writes_no_part(
+    open_writer, parts, clock
+):
     writer = open_writer()
     writer.flush(now=True)
     assert parts() == []
@@ -103,7 +108,9 @@ def test_tensorboard_shows_the_parts_as_one_run_and_a_resumed_one_in_place_of_th
         (tmp_path / "train" / name).write_bytes(data)
         length = int.from_bytes(data[:8], "little")
         assert Event.FromString(data[12 : 12 + length]).file_version == "brain.Event:2"
-    expected = [(step, step / 2) for step in range(1, 21)] + [(step, float(step)) for step in range(21, 31)]
+    expected = [(step, step / 2) for step in range(1, 21)] + [
+        (step, float(step)) for step in range(21, 31)
+    ]
     assert tensorboard_shows(tmp_path) == {"train": {"loss": expected}}
 
 
@@ -113,7 +120,9 @@ def test_events_of_a_refused_part_are_written_with_the_next(open_writer, parts, 
     writer = open_writer()
     writer.scalars(1, {"loss": 0.5})
     gcs_server.fail("POST .*tfevents", Status(403))
-    with pytest.raises(StorageError, match=r"create gs://.*/train/events.*\.000000: permission denied"):
+    with pytest.raises(
+        StorageError, match=r"create gs://.*/train/events.*\.000000: permission denied"
+    ):
         writer.flush(now=True)
     writer.close()
     assert len(parts()) == 1

@@ -37,7 +37,10 @@ def test_a_file_begins_with_its_version_and_holds_what_was_written(events_in, tm
     writer.close()
     version, event = events_in(tmp_path)
     assert (version.file_version, version.wall_time) == ("brain.Event:2", 1234.5)
-    assert {value.tag: value.simple_value for value in event.summary.value} == {"loss": 0.5, "accuracy": 0.25}
+    assert {value.tag: value.simple_value for value in event.summary.value} == {
+        "loss": 0.5,
+        "accuracy": 0.25,
+    }
     assert event.step == 7
 
 
@@ -56,13 +59,17 @@ def test_an_image_is_its_size_and_a_png_of_its_pixels(events_in, tmp_path, chann
     assert found[:3] == (3, "two", "images")
     width, height, *pngs = found[3].tolist()
     assert (width, height) == (b"7", b"5")
-    decoded = np.stack([np.asarray(Image.open(io.BytesIO(png))).reshape(5, 7, channels) for png in pngs])
+    decoded = np.stack(
+        [np.asarray(Image.open(io.BytesIO(png))).reshape(5, 7, channels) for png in pngs]
+    )
     np.testing.assert_array_equal(decoded, pixels)
 
 
 def test_only_the_first_16_images_of_a_batch_are_written(events_in, tmp_path):
     batch = np.zeros((40, 2, 2, 3), np.uint8)
-    *_, tensor = written(events_in, tmp_path, lambda writer: writer.add(1, image_summary("batch", batch)))
+    *_, tensor = written(
+        events_in, tmp_path, lambda writer: writer.add(1, image_summary("batch", batch))
+    )
     assert len(tensor) == 2 + 16
 
 
@@ -93,7 +100,9 @@ def test_an_array_that_is_not_an_image_is_refused_with_its_tag(images, text):
     ],
 )
 def test_a_histogram_counts_every_finite_number_once(events_in, tmp_path, values, count, low, high):
-    found = written(events_in, tmp_path, lambda writer: writer.add(4, histogram_summary("weights", values)))
+    found = written(
+        events_in, tmp_path, lambda writer: writer.add(4, histogram_summary("weights", values))
+    )
     assert found[:3] == (4, "weights", "histograms")
     left, right, counts = found[3].T
     assert (len(counts), counts.sum(), left[0], right[-1]) == (30, count, low, high)
@@ -103,7 +112,9 @@ def test_a_histogram_counts_every_finite_number_once(events_in, tmp_path, values
 
 
 def test_a_text_is_kept_as_it_is(events_in, tmp_path):
-    found = written(events_in, tmp_path, lambda writer: writer.add(0, text_summary("config", "    {\n")))
+    found = written(
+        events_in, tmp_path, lambda writer: writer.add(0, text_summary("config", "    {\n"))
+    )
     assert (*found[:3], found[3].tolist()) == (0, "config", "text", [b"    {\n"])
 
 
@@ -114,10 +125,17 @@ names = st.lists(st.text(min_size=1, max_size=200), min_size=1, max_size=5, uniq
 @given(st.floats(1, 1e12), st.integers(1, 2**40), names, st.integers(1, 300), st.data())
 def test_events_have_the_bytes_that_protobuf_gives_each(wall_time, first, names, count, data):
     few = [data.draw(st.floats(width=32)) for _ in range(7)]
-    columns = {name: np.resize(np.float32(few[i:] + few[:i]), count) for i, name in enumerate(names)}
+    columns = {
+        name: np.resize(np.float32(few[i:] + few[:i]), count) for i, name in enumerate(names)
+    }
     rows = [{name: float(column[i]) for name, column in columns.items()} for i in range(count)]
-    expected = [Event(wall_time=wall_time, step=first + i, summary=scalar_summary(row)) for i, row in enumerate(rows)]
-    assert list(scalar_events(wall_time, first, columns)) == [event.SerializeToString() for event in expected]
+    expected = [
+        Event(wall_time=wall_time, step=first + i, summary=scalar_summary(row))
+        for i, row in enumerate(rows)
+    ]
+    assert list(scalar_events(wall_time, first, columns)) == [
+        event.SerializeToString() for event in expected
+    ]
 
 
 def test_step_0_is_read_back():

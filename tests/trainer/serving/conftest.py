@@ -31,7 +31,9 @@ class Network(nnx.Module):
 
 def loss(model: Any, batch: Any) -> Any:
     logits = model(batch["image"], batch["_mask"])
-    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["image/class/label"]), logits
+    return optax.softmax_cross_entropy_with_integer_labels(
+        logits, batch["image/class/label"]
+    ), logits
 
 
 def right(logits: Any, batch: Any) -> Any:
@@ -49,12 +51,18 @@ class Photographs:
 
     records: Any
     trainer: Trainer
-    ops: tuple[Any, ...] = (DecodeCentralCrop("image/encoded", into="image", size=(8, 8), resize_short=10),)
+    ops: tuple[Any, ...] = (
+        DecodeCentralCrop("image/encoded", into="image", size=(8, 8), resize_short=10),
+    )
 
     def input(self, ctx: Any, *more: Any) -> Any:
         make = train_dataset if ctx.mode == "train" else eval_dataset
         return make(
-            self.records, ops=[*self.ops, *more], keys=KEYS, global_batch=ctx.global_batch_size, hosts=ctx.hosts
+            self.records,
+            ops=[*self.ops, *more],
+            keys=KEYS,
+            global_batch=ctx.global_batch_size,
+            hosts=ctx.hosts,
         )
 
     @property
@@ -64,9 +72,13 @@ class Photographs:
 
 @pytest.fixture(scope="session")
 def photographs(tmp_path_factory):
-    config = TrainerConfig(workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=32, ema_decay=0.5, seed=3)
+    config = TrainerConfig(
+        workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=32, ema_decay=0.5, seed=3
+    )
     task = nnx_task(Network, loss, optax.adam(0.01), {"accuracy": right}, predict)
-    found = Photographs(tiny_images("validation", (20, 24, 3), 4, encoding="jpeg"), Trainer(task, config))
+    found = Photographs(
+        tiny_images("validation", (20, 24, 3), 4, encoding="jpeg"), Trainer(task, config)
+    )
     found.trainer.train(found.input, max_steps=3)
     return found
 

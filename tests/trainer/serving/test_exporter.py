@@ -29,9 +29,13 @@ def train(dense_task, vector_input, config):
 
     def run(max_steps, callbacks=(), name="run"):
         trainer = Trainer(
-            replace(dense_task, predict_fn=predict), config(name, iterations_per_loop=2), callbacks=callbacks
+            replace(dense_task, predict_fn=predict),
+            config(name, iterations_per_loop=2),
+            callbacks=callbacks,
         )
-        return trainer.train_and_evaluate(vector_input, vector_input, max_steps=max_steps, eval_every_steps=2)
+        return trainer.train_and_evaluate(
+            vector_input, vector_input, max_steps=max_steps, eval_every_steps=2
+        )
 
     return run
 
@@ -42,7 +46,9 @@ def steps_of(path, tmp_path):
 
 
 @pytest.mark.slow
-def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_change(train, vector_input, tmp_path):
+def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_change(
+    train, vector_input, tmp_path
+):
     latest = Exporter(str(tmp_path / "latest"), vector_input, keep=1, keys=["scores"])
     final = Exporter(str(tmp_path / "final"), vector_input, when="final", keys=["scores"])
     seen, plain = train(4, [latest, final]).state, train(4, name="plain").state
@@ -53,7 +59,9 @@ def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_ch
 
 
 @pytest.mark.slow
-def test_a_model_is_exported_after_its_checkpoint_is_reported_complete(train, vector_input, tmp_path):
+def test_a_model_is_exported_after_its_checkpoint_is_reported_complete(
+    train, vector_input, tmp_path
+):
     class Complete(Callback):
         exported = ()
 
@@ -65,7 +73,9 @@ def test_a_model_is_exported_after_its_checkpoint_is_reported_complete(train, ve
     assert complete.exported == ((2, []), (4, [2]))
 
 
-@pytest.mark.parametrize("text", ["", '{"origin": 1}', '{"origin": {"metrics": {"loss": []}}}', '"\xff"'])
+@pytest.mark.parametrize(
+    "text", ["", '{"origin": 1}', '{"origin": {"metrics": {"loss": []}}}', '"\xff"']
+)
 def test_best_export_refuses_to_compare_with_a_damaged_export(tmp_path, text):
     extra = tmp_path / "7/assets.extra"
     extra.mkdir(parents=True)
@@ -75,12 +85,16 @@ def test_best_export_refuses_to_compare_with_a_damaged_export(tmp_path, text):
         measured(str(tmp_path), "loss")
 
 
-def test_best_exports_only_what_is_better_than_the_newest_export_also_after_a_restart(train, vector_input, tmp_path):
+def test_best_exports_only_what_is_better_than_the_newest_export_also_after_a_restart(
+    train, vector_input, tmp_path
+):
     best = Exporter(str(tmp_path / "best"), vector_input, when="best", keys=["scores"])
     losses = [each.metrics["loss"] for each in train(4, [best]).evaluations]
     assert losses[1] < losses[0]
     assert steps_of("best", tmp_path) == [2, 4]
-    worse = Exporter(str(tmp_path / "best"), vector_input, when="best", better="max", keys=["scores"])
+    worse = Exporter(
+        str(tmp_path / "best"), vector_input, when="best", better="max", keys=["scores"]
+    )
     losses = [losses[1], *(each.metrics["loss"] for each in train(6, [worse]).evaluations)]
     assert losses[-1] < losses[0]
     assert steps_of("best", tmp_path) == [2, 4]
@@ -108,9 +122,14 @@ class Inverted:
         return {key: ~features[key] for key in self.reads}
 
 
-def test_a_training_that_will_export_needs_tensorflow_at_its_start(train, vector_input, tmp_path, monkeypatch):
+def test_a_training_that_will_export_needs_tensorflow_at_its_start(
+    train, vector_input, tmp_path, monkeypatch
+):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OptionError, match=r"exports need TensorFlow, which is not installed. Install it: pip install"):
+    with pytest.raises(
+        OptionError,
+        match=r"exports need TensorFlow, which is not installed. Install it: pip install",
+    ):
         train(2, [Exporter(str(tmp_path / "exports"), vector_input)])
     assert not (tmp_path / "exports").exists()
 
@@ -124,7 +143,9 @@ def test_wrong_options_are_one_error(train, vector_input, tmp_path):
         Exporter("there", vector_input, when="best", better="lower")
     with pytest.raises(OptionError, match="keep=0 must be"):
         Exporter("there", vector_input, keep=0)
-    with pytest.raises(OptionError, match="metric='los' is not a metric of the evaluation. Did you mean 'loss'"):
+    with pytest.raises(
+        OptionError, match="metric='los' is not a metric of the evaluation. Did you mean 'loss'"
+    ):
         train(2, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="los")])
 
 

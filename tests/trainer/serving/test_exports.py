@@ -38,17 +38,35 @@ def export_and_answers(photographs, tmp_path_factory):
         given = requests.inputs["serving_default"]["examples"]
         more = {"serving_default": {"examples": [*given, *payloads(photographs)]}}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("XLA_FLAGS", "--xla_flag_of_another_version=1")  # TensorFlow's XLA would end the process
-            found = served(saved_model, scratch, Requests({**requests.inputs, **more}, requests.batch_sizes), check)
-        answers.update({key: {name: row[len(given) :] for name, row in each.items()} for key, each in found.items()})
-        return {key: {name: row[: len(given)] for name, row in each.items()} for key, each in found.items()}
+            patch.setenv(
+                "XLA_FLAGS", "--xla_flag_of_another_version=1"
+            )  # TensorFlow's XLA would end the process
+            found = served(
+                saved_model,
+                scratch,
+                Requests({**requests.inputs, **more}, requests.batch_sizes),
+                check,
+            )
+        answers.update(
+            {
+                key: {name: row[len(given) :] for name, row in each.items()}
+                for key, each in found.items()
+            }
+        )
+        return {
+            key: {name: row[: len(given)] for name, row in each.items()}
+            for key, each in found.items()
+        }
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "served", of_all)
         directory = str(tmp_path_factory.mktemp("exports"))
         vocabulary = tmp_path_factory.mktemp("assets") / "words"
         vocabulary.write_bytes(VOCABULARY)
-        options = {"labels": photographs.labels, "assets_extra": {"vocab.txt": vocabulary, "copy": str(vocabulary)}}
+        options = {
+            "labels": photographs.labels,
+            "assets_extra": {"vocab.txt": vocabulary, "copy": str(vocabulary)},
+        }
         done = photographs.trainer.export(directory, photographs.input, **options)
     return done, answers
 
@@ -63,11 +81,15 @@ def described(done):
 
 
 def payloads(photographs):
-    everything = eval_dataset(photographs.records, ops=photographs.ops, keys=["image"], global_batch=130)
+    everything = eval_dataset(
+        photographs.records, ops=photographs.ops, keys=["image"], global_batch=130
+    )
     return everything.serving(["image"]).payloads(range(130))
 
 
-def test_an_export_without_jax_predicts_the_classes_counted_by_the_evaluation(photographs, export_and_answers):
+def test_an_export_without_jax_predicts_the_classes_counted_by_the_evaluation(
+    photographs, export_and_answers
+):
     labels = np.arange(130) % 4
     evaluated = photographs.trainer.evaluate(photographs.input).metrics["accuracy"]
     assert 0.5 < evaluated < 1
@@ -75,10 +97,14 @@ def test_an_export_without_jax_predicts_the_classes_counted_by_the_evaluation(ph
         answers = export_and_answers[1]["serving_default", rows]
         assert (answers["class"] == labels).sum() == round(evaluated * 130)
         assert {*answers["class"].tolist()} == {0, 1, 2, 3}
-        assert answers["class_name"].tolist() == [b"class %d" % number for number in answers["class"]]
+        assert answers["class_name"].tolist() == [
+            b"class %d" % number for number in answers["class"]
+        ]
 
 
-def test_signatures_are_for_examples_features_and_arrays_without_what_only_repeats_the_record(photographs, exported):
+def test_signatures_are_for_examples_features_and_arrays_without_what_only_repeats_the_record(
+    photographs, exported
+):
     signatures = described(exported)["signatures"]
     inputs = {name: facts["inputs"] for name, facts in signatures.items()}
     assert inputs == {
@@ -100,7 +126,11 @@ def test_an_export_describes_its_step_model_data_and_labels(photographs, exporte
     assert found["origin"]["model"] == "ema"
     assert found["origin"]["fingerprint"] == photographs.records.info.fingerprint
     assert found["labels"]["class"]["names"] == ["class 0", "class 1", "class 2", "class 3"]
-    assert found["verified"]["tolerance"] == {"serving_default": 0.02, "features": 0.02, "arrays": 1e-5}
+    assert found["verified"]["tolerance"] == {
+        "serving_default": 0.02,
+        "features": 0.02,
+        "arrays": 1e-5,
+    }
     differences = found["verified"]["difference"]
     assert max(differences.values()) == exported.difference < 0.002
     assert differences["arrays"] <= 1e-5
@@ -116,7 +146,13 @@ def test_an_export_contains_the_asset_files_of_the_user(exported):
 
 @pytest.mark.usefixtures("in_this_process")
 def test_an_export_names_no_local_directory_except_its_work_directory(exported):
-    places = {Path(__file__).parents[3], Path(jax.__file__).parents[1], Path(sys.prefix), Path.home(), Path.cwd()}
+    places = {
+        Path(__file__).parents[3],
+        Path(jax.__file__).parents[1],
+        Path(sys.prefix),
+        Path.home(),
+        Path.cwd(),
+    }
     places |= {Path(tempfile.gettempdir()), Path(exported.path).parent}
     named = {
         (path.name, str(place))
@@ -131,10 +167,17 @@ def test_an_export_names_no_local_directory_except_its_work_directory(exported):
 
 
 @pytest.mark.slow
-def test_the_parameters_themselves_can_be_exported_rather_than_their_average(photographs, exported, tmp_path):
-    plain = photographs.trainer.export(str(tmp_path), photographs.input, model="params", keys=["logits"])
+def test_the_parameters_themselves_can_be_exported_rather_than_their_average(
+    photographs, exported, tmp_path
+):
+    plain = photographs.trainer.export(
+        str(tmp_path), photographs.input, model="params", keys=["logits"]
+    )
     requests = Requests({"serving_default": {"examples": payloads(photographs)[:8]}}, (8,))
-    logits = [answer(path, requests)["serving_default", 8]["logits"] for path in (plain.path, exported.path)]
+    logits = [
+        answer(path, requests)["serving_default", 8]["logits"]
+        for path in (plain.path, exported.path)
+    ]
     assert np.abs(logits[0] - logits[1]).max() > 1e-3
 
 
@@ -165,8 +208,12 @@ def wrong_op(photographs, monkeypatch):
 
 
 def wrong_resizing(photographs, monkeypatch):
-    cubic = DecodeCentralCrop("image/encoded", into="image", size=(8, 8), resize_short=10, method="bicubic")
-    return lambda ctx: (replace(photographs, ops=(cubic,)) if ctx.global_batch_size == 21 else photographs).input(ctx)
+    cubic = DecodeCentralCrop(
+        "image/encoded", into="image", size=(8, 8), resize_short=10, method="bicubic"
+    )
+    return lambda ctx: (
+        replace(photographs, ops=(cubic,)) if ctx.global_batch_size == 21 else photographs
+    ).input(ctx)
 
 
 def wrong_weight(photographs, monkeypatch):
@@ -182,7 +229,9 @@ def wrong_weight(photographs, monkeypatch):
 
 def wrong_order_of_labels(photographs, monkeypatch):
     named = making._named
-    backwards = replace(photographs.records.info.labels, names=photographs.records.info.labels.names[::-1])
+    backwards = replace(
+        photographs.records.info.labels, names=photographs.records.info.labels.names[::-1]
+    )
     monkeypatch.setattr(making, "_named", lambda numbers, labels: named(numbers, backwards))
     return photographs.input
 
@@ -197,18 +246,34 @@ def wrong_order_of_labels(photographs, monkeypatch):
             r"'logits' of record \d+, through the signature 'serving_default' in batches of 1",
             marks=pytest.mark.slow,
         ),
-        (wrong_weight, r"they differ by 0.00\d+ of the largest value \(tolerance 1e-05\). Nothing was published"),
+        (
+            wrong_weight,
+            r"they differ by 0.00\d+ of the largest value \(tolerance 1e-05\). Nothing was published",
+        ),
         (wrong_order_of_labels, "'class_name' of record 0, .*where they have to be equal"),
     ],
 )
-def test_an_export_that_predicts_something_else_is_not_published(photographs, tmp_path, monkeypatch, broken, text):
+def test_an_export_that_predicts_something_else_is_not_published(
+    photographs, tmp_path, monkeypatch, broken, text
+):
     input_fn = broken(photographs, monkeypatch)
     with pytest.raises(ExportError, match=text):
         photographs.trainer.export(str(tmp_path / "exports"), input_fn, labels=photographs.labels)
     assert list((tmp_path / "exports").iterdir()) == []
 
 
-NO_NAMES = ("infeed.json", "Infeed.JSON", "", "..", "x" * 256, "../vocab.txt", "/vocab.txt", "a/vocab.txt", "a\nb", 7)
+NO_NAMES = (
+    "infeed.json",
+    "Infeed.JSON",
+    "",
+    "..",
+    "x" * 256,
+    "../vocab.txt",
+    "/vocab.txt",
+    "a/vocab.txt",
+    "a\nb",
+    7,
+)
 
 
 @pytest.mark.parametrize(
@@ -219,14 +284,19 @@ NO_NAMES = ("infeed.json", "Infeed.JSON", "", "..", "x" * 256, "../vocab.txt", "
         ({"keys": ["logit"]}, OptionError, "does not predict 'logit'"),
         ({"keep": 0}, OptionError, "keep=0"),
         ({"tolerance": -1}, OptionError, "tolerance=-1"),
-        *(({"assets_extra": {name: __file__}}, OptionError, "assets_extra has") for name in NO_NAMES),
+        *(
+            ({"assets_extra": {name: __file__}}, OptionError, "assets_extra has")
+            for name in NO_NAMES
+        ),
         ({"assets_extra": {"vocab.txt": "missing.txt"}}, StorageError, r"cannot find missing\.txt"),
         ({"assets_extra": {"vocab.txt": "/"}}, StorageError, "/ is a directory"),
         ({"platforms": ["gpu"]}, OptionError, "platforms="),
         ({"labels": {"logits": Labels("logits", 0, ("a",))}}, OptionError, "labels has 'logits'"),
     ],
 )
-def test_a_mistake_is_one_error_before_anything_is_written(photographs, tmp_path, options, error, text):
+def test_a_mistake_is_one_error_before_anything_is_written(
+    photographs, tmp_path, options, error, text
+):
     with pytest.raises(error, match=text):
         photographs.trainer.export(str(tmp_path / "exports"), photographs.input, **options)
     assert not (tmp_path / "exports").exists()
@@ -234,7 +304,9 @@ def test_a_mistake_is_one_error_before_anything_is_written(photographs, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
-def test_images_that_tensorflow_decodes_and_resizes_are_predicted_as_by_the_trainer(photographs, tmp_path):
+def test_images_that_tensorflow_decodes_and_resizes_are_predicted_as_by_the_trainer(
+    photographs, tmp_path
+):
     op = DecodeResize("image/encoded", size=(8, 8), fit="pad", method="bicubic")
     done = photographs.trainer.export(str(tmp_path), replace(photographs, ops=(op,)).input)
     assert 0 < done.difference < verification.IMAGE_TOLERANCE / 2
@@ -257,7 +329,9 @@ class GraphBrighter:
 @pytest.mark.parametrize("op", [ExportedBrighter(), TensorFlowOp(GraphBrighter())], ids=repr)
 def test_an_op_with_a_method_tensorflow_is_exported(photographs, tmp_path, op):
     def input_fn(ctx):
-        return photographs.input(ctx, Rename({"image": "picture"}), Rename({"picture": "image"}), ExportedBrighter())
+        return photographs.input(
+            ctx, Rename({"image": "picture"}), Rename({"picture": "image"}), ExportedBrighter()
+        )
 
     done = photographs.trainer.export(str(tmp_path), input_fn)
     assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
@@ -265,13 +339,17 @@ def test_an_op_with_a_method_tensorflow_is_exported(photographs, tmp_path, op):
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_an_export_with_an_op_that_has_no_graph_takes_arrays_and_says_which_op(photographs, tmp_path, caplog):
+def test_an_export_with_an_op_that_has_no_graph_takes_arrays_and_says_which_op(
+    photographs, tmp_path, caplog
+):
     @dataclass(frozen=True)
     class Cropped(DecodeCentralCrop):
         """A subclass may compute anything."""
 
     ops = (Cropped("image/encoded", size=(8, 8), resize_short=10),)
-    done = photographs.trainer.export(str(tmp_path), lambda ctx: replace(photographs, ops=ops).input(ctx, Brighter()))
+    done = photographs.trainer.export(
+        str(tmp_path), lambda ctx: replace(photographs, ops=ops).input(ctx, Brighter())
+    )
     assert list(described(done)["signatures"]) == ["arrays"]
     assert described(done)["verified"]["tolerance"] == {"arrays": 1e-5}
     assert f"export: {ops[0]!r}, Brighter(by=9) have no method tensorflow(features)" in caplog.text
@@ -303,8 +381,12 @@ def test_an_op_that_the_model_does_not_depend_on_needs_no_graph(photographs, tmp
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
-def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(dense_task, vector_input, config, tmp_path):
-    task = replace(dense_task, predict_fn=lambda variables, batch: {"sums": batch["x"] @ variables.params["a"]})
+def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(
+    dense_task, vector_input, config, tmp_path
+):
+    task = replace(
+        dense_task, predict_fn=lambda variables, batch: {"sums": batch["x"] @ variables.params["a"]}
+    )
     trainer = Trainer(task, config("model"))
     trainer.train(vector_input, max_steps=1)
     done = trainer.export(str(tmp_path / "exports"), vector_input)
@@ -313,13 +395,17 @@ def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(dense_task
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
-def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(dense_task, vector_input, config, tmp_path):
+def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(
+    dense_task, vector_input, config, tmp_path
+):
     def rigid(variables, batch):
         return {"sums": batch["x"].reshape(len(batch["x"]), -1) @ variables.params["a"]}
 
     trainer = Trainer(replace(dense_task, predict_fn=rigid), config("model"))
     trainer.train(vector_input, max_steps=1)
-    with pytest.raises(ExportError, match="cannot be converted for any number of rows: .*not from len"):
+    with pytest.raises(
+        ExportError, match="cannot be converted for any number of rows: .*not from len"
+    ):
         trainer.export(str(tmp_path / "exports"), vector_input)
 
 
@@ -339,7 +425,9 @@ def test_the_names_of_inputs_are_ones_that_python_and_tensorflow_accept(name, ar
 def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax.experimental.jax2tf", None)
     monkeypatch.delattr(jax.experimental, "jax2tf", raising=False)
-    with pytest.raises(ExportError, match=r"JAX .* has no jax.experimental.jax2tf, which exports need"):
+    with pytest.raises(
+        ExportError, match=r"JAX .* has no jax.experimental.jax2tf, which exports need"
+    ):
         photographs.trainer.export(str(tmp_path), photographs.input)
     assert list(tmp_path.iterdir()) == []
 
@@ -347,5 +435,14 @@ def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
 def test_a_split_that_begins_with_bad_records_only_is_one_error(tmp_path):
     make: Any = make_export
     with pytest.raises(ExportError, match="begins without a good record to verify the export with"):
-        make(ExportOptions(str(tmp_path)), None, {}, None, iter(()), [], ServedExamples({}, 0, None), lambda: None)
+        make(
+            ExportOptions(str(tmp_path)),
+            None,
+            {},
+            None,
+            iter(()),
+            [],
+            ServedExamples({}, 0, None),
+            lambda: None,
+        )
     assert list(tmp_path.iterdir()) == []

@@ -51,7 +51,9 @@ class Length:
         return {"length": len(features[self.key])}
 
     def tensorflow(self, features):
-        return {"length": tf.strings.length(features[self.key])} if self.graph is None else self.graph
+        return (
+            {"length": tf.strings.length(features[self.key])} if self.graph is None else self.graph
+        )
 
 
 class Ones:
@@ -83,9 +85,18 @@ def notes():
 
 PADS = {"words": PadTo(2, -1, truncate=True, length_into="count"), "scores": 5}
 ROWS = {
-    "examples": (rows_of(SCHEMA, ["words", "count", "scores", "box", "weight"], pad_to=PADS), notes()),
-    "ops": (rows_of(SCHEMA, ["n", "box"], ops=[Length(), Rename({"length": "n"})], pad_to=PADS), notes()),
-    "padded for an op": (rows_of(SCHEMA, ["m", "words"], ops=[Rename({"count": "m"})], pad_to=PADS), notes()),
+    "examples": (
+        rows_of(SCHEMA, ["words", "count", "scores", "box", "weight"], pad_to=PADS),
+        notes(),
+    ),
+    "ops": (
+        rows_of(SCHEMA, ["n", "box"], ops=[Length(), Rename({"length": "n"})], pad_to=PADS),
+        notes(),
+    ),
+    "padded for an op": (
+        rows_of(SCHEMA, ["m", "words"], ops=[Rename({"count": "m"})], pad_to=PADS),
+        notes(),
+    ),
     "an op without inputs": (rows_of(SCHEMA, ["ones"], ops=[Ones()]), notes()),
     "opaque": (rows_of(Opaque("note"), ["length"], ops=[Length("note")]), [b"abc", b""]),
 }
@@ -113,7 +124,13 @@ def test_the_graph_makes_the_same_from_stored_features():
 @pytest.mark.parametrize(
     ("layout", "options", "keys", "payload", "text"),
     [
-        (SCHEMA, {}, ["weight"], encode_example(SCHEMA, NOTES[0] | {"weight": 2**31}), "out of the range of int32"),
+        (
+            SCHEMA,
+            {},
+            ["weight"],
+            encode_example(SCHEMA, NOTES[0] | {"weight": 2**31}),
+            "out of the range of int32",
+        ),
         (SCHEMA, {"pad_to": {"words": 2}}, ["words"], notes()[0], "more values than the 2"),
         (SCHEMA, {}, ["box"], b"", "box"),
     ],

@@ -16,11 +16,15 @@ ROUNDED = 1  # level; Pillow rounds also between the passes of an antialiased re
 PHOTO_OPS = [
     DecodeCentralCrop("image", size=(24, 24)),
     DecodeCentralCrop("image", size=(24, 24), border=0, channels=1, method="area"),
-    pytest.param(DecodeCentralCrop("image", size=(24, 24), resize_short=27), marks=pytest.mark.slow),
+    pytest.param(
+        DecodeCentralCrop("image", size=(24, 24), resize_short=27), marks=pytest.mark.slow
+    ),
     DecodeCentralCrop("image", size=(24, 24), resize_short=40, antialias=True),
     DecodeResize("image", size=(30, 50)),
     DecodeResize("image", size=(30, 50), fit="pad"),
-    pytest.param(DecodeResize("image", size=(130, 90), fit="pad", channels=1), marks=pytest.mark.slow),
+    pytest.param(
+        DecodeResize("image", size=(130, 90), fit="pad", channels=1), marks=pytest.mark.slow
+    ),
     pytest.param(DecodeResize("image", size=(100, 90), method="bicubic"), marks=pytest.mark.slow),
     DecodeResize("image", size=(20, 30), method="bicubic", antialias=True),
     DecodeResize("image", size=(30, 50), method="area"),
@@ -29,7 +33,9 @@ PHOTO_OPS = [
 
 def of_graph(op, image):
     signature = [tf.TensorSpec([], tf.string)]
-    function = tf.function(lambda image: graph_of(op)({op.key: image}), autograph=False, input_signature=signature)
+    function = tf.function(
+        lambda image: graph_of(op)({op.key: image}), autograph=False, input_signature=signature
+    )
     return function(tf.constant(image))[op.into].numpy()
 
 
@@ -43,7 +49,9 @@ def apart(op, image):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("name", ["JPEG 4:4:4", "JPEG 4:2:0", "grey JPEG", "progressive JPEG", "PNG", "grey PNG"])
+@pytest.mark.parametrize(
+    "name", ["JPEG 4:4:4", "JPEG 4:2:0", "grey JPEG", "progressive JPEG", "PNG", "grey PNG"]
+)
 def test_images_of_a_known_size_have_the_same_pixels(name, channels):
     op = DecodePng if "PNG" in name else DecodeJpeg
     levels, share = apart(op("image", shape=(80, 120, channels)), FORMATS[name][0])
@@ -79,5 +87,8 @@ def test_an_odd_image_is_decoded_or_refused_as_by_the_op(name):
 @pytest.mark.parametrize("op", [DecodeJpeg, DecodePng])
 def test_an_image_of_another_size_than_the_known_one_is_refused(op):
     image = encoded(picture(), op.__name__.removeprefix("Decode").upper())
-    with pytest.raises(tf.errors.InvalidArgumentError, match="of a size other than 120 x 80. Its height and width are"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match="of a size other than 120 x 80. Its height and width are",
+    ):
         of_graph(op("image", shape=(120, 80, 3)), image)

@@ -20,7 +20,11 @@ DATA = "variables.data-00000-of-00001"
 @pytest.fixture(params=["disk", "bucket"])
 def exports(request, tmp_path, monkeypatch):
     monkeypatch.setattr(publishing.time, "time", lambda: NOW + 0.9)
-    place = str(tmp_path / "exports") if request.param == "disk" else f"{request.getfixturevalue('bucket')}/exports"
+    place = (
+        str(tmp_path / "exports")
+        if request.param == "disk"
+        else f"{request.getfixturevalue('bucket')}/exports"
+    )
     return Exports(place)
 
 
@@ -31,7 +35,9 @@ def make(directory, content=b"graph"):
     (model / "saved_model.pb").write_bytes(content)
     (model / "fingerprint.pb").touch()
     (model / "variables" / DATA).write_bytes(b"numbers" * 10**6)
-    (model / "assets.extra" / "infeed.json").write_text(json.dumps(ABOUT | {"origin": {"metrics": {"loss": 0.5}}}))
+    (model / "assets.extra" / "infeed.json").write_text(
+        json.dumps(ABOUT | {"origin": {"metrics": {"loss": 0.5}}})
+    )
     return model
 
 
@@ -65,7 +71,9 @@ def test_an_unpublished_export_leaves_nothing(exports):
     assert open_storage(exports.path).entries(exports.path) == ({}, [])
 
 
-def test_the_graph_is_uploaded_last_and_a_failed_upload_leaves_nothing(bucket, tmp_path, monkeypatch):
+def test_the_graph_is_uploaded_last_and_a_failed_upload_leaves_nothing(
+    bucket, tmp_path, monkeypatch
+):
     exports, copied = Exports(f"{bucket}/exports"), []
     copy = publishing.copy_file
 
@@ -99,7 +107,9 @@ with Exports(sys.argv[1]).unpublished() as directory:
 
 def test_leftovers_of_killed_exports_are_removed_but_not_those_of_running_ones(tmp_path):
     exports = Exports(str(tmp_path))
-    with subprocess.Popen([sys.executable, "-c", UNFINISHED, str(tmp_path)], stdout=subprocess.PIPE) as making:
+    with subprocess.Popen(
+        [sys.executable, "-c", UNFINISHED, str(tmp_path)], stdout=subprocess.PIPE
+    ) as making:
         assert making.stdout
         assert making.stdout.readline() == b"ready\n"
         publish(exports)
@@ -113,7 +123,9 @@ def test_leftovers_of_killed_exports_are_removed_but_not_those_of_running_ones(t
 
 def test_a_place_that_cannot_be_written_is_one_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot create exports in .*/file/below: Not a directory"):
+    with pytest.raises(
+        StorageError, match="cannot create exports in .*/file/below: Not a directory"
+    ):
         publish(Exports(str(tmp_path / "file" / "below")))
     assert Path(tmp_path / "file").is_file()
 
@@ -148,10 +160,15 @@ def test_directories_with_a_number_for_their_name_that_no_export_made_are_never_
     write(exports.path, USERS)
     paths = [publish(exports) for _ in range(3)]
     copied = json.loads(open_storage(exports.path).read(f"{paths[0]}/assets.extra/infeed.json"))
-    write(exports.path, {"8/saved_model.pb": b"copy", "8/assets.extra/infeed.json": json.dumps(copied).encode()})
+    write(
+        exports.path,
+        {"8/saved_model.pb": b"copy", "8/assets.extra/infeed.json": json.dumps(copied).encode()},
+    )
     exports.keep(1)
     assert exports.numbers() == [0, 8, NOW + 2]
-    assert {name: open_storage(exports.path).read(f"{exports.path}/{name}") for name in USERS} == USERS
+    assert {
+        name: open_storage(exports.path).read(f"{exports.path}/{name}") for name in USERS
+    } == USERS
 
 
 def test_user_files_inside_an_export_are_never_removed(exports, caplog):
@@ -195,7 +212,9 @@ def test_links_are_never_followed(tmp_path):
     exports, victim = Exports(str(tmp_path / "exports")), tmp_path / "victim"
     made = Path(publish(exports)).rename(victim)
     (made / "variables" / "mine").touch()
-    Path(exports.path, str(json.loads((victim / "assets.extra/infeed.json").read_text())["export"])).symlink_to(victim)
+    Path(
+        exports.path, str(json.loads((victim / "assets.extra/infeed.json").read_text())["export"])
+    ).symlink_to(victim)
     link = Path(publish(exports))
     (link / "variables" / DATA).unlink()
     (link / "variables").rmdir()

@@ -11,7 +11,10 @@ from trainer.serving.served_model import dependencies, serve
 from trainer.task import Task, Variables
 
 STRUCT = {
-    "boxes": {"left": jax.ShapeDtypeStruct((8,), np.int32), "right": jax.ShapeDtypeStruct((8,), np.int32)},
+    "boxes": {
+        "left": jax.ShapeDtypeStruct((8,), np.int32),
+        "right": jax.ShapeDtypeStruct((8,), np.int32),
+    },
     "image": jax.ShapeDtypeStruct((8, 4), np.float32),
     "label": jax.ShapeDtypeStruct((8,), np.int32),
     "_mask": jax.ShapeDtypeStruct((8,), np.float32),
@@ -30,7 +33,11 @@ def scores(variables, batch):
 
 def test_predictions_that_only_copy_inputs_are_not_served():
     def predict(variables, batch):
-        return {"best": scores(variables, batch).argmax(-1), "label": batch["label"], "place": batch["_index"]}
+        return {
+            "best": scores(variables, batch).argmax(-1),
+            "label": batch["label"],
+            "place": batch["_index"],
+        }
 
     served = serve(task(predict), MODEL, STRUCT, None)
     assert set(served.arrays) == {"image"}
@@ -58,16 +65,27 @@ def test_keys_select_the_served_predictions():
 
     assert set(serve(task(predict), MODEL, STRUCT, ["scores"]).arrays) == {"image"}
     assert set(serve(task(predict), MODEL, STRUCT, None).arrays) == {"image", "label"}
-    with pytest.raises(OptionError, match="the task does not predict 'score'. Did you mean 'scores'"):
+    with pytest.raises(
+        OptionError, match="the task does not predict 'score'. Did you mean 'scores'"
+    ):
         serve(task(predict), MODEL, STRUCT, ["score"])
 
 
 @pytest.mark.parametrize(
     ("predict", "text"),
     [
-        (lambda variables, batch: {"label": batch["label"]}, "none of the predictions label depends on the model"),
-        (lambda variables, batch: {"odd": scores(variables, batch) + batch["_index"][:, None]}, "odd depend on _index"),
-        (lambda variables, batch: {"same": jnp.ones((8, 1)) * variables.params["w"][0, 0]}, "same depend on no array"),
+        (
+            lambda variables, batch: {"label": batch["label"]},
+            "none of the predictions label depends on the model",
+        ),
+        (
+            lambda variables, batch: {"odd": scores(variables, batch) + batch["_index"][:, None]},
+            "odd depend on _index",
+        ),
+        (
+            lambda variables, batch: {"same": jnp.ones((8, 1)) * variables.params["w"][0, 0]},
+            "same depend on no array",
+        ),
     ],
     ids=["no model", "number of a record", "no record"],
 )
@@ -101,11 +119,30 @@ doubled.defjvp(lambda primals, tangents: (doubled(*primals), tangents))
         (jax.checkpoint(separate), [{0}, {1, 2}, set()]),
         (lambda a, b, c: (*doubled(a, b), c), [{0, 1}, {0, 1}, {2}]),  # JAX does not look into it
         (through_a_loop, [{0, 1}, {0, 1}, {2}]),
-        (lambda a, b, c: (*jax.lax.fori_loop(0, 2, lambda _, ab: separate(*ab, c)[:2], (a, b)), c), [{0}, {1, 2}, {2}]),
-        (lambda a, b, c: jax.lax.cond(c[0] > 0, separate, separate, a, b, c), [{0, 2}, {1, 2}, {2}]),
+        (
+            lambda a, b, c: (
+                *jax.lax.fori_loop(0, 2, lambda _, ab: separate(*ab, c)[:2], (a, b)),
+                c,
+            ),
+            [{0}, {1, 2}, {2}],
+        ),
+        (
+            lambda a, b, c: jax.lax.cond(c[0] > 0, separate, separate, a, b, c),
+            [{0, 2}, {1, 2}, {2}],
+        ),
         (lambda a, b, c: (a, b, a), [{0}, {1}, {0}]),
     ],
-    ids=["plain", "jit", "nested", "checkpoint", "custom", "loop", "parts of a loop", "condition", "inputs"],
+    ids=[
+        "plain",
+        "jit",
+        "nested",
+        "checkpoint",
+        "custom",
+        "loop",
+        "parts of a loop",
+        "condition",
+        "inputs",
+    ],
 )
 def test_an_output_depends_on_what_it_is_computed_from(function, expected):
     rows = jnp.ones(3)

@@ -36,7 +36,9 @@ NAN, INFINITY = float("nan"), float("inf")
         ([], [], 0),
     ],
 )
-def test_differences_are_relative_for_floats_and_all_or_nothing_for_other_types(found, expected, apart):
+def test_differences_are_relative_for_floats_and_all_or_nothing_for_other_types(
+    found, expected, apart
+):
     kind = object if expected and isinstance(expected[0], bytes) else None
     assert difference(np.array(found, kind), np.array(expected, kind)) == apart
 
@@ -50,13 +52,25 @@ def test_differences_are_relative_for_floats_and_all_or_nothing_for_other_types(
             "'score' of record 1, through the signature 'arrays' in batches of 3, is 0.2, and 0.8 in predict",
         ),
         ({"names": [b"x" * 99]}, {"names": [b"y"]}, r"is b'x{55}\.\.\., and b'y' in predict"),
-        ({"class": [1], "more": [0]}, {"class": [1]}, "the export has the prediction 'more', predict does not"),
-        ({"class": [1]}, {"class": [1], "score": [0.5]}, "predict has the prediction 'score', the export does not"),
+        (
+            {"class": [1], "more": [0]},
+            {"class": [1]},
+            "the export has the prediction 'more', predict does not",
+        ),
+        (
+            {"class": [1]},
+            {"class": [1], "score": [0.5]},
+            "predict has the prediction 'score', the export does not",
+        ),
     ],
 )
-def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypatch, found, expected, text):
+def test_the_error_names_the_prediction_and_the_record_that_differ_most(
+    monkeypatch, found, expected, text
+):
     def arrays(values):
-        kinds = {name: object if isinstance(value[0], bytes) else None for name, value in values.items()}
+        kinds = {
+            name: object if isinstance(value[0], bytes) else None for name, value in values.items()
+        }
         return {name: np.array(value, kinds[name]) for name, value in values.items()}
 
     monkeypatch.setattr(verification, "served", lambda *given: {("arrays", 3): arrays(found)})
@@ -65,10 +79,15 @@ def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypa
 
 
 @pytest.mark.slow
-def test_a_missing_saved_model_is_a_one_line_error_and_local_modules_are_not_imported(tmp_path, monkeypatch):
+def test_a_missing_saved_model_is_a_one_line_error_and_local_modules_are_not_imported(
+    tmp_path, monkeypatch
+):
     (tmp_path / "trainer.py").write_text("raise SystemExit('not this one')")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ExportError, match="does not run without JAX: exit code 1, OSError: SavedModel file does not"):
+    with pytest.raises(
+        ExportError,
+        match="does not run without JAX: exit code 1, OSError: SavedModel file does not",
+    ):
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
 
 
@@ -80,7 +99,9 @@ def test_an_interruption_ends_the_process_that_serves(tmp_path):
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), interrupted)
 
 
-def test_a_request_to_end_takes_precedence_over_the_failure_of_the_serving_process(tmp_path, monkeypatch):
+def test_a_request_to_end_takes_precedence_over_the_failure_of_the_serving_process(
+    tmp_path, monkeypatch
+):
     calls, ended = itertools.count(), tmp_path / "ended"
     ended.write_text("#!/bin/sh\nsleep 0.3\nexit 1\n")
     ended.chmod(0o700)
@@ -92,7 +113,12 @@ def test_a_request_to_end_takes_precedence_over_the_failure_of_the_serving_proce
             raise SystemExit(75)
 
     with pytest.raises(SystemExit, match="75"):
-        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), asked_to_end_after_the_first_look)
+        served(
+            str(tmp_path),
+            str(tmp_path),
+            verification.Requests({}, (1,)),
+            asked_to_end_after_the_first_look,
+        )
 
 
 STUCK = """
@@ -110,7 +136,11 @@ served(sys.argv[1], sys.argv[1], (Stuck(), (1,)))
 def child_of(pid):
     """The process that serves; None while there is none."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    serving = [int(each) for each in found if b"serving_process" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    serving = [
+        int(each)
+        for each in found
+        if b"serving_process" in Path(f"/proc/{each}/cmdline").read_bytes()
+    ]
     return serving[0] if serving else None
 
 

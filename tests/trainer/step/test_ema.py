@@ -31,11 +31,17 @@ def counting():
     def predict_fn(variables, batch):
         return {"w": variables.params["w"] * jnp.ones(batch["_mask"].shape)}
 
-    return Task(lambda *_: Variables({"w": jnp.zeros(())}), loss_fn, optax.sgd(-1.0), predict_fn=predict_fn)
+    return Task(
+        lambda *_: Variables({"w": jnp.zeros(())}), loss_fn, optax.sgd(-1.0), predict_fn=predict_fn
+    )
 
 
 def test_the_average_follows_its_formula(counting, vector_input, config):
-    state = Trainer(counting, config(ema_decay=DECAY, iterations_per_loop=7)).train(vector_input, max_steps=100).state
+    state = (
+        Trainer(counting, config(ema_decay=DECAY, iterations_per_loop=7))
+        .train(vector_input, max_steps=100)
+        .state
+    )
     average = 0.0
     for n in range(100):
         decay = min(DECAY, (1 + n) / (10 + n))
@@ -47,7 +53,9 @@ def test_the_average_follows_its_formula(counting, vector_input, config):
 def test_the_chosen_model_is_evaluated_and_predicts(counting, vector_input, config):
     def results(**settings):
         trainer = Trainer(counting, config(ema_decay=DECAY, **settings))
-        result = trainer.train_and_evaluate(vector_input, vector_input, max_steps=10, eval_every_steps=5)
+        result = trainer.train_and_evaluate(
+            vector_input, vector_input, max_steps=10, eval_every_steps=5
+        )
         evaluated = trainer.evaluate(vector_input)
         predicted = next(iter(trainer.predict(vector_input)))["w"]
         if result.evaluations:
@@ -65,10 +73,15 @@ def test_every_evaluation_of_a_plain_iterable_reads_it_again(counting, vectors, 
     batches = [{key: array[i : i + 16] for key, array in vectors.items()} for i in range(0, 96, 16)]
     settings = config(ema_decay=DECAY, evaluate="params", checkpoint_every_steps=2)
     trainer = Trainer(counting, settings)
-    result = trainer.train_and_evaluate(lambda ctx: iter(batches), lambda ctx: iter(batches), max_steps=6)
+    result = trainer.train_and_evaluate(
+        lambda ctx: iter(batches), lambda ctx: iter(batches), max_steps=6
+    )
     assert [each.metrics["loss"] for each in result.evaluations] == [2.0, 4.0, 6.0]
     assert [each.records for each in result.evaluations] == [96] * 3
-    assert trainer.evaluate(lambda ctx: iter(batches), check_padding=True).metrics == result.evaluations[-1].metrics
+    assert (
+        trainer.evaluate(lambda ctx: iter(batches), check_padding=True).metrics
+        == result.evaluations[-1].metrics
+    )
 
 
 def test_a_step_that_is_skipped_does_not_change_the_average(counting, vector_input, config):
@@ -87,14 +100,18 @@ def test_the_average_of_bfloat16_is_kept_in_float32(dense_task):
     assert with_model(state, "ema", model).ema["w"] is average["w"]
 
 
-def test_a_checkpoint_without_an_average_is_refused_by_a_run_with_one(counting, vector_input, config):
+def test_a_checkpoint_without_an_average_is_refused_by_a_run_with_one(
+    counting, vector_input, config
+):
     Trainer(counting, config()).train(vector_input, max_steps=1)
     text = "has no averaged parameters.*[Ll]eave out ema_decay"
     with pytest.raises(CheckpointError, match=text):
         Trainer(counting, config(ema_decay=DECAY)).train(vector_input, max_steps=2)
 
 
-def test_a_checkpoint_with_an_average_is_refused_by_a_run_without_one(counting, vector_input, config):
+def test_a_checkpoint_with_an_average_is_refused_by_a_run_without_one(
+    counting, vector_input, config
+):
     Trainer(counting, config(ema_decay=DECAY)).train(vector_input, max_steps=1)
     with pytest.raises(CheckpointError, match="has averaged parameters.*ema_decay"):
         Trainer(counting, config()).evaluate(vector_input)

@@ -27,7 +27,11 @@ def leaves(tree):
 @pytest.fixture(scope="module")
 def noiseless(dense_task):
     """A task without random numbers, which each microbatch draws anew."""
-    return replace(dense_task, loss_fn=lambda *given: dense_task.loss_fn(*given[:3], False), optimizer=optax.sgd(0.1))
+    return replace(
+        dense_task,
+        loss_fn=lambda *given: dense_task.loss_fn(*given[:3], False),
+        optimizer=optax.sgd(0.1),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +49,20 @@ def computed(noiseless, variables):
     """computed(batch, count): the gradients, and those of `count` microbatches."""
     whole = jax.jit(partial(gradients, noiseless, rng=KEY))
     parts = jax.jit(partial(accumulated, noiseless, rng=KEY))
-    return lambda batch, count: (whole(variables, batch), parts(variables, microbatches(batch, count)))
+    return lambda batch, count: (
+        whole(variables, batch),
+        parts(variables, microbatches(batch, count)),
+    )
 
 
 @given(counts=st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), count=st.sampled_from([3, 4]))
-@example(counts=[number % 4 > 0 for number in range(ROWS)], count=4)  # microbatch 0 has no row that counts
+@example(
+    counts=[number % 4 > 0 for number in range(ROWS)], count=4
+)  # microbatch 0 has no row that counts
 @settings(deadline=None, max_examples=20)
-def test_accumulated_gradients_equal_those_of_the_batch_for_any_mask(computed, vectors, counts, count):
+def test_accumulated_gradients_equal_those_of_the_batch_for_any_mask(
+    computed, vectors, counts, count
+):
     whole, parts = computed(batch_of(vectors, counts), count)
     for of_whole, of_parts in zip(leaves(whole), leaves(parts), strict=True):
         np.testing.assert_allclose(of_parts, of_whole, rtol=1e-5, atol=1e-6)
@@ -61,7 +72,11 @@ def test_each_microbatch_has_its_own_key_and_passes_extra_arrays_to_the_next(den
     def loss_fn(variables, batch, rng, train):
         drawn = jax.random.uniform(rng)
         losses = drawn * variables.params["w"] * jnp.ones(4)
-        return losses, variables._replace(extra={"seen": variables.extra["seen"] * 2 + batch["x"][0, 0]}), {}
+        return (
+            losses,
+            variables._replace(extra={"seen": variables.extra["seen"] * 2 + batch["x"][0, 0]}),
+            {},
+        )
 
     task = replace(dense_task, loss_fn=loss_fn, metrics={})
     variables = Variables({"w": jnp.float32(1)}, {"seen": jnp.float32(0)})
@@ -94,9 +109,13 @@ def test_microbatches_move_no_rows_between_devices(dense_task, variables, vector
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 10])
-def test_a_training_with_microbatches_is_that_with_whole_batches(noiseless, vector_input, config, k):
+def test_a_training_with_microbatches_is_that_with_whole_batches(
+    noiseless, vector_input, config, k
+):
     def trained(name, **settings):
-        trainer = Trainer(noiseless, config(name, iterations_per_loop=k, **settings), devices=jax.devices()[:2])
+        trainer = Trainer(
+            noiseless, config(name, iterations_per_loop=k, **settings), devices=jax.devices()[:2]
+        )
         return leaves(trainer.train(vector_input, max_steps=10).state.variables)
 
     for whole, parts in zip(trained("whole"), trained("parts", accumulate=4), strict=True):
@@ -104,7 +123,9 @@ def test_a_training_with_microbatches_is_that_with_whole_batches(noiseless, vect
 
 
 @pytest.mark.parametrize("mesh", ["data=4", pytest.param("data=2,fsdp=2", marks=pytest.mark.slow)])
-def test_independent_rows_are_added_up_apart_to_the_same_training(noiseless, make_input, vectors, config, mesh):
+def test_independent_rows_are_added_up_apart_to_the_same_training(
+    noiseless, make_input, vectors, config, mesh
+):
     x = np.where(np.arange(100)[:, None] % 3 > 0, vectors["x"], 0)
     specs = {"a": jax.sharding.PartitionSpec(None, "fsdp"), "b": jax.sharding.PartitionSpec("fsdp")}
 
@@ -112,7 +133,10 @@ def test_independent_rows_are_added_up_apart_to_the_same_training(noiseless, mak
         def input_fn(ctx):  # the mask differs between devices and microbatches
             made = make_input({**vectors, "x": x}, ctx)
             whole = made._batch
-            made._batch = lambda step: {**(batch := whole(step)), "_mask": (batch["x"][:, 0] != 0).astype(np.float32)}
+            made._batch = lambda step: {
+                **(batch := whole(step)),
+                "_mask": (batch["x"][:, 0] != 0).astype(np.float32),
+            }
             return made
 
         task = replace(task, partition=lambda name, _: specs[name])
@@ -120,7 +144,9 @@ def test_independent_rows_are_added_up_apart_to_the_same_training(noiseless, mak
         return leaves(result.state.variables), result.metrics
 
     whole, expected = trained("whole", noiseless)
-    apart, found = trained("apart", replace(noiseless, independent_rows=True), accumulate=4 if mesh == "data=4" else 2)
+    apart, found = trained(
+        "apart", replace(noiseless, independent_rows=True), accumulate=4 if mesh == "data=4" else 2
+    )
     for of_whole, of_parts in zip(whole, apart, strict=True):
         np.testing.assert_allclose(of_parts, of_whole, rtol=1e-5, atol=1e-7)
     assert found == pytest.approx(expected, rel=1e-5)

@@ -40,7 +40,11 @@ def task_of(precision, seen=None, network=Network):
 
 
 def dtypes(tree):
-    return {str(leaf.dtype) for leaf in named_leaves(tree).values() if jnp.issubdtype(leaf.dtype, jnp.floating)}
+    return {
+        str(leaf.dtype)
+        for leaf in named_leaves(tree).values()
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    }
 
 
 def batch_of(vectors):
@@ -49,9 +53,15 @@ def batch_of(vectors):
 
 @pytest.mark.parametrize(
     ("precision", "params", "multiplied"),
-    [("f32", "float32", {"f32"}), ("bf16", "float32", {"bf16", "f32"}), ("bf16_params", "bfloat16", {"bf16", "f32"})],
+    [
+        ("f32", "float32", {"f32"}),
+        ("bf16", "float32", {"bf16", "f32"}),
+        ("bf16_params", "bfloat16", {"bf16", "f32"}),
+    ],
 )
-def test_parameters_products_and_losses_have_the_dtypes_of_the_precision(vectors, precision, params, multiplied):
+def test_parameters_products_and_losses_have_the_dtypes_of_the_precision(
+    vectors, precision, params, multiplied
+):
     seen = {}
     task = task_of(precision, seen)
     variables = task.init(jax.random.key(0), SPEC)
@@ -100,7 +110,9 @@ class Layered(nnx.Module):
         def layer(x, linear):
             return nnx.gelu(jnp.sin(linear(x)))
 
-        return nnx.scan(rematerialized(layer, self.remat), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)(x, self.layers)
+        return nnx.scan(
+            rematerialized(layer, self.remat), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry
+        )(x, self.layers)
 
 
 def gradients_of(remat):
@@ -117,7 +129,9 @@ def gradients_of(remat):
 
 @pytest.mark.slow
 def test_gradients_are_the_same_and_less_is_kept():
-    (plain, all_kept), (dots, dots_kept), (full, least) = (gradients_of(remat) for remat in ("none", "dots", "full"))
+    (plain, all_kept), (dots, dots_kept), (full, least) = (
+        gradients_of(remat) for remat in ("none", "dots", "full")
+    )
     for others in (dots, full):
         for one, other in zip(plain, others, strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)

@@ -23,7 +23,9 @@ PINNED = "0.10.2"  # of jax in constraints.txt: another one lowers to other text
 
 
 def init(rng, spec):
-    return Variables({"w": jax.random.normal(rng, (8, 3)), "b": jnp.zeros(3)}, {"seen": jnp.zeros(())})
+    return Variables(
+        {"w": jax.random.normal(rng, (8, 3)), "b": jnp.zeros(3)}, {"seen": jnp.zeros(())}
+    )
 
 
 def loss_fn(variables, batch, rng, train):
@@ -41,14 +43,21 @@ def accuracy(logits, batch):
 @pytest.mark.skipif(version("jax") != PINNED, reason="the text depends on JAX")
 @pytest.mark.parametrize("on_nan", EXPECTED)
 def test_without_features_a_step_is_the_same_program_as_ever(on_nan):
-    task = Task(init, loss_fn, optax.adamw(1e-2), {"accuracy": accuracy}, augment=lambda batch: batch)
+    task = Task(
+        init, loss_fn, optax.adamw(1e-2), {"accuracy": accuracy}, augment=lambda batch: batch
+    )
     batch = {"x": (4, 8), "label": (4,), "_mask": (4,)}
     dtypes = {"label": jnp.int32}
-    batch = {key: jax.ShapeDtypeStruct(shape, dtypes.get(key, jnp.float32)) for key, shape in batch.items()}
+    batch = {
+        key: jax.ShapeDtypeStruct(shape, dtypes.get(key, jnp.float32))
+        for key, shape in batch.items()
+    }
     key = jnp.zeros(2, jnp.uint32)
     variables = jax.eval_shape(init, jax.random.key(0), batch)
     optimizer = jax.eval_shape(task.optimizer.init, variables.params)
-    state = TrainState(jax.ShapeDtypeStruct((), jnp.int32), variables, optimizer, jax.eval_shape(lambda: key))
+    state = TrainState(
+        jax.ShapeDtypeStruct((), jnp.int32), variables, optimizer, jax.eval_shape(lambda: key)
+    )
     text = jax.jit(train_step(task, on_nan)).lower(state, batch).as_text()
     found = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert found == EXPECTED[on_nan], found
@@ -61,8 +70,13 @@ def norm(tree):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16, jnp.complex64])
 def test_the_norm_is_that_of_all_numbers_in_float32(dtype):
     rng = np.random.default_rng(0)
-    tree = {"a": jnp.asarray(rng.standard_normal((300, 70)), dtype), "b": [jnp.asarray(rng.standard_normal(5), dtype)]}
-    exact = np.sqrt(sum(np.sum(np.abs(np.asarray(leaf, np.complex128)) ** 2) for leaf in jax.tree.leaves(tree)))
+    tree = {
+        "a": jnp.asarray(rng.standard_normal((300, 70)), dtype),
+        "b": [jnp.asarray(rng.standard_normal(5), dtype)],
+    }
+    exact = np.sqrt(
+        sum(np.sum(np.abs(np.asarray(leaf, np.complex128)) ** 2) for leaf in jax.tree.leaves(tree))
+    )
     found = norm(tree | {"count": jnp.int32(7)})  # integers are no part of it
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, exact, rtol=1e-6)
@@ -92,7 +106,9 @@ def test_the_norm_of_no_arrays_is_zero():
     ],
     ids=["no numbers with a fraction", "squares that overflow", "a NaN beside them", "16 bits"],
 )
-@pytest.mark.parametrize("begins", [finder_of_broken, _beginning_on_devices], ids=["on a CPU", "elsewhere"])
+@pytest.mark.parametrize(
+    "begins", [finder_of_broken, _beginning_on_devices], ids=["on a CPU", "elsewhere"]
+)
 def test_what_is_saved_is_broken_only_if_a_number_is_not_finite(begins, state, found):
     assert begins(Placement.of(jax.devices()[:1]))(state)() == found
 
@@ -100,7 +116,9 @@ def test_what_is_saved_is_broken_only_if_a_number_is_not_finite(begins, state, f
 @pytest.fixture
 def clipped(dense_task):
     # So low that every step is clipped, and Adam, which does not feel the scale of a gradient, is left out.
-    return replace(dense_task, optimizer=optax.chain(optax.clip_by_global_norm(0.01), optax.sgd(1.0)))
+    return replace(
+        dense_task, optimizer=optax.chain(optax.clip_by_global_norm(0.01), optax.sgd(1.0))
+    )
 
 
 def test_a_clipped_step_is_the_same_on_any_number_of_devices(clipped, vector_input, config):
