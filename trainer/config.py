@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 DATA, FSDP, MODEL = AXES = ("data", "fsdp", "model")
-SIZE = re.compile(r"\b(data|fsdp|model)=([1-9][0-9]*)\b")
+SIZE = re.compile(rf"\b({'|'.join(AXES)})=([1-9][0-9]*)\b")
 Rule = tuple[str, tuple[tuple[str, ...], ...]]
 """A pattern of the paths of parameters, and for each of their dimensions the axes that split it."""
 Model = Literal["params", "ema"]

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from pipeline.checks import check_patterns
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
-from trainer.config import AXES, DATA, FSDP, MODEL, Rule
+from trainer.config import AXES, DATA, FSDP, Rule
 from trainer.mesh.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
 
 ROWS = (DATA, FSDP)
@@ -212,7 +212,7 @@ def split_parameters(
         for name, shape in shapes.items()
     }
     used = {axis for sharding in shardings.values() for axis in axes_in(sharding.spec)}
-    for axis in (FSDP, MODEL):
+    for axis in AXES[1:]:
         if (size := placement.mesh.shape[axis]) > 1 and axis not in used:
             raise OptionError(
                 f"the mesh has {axis}={size}, but no parameter is split over {axis}. Leave the "
