@@ -19,13 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-LIBRARIES = (
-    "pipeline.tf_cpu",
-    "flax.nnx",
-    "jax",
-    "optax",
-    "orbax.checkpoint",
-)  # the first imports TensorFlow quietly
+# the first imports TensorFlow quietly
+LIBRARIES = ("pipeline.tf_cpu", "flax.nnx", "jax", "optax", "orbax.checkpoint")
 MOST_BYTES = 1 << 20
 
 

@@ -108,9 +108,8 @@ def check_first(kernel: Kernel, shown: dict[str, Shown]) -> None:
     assert len(training.steps) > 2, training.displays
     assert training.steps[-1] == STEPS, training.displays
     assert training.text.count(f"training steps 0 to {STEPS}") == 1, training.text
-    assert [each.pictures for each in shown.values()].count(1) == 2, (
-        shown
-    )  # the images and the predictions
+    # the images and the predictions
+    assert [each.pictures for each in shown.values()].count(1) == 2, shown
     assert not any("━" in each.text for each in shown.values()), (
         "a progress bar, which a notebook repeats"
     )

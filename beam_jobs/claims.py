@@ -206,9 +206,8 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
     manifest = find_manifest(output_dir, storage)
     if not found and not (manifest and split in manifest.splits):
         _check_free(storage, plan)
-    elif not storage.exists(
-        join(output_dir, naming.plan_file(split))
-    ):  # or a concurrent worker has just claimed it
+    # or a concurrent worker has just claimed it
+    elif not storage.exists(join(output_dir, naming.plan_file(split))):
         what = (
             f"{found[0]} ({len(found)} such files in total)"
             if found

@@ -112,9 +112,8 @@ def verdict_on_error(job: ConversionJob, split: str) -> Iterator[None]:
     try:
         yield
     except InfeedError as e:
-        with contextlib.suppress(
-            InfeedError
-        ):  # on a full disk this fails, too; the first error matters
+        # on a full disk this fails, too; the first error matters
+        with contextlib.suppress(InfeedError):
             Verdict(job.run_id, split, ok=False, message=str(e)).write(
                 open_storage(job.output_dir), job.output_dir
             )
@@ -154,9 +153,8 @@ def commit_split(
     empty = sorted(summary.source for summary in summaries if not summary.records)
     warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
     summary = summarize(plan, entry, proven, fresh=fresh, warnings=warnings, now=time.time())
-    with contextlib.suppress(
-        StorageError
-    ):  # only a report; some buckets forbid replacing the first one
+    # only a report; some buckets forbid replacing the first one
+    with contextlib.suppress(StorageError):
         write_summary(storage, job.output_dir, summary)
     if proven.columns:
         names: Any = getattr(job.converter, "class_names", {})

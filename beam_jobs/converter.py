@@ -227,17 +227,15 @@ class ConversionJob:
     sources: tuple[Source, ...]
     output_dir: str
     target_shard_bytes: int = 100 * 10**6
-    num_shards: Mapping[str, int] = field(
-        default_factory=dict
-    )  # by split; absent: derived from target_shard_bytes
+    # by split; absent: derived from target_shard_bytes
+    num_shards: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     max_bad_records: int = 0
     overwrite: bool = False  # replaces a split of another plan instead of refusing it
     verify_existing: bool = False  # reads finished shards again instead of comparing sizes
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
-    expected: Mapping[str, int] = field(
-        default_factory=dict
-    )  # required number of records by split, if there is one
+    # required number of records by split, if there is one
+    expected: Mapping[str, int] = field(default_factory=dict)
     run_id: str = ""  # identifies this run in its verdict; never in data
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 

@@ -55,9 +55,8 @@ def write_shard(
             writing.ledger.rejected.append(Rejected.of(ref, "scan", ref.error))
         for ref, data in read_rows(raw, good):
             writing.convert(ref, data)
-        check_unchanged(
-            plan.job, raw, good
-        )  # after the last read, before the shard becomes visible
+        # after the last read, before the shard becomes visible
+        check_unchanged(plan.job, raw, good)
     receipt = writing.receipt(shard, refs)
     receipt.write(output, output_dir)
     return receipt, False

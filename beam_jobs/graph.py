@@ -174,9 +174,8 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
             check_size(plan)
             try:
                 check_claim(storage, plan)
-            except (
-                ConversionError
-            ):  # another plan owns it: nobody needs what was packed for this job
+            # another plan owns it: nobody needs what was packed for this job
+            except ConversionError:
                 for split in job.splits:
                     remove_packed_files(job, split, of_job=True)
                 raise

@@ -165,9 +165,8 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     output = open_storage(job.output_dir)
     output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
-    if (
-        sys.flags.safe_path
-    ):  # of `python -P`, which Beam does not pass on to the workers that it starts
+    # of `python -P`, which Beam does not pass on to the workers that it starts
+    if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"
     # Local workers log their start and end, and a failure as six tracebacks, and have no option to
     # stop this. The verdict or the exception has the reason.
@@ -249,9 +248,8 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
             yield
         finally:
             stop.set()
-            if not isinstance(
-                sys.exception(), KeyboardInterrupt
-            ):  # the thread may be waiting for a bucket
+            # the thread may be waiting for a bucket
+            if not isinstance(sys.exception(), KeyboardInterrupt):
                 thread.join()
                 _update(job, bars)
 

@@ -165,9 +165,8 @@ def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> R
         for name, values in table.items()
         if name.startswith("column ")
     }
-    stamp = _digest(
-        *(file.stat.version for file in files)
-    )  # a file that is packed again is no change of the raw data
+    # a file that is packed again is no change of the raw data
+    stamp = _digest(*(file.stat.version for file in files))
     records = References.in_file(
         File(path, Stat(sum(file.stat.bytes for file in files), None, stamp)),  # of the raw data
         key=table["key"],

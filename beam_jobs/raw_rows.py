@@ -63,13 +63,11 @@ def raw_crcs(job: ConversionJob, raw: Storage, refs: References) -> np.ndarray:
 
 def check_unchanged(job: ConversionJob, raw: Storage, refs: References) -> None:
     """Raises RawDataError naming a file that changed since the scan."""
-    files = [
-        file for file in refs.files if not is_packed(job, file.uri)
-    ]  # their records have checksums
+    # their records have checksums
+    files = [file for file in refs.files if not is_packed(job, file.uri)]
     stats = in_parallel(raw.stat, [file.uri for file in files])  # in folders, each record is a file
-    temporary = {
-        source.uri for source in job.sources if source.origin
-    }  # their Stat has the stamp of the original
+    # their Stat has the stamp of the original
+    temporary = {source.uri for source in job.sources if source.origin}
     for file, stat in zip(files, stats, strict=True):
         before = file.stat._replace(stamp=None) if file.uri in temporary else file.stat
         if stat.agrees_with(before):

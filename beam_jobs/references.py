@@ -19,12 +19,8 @@ from pipeline.storage.storage import Stat
 MAX_NAME_BYTES = 4096
 _KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
 _LEVEL = 1  # of zlib: 190 MB/s
-_ARRAYS = (
-    "key",
-    "offset",
-    "size",
-    "error",
-)  # with one value per row, but for `file`, which indexes `files`
+# with one value per row, but for `file`, which indexes `files`
+_ARRAYS = ("key", "offset", "size", "error")
 
 
 @dataclass(frozen=True)
@@ -128,9 +124,8 @@ class References:
         return replace(self, error=errors)
 
     def __iter__(self) -> Iterator[Reference]:
-        for begin in range(
-            0, len(self), 1024
-        ):  # not over lists of all cells, which take five times the arrays' memory
+        # not over lists of all cells, which take five times the arrays' memory
+        for begin in range(0, len(self), 1024):
             rows = slice(begin, begin + 1024)
             columns = {name: column[rows].tolist() for name, column in self.columns.items()}
             key, offset, size, error = (getattr(self, name)[rows].tolist() for name in _ARRAYS)
@@ -154,9 +149,8 @@ def _unpickled(compressed: bytes) -> References:
 def bounded(row: Reference) -> Reference:
     """The row; if its key exceeds 4,096 bytes, a rejected row with a short unique key. Long errors
     are cut, too."""
-    if (
-        len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4
-    ):  # a character is 4 bytes at most
+    # a character is 4 bytes at most
+    if len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4:
         return row
     if len(key := _encode(row.key)) > MAX_NAME_BYTES:
         short = f"{row.key[:_KEPT]}... {hashlib.blake2b(key, digest_size=8).hexdigest()}"

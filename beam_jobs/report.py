@@ -99,9 +99,8 @@ def summarize(
     fresh: the shards that this run wrote. warnings: additional ones."""
     job = plan.job
     sizes = [shard.bytes for shard in entry.shards]
-    seconds = max(
-        round(now - job.started, 3), 1e-3
-    )  # rounded first, so that the rates agree with what is reported
+    # rounded first, so that the rates agree with what is reported
+    seconds = max(round(now - job.started, 3), 1e-3)
     return {
         "split": plan.split,
         "plan_digest": plan.digest,
@@ -112,9 +111,8 @@ def summarize(
         "shards_finished_before": len(sizes) - len(fresh),  # by earlier runs
         "started": job.started,  # Unix seconds
         "seconds": seconds,  # since the start of the job, which may convert other splits as well
-        "records_per_second": round(
-            sum(shard.records for shard in fresh) / seconds, 3
-        ),  # written by this run
+        # written by this run
+        "records_per_second": round(sum(shard.records for shard in fresh) / seconds, 3),
         "bytes_per_second": round(sum(shard.bytes for shard in fresh) / seconds, 3),
         "warnings": [
             *warnings,

@@ -25,10 +25,8 @@ from pipeline.storage.storage import Storage, join
 _PIECE_BYTES = 1 << 20
 # gzip ends with crc32 and size, zlib with adler32: a repaired file may be as long as the old one
 _TAIL_BYTES = 8
-_RATIO, _LEAST_BYTES = (
-    100,
-    1 << 30,
-)  # text compresses to about a tenth; gzip's limit is a thousandth
+# text compresses to about a tenth; gzip's limit is a thousandth
+_RATIO, _LEAST_BYTES = (100, 1 << 30)
 
 
 class _Terminated(BaseException):
@@ -132,9 +130,8 @@ class Scratch:
             raise self._failure
 
     def _interrupted(self, number: int, _frame: FrameType | None) -> None:
-        if (
-            number == signal.SIGTERM and not self._paths
-        ):  # nothing to remove: ends the process, as by default
+        # nothing to remove: ends the process, as by default
+        if number == signal.SIGTERM and not self._paths:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return

@@ -252,9 +252,8 @@ def beam_options(args: argparse.Namespace, rest: Sequence[str]):
 def _beam(args: argparse.Namespace, rest: Sequence[str]) -> tuple[Any, Preset]:
     """Beam's PipelineOptions and the runner. Raises OptionError for an option that Beam does not
     have either."""
-    logging.disable(
-        logging.WARNING
-    )  # without its [gcp] extra, Beam warns about clients that we do not use
+    # without its [gcp] extra, Beam warns about clients that we do not use
+    logging.disable(logging.WARNING)
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as e:

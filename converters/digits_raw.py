@@ -84,9 +84,8 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
             raise OptionError(
                 f"{path} exists and has other contents. Give another directory, or move the file."
             )
-    for name in [
-        name for name in files if not (out / name).exists()
-    ]:  # with a new time, raw data have changed
+    # with a new time, raw data have changed
+    for name in [name for name in files if not (out / name).exists()]:
         write_file(open_storage(str(out)), str(out / name), files[name])
     return {"train": len(pairs) - len(labels), "validation": len(labels)}
 

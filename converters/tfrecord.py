@@ -52,9 +52,8 @@ from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files per split, evenly spaced; their first records
 _PIECE_BYTES = 1 << 18
-_MAX_SAMPLED_BYTES = (
-    1 << 28
-)  # per record, in memory; the sample of a file ends before a larger record
+# per record, in memory; the sample of a file ends before a larger record
+_MAX_SAMPLED_BYTES = 1 << 28
 PayloadCheck = Literal["schema", "none"]
 CHECKS: tuple[PayloadCheck, ...] = ("schema", "none")
 _ROWS_PER_BATCH = 4096
@@ -182,9 +181,8 @@ def sources_of(
         for file, (split, name, _) in zip(files_there, places, strict=True)
     ]
     for split in files:
-        if (
-            len({is_remote(source.uri) for source in sources if source.split == split}) > 1
-        ):  # a shard reads from one
+        # a shard reads from one
+        if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:
             raise OptionError(
                 f"some files of {split!r} are compressed and some are not, so they would be read "
                 f"from {directory} and from {scratch.output_dir if scratch else directory}. Give "

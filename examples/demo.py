@@ -56,9 +56,8 @@ def train(shards: str, workdir: str) -> tuple[TrainResult, EvalResult]:
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch[label]), logits
 
     task = nnx_task(
-        lambda rngs: SmallCnn(
-            11, (32, 32, 1), rngs
-        ),  # labels are 1 to 10, as ImageNet's are 1 to 1,000
+        # labels are 1 to 10, as ImageNet's are 1 to 1,000
+        lambda rngs: SmallCnn(11, (32, 32, 1), rngs),
         loss,
         optax.adamw(optax.cosine_decay_schedule(3e-3, decay_steps=600)),
         metrics={"accuracy": Accuracy(label)},

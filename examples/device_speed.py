@@ -40,11 +40,8 @@ def measurements(side: int, megabytes: int) -> Iterator[tuple[str, float, str]]:
         # The operands stay the same: products of products grow or vanish, which changes a device's
         # power and speed.
         seconds = seconds_per_call(lambda _, left=left, right=right: left @ right, None)
-        yield (
-            f"product of {dtype} matrices",
-            2 * side**3 / seconds / 1e12,
-            "TFLOP/s",
-        )  # a multiply-add is two
+        # a multiply-add is two
+        yield (f"product of {dtype} matrices", 2 * side**3 / seconds / 1e12, "TFLOP/s")
     array = jnp.ones(megabytes * 250_000)
     seconds = seconds_per_call(jax.jit(jnp.negative, donate_argnums=0), array)
     yield "memory, read and written", 2 * array.nbytes / seconds / 1e9, "GB/s"

@@ -87,9 +87,8 @@ def calls_of(frame: FrameType) -> list[FrameType]:
     found, collects = deque[Any](), gc.isenabled()
     gc.disable()
     try:
-        with contextlib.suppress(
-            AttributeError
-        ):  # the outermost has None for a caller, which has no f_back
+        # the outermost has None for a caller, which has no f_back
+        with contextlib.suppress(AttributeError):
             found.extend(itertools.accumulate(itertools.repeat("f_back"), getattr, initial=frame))
     finally:
         if collects:
@@ -175,9 +174,8 @@ def _work(shelf: _Shelf[T], source: Iterator[T], cost: Callable[[T], int]) -> No
     except BaseException as e:
         error = e
     finally:
-        if hasattr(
-            source, "close"
-        ):  # run a generator's `finally` in the thread that ran the rest of it
+        # run a generator's `finally` in the thread that ran the rest of it
+        if hasattr(source, "close"):
             source.close()  # pyright: ignore[reportAttributeAccessIssue]
         shelf.finish(error)
 

@@ -246,9 +246,8 @@ def how_to_install(*names: str) -> str:
     Elsewhere it lists what they require, as no package index has infeed; where nothing tells that,
     it names the extras: an error must not fail on its remedy."""
     if _is_checkout():
-        here = (
-            "." if os.environ.get("PWD") == str(_ROOT) else _ROOT
-        )  # Path.cwd() fails where it was removed
+        # Path.cwd() fails where it was removed
+        here = "." if os.environ.get("PWD") == str(_ROOT) else _ROOT
         return f"pip install -e '{here}[{','.join(names)}]'"
     extras = _extras()
     packages = (
@@ -280,9 +279,8 @@ def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> li
 def _extras() -> Mapping[str, Sequence[str]]:
     """From the metadata of an installed wheel."""
     found: dict[str, list[str]] = {}
-    with contextlib.suppress(
-        PackageNotFoundError
-    ):  # our packages were copied without their metadata
+    # our packages were copied without their metadata
+    with contextlib.suppress(PackageNotFoundError):
         for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):
             found.setdefault(match["extra"], []).append(match["requirement"])
     return found

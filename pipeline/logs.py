@@ -22,14 +22,12 @@ def show(level: int = logging.INFO) -> None:
     A program's own handlers are kept and get the lines; one with logging's default format becomes
     as plain as ours. Orbax's repeated reports of a failed save are switched off: the call that
     saves raises the error."""
-    logging.basicConfig(
-        format="%(message)s", level=logging.WARNING, stream=sys.stderr
-    )  # nothing if there are handlers
+    # nothing if there are handlers
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         if handler.format(_PROBE) == logging.Formatter(logging.BASIC_FORMAT).format(_PROBE):
-            handler.setFormatter(
-                logging.Formatter("%(message)s")
-            )  # absl's, set when Orbax was imported
+            # absl's, set when Orbax was imported
+            handler.setFormatter(logging.Formatter("%(message)s"))
     for ours in ("trainer", "pipeline"):
         logging.getLogger(ours).setLevel(level)
     for orbax in ("absl", "asyncio"):  # it logs a failure several times with stacks, then raises it

@@ -112,9 +112,8 @@ def _left_in_cgroups(root: Path) -> Iterator[int]:
     for directory in _cgroups(root):
         for bound, used, droppable in _FILES:
             try:
-                limit = int(
-                    (directory / bound).read_text()
-                )  # "max" means no limit, and raises ValueError
+                # "max" means no limit, and raises ValueError
+                limit = int((directory / bound).read_text())
                 taken = int((directory / used).read_text()) - _numbers(
                     directory / "memory.stat"
                 ).get(droppable, 0)

@@ -64,9 +64,8 @@ RESERVED = {  # in every batch, in addition to the features
     "_crc": ArraySpec((), np.dtype(np.uint32)),
 }
 SEED = {"_seed": ArraySpec((2,), np.dtype(np.uint32))}  # in batches of training only
-UNSEEN = {
-    "_unseen": ArraySpec((), np.dtype(np.int32))
-}  # only where categories of the data may be unknown to a model
+# only where categories of the data may be unknown to a model
+UNSEEN = {"_unseen": ArraySpec((), np.dtype(np.int32))}
 
 # The content of a payload: a tf.train.Example, a struct whose dtype has named fields, or bytes that
 # only an op can read. A schema without features means the last.

@@ -44,9 +44,8 @@ class TensorFlowOp:
 
     op: GraphOp
     _graphs: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _ragged: set[str] = field(
-        default_factory=set, init=False, repr=False, compare=False
-    )  # features of any length
+    # features of any length
+    _ragged: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> Any:
         return TensorFlowOp, (self.op,)  # graphs cannot be pickled

@@ -16,9 +16,8 @@ JAX_CAME_FIRST = "jax" in sys.modules  # TensorFlow imports parts of it
 # log level.
 _level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
 _wanted = _level == "0"
-_chosen = _level is not None and not (
-    _level == "1" and "jax" in sys.modules
-)  # JAX sets 1 when it is imported
+# JAX sets 1 when it is imported
+_chosen = _level is not None and not (_level == "1" and "jax" in sys.modules)
 if not _chosen:
     # Its errors also raise exceptions. In the log, each damaged image takes up to four lines that
     # name no record.

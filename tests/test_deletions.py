@@ -48,9 +48,8 @@ def places_of(source: str) -> Iterator[str]:
 
 
 def removes(node: ast.AST) -> bool:
-    if isinstance(
-        node, ast.Attribute
-    ):  # also where the method is handed on: in_parallel(storage.delete, paths)
+    # also where the method is handed on: in_parallel(storage.delete, paths)
+    if isinstance(node, ast.Attribute):
         of_os = isinstance(node.value, ast.Name) and node.value.id in ("os", "shutil")
         return node.attr in REMOVING | WRITING or (
             of_os and node.attr in ("remove", "replace", "move", "renames")
@@ -63,9 +62,8 @@ def removes(node: ast.AST) -> bool:
         return True
     if name == "open":
         return any(isinstance(value, ast.Constant) and value.value in MODES for value in arguments)
-    of_path = (
-        name == "replace" and len(node.args) == 1 and not node.keywords
-    )  # str.replace has two arguments
+    # str.replace has two arguments
+    of_path = name == "replace" and len(node.args) == 1 and not node.keywords
     of_storage = name == "update" and len(node.args) == 2
     return (
         isinstance(node.func, ast.Attribute)

@@ -140,6 +140,5 @@ def test_a_file_of_the_users_that_stands_in_front_of_a_package_is_named(tmp_path
             in done.stderr
         )
     else:
-        assert done.returncode == 0, (
-            done.stderr
-        )  # Python prefers a package to a directory without an __init__.py
+        # Python prefers a package to a directory without an __init__.py
+        assert done.returncode == 0, done.stderr

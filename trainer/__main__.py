@@ -149,9 +149,8 @@ def start(arguments: list[str]) -> NoReturn:
     if arguments and not arguments[0].startswith("-") and not is_ours(arguments[0]):
         with contextlib.suppress(FileNotFoundError):  # the current directory was removed
             if (here := str(Path.cwd())) not in sys.path:
-                sys.path.append(
-                    here
-                )  # a recipe of the user's may be there; last, so that it replaces no package
+                # a recipe of the user's may be there; last, so that it replaces no package
+                sys.path.append(here)
     with ends_when_not_read():
         code = main(arguments)
     exits.end(code)

@@ -165,7 +165,6 @@ class WandbCallback(Callback):
             directory = None if is_remote(self._workdir) else self._workdir
             own = {"id": storage.read(path).decode(), "resume": "allow", "dir": directory}
             self._run = self._wandb.init(**own | self._options)
-            self._run.define_metric(
-                "*", step_metric="step"
-            )  # W&B's own steps cannot go back after a kill
+            # W&B's own steps cannot go back after a kill
+            self._run.define_metric("*", step_metric="step")
         self._run.log({"step": step, **values})

@@ -53,14 +53,8 @@ _OF_RESULTS = (
     "data",
     "fingerprint",
 )
-RESERVED = (
-    "loss",
-    "grad_norm",
-    "step",
-    "time",
-    *_OF_RESULTS,
-    "checkpoint_path",
-)  # of our JSON files
+# of our JSON files
+RESERVED = ("loss", "grad_norm", "step", "time", *_OF_RESULTS, "checkpoint_path")
 
 
 class Variables(NamedTuple):

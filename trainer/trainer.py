@@ -81,9 +81,8 @@ class Trainer:
             config.resolved_eval_batch_size,
             config.resolved_predict_batch_size,
         ):
-            self._job.placement.hosts(
-                batch
-            )  # a size that does not fit the devices fails here, not hours later
+            # a size that does not fit the devices fails here, not hours later
+            self._job.placement.hosts(batch)
         self._job.check_microbatches()
         if config.input_workers > (cores := os.cpu_count() or 1):
             log.warning(

@@ -131,9 +131,8 @@ def prepared(job: ConversionJob, options: Any) -> Iterator[None]:
 
     set_defaults(job, options)
     setup = options.view_as(SetupOptions)
-    logging.disable(
-        logging.CRITICAL
-    )  # Beam logs each error with its traceback on every attempt; we report it once
+    # Beam logs each error with its traceback on every attempt; we report it once
+    logging.disable(logging.CRITICAL)
     try:
         with tempfile.TemporaryDirectory(prefix="infeed-") as directory:
             setup.extra_packages = [
@@ -234,9 +233,8 @@ def threads_of(machine_type: str) -> int:
 
 
 def _vcpus(machine_type: str) -> int:
-    found = re.search(
-        r"-(\d+)(-\d+)?$", machine_type
-    )  # n2-standard-4; n2-custom-4-16384 ends with its memory
+    # n2-standard-4; n2-custom-4-16384 ends with its memory
+    found = re.search(r"-(\d+)(-\d+)?$", machine_type)
     return int(found[1]) if found else 1
 
 

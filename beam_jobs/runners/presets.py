@@ -25,10 +25,8 @@ _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
 _PAGE = "docs/runners.md has both commands."
 _Block = contextlib.AbstractContextManager[None]
 _REASON_LENGTH = 160  # of each end
-_OF_A_JOB = (
-    "[while running ",
-    f"{InfeedError.__module__}.",
-)  # in the text of an error from a job that started
+# in the text of an error from a job that started
+_OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")
 
 
 def _run_to_its_end(job: ConversionJob, options: Any, _console: Console, _waiting: Waiting) -> bool:
@@ -126,9 +124,8 @@ def _check_portable(args: Namespace, options: Any) -> None:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         raise OptionError(f"--job_endpoint={endpoint}: must be host:port, such as localhost:8099.")
-    if (
-        not portable.environment_type
-    ):  # Beam's default is its own image, which has none of our packages
+    # Beam's default is its own image, which has none of our packages
+    if not portable.environment_type:
         raise OptionError(
             f"--runner={args.runner} needs --environment_type: EXTERNAL with "
             "--environment_config=host:port, a worker pool in an environment that has infeed; or "

@@ -17,14 +17,8 @@ from pipeline.errors import InfeedError, packages_of
 
 _NAME = "infeed"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: infeed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_LONG_AGO = (
-    1980,
-    1,
-    1,
-    0,
-    0,
-    0,
-)  # the earliest date in a zip: with real times, the bytes would differ
+# the earliest date in a zip: with real times, the bytes would differ
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 def build_wheel(directory: Path, root: Path | None = None) -> Path:

@@ -105,9 +105,8 @@ class Archive:
         place: Place = ()
         while len(names := self.folders[place].folders) == 1 and not names & set(until):
             inside = (*place, *names)
-            if (
-                self.folders[inside].has_images or not self.folders[inside].folders
-            ):  # the only class
+            # the only class
+            if self.folders[inside].has_images or not self.folders[inside].folders:
                 break
             place = inside
         return PackedFolder(self, place)

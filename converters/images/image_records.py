@@ -17,9 +17,8 @@ from pipeline.shards.schema import Feature
 from pipeline.storage.storage import Stat, Storage, join
 
 _ROWS_PER_BATCH = 4096
-_BYTES_PER_BATCH = (
-    2**20
-)  # rows times the longest name and error: a column is as wide as its longest cell
+# rows times the longest name and error: a column is as wide as its longest cell
+_BYTES_PER_BATCH = 2**20
 _MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
 IMAGE_FEATURES: Mapping[str, Feature] = {
     "image/encoded": Feature("bytes", content="image", doc="the JPEG file"),

@@ -63,9 +63,8 @@ class _Version:
 
     places: tuple[str, ...]  # archives and their folder, the first that exists is read
     batches: Mapping[str, Sequence[str]]  # the files of each split
-    names: Mapping[
-        str, int
-    ]  # files of class names, those of the label first, and the number of names in each
+    # files of class names, those of the label first, and the number of names in each
+    names: Mapping[str, int]
 
 
 _VERSIONS = (

@@ -54,9 +54,8 @@ class _RangeFile:
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size:,} bytes at byte {self._position}")
-        if (
-            self._since_seek > _MAX_HEADER_BYTES
-        ):  # Python 3.14 reads it in pieces of 1 MiB, and keeps them all
+        # Python 3.14 reads it in pieces of 1 MiB, and keeps them all
+        if self._since_seek > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(
                 f"a header of more than {_MAX_HEADER_BYTES:,} bytes before byte {self._position}"
             )
@@ -86,9 +85,8 @@ def entries(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
                 end = section.tell() - 1
                 for info in tar:
                     tar.members = []  # pyright: ignore - tarfile would keep every header: millions in a web-scale tar
-                    if (
-                        tar.offset <= end
-                    ):  # a negative size: tarfile would read the same headers forever
+                    # a negative size: tarfile would read the same headers forever
+                    if tar.offset <= end:
                         raise tarfile.ReadError(
                             f"the header at byte {info.offset} has {info.size} bytes"
                         )

@@ -148,9 +148,8 @@ def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[ZipMem
             raise _damaged(uri, f"entry {found + 1:,} of its directory is truncated")
         left, found = left - len(header) - length, found + 1
         yield _entry(uri, directory.shift, fields, rest)
-    if (
-        found != directory.entries and found & 0xFFFF != directory.entries
-    ):  # some writers lack zip64 and wrap around
+    # some writers lack zip64 and wrap around
+    if found != directory.entries and found & 0xFFFF != directory.entries:
         raise _damaged(uri, f"its directory has {found:,} entries instead of {directory.entries:,}")
 
 
@@ -188,9 +187,8 @@ def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:
     )
     if kind == "file":
         _check_readable(uri, name, flags, method)
-        if packed > 2 * size + 1024 or (
-            method == _STORED and packed != size
-        ):  # a span that large would be read for nothing
+        # a span that large would be read for nothing
+        if packed > 2 * size + 1024 or (method == _STORED and packed != size):
             raise _damaged(uri, f"member {name!r} has {size:,} bytes but takes {packed:,}")
     span = _LOCAL.size + name_bytes + packed
     return ZipMember(name=name, offset=shift + offset, size=size, kind=kind, span=span, crc32=crc32)

@@ -156,9 +156,8 @@ class ImageTableConverter:
         if first is None or first.parts:
             return 4 * len(first.parts) if first else 0
         if first.separator:
-            varint_bytes = max(
-                1, -(-(len(first.names) - 1).bit_length() // 7)
-            )  # of the largest label
+            # of the largest label
+            varint_bytes = max(1, -(-(len(first.names) - 1).bit_length() // 7))
             return (np.char.count(numbers, b" ") + (numbers != b"")) * varint_bytes
         names = np.array([len(name.encode()) for name in first.names], np.int64)
         return names[

@@ -235,9 +235,8 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
         path = join(directory, place) if place else directory
         if not is_remote(path):
             real = Path(path).resolve()
-            if real in {
-                parent.resolve() for parent in Path(path).absolute().parents
-            }:  # a link to a directory above
+            # a link to a directory above
+            if real in {parent.resolve() for parent in Path(path).absolute().parents}:
                 continue
             found[real] += 1
             if found[real] > _MOST_PATHS:

@@ -27,16 +27,11 @@ from pipeline.tokenizers import PACKED_TEXT
 
 RECORDS_PER_READ = 256
 SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
-ALL_RECORDS, ALL_BYTES = (
-    100_000,
-    250 * MB,
-)  # up to here all labels are counted, which takes at most about 10 seconds
+# up to here all labels are counted, which takes at most about 10 seconds
+ALL_RECORDS, ALL_BYTES = (100_000, 250 * MB)
 SEGMENTS = "segments"
-KINDS = {
-    bytes: "bytes",
-    int: "int64",
-    float: "float32",
-}  # of decoded values, by dtype of the schema
+# of decoded values, by dtype of the schema
+KINDS = {bytes: "bytes", int: "int64", float: "float32"}
 FEATURES = ("feature", "dtype", "shape", "holds", "meaning")
 SPLITS = ("split", "records", "size", "shards", "rejected", "changed")
 FIXUPS = {"alpha_on_white": "transparency made white", "cmyk_to_rgb": "CMYK to RGB"}

@@ -325,9 +325,8 @@ def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[t
 def _raw(sources: Mapping[str, int]) -> str:
     inputs = sources.get("inputs", 0)
     told = [counted(inputs, "input")] if inputs else []
-    return ", ".join(
-        [*told, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])]
-    )  # 0: of folders
+    # 0: of folders
+    return ", ".join([*told, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])])
 
 
 def _reading(manifest: Manifest, splits: Sequence[SplitFacts]) -> Iterator[Block]:

@@ -31,10 +31,8 @@ TOTALS = (
 _BETWEEN = " ┊ "  # segments
 CROP, BATCH = 224, 32
 LEAST_IMAGENET = 100_000  # records: its recipe has a batch of 1,024 and a schedule for a million
-LEAST_SIDE, RECIPE_SIDE = (
-    16,
-    64,
-)  # of the recipe images: the smallest --size for its model, and its default
+# of the recipe images: the smallest --size for its model, and its default
+LEAST_SIDE, RECIPE_SIDE = (16, 64)
 
 
 def shortened(text: str, most: int) -> str:

@@ -220,9 +220,8 @@ def planned_requests(records: IndexedRecords) -> Requests:
     steps = order.steps_per_epoch
     ahead = training_bytes(replace(records.info, remote=True), window_bytes)
     if steps > MOST_BATCHES:
-        if (
-            records.weigh(np.arange(records.info.num_records)) <= ahead
-        ):  # read once, in reads as large as they may be
+        # read once, in reads as large as they may be
+        if records.weigh(np.arange(records.info.num_records)) <= ahead:
             return Requests(
                 batch, records.info.num_bytes / MAX_READ_BYTES / steps, batch * mean_bytes
             )
@@ -269,9 +268,8 @@ def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
     most = max((count for _, count in rows), default=0)
     bars = ("█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "") for _, count in rows)
     cells = ((*row, bar) for row, bar in zip(rows, bars, strict=True))
-    return Group(
-        Text(f"\n{title}"), table(("", unit, ""), cells)
-    )  # a table would wrap its own title to its width
+    # a table would wrap its own title to its width
+    return Group(Text(f"\n{title}"), table(("", unit, ""), cells))
 
 
 def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:

@@ -182,17 +182,15 @@ class IndexBuilder:
         with ThreadPoolExecutor(
             files_at_once(self.storage), thread_name_prefix="infeed-index"
         ) as pool:
-            yield from pool.map(
-                self._read_file, files.keys(), files.values()
-            )  # left early, map cancels the others
+            # left early, map cancels the others
+            yield from pool.map(self._read_file, files.keys(), files.values())
 
     def _read_file(self, name: str, stat: Stat) -> IndexedFile:
         path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
         found = IndexedFile(name, stat.bytes)
         try:
-            if (
-                not stat.bytes
-            ):  # dangling links and pipes are listed as empty, too; stat raises for them
+            # dangling links and pipes are listed as empty, too; stat raises for them
+            if not stat.bytes:
                 self.storage.stat(path)
             pieces = pieces_of(
                 self.storage, path, stat.bytes, PIECE_BYTES, checksum, read=self.read

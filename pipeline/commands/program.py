@@ -185,9 +185,8 @@ def ends_when_not_read() -> Iterator[None]:
     after `| head`.
 
     What stdout cannot encode is printed as "?": under LC_ALL=C, that is all but ASCII."""
-    with contextlib.suppress(
-        AttributeError, OSError
-    ):  # not a text file, or its descriptor was replaced
+    # not a text file, or its descriptor was replaced
+    with contextlib.suppress(AttributeError, OSError):
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         try:

@@ -23,10 +23,8 @@ MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
 OF_FILES = ("image/format", "image/colorspace", "image/channels", "image/height", "image/width")
 """Features that repeat what the page measures of the images."""
-MOST_VALUES, FIRST_VALUES = (
-    16,
-    4,
-)  # of a feature: all if they are at most 16 numbers, or else the first four
+# of a feature: all if they are at most 16 numbers, or else the first four
+MOST_VALUES, FIRST_VALUES = (16, 4)
 MOST_PICTURES = 12  # of a record
 
 TextOf = Callable[[Mapping[str, Any]], str | None]

@@ -65,9 +65,8 @@ class _Found:
 
     records: int = 0  # with intact bytes
     labels: Counter[int] = field(default_factory=Counter)
-    totals: Counter[str] = field(
-        default_factory=Counter
-    )  # of features whose totals the manifest states
+    # of features whose totals the manifest states
+    totals: Counter[str] = field(default_factory=Counter)
     key_digest: int | None = 0  # of these records; None: some record does not contain its key
 
 

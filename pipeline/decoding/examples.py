@@ -20,9 +20,8 @@ from pipeline.spec import DTYPES, feature_values, objects
 
 _PADDING = bytes(512)  # behind the last record: a step may look beyond its end
 _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
-_MOST_STEPS = (
-    1 << 20
-)  # entries of a record times records: a record of a million keys would cost the batch gigabytes
+# entries of a record times records: a record of a million keys would cost the batch gigabytes
+_MOST_STEPS = 1 << 20
 _LONGEST_KEY = 256  # bytes
 _TOO_LONG = 1 << 40  # in place of a length of over five bytes
 
@@ -60,9 +59,8 @@ class _Order:
             lengths = np.array([1, *(len(begins) - at for at in (5, 3, 1) if at <= len(tail))])
             moving[row, lengths], less[row, lengths] = 1, lengths - 1
         self.moving, self.mask = moving.view("<u8"), mask.view("<u8")
-        self.known = known.view("<u8") - less.view(
-            "<u8"
-        )  # no byte is borrowed from unless a length is too small
+        # no byte is borrowed from unless a length is too small
+        self.known = known.view("<u8") - less.view("<u8")
 
 
 class ExampleParser:

@@ -110,9 +110,8 @@ def jpeg_pixels(
     if header.plain:
         height, width = (-(-side // scale_denom) for side in header.size)
         colours = "GRAY" if channels == 1 else "RGB"
-        with contextlib.suppress(
-            ValueError
-        ):  # of damage, and of what libjpeg only warns of: Pillow tells them apart
+        # of damage, and of what libjpeg only warns of: Pillow tells them apart
+        with contextlib.suppress(ValueError):
             return simplejpeg.decode_jpeg(encoded, colours, min_height=height, min_width=width)
     return pillow_pixels(encoded, "JPEG", header.size, channels)
 
@@ -139,9 +138,8 @@ def pillow_pixels(encoded: bytes, kind: Kind, size: tuple[int, int], channels: i
 def _opened(encoded: bytes, kind: Kind, size: tuple[int, int] | None = None) -> ImageFile:
     """The image, with its pixels if its size is stated. SchemaError if it is damaged."""
     try:
-        image = _READERS[kind](
-            io.BytesIO(encoded)
-        )  # Image.open would warn of many pixels, which max_pixels allows
+        # Image.open would warn of many pixels, which max_pixels allows
+        image = _READERS[kind](io.BytesIO(encoded))
         if size:
             if image.size[::-1] != size:
                 raise ValueError(f"it has two sizes, {size} and {image.size[::-1]}")

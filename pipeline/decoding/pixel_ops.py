@@ -253,15 +253,13 @@ _AUGMENTATIONS: dict[str, Augmentation] = {
     "autocontrast": _pillow(lambda picture, _: ImageOps.autocontrast(picture)),
     "equalize": _pillow(lambda picture, _: ImageOps.equalize(picture)),
     "rotate": _pillow(lambda picture, signed: picture.rotate(135 * signed)),
-    "solarize": lambda image, share, _: (
-        image ^ -(image >= 256 - int(256 * share)).view(np.uint8)
-    ),  # -1 is 255
+    # -1 is 255
+    "solarize": lambda image, share, _: image ^ -(image >= 256 - int(256 * share)).view(np.uint8),
     "colour": _pillow(
         lambda picture, signed: ImageEnhance.Color(picture).enhance(1 + 0.99 * signed)
     ),
-    "posterize": lambda image, share, _: (
-        image & np.uint8(256 - 2 ** round(6 * share))
-    ),  # the highest 8 to 2 bits
+    # the highest 8 to 2 bits
+    "posterize": lambda image, share, _: image & np.uint8(256 - 2 ** round(6 * share)),
     "contrast": _pillow(
         lambda picture, signed: ImageEnhance.Contrast(picture).enhance(1 + 0.99 * signed)
     ),

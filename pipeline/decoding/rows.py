@@ -168,16 +168,14 @@ class _RowThreads:
 
 def num_cores() -> int:
     """Those that this process may use."""
-    return (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )  # macOS
+    # macOS
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(
-        THREADS or num_cores(), "infeed_rows"
-    )  # not infeed-: no batches own them
+    # not infeed-: no batches own them
+    return ThreadPoolExecutor(THREADS or num_cores(), "infeed_rows")
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads

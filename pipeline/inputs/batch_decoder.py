@@ -22,10 +22,8 @@ from pipeline.shards.schema import Schema
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 from pipeline.spec import ArraySpec, feature_specs, mapped
 
-TOGETHER_SECONDS, MOST_SECONDS = (
-    0.02,
-    0.5,
-)  # to make batches in: about, and before each is made alone instead
+# to make batches in: about, and before each is made alone instead
+TOGETHER_SECONDS, MOST_SECONDS = (0.02, 0.5)
 MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 
@@ -120,9 +118,8 @@ class BatchDecoder:
         found = self._bad_rows(ids, seeds, records)
         if self._quarantine.on_error == "raise":
             for _, first in found:
-                raise first from (
-                    error and error.__cause__
-                )  # `error` says the same, without the record
+                # `error` says the same, without the record
+                raise first from (error and error.__cause__)
         bad = dict(found)
         if error and not bad:
             raise error  # the rows fail only together

@@ -20,10 +20,8 @@ from pipeline.orders.order import Position, Rows
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading, Record, Records
 
 GROUP_BYTES = 16 * 1024**2  # read together
-TOGETHER_ROWS, TOGETHER_BYTES = (
-    256,
-    2 * 1024**2,
-)  # decoded together: more no longer fit the processor's caches
+# decoded together: more no longer fit the processor's caches
+TOGETHER_ROWS, TOGETHER_BYTES = (256, 2 * 1024**2)
 _TURN_SECONDS = 0.005
 
 

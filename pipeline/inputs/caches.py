@@ -209,9 +209,8 @@ class DiskStore:
             self._known[record_id] = True
 
 
-Store = (
-    DiskStore | RamStore
-)  # of records by number; what it holds may still be missing or damaged when it is read
+# of records by number; what it holds may still be missing or damaged when it is read
+Store = DiskStore | RamStore
 
 
 def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedRecords":

@@ -81,9 +81,8 @@ class Unbatched:
     def __init__(
         self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        signature(make).bind(
-            *args, **options
-        )  # TypeError for an unknown option, here rather than in the Trainer
+        # TypeError for an unknown option, here rather than in the Trainer
+        signature(make).bind(*args, **options)
         self._make, self._args, self._options = make, args, options
 
     def __call__(self, ctx: Any) -> Any:

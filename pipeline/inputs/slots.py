@@ -47,9 +47,8 @@ class Slots:
             return self._free.popleft()
         number, self._count = self._count, self._count + 1
         if self.file >= 0:
-            os.ftruncate(
-                self.file, _first(_part(number) + 1) * self._size
-            )  # what is not used yet takes no memory
+            # what is not used yet takes no memory
+            os.ftruncate(self.file, _first(_part(number) + 1) * self._size)
         return number
 
     def arrays(self, number: int) -> dict[str, Any]:

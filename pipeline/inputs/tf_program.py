@@ -52,9 +52,8 @@ class TfProgram:
             endless=endless,
             is_program=True,
         )
-        self.digests = array(
-            "I"
-        )  # of the newest pass: after each batch, the checksum of all so far
+        # of the newest pass: after each batch, the checksum of all so far
+        self.digests = array("I")
         self.restored: dict[int, int] = {}  # position -> the checksum that was saved with it
 
     def batches(self, position: int, /) -> "TfProgramBatches":

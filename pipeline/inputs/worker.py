@@ -55,9 +55,8 @@ def main(index: int, parent: int, descriptors: Descriptors) -> NoReturn:
     """Answers every number of a slot."""
     faulthandler.register(STACKS)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, lambda *_: None
-        )  # unlike SIG_IGN, not inherited by processes that an op may start
+        # unlike SIG_IGN, not inherited by processes that an op may start
+        signal.signal(number, lambda *_: None)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, worker_pool.inside_worker = Connection(descriptors.requests), True
     found = None

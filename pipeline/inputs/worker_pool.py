@@ -36,10 +36,8 @@ ALIVE_SECONDS = 1.0  # between two looks at whether a process is alive
 inside_worker = False
 COUNT_BYTES = 2  # of an answer that is the number of batches
 END_SECONDS = 5.0  # for killed processes to end
-STACKS, STACKS_SECONDS = (
-    signal.SIGUSR1,
-    0.5,
-)  # at this signal a worker writes the stacks of its threads
+# at this signal a worker writes the stacks of its threads
+STACKS, STACKS_SECONDS = (signal.SIGUSR1, 0.5)
 _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from pipeline.inputs.worker_pool "
     "import Descriptors; from pipeline.inputs.worker import main; main(*map(int, sys.argv[2:4]), "
@@ -164,9 +162,8 @@ class WorkerBatches(Batches):
         rows, count = self._work.rows[worker.index], len(self._workers)
         planned = planned_rows(self._work.order, self._position, rows, self._work.together)
         ids = [number for number in next(planned).record_ids.tolist() if number >= 0]
-        numbers = ", ".join(map(str, ids[:3])) + f", ..., {ids[-1]}" * (
-            len(ids) > 3
-        )  # more is known to the storage
+        # more is known to the storage
+        numbers = ", ".join(map(str, ids[:3])) + f", ..., {ids[-1]}" * (len(ids) > 3)
         made = (
             f", which was making the rows of records {numbers} of {self._work.records.info.name}"
             if ids
@@ -192,17 +189,14 @@ class WorkerBatches(Batches):
 
 class _Worker:
     def __init__(self, index: int, slots: int, work: int, sizes: list[int]) -> None:
-        self.index, self.made = (
-            index,
-            0,
-        )  # batches whose rows it has made, and that are not delivered
+        # batches whose rows it has made, and that are not delivered
+        self.index, self.made = (index, 0)
         self.requests, theirs = Pipe()
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)
         descriptors = Descriptors(theirs.fileno(), slots, work, sizes)
-        path = json.dumps(
-            [place for place in sys.path if isinstance(place, str)]
-        )  # Python ignores others
+        # Python ignores others
+        path = json.dumps([place for place in sys.path if isinstance(place, str)])
         flags = ["-P", *["-O"] * sys.flags.optimize]
         command = [sys.executable, *flags, "-c", _PROGRAM, path, f"{index}", f"{os.getpid()}"]
         command.append(json.dumps(descriptors))

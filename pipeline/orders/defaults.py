@@ -131,9 +131,8 @@ def _windows(
         if source.whole_files is not None:
             window = min(window, int(WHOLE_FILES_WINDOW_BYTES / mean_bytes) // max(1, streams))
         window = max(1, math.ceil(share * window))
-    held = min(
-        source.num_records, streams * (window + block)
-    )  # windows, and blocks that extend past their ends
+    # windows, and blocks that extend past their ends
+    held = min(source.num_records, streams * (window + block))
     if source.whole_files is None:
         return block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES))
     return block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN)

@@ -47,9 +47,8 @@ class Shares:
     to a millionth."""
 
     def __init__(self, shares: np.ndarray) -> None:
-        ends = (
-            np.append(np.cumsum(shares[:-1]), 1.0) * SLOTS
-        )  # where each source's part of a round ends
+        # where each source's part of a round ends
+        ends = np.append(np.cumsum(shares[:-1]), 1.0) * SLOTS
         # Each round rounds at a different offset; bit reversal spreads the rows of small sources
         # over the cycle.
         bits = ROUNDS.bit_length() - 1

@@ -149,9 +149,8 @@ class TrainOrder:
         self, position: Position, stream: int, first: int, wanted: int
     ) -> Iterator[tuple[int, np.ndarray]]:
         epoch, at = position.epoch, position.records + first
-        if (
-            self.epochs == "span"
-        ):  # streams differ in length by one, so each enters its next epoch separately
+        # streams differ in length by one, so each enters its next epoch separately
+        if self.epochs == "span":
             epoch, at = divmod(position.epoch * self._shortest + at, self.shuffle.length(stream))
         return self.shuffle.records(stream, epoch, at, wanted)
 

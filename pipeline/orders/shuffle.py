@@ -162,9 +162,8 @@ class Shuffle:
             self._starts[blocks[begin : last + 1]],
             self._starts[blocks[begin : last + 1] + 1],
         )
-        lows[0] = stops[0] - (
-            ends[begin] - first
-        )  # the first and the last block may be partly outside
+        # the first and the last block may be partly outside
+        lows[0] = stops[0] - (ends[begin] - first)
         stops[-1] -= ends[last] - (first + count)
         sizes = stops - lows
         ids = np.repeat(lows - (np.cumsum(sizes) - sizes), sizes) + np.arange(count)

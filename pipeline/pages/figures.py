@@ -73,9 +73,8 @@ def thumbnail(data: bytes, alt: str) -> Picture | None:
         with Image.open(io.BytesIO(data)) as image:
             if image.format == "EPS":  # Pillow would start Ghostscript on it
                 return None
-            image.draft(
-                "RGB", (2 * PIXELS, 2 * PIXELS)
-            )  # a large JPEG is decoded at a fraction of its size
+            # a large JPEG is decoded at a fraction of its size
+            image.draft("RGB", (2 * PIXELS, 2 * PIXELS))
             if image.mode[0] in "IF":  # 16 or 32 bits; convert() would cut off all but 8
                 return thumbnail_of_array(np.asarray(image), alt)
             return _picture(image, alt)

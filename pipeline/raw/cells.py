@@ -15,9 +15,8 @@ from pipeline.shards.example import FLOAT32_END
 
 _NO_VALUE = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
 MISSING = -1  # the class of an empty cell
-_WHOLE = re.compile(
-    r"\A([+-]?[0-9]{1,19})(\.0*)?\Z"
-)  # pandas writes integers as 7.0 where a column has gaps
+# pandas writes integers as 7.0 where a column has gaps
+_WHOLE = re.compile(r"\A([+-]?[0-9]{1,19})(\.0*)?\Z")
 
 
 def cell_of(cells: Mapping[str, Any], column: str) -> Any:

@@ -41,13 +41,8 @@ _NOT_TURNED = (
     "an EXIF rotation was not applied, and most readers ignore it; --apply-orientation turns such "
     "images upright"
 )
-_DAMAGED = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    struct.error,
-)  # what Pillow raises for damaged EXIF
+# what Pillow raises for damaged EXIF
+_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)
 _FIRST_FRAME = "only the first frame of an animated GIF was taken"
 
 _Format = Literal["JPEG", "PNG", "WEBP", "GIF"]

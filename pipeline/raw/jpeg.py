@@ -114,9 +114,8 @@ def decode_image(data: bytes, formats: tuple[str, ...] | None = None) -> Image.I
         image = Image.open(io.BytesIO(data), formats=formats)
         check_size(image.height, image.width)
         image.load()
-    except (
-        UnidentifiedImageError
-    ):  # its text contains a memory address, and the ledger of every run must be the same
+    # its text contains a memory address, and the ledger of every run must be the same
+    except UnidentifiedImageError:
         raise Reject("truncated or damaged image: its header cannot be read") from None
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
         raise Reject(f"truncated or damaged image: {str(e)[:200]}") from None

@@ -24,9 +24,8 @@ TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
 
-csv.field_size_limit(
-    MAX_ROW_BYTES
-)  # for the process; Python's default of 128 KiB is too small for long texts
+# for the process; Python's default of 128 KiB is too small for long texts
+csv.field_size_limit(MAX_ROW_BYTES)
 
 
 class TableRow(NamedTuple):

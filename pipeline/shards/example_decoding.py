@@ -123,9 +123,8 @@ def _entry(data: bytes, pos: int, stop: int) -> tuple[bytes, int, int]:
     fields = _spans(data, pos, stop)
     found = {tag: (begin, end) for tag, begin, end in fields}
     if len(found) < len(fields) or not found.keys() <= {_FIRST, _SECOND}:
-        raise IndexError(
-            "a field twice, or an unknown one, in an entry"
-        )  # readers disagree about these
+        # readers disagree about these
+        raise IndexError("a field twice, or an unknown one, in an entry")
     (at, to), value = found.get(_FIRST, (0, 0)), found.get(_SECOND, (0, 0))
     return data[at:to], *value
 

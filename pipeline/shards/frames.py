@@ -58,9 +58,8 @@ def frame_ends(payload_length: int, payload_crc: int) -> tuple[bytes, bytes]:
     return _header(payload_length), _CRC.pack(masked(payload_crc))
 
 
-@functools.lru_cache(
-    maxsize=1024
-)  # small records often have equal sizes, and headers take half of the time
+# small records often have equal sizes, and headers take half of the time
+@functools.lru_cache(maxsize=1024)
 def _header(payload_length: int) -> bytes:
     length = _LENGTH.pack(payload_length)
     return length + _CRC.pack(masked(crc32c(length)))

@@ -67,12 +67,10 @@ class SplitEntry:
     seed: int  # of the order of records
     rejected: Count = 0  # inputs that could not be converted; the ledger lists them
     fixups: Mapping[str, int] = field(default_factory=dict)  # number of re-encoded records, by kind
-    sources: Mapping[str, int] = field(
-        default_factory=dict
-    )  # size of the raw data: {"inputs", "bytes"}
-    totals: Mapping[str, Count] = field(
-        default_factory=dict
-    )  # sums over all records, such as {"num_bytes"} of text
+    # size of the raw data: {"inputs", "bytes"}
+    sources: Mapping[str, int] = field(default_factory=dict)
+    # sums over all records, such as {"num_bytes"} of text
+    totals: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def num_records(self) -> int:

@@ -127,9 +127,8 @@ def _split_info(name: str, entry: SplitEntry, files: str) -> dict[str, Any]:
     return {
         "name": name,
         "filepathTemplate": files,
-        "shardLengths": [
-            str(shard.records) for shard in entry.shards
-        ],  # int64 is a string in proto JSON
+        # int64 is a string in proto JSON
+        "shardLengths": [str(shard.records) for shard in entry.shards],
         "numBytes": str(entry.num_bytes),
     }
 

@@ -26,9 +26,8 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 FileName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\x00]+\Z")]
 """A file of the same directory: a file that came with data may name no other."""
 NonEmpty = Annotated[tuple[T, ...], msgspec.Meta(min_length=1)]
-REQUIRED = MappingProxyType(
-    {"required in JSON": True}
-)  # metadata of a field whose default is for Python only
+# metadata of a field whose default is for Python only
+REQUIRED = MappingProxyType({"required in JSON": True})
 _Path = tuple[str | int, ...]
 _SHOWN = 60  # characters of a rejected value
 

@@ -38,11 +38,12 @@ class Dataset:
 
     def __init__(self, source: Records) -> None:
         self.source, self.info, self._labels = source, source.info, source.info.labels
+        # see Records
         self.block_starts, self.weigh, self.where = (
             source.block_starts,
             source.weigh,
             source.where,
-        )  # see Records
+        )
         self._payload = payload_reader(source, OpenFiles())
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -34,17 +34,13 @@ from pipeline.sources.records import (
 )
 from pipeline.storage.storage import Storage, join
 
-MERGE_GAP_BYTES = (
-    16 * 1024
-)  # reading across a gap of this size costs as much as another request (local: ~5 us)
+# reading across a gap of this size costs as much as another request (local: ~5 us)
+MERGE_GAP_BYTES = 16 * 1024
 MAX_READ_BYTES = 4 * 1024**2
-COPY_BYTES = (
-    48 * 1024
-)  # slicing this much out of a larger read costs as much as a separate read (local: ~5 us)
-FILE_NAME_KEYS = (
-    "image/filename",
-    "file_name",
-)  # of the name of an image's file: in infeed's schemas, and in TFDS
+# slicing this much out of a larger read costs as much as a separate read (local: ~5 us)
+COPY_BYTES = 48 * 1024
+# of the name of an image's file: in infeed's schemas, and in TFDS
+FILE_NAME_KEYS = ("image/filename", "file_name")
 
 
 class Places(Protocol):
@@ -77,9 +73,8 @@ class IndexedReading(Iterable[list[Record]]):
         )
         self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
         self._lookahead = Lookahead(groups, ahead_bytes)
-        self._planned: deque[tuple[np.ndarray, int]] = (
-            deque()
-        )  # groups, and the reads that each waits for
+        # groups, and the reads that each waits for
+        self._planned: deque[tuple[np.ndarray, int]] = deque()
         self._asked: deque[_Read] = deque()
         self._reads_planned = self._reads_done = 0
         self._kept: dict[int, Record] = {}
@@ -121,9 +116,8 @@ class IndexedReading(Iterable[list[Record]]):
         # payload.
         offsets = where.offset[starts] + self.header_bytes
         sizes = where.offset[ends - 1] + self.header_bytes + where.length[ends - 1] - offsets
-        sizes = np.maximum(
-            sizes, 1
-        )  # a payload may be empty, a range may not: it then contains a byte of the footer
+        # a payload may be empty, a range may not: it then contains a byte of the footer
+        sizes = np.maximum(sizes, 1)
         held = np.add.reduceat(where.length + RECORD_OBJECT_BYTES, starts)
         columns = (where.shard[starts], offsets, sizes, held, starts, ends)
         records = _rows(ids, where.record, where.offset, where.length, where.crc)
@@ -166,9 +160,8 @@ class _Read(NamedTuple):
     offset: int
     size: int
     held_bytes: int
-    records: list[
-        tuple[int, ...]
-    ]  # number in the split, number in the shard, offset of the frame, length, crc32c
+    # number in the split, number in the shard, offset of the frame, length, crc32c
+    records: list[tuple[int, ...]]
 
 
 def _rows(*columns: np.ndarray) -> list[tuple[int, ...]]:

@@ -97,9 +97,8 @@ class Lookahead(Iterator[np.ndarray]):
 
     def _count(self, group: np.ndarray) -> np.ndarray:
         ids, known = group.tolist(), self._in_sight
-        if known.isdisjoint(ids) and len(set(ids)) == len(
-            ids
-        ):  # the usual case: 5x faster than one by one
+        # the usual case: 5x faster than one by one
+        if known.isdisjoint(ids) and len(set(ids)) == len(ids):
             known.update(ids)
             return group
         fresh = []

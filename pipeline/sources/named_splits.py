@@ -29,9 +29,8 @@ _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
 _NOT_RECORDS = (".idx", ".json", ".txt", ".csv", ".md")  # DALI's index, and documentation
 _SHOWN = 5
-Files = Mapping[
-    str, Mapping[str, Stat]
-]  # split -> path relative to the directory -> size and checksum
+# split -> path relative to the directory -> size and checksum
+Files = Mapping[str, Mapping[str, Stat]]
 _TFDS_FILES = (*SIDECAR_FILES, METADATA_FILE)  # and <label key>.labels.txt
 _REWRITTEN = ("fileFormat", "splits")  # keys of dataset_info.json that the commit writes
 

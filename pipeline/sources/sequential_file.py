@@ -36,11 +36,8 @@ Kind = Literal["tfrecord", "text"]
 MAX_PIECE_BYTES = 1 << 20  # a small file may inflate to a thousand times its size
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 MAX_CURSORS = 128  # 64 streams, each moving from one file to the next
-LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = (
-    1 << 16,
-    1 << 20,
-    1 << 24,
-)  # read from a file at a time
+# read from a file at a time
+LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = (1 << 16, 1 << 20, 1 << 24)
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,8 @@ def content_of(storage: Storage, file: SequentialFile) -> Content:
 
     Raises ShardError naming the file and the record where it is damaged; StorageError."""
     if not file.stat.bytes:
-        storage.stat(
-            file.path
-        )  # raises for dangling links and pipes, which are also listed as empty files
+        # raises for dangling links and pipes, which are also listed as empty files
+        storage.stat(file.path)
     if file.kind == "tfrecord" and not file.compression and not storage.remote:
         with storage.open(file.path) as opened:
             return _counted_frames(file, walk_frames(opened, file.stat.bytes))
@@ -179,9 +175,8 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
 
 def _line(record: int, line: bytes) -> Frame:
     payload = line.replace(b"\r", b"")
-    return Frame(
-        record, 0, payload, crc=crc32c(payload)
-    )  # a line is never damaged, so no message needs its offset
+    # a line is never damaged, so no message needs its offset
+    return Frame(record, 0, payload, crc=crc32c(payload))
 
 
 def inflated(pieces: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
@@ -193,9 +188,8 @@ def inflated(pieces: Iterable[bytes], compression: Compression) -> Iterator[byte
             if inflate is None or inflate.eof:
                 if inflate and compression == "zlib":
                     raise zlib.error("there is data after the end of the zlib stream")
-                if inflate and not (
-                    data := data.lstrip(b"\0")
-                ):  # like gzip, takes zeros after a member as padding
+                # like gzip, takes zeros after a member as padding
+                if inflate and not (data := data.lstrip(b"\0")):
                     break
                 inflate = zlib.decompressobj(_WINDOW_BITS[compression])
             if piece := inflate.decompress(data, MAX_PIECE_BYTES):
@@ -267,9 +261,8 @@ class SequentialReading(Iterable[list[Record]]):
             raise _miscounted(counted, f"has {cursor.next} records")
         if cursor.next == counted.content.records:
             self._close(owner, cursor)
-            if next(
-                cursor.frames, None
-            ):  # reads on, to the checksum at the end of a compressed file
+            # reads on, to the checksum at the end of a compressed file
+            if next(cursor.frames, None):
                 raise _miscounted(counted, "has more records")
 
     def _cursor(self, owner: int, record: int) -> "_Cursor":

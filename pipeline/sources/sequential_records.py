@@ -145,9 +145,8 @@ def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> li
     size, began = format_bytes(sum(file.stat.bytes for file in files)), time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
     with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
-        contents = list(
-            pool.map(lambda file: content_of(storage, file), files)
-        )  # cancels the others after an error
+        # cancels the others after an error
+        contents = list(pool.map(lambda file: content_of(storage, file), files))
     seconds, records = time.monotonic() - began, sum(content.records for content in contents)
     log.info("%s: %d records, counted in %.1f s", name, records, seconds)
     return contents

@@ -35,12 +35,8 @@ _USUAL = (
     "ClassLabel",
     "BBoxFeature",
 )
-_KINDS: Mapping[str, Dtype] = {
-    "b": "int64",
-    "i": "int64",
-    "u": "int64",
-    "f": "float32",
-}  # by NumPy's kind
+# by NumPy's kind
+_KINDS: Mapping[str, Dtype] = {"b": "int64", "i": "int64", "u": "int64", "f": "float32"}
 _STORED: Mapping[str, tuple[Dtype, tuple[int, ...]]] = {
     "image": ("bytes", ()),
     "text": ("bytes", ()),
@@ -197,9 +193,8 @@ def _classes(page: Any) -> Iterator[Any]:
             if named and not isinstance(value, Mapping):
                 yield value
             yield from _classes(value)
-            if key in ("json", "content") and isinstance(
-                value, str
-            ):  # a feature as text; "content": of the first versions
+            # a feature as text; "content": of the first versions
+            if key in ("json", "content") and isinstance(value, str):
                 yield from _classes(json.loads(value))
     elif isinstance(page, list):
         for each in page:

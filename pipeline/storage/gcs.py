@@ -186,8 +186,6 @@ class _RangeFile(io.RawIOBase):
         near = 0 <= gap < self._next_bytes
         self._next_bytes = min(2 * self._next_bytes, MAX_READ_BYTES) if near else FIRST_READ_BYTES
         size = min(self._next_bytes, self._size - self._at)
-        self._from, self._ahead = (
-            self._at,
-            b"",
-        )  # frees the old piece first: a scan has 16 files open
+        # frees the old piece first: a scan has 16 files open
+        self._from, self._ahead = (self._at, b"")
         self._ahead = read_range(self._path, self._at, size)

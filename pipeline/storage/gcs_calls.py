@@ -30,10 +30,8 @@ from pipeline.logs import logger
 
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response
 RETRY_SECONDS = 120.0  # per call, with all its attempts
-WAIT_SECONDS = (
-    0.5,
-    16.0,
-)  # before the second attempt, and at most; doubles each time, times a random factor
+# before the second attempt, and at most; doubles each time, times a random factor
+WAIT_SECONDS = (0.5, 16.0)
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 SILENT_SECONDS = (3.0, 15.0)  # until the first log line of a call, and between two of a process
 CONNECTIONS = 64  # size of the pool; more threads would wait for each other
@@ -73,9 +71,8 @@ def _emulator() -> str | None:
 # another.
 @functools.cache
 def _credentials(emulator: str | None) -> Any:
-    if (
-        not emulator
-    ):  # which needs none; looking for them may wait for a metadata server that does not exist
+    # which needs none; looking for them may wait for a metadata server that does not exist
+    if not emulator:
         with (
             contextlib.suppress(auth.DefaultCredentialsError),
             waiting("find Google's default credentials"),
@@ -89,9 +86,8 @@ def _client(emulator: str | None) -> Any:
     # Objects belong to buckets, not to a project.
     made = storage.Client(project="none", credentials=_credentials(emulator))
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS)
-    made._http.mount(
-        "https://", adapter
-    )  # the default pool has 10 connections, and warns about each one above
+    # the default pool has 10 connections, and warns about each one above
+    made._http.mount("https://", adapter)
     made._http.mount("http://", adapter)
     return made
 

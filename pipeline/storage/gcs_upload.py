@@ -52,9 +52,8 @@ class Upload:
         taken = self._put(0) if small else not self._refused and self._sent(self._writer.close)
         if not taken:
             self.abort()
-        found = (
-            self._blob if small and taken else find_blob(self._path)
-        )  # after one request, the blob has its response
+        # after one request, the blob has its response
+        found = self._blob if small and taken else find_blob(self._path)
         if small and not taken and not self._is_mine(found):
             taken = self._put(found.generation if found else 0)
             found = self._blob if taken else find_blob(self._path)

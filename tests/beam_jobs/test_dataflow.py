@@ -210,11 +210,8 @@ def service():
 
 
 def submit(job, *flags, waiting=Waiting(detach=True)):  # noqa: B008
-    flags = [
-        *PLACE,
-        "--experiments=disable_logging_submission_environment",
-        *flags,
-    ]  # no second of pip in each
+    # no second of pip in each
+    flags = [*PLACE, "--experiments=disable_logging_submission_environment", *flags]
     return launch(job, options_of(*flags, output=job.output_dir), Console(), waiting)
 
 

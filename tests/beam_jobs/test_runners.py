@@ -101,9 +101,8 @@ def test_a_runner_that_fails_says_what_it_raised_and_where_to_look(
     with pytest.raises(ConversionError) as raised:
         idx_to_gcs.main([*flags, f"--runner={__name__}.{runner}"])
     assert str(raised.value) == f"--runner={__name__}.{runner} {message}"
-    assert ("train: " in capsys.readouterr().out) == (
-        runner == "LosesWorkers"
-    )  # which had committed before
+    # which had committed before
+    assert ("train: " in capsys.readouterr().out) == (runner == "LosesWorkers")
 
 
 def test_a_flag_of_beam_wins_over_what_a_preset_adds():

@@ -225,9 +225,8 @@ def text(row: Row, config: Any) -> tuple[Any, Any]:
 
 def fitting(row: Row, device_bytes: int | None, devices: int) -> int:
     """A first batch, a power of two per device; 64 images or 4 rows where the memory is unknown."""
-    kept = (
-        "attention" if row.attention == "cudnn" else row.remat
-    )  # cuDNN keeps nothing of length x length either
+    # cuDNN keeps nothing of length x length either
+    kept = "attention" if row.attention == "cudnn" else row.remat
     each = ROW_BYTES[kept] if row.length else IMAGE_BYTES
     most = 0.9 * device_bytes / each if device_bytes else 4 if row.length else 64
     return devices * max(1, 2 ** min(10, int(most).bit_length() - 1))

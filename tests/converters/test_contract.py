@@ -39,9 +39,8 @@ IN_A_BUCKET = (
 def reversed_scans(converter):
     """The converter, but its scans come in the opposite order: what another listing or tar order would do."""
 
-    class Reversed(
-        type(converter)
-    ):  # isinstance(..., Packer) looks for members in the class, since Python 3.12
+    # isinstance(..., Packer) looks for members in the class, since Python 3.12
+    class Reversed(type(converter)):
         def scan(self, storage, source):
             refs = concat(list(super().scan(storage, source)))
             yield refs.take(np.arange(len(refs))[::-1])

@@ -124,9 +124,8 @@ def checked(source: Source, raw: Path, out: Path, directory: Path, least: int) -
     before = tree(directory, out)
     ended = convert(source.find, raw, out)
     assert tree(directory, out) == before
-    assert ended.refused or ended.written + ended.rejected >= least, (
-        ended
-    )  # the commit compares with the scan
+    # the commit compares with the scan
+    assert ended.refused or ended.written + ended.rejected >= least, ended
     shutil.rmtree(directory)
     return ended
 
@@ -246,9 +245,8 @@ def test_a_compressed_tar_is_bounded_by_the_disk_and_leaves_nothing_on_it(whole,
     }
     none = dataclasses.replace(SOURCES["train tar"], records=lambda files: 0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (1 << 24, before[1])
-    )  # a disk of 16 MiB, for one file
+    # a disk of 16 MiB, for one file
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 24, before[1]))
     try:
         ended = check(none, files, tmp_path / "a")
     finally:

@@ -83,12 +83,8 @@ def main() -> None:
     tuned, fresh = [], []
     for seed in SEEDS:
         fresh.append(accuracy(shards / "few", runs / f"fresh{seed}", STEPS[1], "--seed", seed))
-        flags = (
-            "--init-from",
-            runs / "many",
-            "--seed",
-            seed,
-        )  # the classes differ, so the head is new
+        # the classes differ, so the head is new
+        flags = ("--init-from", runs / "many", "--seed", seed)
         tuned.append(accuracy(shards / "few", runs / f"tuned{seed}", STEPS[1], *flags))
     print(
         f"fine-tuned: {tuned}; from nothing: {fresh}, of {HELD_OUT * (len(CLASSES) - len(MANY))} photographs"

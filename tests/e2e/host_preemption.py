@@ -59,10 +59,8 @@ def preempted(order):
     try:
         trainer.train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
     except KeyboardInterrupt:
-        yield (
-            "evaluated",
-            trainer.evaluate(numbered, name="afterwards").step,
-        )  # it makes up for none without a name
+        # it makes up for none without a name
+        yield ("evaluated", trainer.evaluate(numbered, name="afterwards").step)
         raise
     yield "trained", True
 

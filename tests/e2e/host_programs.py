@@ -56,9 +56,8 @@ def programs(order):
                 lambda: trainer("program").evaluate(tf_data.evaluation_batches(examples, BATCH))
             ),
         )
-        shuffled = examples.shuffle(
-            RECORDS, seed=jax.process_index()
-        )  # as without a seed, but surely different
+        # as without a seed, but surely different
+        shuffled = examples.shuffle(RECORDS, seed=jax.process_index())
 
         def unlike(ctx):
             return tf_data.evaluation_batches(shuffled, BATCH, ctx.hosts)

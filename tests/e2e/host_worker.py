@@ -148,9 +148,8 @@ def same_truth(order):
         if "exports" in layout:
             inputs = Recorded(order.data_dir)
             latest = Exporter(layout["exports"], inputs)
-            worse = Exporter(
-                layout["exports"], inputs, when="best", better="max"
-            )  # not better than the latest
+            # not better than the latest
+            worse = Exporter(layout["exports"], inputs, when="best", better="max")
             task = replace(dense_task(), predict_fn=class_scores)
             Trainer(task, config, devices, callbacks=[latest, worse]).evaluate(inputs)
             report["exported"] = sorted(export.name for export in Path(layout["exports"]).iterdir())

@@ -310,9 +310,8 @@ def test_a_detached_command_exits_and_prints_how_to_cancel_the_job(detached):
     cancel = "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678 --project=my-project --region=us-central1"
     assert detached.printed.rstrip().endswith(cancel)
     assert detached.requests["PUT"] == []
-    assert not [
-        request for request in detached.requests["GET"] if "/jobs/" in request["path"]
-    ]  # nobody waited
+    # nobody waited
+    assert not [request for request in detached.requests["GET"] if "/jobs/" in request["path"]]
 
 
 def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_submitted(

@@ -173,9 +173,8 @@ def test_credentials_are_used_and_show_in_no_output_object_or_options(
     }
     (tmp_path / "key.json").write_text(json.dumps(key))
     env = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")}
-    del env[
-        "STORAGE_EMULATOR_HOST"
-    ]  # by https and with a token, as in production; the proxy brings it to the server
+    # by https and with a token, as in production; the proxy brings it to the server
+    del env["STORAGE_EMULATOR_HOST"]
     gcs_server.reset()
     gcs_server.fail("upload.*_shards/train-00003", Status(403), times=1)
     for _ in range(2):  # the first fails and says why

@@ -90,9 +90,8 @@ def test_tfrecords_without_an_index_give_the_batches_of_a_disk_with_few_requests
         gcs_server.reset()
         records = open_dataset(directory)
         if records.info.remote:
-            assert (
-                len(gcs_server.requests()) <= 3 * (3 + 3 + 1) + 9
-            )  # of each file 3 MB are counted and sampled
+            # of each file 3 MB are counted and sampled
+            assert len(gcs_server.requests()) <= 3 * (3 + 3 + 1) + 9
             gcs_server.reset()
         evaluated = numbers(eval_dataset(records, global_batch=16), 6)
         if records.info.remote:

@@ -163,9 +163,8 @@ def test_credentials_are_used_and_show_in_no_output_object_or_event(
     ):
         del env[shortcut]
     gcs_server.reset()
-    gcs_server.fail(
-        "POST .*secret/eval_result", Status(403), times=None
-    )  # an error is to be told, too
+    # an error is to be told, too
+    gcs_server.fail("POST .*secret/eval_result", Status(403), times=None)
     command = ["-m", "trainer", *flags(f"{there}/shards", f"{there}/secret", "--max-steps=5")]
     code, printed = run_forked(command, timeout=100, env=env)
     assert code == 2, printed

@@ -68,9 +68,8 @@ def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, 
         next(batches)
     batches.close()
     reading = gcs_server.requests("-of-.*alt=media")
-    assert (
-        len(reading) < 1429 / 8 * 1.5
-    )  # the files end inside blocks, and it reads ahead of what is taken
+    # the files end inside blocks, and it reads ahead of what is taken
+    assert len(reading) < 1429 / 8 * 1.5
     gcs_server.reset()
     batches = train_dataset(shards, keys=KEYS, global_batch=64).batches()  # all of it fits
     for _ in range(3 * source.steps_per_epoch):
@@ -129,9 +128,8 @@ def test_describe_states_the_requests_and_bytes_that_training_takes(
     made = gcs_server.requests("-of-.*alt=media")
     assert round(planned.requests * source.steps_per_epoch) == len(made) == 15
     read = sum(request.response_bytes for request in made)
-    assert planned.num_bytes * source.steps_per_epoch == pytest.approx(
-        read, rel=0.05
-    )  # frames between records
+    # frames between records
+    assert planned.num_bytes * source.steps_per_epoch == pytest.approx(read, rel=0.05)
 
 
 def test_every_record_is_read_once_while_requests_fail(shards, gcs_server, monkeypatch):

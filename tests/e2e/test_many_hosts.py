@@ -19,9 +19,8 @@ LAYOUTS = {  # of two processes with two devices each: 0 and 1, 2 and 3
 RESUMED = ("2x2", "1x4 from a cut model")  # at step STOP
 ALL = [*LAYOUTS, *RESUMED]
 ROWS = 16  # as in host_worker.py
-MESHES = [
-    *itertools.product(([0, 1, 2, 3], [0, 2, 1, 3], [2, 0, 3, 1]), (1, 2, 4))
-]  # devices in order; model axis
+# devices in order; model axis
+MESHES = [*itertools.product(([0, 1, 2, 3], [0, 2, 1, 3], [2, 0, 3, 1]), (1, 2, 4))]
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +76,8 @@ def test_a_host_that_delivers_half_of_its_rows_is_refused(runs):
 
 def global_batches(hosts, what):
     """[steps][row] -> record id, put together from the rows of all hosts; hosts that hold the same rows must agree."""
-    assert (
-        len({len(host[what]) for host in hosts}) == 1
-    )  # E3: every host makes the same number of steps
+    # E3: every host makes the same number of steps
+    assert len({len(host[what]) for host in hosts}) == 1
     steps = []
     for parts in zip(*(host[what] for host in hosts), strict=True):
         batch = {}
@@ -148,9 +146,8 @@ def test_a_restart_on_the_same_mesh_ends_with_the_same_bits(runs):
 def test_a_warm_start_on_two_hosts_begins_where_the_other_training_ended(runs):
     warm, trained = runs["warm"][0], runs["data"][0]
     assert warm["start_step"] == 0
-    assert (
-        warm["metrics"]["loss"] < trained["metrics"]["loss"] + 0.2
-    )  # that of a fresh model is 2.3
+    # that of a fresh model is 2.3
+    assert warm["metrics"]["loss"] < trained["metrics"]["loss"] + 0.2
 
 
 def test_a_model_sharded_over_hosts_is_exported_once_and_completely(runs):

@@ -382,9 +382,8 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
     assert [line["file"] for line in lines] == [f"{odd}/a.jpg", f"{odd}/b.jpg"]
     ((expected, probability), *_) = of_records(digits_run, "class", "probability")
     assert lines[0]["class"] == expected
-    assert lines[0]["probability"] == pytest.approx(
-        probability, rel=1e-6
-    )  # other rows per device, other last bits
+    # other rows per device, other last bits
+    assert lines[0]["probability"] == pytest.approx(probability, rel=1e-6)
     for file, problem in {
         f"{odd}/cut.jpg": "truncated",
         f"{odd}/notes.txt and 1 more": "not a JPEG or PNG file",

@@ -16,10 +16,8 @@ K = 7  # divides neither the steps nor the evaluations; 1 and 3 are those of oth
 ROWS = [("train", 3), ("evaluate", 3), ("begin", K)]
 ROWS += [("train", 1)] if SWEEP else []
 HOST = {"train": 1, "evaluate": 0, "begin": 1}  # which one is asked to end
-AT, EVERY = (
-    3,
-    20,
-)  # as in host_preemption.py: the step that the signal comes after; steps from save to save
+# as in host_preemption.py: the step that the signal comes after; steps from save to save
+AT, EVERY = (3, 20)
 LATE = 4  # dispatches that may still be made
 
 

@@ -18,13 +18,8 @@ from trainer.checkpoints import get_variable_names, get_variable_value
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 HEADER = ["rooms", "area", "code", "garden", "kind"]
 MISSING = float("nan")
-LARGE = [
-    2**24 + 1,
-    2**25 + 3,
-    -(2**24) - 3,
-    2**31 - 1,
-    -(2**31),
-]  # float32 does not hold all of them
+# float32 does not hold all of them
+LARGE = [2**24 + 1, 2**25 + 3, -(2**24) - 3, 2**31 - 1, -(2**31)]
 
 
 def drawn(rows, seed, first_rooms=()):
@@ -251,11 +246,8 @@ def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_nev
     run, expected, capfd
 ):
     def change(number, row):
-        return [
-            *row[:2],
-            999 if number % 3 == 0 else row[2],
-            *row[3:],
-        ]  # 101 and 205 have other numbers here
+        # 101 and 205 have other numbers here
+        return [*row[:2], 999 if number % 3 == 0 else row[2], *row[3:]]
 
     options, rows = other_table(run, "other", change)
     assert trainer_main(options) == 0

@@ -191,9 +191,8 @@ def job_service(fork_server, free_port, tmp_path, monkeypatch):
     """(flags for Beam's own job service and a pool of workers, each a process of its own; the pids of the two)."""
     ports = {"job_service": free_port, "worker_pool": unused_port()}
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
-    monkeypatch.setenv(
-        "PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    )  # the pool starts `python`
+    # the pool starts `python`
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     commands = [
         ["job_service", f"--port={ports['job_service']}"],
         ["worker_pool", f"--service_port={ports['worker_pool']}"],

@@ -256,9 +256,8 @@ def test_a_slow_host_is_not_stuck_and_is_named_in_the_metrics_and_the_progress_l
         json.loads(line)
         for line in (run.out / "workdir" / "train" / "metrics.jsonl").read_text().splitlines()
     ]
-    told = [line for line in lines if "speed/slowest_host" in line][
-        1:
-    ]  # the first has compilations
+    # the first has compilations
+    told = [line for line in lines if "speed/slowest_host" in line][1:]
     assert told
     for line in told:
         assert line["speed/slowest_host"] == 1

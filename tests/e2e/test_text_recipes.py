@@ -155,13 +155,8 @@ def test_prompts_that_do_not_fit_are_refused(trained):
 def test_a_sample_is_the_text_between_the_start_and_the_first_end_after_the_prompt(
     trained, tmp_path
 ):
-    words = {
-        "[S]": 0,
-        "[E]": 1,
-        "?": 2,
-        "a": 3,
-        "b": 4,
-    }  # ordinary words of the vocabulary, which decoding keeps
+    # ordinary words of the vocabulary, which decoding keeps
+    words = {"[S]": 0, "[E]": 1, "?": 2, "a": 3, "b": 4}
     Tokenizer(models.WordLevel(words, "?")).save(str(tmp_path / "words.json"))
     config = replace(trained, mode="sample", prompt="a", num_samples=3)
     config.__dict__["text_info"] = TextInfo(
@@ -182,9 +177,8 @@ def test_a_sample_is_the_text_between_the_start_and_the_first_end_after_the_prom
 
     assert list(config.samples(Sampling(None, config.trainer))) == ["a b", "a b b b", "a"]
     devices = jax.device_count()
-    assert batches == [
-        -(-3 // devices) * devices
-    ]  # no more rows than samples, but as many on each device
+    # no more rows than samples, but as many on each device
+    assert batches == [-(-3 // devices) * devices]
 
 
 def test_unknown_tokens_are_a_warning(trained, texts, caplog):

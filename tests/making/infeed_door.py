@@ -26,7 +26,6 @@ def run_infeed(monkeypatch, capsys, *arguments):
         except SystemExit as left:
             status = left.code or 0
         finally:
-            signal.signal(
-                signal.SIGINT, before
-            )  # the command exits at Ctrl-C; later tests interrupt themselves
+            # the command exits at Ctrl-C; later tests interrupt themselves
+            signal.signal(signal.SIGINT, before)
     return status, *capsys.readouterr()

@@ -69,9 +69,8 @@ def main(workdir, stop, kill, event):
         step = int(at.relative_to(checkpoints).parts[0].partition(".")[0])
         removed += emptied is at
         if stop and (step == stop or (emptied is at and removed % 4 == 1)):
-            signal.pthread_kill(
-                threading.get_ident(), signal.SIGSTOP
-            )  # this one stops at once, not a step later
+            # this one stops at once, not a step later
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         count += step == kill
         if count == event:
             os.kill(pid, signal.SIGKILL)

@@ -129,11 +129,8 @@ def _subsampled(*factors: int) -> Make:
             8 * max(sides)
             for sides in zip(*(divmod(factor, 16) for factor in factors), strict=True)
         )
-        codes = (
-            "001010",
-            "0000",
-            "0000",
-        )  # of such a block of brightness and of colours, by the usual tables
+        # of such a block of brightness and of colours, by the usual tables
+        codes = ("001010", "0000", "0000")
         unit = "".join(
             code * (factor >> 4) * (factor & 15)
             for code, factor in zip(codes, factors, strict=True)

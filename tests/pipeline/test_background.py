@@ -122,9 +122,8 @@ def test_a_sign_of_life_restarts_the_stall_timer():
     begin = time.monotonic()
     with pytest.raises(StallError):
         next(ahead)
-    assert (
-        1.0 + STALL_SECONDS <= time.monotonic() - begin < SOON
-    )  # five checks of 0.2 s, and the bound
+    # five checks of 0.2 s, and the bound
+    assert 1.0 + STALL_SECONDS <= time.monotonic() - begin < SOON
     source.let_go.set()
     assert ahead.join(SOON)  # other tests of this process count threads
 

@@ -175,9 +175,8 @@ def test_a_flipped_bit_in_a_manifest_is_found_or_has_no_effect(flips, converted)
     whole = read_manifest(str(converted))
     for flip in flips("manifest.json"):
         directory = str(flip.path.parent)
-        if (
-            outcome(partial(read_manifest, directory)) is None
-        ):  # a letter of a \u escape in upper case
+        # a letter of a \u escape in upper case
+        if outcome(partial(read_manifest, directory)) is None:
             assert read_manifest(directory) == dataclasses.replace(whole, directory=directory), flip
             continue
         for error in (*read_all(directory, "train"), outcome(partial(verify_main, [directory]))):

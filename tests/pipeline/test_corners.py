@@ -47,9 +47,8 @@ CORNERS = [
     Corner("one record under a multiple of the batch", shards=(10, 5), global_batch=8, hosts=2),
     Corner("one full batch of a row a host", shards=(2, 4), global_batch=6, hosts=6),
     Corner("a prime number of records, three hosts", shards=(11, 13, 7), global_batch=6, hosts=3),
-    Corner(
-        "hosts that do not divide the streams", shards=(4, 1), global_batch=12, hosts=3
-    ),  # C = 4
+    # C = 4
+    Corner("hosts that do not divide the streams", shards=(4, 1), global_batch=12, hosts=3),
     Corner("one host, a batch of one, a shard a record", shards=(1,) * 11, global_batch=1, hosts=1),
 ]
 corners = pytest.mark.parametrize(
@@ -84,11 +83,12 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(numbe
             for h in range(corner.hosts)]  # fmt: skip
     hosts = [taken(source) for source in each]
     steps = -(-N // B)
+    # E3
     assert (
         [source.steps_per_epoch for source in each]
         == [len(b) for b in hosts]
         == [steps] * corner.hosts
-    )  # E3
+    )
     for source, batches in zip(each, hosts, strict=True):  # E6
         spec = {key: (s.shape, s.dtype) for key, s in source.spec.items()}
         assert all({key: (v.shape, v.dtype) for key, v in b.items()} == spec for b in batches)
@@ -99,9 +99,8 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(numbe
     assert mask.tolist() == [1.0] * N + [0.0] * (-N % B)  # E2 E4
     assert set(index[mask == 0]) <= {-1}
     assert {source.info.expected_crc for source in each} == {crc_sum(whole)}  # E17
-    one_host = eval_dataset(
-        numbers_of(N), read_ahead_bytes=1, **options
-    )  # E7: one shard, no read-ahead, too
+    # E7: one shard, no read-ahead, too
+    one_host = eval_dataset(numbers_of(N), read_ahead_bytes=1, **options)
     assert_same(taken(one_host), whole)
 
 

@@ -93,8 +93,9 @@ def test_a_truncated_file_is_refused_on_opening_and_never_short_data(source, wri
 
 @sources
 def test_a_source_without_records_is_refused(source, tmp_path, write_dataset):
+    # E9
     with pytest.raises(
         EmptySplitError, match=r"nothing to (read|index|evaluate)|no records|selects none"
-    ):  # E9
+    ):
         source.write(tmp_path / "data", [], write_dataset)
         train_dataset(source.open(tmp_path / "data"), global_batch=1)

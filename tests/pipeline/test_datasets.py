@@ -187,9 +187,8 @@ def test_a_dataset_tells_how_long_an_epoch_is_and_is_iterated_from_its_start(num
     training, evaluation = (
         recipe(numbers_of(5, 0, 3), global_batch=3) for recipe in (train_dataset, eval_dataset)
     )
-    told = [
-        line for line in caplog.messages if "per epoch" in line
-    ]  # threads of an earlier test may still report
+    # threads of an earlier test may still report
+    told = [line for line in caplog.messages if "per epoch" in line]
     assert [line.partition(": ")[2].partition(", up")[0] for line in told] == [
         "8 records, 2 batches of 3 per epoch",
         "8 records, 3 batches of 3 per epoch",

@@ -67,9 +67,8 @@ def test_equal_data_need_no_renumbering_but_their_target_is_checked():
             match=rf"'kind' is {stray}, which is not one of its 2 classes, 1\.\.2, or -1",
         ):
             by["kind"](np.array([1, stray]))
-    more = renumberings(
-        same, same, "rows", ["kind"], {"kind": 9}
-    )  # the task has classes without a name
+    # the task has classes without a name
+    more = renumberings(same, same, "rows", ["kind"], {"kind": 9})
     assert more["kind"](np.array([9])).tolist() == [9]
 
 

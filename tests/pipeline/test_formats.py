@@ -210,11 +210,8 @@ def test_the_fingerprint_is_of_the_files_and_not_of_their_place(foreign, tmp_pat
     Path(copy / "train-1-of-3").write_bytes(numbers(9))
     assert open_dataset(copy).info.fingerprint != open_dataset(foreign).info.fingerprint
     prints = set()
-    for payloads in (
-        [b"x" * 100],
-        [b"x" * 42, b"x" * 42],
-        [b"y" * 42, b"y" * 42],
-    ):  # files of one size
+    # files of one size
+    for payloads in ([b"x" * 100], [b"x" * 42, b"x" * 42], [b"y" * 42, b"y" * 42]):
         (tmp_path_factory.getbasetemp() / "one.tfrecord").write_bytes(
             b"".join(map(frame, payloads))
         )

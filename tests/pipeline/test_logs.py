@@ -20,9 +20,8 @@ def root_with(monkeypatch):
 
     def make(*handlers):
         root = logging.getLogger()
-        monkeypatch.setattr(
-            root, "handlers", list(handlers)
-        )  # not in the set-up: pytest then adds its own
+        # not in the set-up: pytest then adds its own
+        monkeypatch.setattr(root, "handlers", list(handlers))
         return root
 
     return make

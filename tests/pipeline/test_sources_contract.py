@@ -128,15 +128,13 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(sourc
         (alone,), one_host = evaluated(data, 1, global_batch=batch, read_ahead_bytes=1)
         for count in host_counts(data):
             inputs, whole = evaluated(data, count, global_batch=batch)
-            assert (
-                {each.steps_per_epoch for each in inputs} == {len(whole)} == {-(-N // batch)}
-            )  # E3
+            # E3
+            assert {each.steps_per_epoch for each in inputs} == {len(whole)} == {-(-N // batch)}
             mask, index = rows_of(whole, "_mask"), rows_of(whole, "_index")
             assert index.tolist() == [*range(N), *[-1] * (-N % batch)]  # E1 E4 E5
             assert mask.tolist() == [1.0] * N + [0.0] * (-N % batch)  # E2
-            assert (
-                len({tuple((k, v.shape, v.dtype) for k, v in b.items()) for b in whole}) == 1
-            )  # E6
+            # E6
+            assert len({tuple((k, v.shape, v.dtype) for k, v in b.items()) for b in whole}) == 1
             assert_same(whole, one_host)  # E7
             due = {each.info.expected_crc for each in inputs}
             assert due == ({None} if "proof" in source.cannot else {crc_sum(whole)})  # E17

@@ -35,9 +35,8 @@ def stalling(images, tmp_path) -> Iterator[Callable[..., DatasetInput]]:
         )
         (directory / shard).unlink()
         os.mkfifo(directory / shard)
-        timers.append(
-            threading.Timer(2 * SOON, end_stall, (tmp_path, shard))
-        )  # a broken bound must not hang the tests
+        # a broken bound must not hang the tests
+        timers.append(threading.Timer(2 * SOON, end_stall, (tmp_path, shard)))
         timers[0].start()
         return source
 
@@ -76,9 +75,8 @@ def wait_until_inside() -> None:
 
 
 def dumps(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        record.getMessage() for record in caplog.records if record.name == "pipeline"
-    ]  # TensorFlow has its own
+    # TensorFlow has its own
+    return [record.getMessage() for record in caplog.records if record.name == "pipeline"]
 
 
 def assert_ends_in_one_stall(batches: Iterator, caplog: pytest.LogCaptureFixture) -> StallError:

@@ -271,9 +271,8 @@ def test_a_dataset_that_reshuffles_each_iteration_is_not_resumed_by_its_own_obje
     with pytest.raises(FingerprintError, match="make the dataset anew in an input_fn"):
         resumed(lambda: once, 20)
     list(itertools.islice(once.infeed_input.batches(0), 5))
-    with pytest.raises(
-        FingerprintError, match="the first 3 batches"
-    ):  # of the pass before, without a saved position
+    # of the pass before, without a saved position
+    with pytest.raises(FingerprintError, match="the first 3 batches"):
         next(once.infeed_input.batches(3))
     kept = tf_data.training_batches(
         numbers(50).shuffle(50, seed=1, reshuffle_each_iteration=False), 4
@@ -319,9 +318,8 @@ def test_a_stated_number_of_records_that_is_wrong_is_an_error_even_if_batches_ar
         EvaluationError, match="has another number of examples than its assert_cardinality states"
     ):
         source = tf_data.evaluation_batches(program, 16).infeed_input
-        list(
-            itertools.islice(source.batches(0), source.info.steps_per_epoch)
-        )  # as the trainer reads it: not to its end
+        # as the trainer reads it: not to its end
+        list(itertools.islice(source.batches(0), source.info.steps_per_epoch))
 
 
 def test_rows_of_a_complete_batch_may_have_another_order():

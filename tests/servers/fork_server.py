@@ -98,9 +98,8 @@ class ForkServer:
         _send(self._socket, order)
         while "started" not in (answer := self._read()):
             pass
-        self._ends.pop(
-            answer["started"], None
-        )  # of an earlier process: the system gives a pid again after 32,768
+        # of an earlier process: the system gives a pid again after 32,768
+        self._ends.pop(answer["started"], None)
         return Forked(self, answer["started"], out)
 
     def run(
@@ -239,9 +238,8 @@ def run(
         os.dup2(descriptor, number)
         os.close(descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # tests that run in the background ignore it
+    # tests that run in the background ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if env is not None:
         os.environ.clear()
         os.environ.update(env)

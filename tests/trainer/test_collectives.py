@@ -63,13 +63,8 @@ def apart(text):
     ]
 
 
-LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = (
-    3,
-    256,
-    8,
-    12,
-    272,
-)  # numbers that tell the axes of an array apart
+# numbers that tell the axes of an array apart
+LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = (3, 256, 8, 12, 272)
 
 
 @pytest.fixture
@@ -124,9 +119,8 @@ def test_under_fsdp_parameters_are_gathered_layer_by_layer_and_rows_stay_where_t
         up,
         up[::-1],
     }
-    assert (
-        len(inside) == 2 * 7
-    )  # of each kernel, in the loop of the layers and in that of their gradients
+    # of each kernel, in the loop of the layers and in that of their gradients
+    assert len(inside) == 2 * 7
     assert {*outside} == {(VOCABULARY, WIDTH), (WIDTH, VOCABULARY)}
     moved = [
         shape
@@ -172,9 +166,8 @@ def test_gradients_are_summed_once_per_update_for_any_number_of_microbatches(
     parameters = VOCABULARY * WIDTH * (1 + 1 / (2 if rules else 1)) + LAYERS * (
         4 * WIDTH**2 + 3 * WIDTH * 704
     )
-    assert outside + LAYERS * inside == pytest.approx(
-        parameters, rel=0.03
-    )  # over model, activations of the head as well
+    # over model, activations of the head as well
+    assert outside + LAYERS * inside == pytest.approx(parameters, rel=0.03)
 
 
 @pytest.mark.parametrize(("on_nan", "dtype"), [("raise", jnp.complex64), ("skip", jnp.float32)])

@@ -92,9 +92,8 @@ def test_dropping_batches_to_resume_may_take_longer_than_one_batch_may(dense_tas
         return {"x": x, "label": example["label"]}
 
     for stop in (30, 31):
-        trainer = Trainer(
-            dense_task, config(stall_seconds=0.5)
-        )  # with a second for an input that has its own bound
+        # with a second for an input that has its own bound
+        trainer = Trainer(dense_task, config(stall_seconds=0.5))
         assert (
             trainer.train(tf_data.training_batches(program.map(slow), 16), max_steps=stop).step
             == stop

@@ -113,9 +113,8 @@ def test_a_second_run_is_refused_in_one_line_and_the_first_loses_nothing(start, 
     out.with_name(f"{out.name}.go").touch()
     assert first.wait()[0] == 0, first.printed
     assert owned_run.published(workdir) == undisturbed
-    assert (
-        trainer.train(owned_run.batches, max_steps=owned_run.STEPS).start_step == owned_run.STEPS
-    )  # it is free
+    # it is free
+    assert trainer.train(owned_run.batches, max_steps=owned_run.STEPS).start_step == owned_run.STEPS
 
 
 def test_a_suspended_owner_on_another_machine_publishes_nothing_when_it_wakes_up(

@@ -130,9 +130,8 @@ def begin_sums(state: Any) -> Callable[[], Sums]:
     The result waits for them, in any thread, even if the state has been donated since. A
     collective."""
     if jax.default_backend() == "cpu" and jax.process_count() == 1:
-        return _begin_on_host(
-            state
-        )  # XLA adds up one number after the other there, and takes four times as long
+        # XLA adds up one number after the other there, and takes four times as long
+        return _begin_on_host(state)
     leaves = named_leaves(state)
     shardings = [
         leaf.sharding for leaf in leaves.values() if isinstance(leaf.sharding, NamedSharding)
@@ -142,9 +141,8 @@ def begin_sums(state: Any) -> Callable[[], Sums]:
 
 
 def _begin_on_host(state: Any) -> Callable[[], Sums]:
-    held = {
-        name: np.asarray(_plain(leaf)) for name, leaf in named_leaves(state).items()
-    }  # views, if on a CPU
+    # views, if on a CPU
+    held = {name: np.asarray(_plain(leaf)) for name, leaf in named_leaves(state).items()}
     return lambda: {name: array_sum(numbers) for name, numbers in held.items()}
 
 

@@ -71,9 +71,8 @@ def check_tree(storage: Storage, directory: str, listed: Iterable[str] = ()) -> 
         }
     except (AttributeError, KeyError, TypeError) as error:
         raise file.misfit("it does not describe a tree of arrays.") from error
-    if lost := [
-        name for name in listed if name.replace("/", ".") not in names
-    ]:  # Orbax joins with dots
+    # Orbax joins with dots
+    if lost := [name for name in listed if name.replace("/", ".") not in names]:
         raise file.misfit(f"it lacks {lost[0]}, which the checkpoint has.")
 
 

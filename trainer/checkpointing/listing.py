@@ -56,9 +56,8 @@ def kinds(workdir: str) -> Mapping[str, str]:
         for name in storage.entries(directory)[1]
         if name.isdecimal() or is_step_renamed_later(name)
     ]
-    in_turn = (
-        in_parallel if storage.remote else map
-    )  # on a disk, threads would cost more than they save
+    # on a disk, threads would cost more than they save
+    in_turn = in_parallel if storage.remote else map
     return dict(zip(names, in_turn(partial(_kind, storage, directory), names), strict=True))
 
 

@@ -222,9 +222,8 @@ class CheckpointManager:
             self._remove_superseded()
             try:
                 begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
-                begun_checks.set_result(
-                    (check(), begin_sums(saved.state))
-                )  # before later steps reuse the memory
+                # before later steps reuse the memory
+                begun_checks.set_result((check(), begin_sums(saved.state)))
             except BaseException:
                 begun_checks.cancel()
                 raise
@@ -239,9 +238,8 @@ class CheckpointManager:
         if not self._superseded:
             return
         if jax.process_index() == 0:
-            self._evaluations.drop(
-                self._superseded
-            )  # first: a new checkpoint of such a step is not evaluated
+            # first: a new checkpoint of such a step is not evaluated
+            self._evaluations.drop(self._superseded)
         for step in reversed(self._superseded):  # newest first: if killed, the rest is still a run
             self.manager.delete(step)
         log.info("removed the checkpoints of steps %s", self._superseded)

@@ -206,10 +206,8 @@ def as_checkpoint_error(
 
     try:
         yield
-    except (
-        InfeedError,
-        jax.errors.JaxRuntimeError,
-    ):  # of a collective, which another host may have left
+    # of a collective, which another host may have left
+    except (InfeedError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:  # OSError, ValueError, errors of tensorstore
         why = reason(error, advice)

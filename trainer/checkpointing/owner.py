@@ -81,9 +81,8 @@ def is_alive(workdir: str, record: Record) -> bool | None:
         with _MUTEX:
             if path in _descriptors:
                 return True
-            os.close(
-                _locked(path, os.O_RDONLY, fcntl.LOCK_SH)
-            )  # a tool that only reads does not create the file
+            # a tool that only reads does not create the file
+            os.close(_locked(path, os.O_RDONLY, fcntl.LOCK_SH))
     except BlockingIOError:
         return True
     except OSError:

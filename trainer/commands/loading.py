@@ -53,9 +53,8 @@ HOW = (
     "docs/recipes.md has examples."
 )
 EXIT_OF_TYRO = 2
-SETTING = re.compile(
-    r"""(?<![\w.\-'"(])([a-z][a-z_0-9]*)(?:=(True|False)\b|(=|\b))"""
-)  # in a sentence
+# in a sentence
+SETTING = re.compile(r"""(?<![\w.\-'"(])([a-z][a-z_0-9]*)(?:=(True|False)\b|(=|\b))""")
 HELP = frozenset({"-h", "--help", "--help-all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
@@ -232,9 +231,8 @@ def parsed(
             cause = cause.__cause__ or cause.__context__
         if left.code == EXIT_OF_TYRO and (text := _one_line(said.getvalue(), program)):
             raise OptionError(text) from None
-        print(
-            said.getvalue(), file=sys.stderr, end=""
-        )  # of a recipe's own code, which may end the program, too
+        # of a recipe's own code, which may end the program, too
+        print(said.getvalue(), file=sys.stderr, end="")
         if not left.code:
             print(f"{program} --help-all lists all flags.\n\n" * short, end="")
             print(
@@ -331,9 +329,8 @@ def _one_line(box: str, program: str) -> str:
 
 def _description(recipe: type) -> str:
     doc = vars(recipe).get("__doc__") or ""
-    return (
-        "" if doc.startswith(f"{recipe.__name__}(") else cleandoc(doc)
-    )  # what a dataclass without a docstring has
+    # what a dataclass without a docstring has
+    return "" if doc.startswith(f"{recipe.__name__}(") else cleandoc(doc)
 
 
 def _examples(recipe: type[Recipe]) -> tuple[str, str]:

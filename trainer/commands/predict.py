@@ -331,9 +331,8 @@ def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bo
         for line in lines:
             print(json.dumps(line))
     elif lines:
-        columns = dict.fromkeys(
-            column for line in lines for column in line
-        )  # a class may have no name
+        # a class may have no name
+        columns = dict.fromkeys(column for line in lines for column in line)
         console.print(
             table(columns, ([_cell(line.get(column, "")) for column in columns] for line in lines))
         )

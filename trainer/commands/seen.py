@@ -100,9 +100,8 @@ def _table(records: Sequence[SeenRecord]) -> Table:
         else [],
         "split": [record.place.split or "" for record in records if record.place.shard is None],
         "shard and offset": [_where(record) for record in records],
-        "key": [
-            record.place.key.rpartition("/")[2] for record in records
-        ],  # --json has it with its folders
+        # --json has it with its folders
+        "key": [record.place.key.rpartition("/")[2] for record in records],
         "label": [record.place.label for record in records],
         "note": [record.note for record in records],
     }

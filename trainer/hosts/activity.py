@@ -13,10 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from trainer.config import TrainerConfig
 
 ASKED_SECONDS, ASKED_TIMES_USUAL = 10.0, 4  # without progress, or usual dispatches: see Doing.grace
-RECENT, LEAST = (
-    100,
-    3,
-)  # finished dispatches that determine what is usual; with fewer than LEAST, nothing is
+# finished dispatches that determine what is usual; with fewer than LEAST, nothing is
+RECENT, LEAST = (100, 3)
 TIMES_USUAL = 20
 
 

@@ -72,9 +72,8 @@ def join(settings: Distributed, host_timeout_seconds: float) -> None:
         if settings.process_id == 0 and BIND_ADDRESS not in os.environ:
             _check_can_listen(address)
         options |= {name: getattr(settings, name) for name in PLACE}
-        if address.startswith(
-            ("localhost:", "127.", "[::1]:")
-        ):  # JAX would listen on every interface
+        # JAX would listen on every interface
+        if address.startswith(("localhost:", "127.", "[::1]:")):
             options["coordinator_bind_address"] = address
     import jax  # takes a second, for which --help need not wait
 
@@ -129,9 +128,8 @@ def _check_can_listen(address: str) -> None:
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # ignores connections that have ended
+            # ignores connections that have ended
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as error:
         raise OptionError(

@@ -65,9 +65,8 @@ class Steps:
     def planned(cls, start: int, end: int | None, k: int, marks: Marks = Marks()) -> "Steps":
         """See `plan`."""
         lengths = partial(plan, start, math.inf if end is None else end, k, marks)
-        if end is None or (
-            k == 1 and start < end
-        ):  # a hundred million single steps need not be counted
+        # a hundred million single steps need not be counted
+        if end is None or (k == 1 and start < end):
             return cls(start, end, lengths, frozenset([1, k]))
         return cls(start, end, lengths, frozenset(lengths()))
 
@@ -160,9 +159,8 @@ class Dispatches:
         self._running: _Launched | None = None
         self._activity = getattr(chunks, "activity", Activity())
         self._doing = Dispatching(start, None)
-        self._copies = (
-            jax.default_backend() != "cpu"
-        )  # on the CPU, results are in host memory; copying costs 10 us each
+        # on the CPU, results are in host memory; copying costs 10 us each
+        self._copies = jax.default_backend() != "cpu"
 
     def __iter__(self) -> Iterator[int]:
         with self._activity.dispatches(self.step) as self._doing:
@@ -171,9 +169,8 @@ class Dispatches:
                 try:
                     self._doing.at = self._doing.INPUT
                     chunk = next(self._chunks, None)
-                except (
-                    Ending
-                ):  # raised while the input was late: whoever iterates saves all progress
+                # raised while the input was late: whoever iterates saves all progress
+                except Ending:
                     yield self.step
                     continue
                 if chunk is None:

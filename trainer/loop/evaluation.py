@@ -61,9 +61,8 @@ class Evaluation:
         self._steps = Steps.of_epoch(epoch, k)
         self._tallies = _maker_of_tallies(job, opened, state.variables)
         carry = EvalState(state.variables, job.placement.scalar(np.int32(0)), self._tallies())
-        rows = (
-            on_records is not None
-        )  # a few bytes per record: dispatches are as long as without them
+        # a few bytes per record: dispatches are as long as without them
+        rows = on_records is not None
         one_step = eval_step(job.traced_task, with_rows=rows, axes=job.placement.axes)
         self._program = job.program(one_step, carry, opened, k)
 
@@ -146,9 +145,8 @@ class Evaluation:
         )
 
     def _source(self) -> OpenedInput:
-        if (
-            self._exhausted and not self._opened.resumable
-        ):  # a plain iterable: input_fn makes the next
+        # a plain iterable: input_fn makes the next
+        if self._exhausted and not self._opened.resumable:
             self._opened = self._session.open("eval", self._opened.input_fn)
         self._exhausted = True
         return self._opened

@@ -46,9 +46,8 @@ def export_checkpoint(
     """See Trainer.export."""
     if job.config.fast_dev_run:
         raise OptionError("fast_dev_run writes nothing, so it cannot export. Leave it out.")
-    importlib.import_module(
-        "trainer.serving.making"
-    )  # loads TensorFlow, while no host waits for another
+    # loads TensorFlow, while no host waits for another
+    importlib.import_module("trainer.serving.making")
     with open_session(job) as session:
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
         with session.supervisor.leaving():
@@ -85,9 +84,8 @@ def export(
     variables = model_of(state, model)
     with job.naming_batch(opened):
         spec = job.spec(opened)
-        jax.eval_shape(
-            predict_step(job.traced_task, options.keys), variables, spec
-        )  # checks what predict_fn returns
+        # checks what predict_fn returns
+        jax.eval_shape(predict_step(job.traced_task, options.keys), variables, spec)
         served = serve(job.task, variables, spec, options.keys)
     _check_numbers(opened.source, served)
     labels = _checked_labels(options.labels or {}, served)

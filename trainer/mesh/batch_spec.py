@@ -66,9 +66,8 @@ def check_batch(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> None:
             f"a batch has the keys {', '.join(sorted(got))}; expected "
             f"{', '.join(sorted(expected))}. All batches must have the same keys."
         )
-    for name, want in sorted(
-        expected.items(), key=lambda item: item[0].startswith("_")
-    ):  # the user's first
+    # the user's first
+    for name, want in sorted(expected.items(), key=lambda item: item[0].startswith("_")):
         have = got[name]
         if tuple(have.shape) != want.shape or have.dtype != want.dtype:
             raise InputError(

@@ -159,9 +159,8 @@ class Placement:
     def in_context(self) -> Iterator[None]:
         """Programs that are traced inside may give with_sharding_constraint a PartitionSpec of this
         mesh."""
-        outer = (
-            jax.sharding.get_abstract_mesh()
-        )  # this mesh, where jax.shard_map has one of its axes
+        # this mesh, where jax.shard_map has one of its axes
+        outer = jax.sharding.get_abstract_mesh()
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh if outer.empty else outer):
             yield
 

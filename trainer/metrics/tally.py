@@ -24,13 +24,8 @@ from trainer.task import Batch, Metric, Metrics
 PADDINGS = ("zeros", "NaN (in floats)", "the largest values")
 
 LOSSES = "_losses"
-WIDE = {
-    "b": jnp.int32,
-    "i": jnp.int32,
-    "u": jnp.uint32,
-    "f": jnp.float32,
-    "V": jnp.float32,
-}  # V: bfloat16
+# V: bfloat16
+WIDE = {"b": jnp.int32, "i": jnp.int32, "u": jnp.uint32, "f": jnp.float32, "V": jnp.float32}
 
 
 def num_rows(mask: Array) -> Array:

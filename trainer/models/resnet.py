@@ -16,13 +16,10 @@ from pipeline.errors import OptionError
 
 __all__ = ["BatchNorm"]
 
-MEAN, STD = (
-    (0.485, 0.456, 0.406),
-    (0.229, 0.224, 0.225),
-)  # of ImageNet's red, green and blue in 0..1, as is usual
-HE_INIT = nnx.initializers.variance_scaling(
-    2.0, "fan_out", "normal"
-)  # https://arxiv.org/abs/1502.01852
+# of ImageNet's red, green and blue in 0..1, as is usual
+MEAN, STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+# https://arxiv.org/abs/1502.01852
+HE_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 HEAD_INIT = nnx.initializers.normal(0.01)  # Goyal et al. 2017, https://arxiv.org/abs/1706.02677
 
 

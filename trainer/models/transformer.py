@@ -262,10 +262,8 @@ def rotated(x: Array, positions: Array) -> Array:
     positions: int [b, length]."""
     half = x.shape[-1] // 2
     angles = positions[:, :, None, None] * ROTARY_BASE ** (-jnp.arange(half) / half)
-    cos, sin = (
-        jnp.cos(angles),
-        jnp.sin(angles),
-    )  # float32: bfloat16 has no room for a position above 256
+    # float32: bfloat16 has no room for a position above 256
+    cos, sin = (jnp.cos(angles), jnp.sin(angles))
     first, second = x[..., :half], x[..., half:]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(
         x.dtype

@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from trainer.task import Task
 
 ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
-OF_IMAGENET, OF_PHOTOGRAPHS = (
-    ("tpu", "tpu+boxes", "tfds"),
-    ("image_folder", "image_table"),
-)  # names of schemas
+# names of schemas
+OF_IMAGENET, OF_PHOTOGRAPHS = (("tpu", "tpu+boxes", "tfds"), ("image_folder", "image_table"))
 OTHER_IMAGES = "For other labelled images, use the images recipe: python -m trainer images."
 
 

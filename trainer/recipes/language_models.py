@@ -72,13 +72,8 @@ class PackedText(DataRecipe):
         super().__post_init__()
         check_number("dropout", self.dropout, at_least=0, below=1)
         check_number("temperature", self.temperature, at_least=0, below=math.inf)
-        for name in (
-            "num_samples",
-            "num_tokens",
-            "layers",
-            "width",
-            "heads",
-        ):  # the last ones are subclasses'
+        # the last ones are subclasses'
+        for name in ("num_samples", "num_tokens", "layers", "width", "heads"):
             check_positive_int(name, getattr(self, name, None))
 
     @abstractmethod

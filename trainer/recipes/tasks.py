@@ -205,9 +205,10 @@ def _chosen(logits: Array, keys: Array, position: Array, temperature: float) -> 
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
     def choose(key: Array, logits: Array) -> Array:
+        # no overflow
         return jax.random.categorical(
             jax.random.fold_in(key, position), (logits - logits.max()) / temperature
-        )  # no overflow
+        )
 
     return jax.vmap(choose)(keys, logits).astype(jnp.int32)
 

@@ -79,9 +79,8 @@ def last_step(directory: str) -> int | None:
 def _ends(directory: str) -> Iterator[tuple[str, bytes]]:
     """(path, its last piece) of the file or its parts, the last one first."""
     for name, size in reversed(_files(directory).items()):
-        if (
-            not size
-        ):  # opening a named pipe, which is listed with 0 bytes, would wait for its other end
+        # opening a named pipe, which is listed with 0 bytes, would wait for its other end
+        if not size:
             continue
         path, start = join(directory, name), max(0, size - PIECE_BYTES)
         yield path, b"".join(open_storage(path).read_ranges([(path, start, size - start)]))

@@ -226,9 +226,8 @@ def _line(file: JsonFile, text: bytes) -> HistoryLine:
     if kind is None:
         raise file.misfit(f"its kind is none of {', '.join(KINDS)}.")
     try:
-        line = msgspec.convert(
-            page, kind
-        )  # a later infeed may write further keys, which are skipped
+        # a later infeed may write further keys, which are skipped
+        line = msgspec.convert(page, kind)
         datetime.fromisoformat(page.get("time", "2026-01-01"))
         if isinstance(line, BadRecords):
             _ = [int(number) for number in line.records]

@@ -216,9 +216,8 @@ class Reports:
                 )
         if after is not None:
             listing = json.dumps(config.to_json(), indent=1).splitlines()
-            self.text(
-                after, "config", "".join(f"    {line}\n" for line in listing)
-            )  # a Markdown code block
+            # a Markdown code block
+            self.text(after, "config", "".join(f"    {line}\n" for line in listing))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the scalars of a step: a point each in TensorBoard, and together a line of

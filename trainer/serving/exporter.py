@@ -37,9 +37,8 @@ class Exporter(Callback):
     ) -> None:
         check_choice("when", when, get_args(When))
         check_choice("better", better, ("min", "max"))
-        ExportOptions(
-            path, keep=keep, **options
-        )  # a mistake should not wait for the first evaluation
+        # a mistake should not wait for the first evaluation
+        ExportOptions(path, keep=keep, **options)
         self._path, self._input_fn, self._when, self._name = path, input_fn, when, name
         self._options: dict[str, Any] = options | {"keep": keep}
         if when == "best":

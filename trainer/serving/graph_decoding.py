@@ -23,11 +23,8 @@ from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import Layout, delivered, feature_specs
 from pipeline.tf_cpu import tf
 
-MOVING_OPS = (
-    Keep,
-    Drop,
-    Rename,
-)  # they never look at a value, so they take tensors as well as arrays
+# they never look at a value, so they take tensors as well as arrays
+MOVING_OPS = (Keep, Drop, Rename)
 PARALLEL_RECORDS = (
     32  # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
 )
@@ -319,9 +316,8 @@ def _window(pixels: Any, corner: Any, side: Any) -> Any:
 def _resized(op: DecodeCentralCrop | DecodeResize, pixels: Any, size: Any) -> Any:
     """uint8 [*size, c], with half-pixel centres."""
     values = tf.image.resize(pixels, size, method=op.method, antialias=op.antialias)
-    return tf.cast(
-        tf.round(tf.clip_by_value(values, 0.0, 255.0)), tf.uint8
-    )  # bicubic leaves the range
+    # bicubic leaves the range
+    return tf.cast(tf.round(tf.clip_by_value(values, 0.0, 255.0)), tf.uint8)
 
 
 def checked(value: Any, condition: Any, message: list[Any]) -> Any:

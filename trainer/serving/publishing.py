@@ -88,9 +88,8 @@ class Exports:
             about = self._about(number)
         except (StorageError, ValueError, RecursionError):  # missing or damaged
             return False
-        return (
-            isinstance(about, dict) and about.keys() >= _DESCRIBED and about["export"] == number
-        )  # not of a copy
+        # not of a copy
+        return isinstance(about, dict) and about.keys() >= _DESCRIBED and about["export"] == number
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:
@@ -110,9 +109,8 @@ class Exports:
         except OSError as e:
             raise StorageError(f"cannot create exports in {self.path}: {explained(e)}") from e
         with (directory / _LOCK).open("wb") as lock:
-            with contextlib.suppress(
-                OSError
-            ):  # a file system without locks: then it is never removed by others
+            # a file system without locks: then it is never removed by others
+            with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 lock.write(_MARK)
                 lock.flush()

@@ -76,9 +76,8 @@ def served(
         *filter(None, [os.environ.get("PYTHONPATH")]),
     ]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(paths)}
-    environment.pop(
-        "XLA_FLAGS", None
-    )  # TensorFlow's XLA is another version; a flag that it does not know ends it
+    # TensorFlow's XLA is another version; a flag that it does not know ends it
+    environment.pop("XLA_FLAGS", None)
     with log.open("wb") as output:
         # A session of its own: Ctrl-C is for this process, which ends that one.
         process = subprocess.Popen(

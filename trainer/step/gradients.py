@@ -122,9 +122,8 @@ def accumulated(
 def _added(
     task: Task, unroll: bool, total: Any, variables: Variables, parts: Parts, rng: Array
 ) -> Gradients:
-    records = jnp.maximum(
-        total(jnp.sum(counting(parts[1]) > 0)), 1
-    )  # of the batch: a microbatch may have no label
+    # of the batch: a microbatch may have no label
+    records = jnp.maximum(total(jnp.sum(counting(parts[1]) > 0)), 1)
 
     def part(values: Array, mask: Array) -> Array:
         return masked_sum(values, mask) / records
@@ -193,9 +192,8 @@ def finder_of_broken(placement: Placement) -> Finder:
 
 
 def _begin_on_host(state: TrainState) -> Callable[[], str]:
-    held = {
-        name: np.asarray(leaf) for name, leaf in _inexact(state)
-    }  # views; a program would take a second to compile
+    # views; a program would take a second to compile
+    held = {name: np.asarray(leaf) for name, leaf in _inexact(state)}
     return lambda: next(
         (name for name, numbers in held.items() if not np.isfinite(numbers).all()), ""
     )

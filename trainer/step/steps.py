@@ -24,10 +24,8 @@ RECORDS, BAD_ROWS, CRC_SUM, UNSEEN = "_records", "_bad_rows", "_crc_sum", "_unse
 RECORD_OUTSIDE = "_record_outside"
 NOT_FINITE = "_not_finite "  # and the name of the value
 PROOF_SUMS = (RECORDS, LABELLED, BAD_ROWS, CRC_SUM, UNSEEN)
-PROOF, ROWS = (
-    "_proof",
-    "_rows",
-)  # what a step returns besides metrics, whose names do not start with _
+# what a step returns besides metrics, whose names do not start with _
+PROOF, ROWS = ("_proof", "_rows")
 PREDICTIONS = "_predictions"  # in the rows of an evaluation step
 
 
@@ -213,6 +211,5 @@ def _proof(batch: Batch) -> dict[str, Array]:
         BAD_ROWS: tally.bad_rows(batch),
         CRC_SUM: tally.due_crc(batch),
     }
-    return sums | (
-        {UNSEEN: jnp.sum(batch[UNSEEN], dtype=jnp.int32)} if UNSEEN in batch else {}
-    )  # 0 on padding
+    # 0 on padding
+    return sums | ({UNSEEN: jnp.sum(batch[UNSEEN], dtype=jnp.int32)} if UNSEEN in batch else {})

@@ -21,14 +21,12 @@ FAULTS = "import sys; sys.modules.pop('sitecustomize', None); import sitecustomi
 CONVERT = FAULTS + "from converters.imagenet_to_gcs import main; "
 CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 OWN_GROUP = "import os; os.setsid(); "
-PIECE_BYTES = (
-    256 * 1024
-)  # of a resumable upload: the least that GCS takes, so that a shard has more than one
+# of a resumable upload: the least that GCS takes, so that a shard has more than one
+PIECE_BYTES = 256 * 1024
 
 
-Run = Callable[
-    [list[str], Mapping[str, str]], tuple[int, str]
-]  # (["-c", program, ...], environment)
+# (["-c", program, ...], environment)
+Run = Callable[[list[str], Mapping[str, str]], tuple[int, str]]
 
 
 class Kill(NamedTuple):

@@ -130,9 +130,8 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
     (train / "dog/empty.png").write_bytes(b"")
     with pytest.raises(ConversionError, match=r"split 'train': 6 bad records") as refused:
         raw_image_folder.convert(tmp_path / "out")
-    assert f"  {train}/cat/notes.txt: not a JPEG" in str(
-        refused.value
-    )  # by its path, not by its key
+    # by its path, not by its key
+    assert f"  {train}/cat/notes.txt: not a JPEG" in str(refused.value)
     assert ledger_of(tmp_path / "out") == {
         "train/README.md": "a file beside the class folders: it has no class",
         "train/cat/more": "a folder, not a file",

@@ -150,9 +150,8 @@ def test_a_label_file_may_name_its_classes_but_not_list_one_twice(tmp_path):
     path = tmp_path / "labels.txt"
     path.write_text("n2 tench, Tinca tinca\nn1\tgoldfish\n\n")
     assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")
-    path.write_text(
-        "n1\nn2\n", encoding="utf-8-sig"
-    )  # Notepad's mark is no part of the first class
+    # Notepad's mark is no part of the first class
+    path.write_text("n1\nn2\n", encoding="utf-8-sig")
     assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")
     path.write_text("n1\nn2\nn1\n")
     with pytest.raises(LabelError, match="n1 is listed twice"):

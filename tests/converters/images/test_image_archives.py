@@ -104,10 +104,8 @@ def test_an_archive_of_each_split_has_the_shards_of_its_folders(
 ):
     suffix = kind.split(" ")[-1]
     (tmp_path / "raw").mkdir()
-    for split, top in (
-        ("train", ""),
-        ("val", "val/"),
-    ):  # zipped inside of the folder, and the folder itself
+    # zipped inside of the folder, and the folder itself
+    for split, top in (("train", ""), ("val", "val/")):
         (tmp_path / f"raw/{split}{suffix}").write_bytes(packed(kind, unpacked / split, top))
     convert(tmp_path / "raw", tmp_path / "out")
     assert (shards_of(shard_digests, tmp_path / "out"), ledger_of(tmp_path / "out")) == expected()

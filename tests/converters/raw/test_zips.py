@@ -57,9 +57,8 @@ def test_every_member_is_a_range_that_ends_before_the_next(path, data):
 
 def test_a_member_that_overlaps_the_next_is_an_error(path):
     data = bytearray(zip_of({"a": b"a" * 300, "b": b"b" * 300}, zipfile.ZIP_STORED))
-    second = data.rindex(
-        b"PK\1\2"
-    )  # its entry in the directory, which ends with its offset before the name
+    # its entry in the directory, which ends with its offset before the name
+    second = data.rindex(b"PK\1\2")
     struct.pack_into("<I", data, second + 42, 10)
     path.write_bytes(data)
     with pytest.raises(ZipError, match="member 'a' overlaps what follows it"):
@@ -90,9 +89,8 @@ def test_a_gap_between_two_zip_members_is_hardly_read(path):
 
 
 def test_zip64_is_read(path, monkeypatch):
-    monkeypatch.setattr(
-        zipfile, "ZIP64_LIMIT", 100
-    )  # of sizes and offsets, from which on zipfile writes it
+    # of sizes and offsets, from which on zipfile writes it
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
     monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 5)
     data = zip_of(FILES, zipfile.ZIP_STORED)
     assert b"PK\6\6" in data

@@ -326,9 +326,8 @@ def test_a_killed_conversion_ends_with_the_same_bytes(tmp_path, run_forked, shar
     assert status == 0, output
     expected = shard_digests(tmp_path / "whole")
     assert len(expected) == 6
-    for workers in (
-        (2, 4) if SWEEP else ()
-    ):  # what differs from other converters is what one process does
+    # what differs from other converters is what one process does
+    for workers in (2, 4) if SWEEP else ():
         more = [f"--output={tmp_path / str(workers)}", f"--local-processes={workers}"]
         assert run_forked([SCRIPT, "0", *flags, *more], timeout=120)[0] == 0
         assert shard_digests(tmp_path / str(workers)) == expected

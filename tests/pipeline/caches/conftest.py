@@ -8,9 +8,8 @@ from pipeline.storage.local import LocalStorage
 @pytest.fixture
 def source_reads(monkeypatch):
     """All ranges that are read, but for those of a cache, when nothing is read for the sake of its neighbours only."""
-    monkeypatch.setattr(
-        "pipeline.sources.indexed_records.MERGE_GAP_BYTES", 0
-    )  # the records are small
+    # the records are small
+    monkeypatch.setattr("pipeline.sources.indexed_records.MERGE_GAP_BYTES", 0)
     asked, read_ranges = [], LocalStorage.read_ranges
 
     def counting(self, ranges):

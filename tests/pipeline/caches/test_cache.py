@@ -67,9 +67,8 @@ def test_training_from_a_full_cache_reads_nothing_from_its_source(
         assert_same(taken(source, count=20), plain)
         assert source_reads == []
         state = source.state(source.advance(source.start, 7))
-        assert train_dataset(images, **order, **options(None)).restore(
-            state
-        )  # with or without is one order
+        # with or without is one order
+        assert train_dataset(images, **order, **options(None)).restore(state)
 
 
 def test_only_records_missing_from_the_cache_are_read(numbers_of, cache, source_reads):
@@ -80,10 +79,8 @@ def test_only_records_missing_from_the_cache_are_read(numbers_of, cache, source_
     expected = [fetch(records.source, ids) for ids in groups]
     source_reads.clear()
     assert list(records.read(weighed(records, groups), 0)) == expected
-    assert [place[0][-14:] for place in source_reads] == [
-        "00000-of-00003",
-        "00002-of-00003",
-    ]  # 0, and 7
+    # 0, and 7
+    assert [place[0][-14:] for place in source_reads] == ["00000-of-00003", "00002-of-00003"]
     assert fetch(records, np.array([6, 1, 1, 3])) == first
 
 
@@ -171,9 +168,8 @@ def test_records_larger_than_announced_fill_only_the_free_memory(
     images, monkeypatch, caplog, source_reads
 ):
     records = open_dataset(images, "train")
-    monkeypatch.setattr(
-        records, "info", replace(records.info, num_bytes=2_000)
-    )  # as of a compressed file
+    # as of a compressed file
+    monkeypatch.setattr(records, "info", replace(records.info, num_bytes=2_000))
     monkeypatch.setattr(sizes, "free_memory_bytes", lambda: 8_000)
     source = cached(records, "ram")
     ids = np.arange(40)

@@ -110,9 +110,8 @@ def test_a_cached_record_with_a_flipped_bit_is_read_again_and_repaired(
     "lost", ["hole", "half a record", "truncated", "removed", "marks", "all marks set"]
 )
 def test_lost_parts_of_a_disk_cache_are_read_again(source, tmp_path, lost, source_reads):
-    if (
-        lost == "all marks set"
-    ):  # as after a crash of the machine, which may write one file and not the other
+    # as after a crash of the machine, which may write one file and not the other
+    if lost == "all marks set":
         filled(source, tmp_path, IDS[::3])
         files(tmp_path, source)[1].write_bytes(b"\1" * N)
     else:
@@ -167,10 +166,8 @@ def test_neighbours_come_in_one_large_read(source, tmp_path, monkeypatch):
     assert list(records.read(weighed(records, groups), 10**6)) == [
         fetch(source, ids) for ids in groups
     ]
-    inner = (
-        HEADER_BYTES,
-        source.info.num_bytes - FRAME_BYTES,
-    )  # from the first payload to the end of the last one
+    # from the first payload to the end of the last one
+    inner = (HEADER_BYTES, source.info.num_bytes - FRAME_BYTES)
     assert [place[1:] for place in asked if place[0].endswith("/records")] == [inner]
 
 

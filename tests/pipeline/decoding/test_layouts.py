@@ -53,9 +53,8 @@ def test_a_struct_parses_to_what_numpy_reads_from_it(dtype, data):
         assert value.shape == (len(payloads), *spec.shape)
         assert value.dtype == spec.dtype
         if spec.dtype == BYTES:
-            exact = field.copy().view(
-                f"V{field.dtype.itemsize}"
-            )  # NumPy takes the zeros at the end from an S
+            # NumPy takes the zeros at the end from an S
+            exact = field.copy().view(f"V{field.dtype.itemsize}")
             assert value.ravel().tolist() == [bytes(x) for x in exact.ravel().tolist()]
         elif spec.dtype.kind == "b":
             assert value.tolist() == (field.view("u1") != 0).tolist()

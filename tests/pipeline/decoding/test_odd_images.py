@@ -66,9 +66,8 @@ def test_what_libjpeg_only_warns_of_does_not_change_the_pixels(name, channels):
 
 @pytest.mark.parametrize("name", ["palette PNG", "lossy WebP", "CMYK JPEG"])
 def test_max_pixels_is_the_only_limit_of_the_size_of_an_image(monkeypatch, name):
-    monkeypatch.setattr(
-        Image, "MAX_IMAGE_PIXELS", 100
-    )  # Pillow warns of more, and refuses twice as many
+    # Pillow warns of more, and refuses twice as many
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert DecodeResize("image", size=(8, 8))({"image": FORMATS[name][0]}, rng_of())["image"].any()
 
 

@@ -184,9 +184,8 @@ def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(imag
         return taken
 
     straight = batches(Hosts(0, 1))
-    assert (
-        len({image.tobytes() for _, rows in straight for image in rows}) > 18
-    )  # anew in every epoch
+    # anew in every epoch
+    assert len({image.tobytes() for _, rows in straight for image in rows}) > 18
     for count in (2, 4) if SWEEP else (2,):
         parts = [batches(Hosts(index, count)) for index in range(count)]
         for step, (ids, images) in enumerate(straight):
@@ -244,9 +243,8 @@ def test_a_large_jpeg_may_be_decoded_at_a_part_of_its_size(op, size):
     exact, fast = (run(replace(op, scaled=scaled), data).astype(int) for scaled in (False, True))
     blurred = run(replace(op, antialias=True), data).astype(int)
     assert fast.shape == exact.shape
-    assert (
-        abs(fast - blurred).mean() <= abs(exact - blurred).mean()
-    )  # it averages what `exact` skips
+    # it averages what `exact` skips
+    assert abs(fast - blurred).mean() <= abs(exact - blurred).mean()
     assert not np.array_equal(fast, exact)
 
 

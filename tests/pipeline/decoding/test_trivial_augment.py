@@ -37,9 +37,8 @@ IMAGES = [
     np.random.default_rng(2).integers(100, 104, (9, 70, 3), np.uint8),  # a few
     ramps(1, 5, 3),
     ramps(40, 1, 1),
-    np.stack(np.meshgrid(np.arange(256), np.arange(256), [0]), -1)[:, :, 0].astype(
-        np.uint8
-    ),  # blends are truncated
+    # blends are truncated
+    np.stack(np.meshgrid(np.arange(256), np.arange(256), [0]), -1)[:, :, 0].astype(np.uint8),
 ]
 # CRC32C of the pixels of all images at all strengths, from an implementation in NumPy and OpenCV that was compared with
 # Pillow in 345,464 images.

@@ -109,9 +109,8 @@ def test_the_seed_of_a_record_is_a_hash_of_seed_epoch_and_record_on_any_hosts(se
     }
     drawn = list(zip(rows_of(batches, "_index"), *rows_of(batches, "_seed").T, strict=True))
     assert set(drawn) <= allowed
-    assert (
-        len(set(drawn)) == 72
-    )  # no record twice with the same numbers, though batches span epochs
+    # no record twice with the same numbers, though batches span epochs
+    assert len(set(drawn)) == 72
     assert rows_of(batches, "_seed").dtype == np.uint32
 
 

@@ -42,9 +42,8 @@ def test_blocks_stay_whole_and_come_in_another_order_each_epoch():
 
 
 def test_each_window_of_a_stream_has_its_own_permutation():
-    order = TrainOrder(
-        1000, 1, streams=1, block_records=1000, window_records=100
-    )  # one block: the places are the ids
+    # one block: the places are the ids
+    order = TrainOrder(1000, 1, streams=1, block_records=1000, window_records=100)
     windows = np.reshape(epoch_ids(order, 0), (10, 100)) % 100
     assert len(np.unique(windows, axis=0)) == 10
     assert all(sorted(window) == list(range(100)) for window in windows.tolist())

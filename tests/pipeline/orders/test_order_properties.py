@@ -93,9 +93,8 @@ def test_span_is_one_permutation_after_another(order, epochs):
 def test_the_global_batch_does_not_depend_on_the_number_of_hosts(order_and_position):
     order, position = order_and_position
     whole = order.rows(position, [range(order.global_batch)])
-    for count in divisors(
-        order.global_batch
-    ):  # those that divide the streams, and more hosts than streams
+    # those that divide the streams, and more hosts than streams
+    for count in divisors(order.global_batch):
         hosts = [
             order.rows(position, Hosts(h, count).host_rows(order.global_batch))
             for h in range(count)

@@ -17,9 +17,8 @@ LISTS = Schema(
     "lists", {"b": Feature("bytes", ANY), "f": Feature("float32", ANY), "i": Feature("int64", ANY)}
 )
 VALUES = {"b": [b"xy", b""], "f": [1.5] * 70, "i": [-1, 0, 2**40] * 100}
-UNKNOWN = (
-    b"\x3a\x01?" + b"\x38\x96\x01" + b"\x3d????" + b"\x39????????"
-)  # field 7 of every wire type
+# field 7 of every wire type
+UNKNOWN = b"\x3a\x01?" + b"\x38\x96\x01" + b"\x3d????" + b"\x39????????"
 
 
 ODD = {

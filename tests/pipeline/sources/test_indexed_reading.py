@@ -31,9 +31,8 @@ def ranges(monkeypatch):
         return read_ranges(self, (asked.append(place) or place for place in ranges))
 
     monkeypatch.setattr(LocalStorage, "read_ranges", counting)
-    monkeypatch.setattr(
-        "pipeline.sources.indexed_records.MERGE_GAP_BYTES", 0
-    )  # the records are small
+    # the records are small
+    monkeypatch.setattr("pipeline.sources.indexed_records.MERGE_GAP_BYTES", 0)
     return asked
 
 
@@ -170,9 +169,8 @@ def reads_of(groups, ahead):
         ids, starts = lookahead.due(neighbours)
         found = [run.tolist() for run in np.split(ids, starts[1:])] if len(ids) else []
         assert not kept & set(ids.tolist())  # what is there is not read again
-        assert all(
-            set(run) & set(group.tolist()) for run in found
-        )  # and nothing that is not due by itself
+        # and nothing that is not due by itself
+        assert all(set(run) & set(group.tolist()) for run in found)
         kept |= set(ids.tolist())
         assert kept >= set(group.tolist())
         kept -= set(lookahead.used(group))

@@ -188,6 +188,5 @@ def test_an_error_names_the_record_by_its_key(digits, tmp_path):
     damaged = bytearray(shard.read_bytes())
     damaged[20] ^= 1
     shard.write_bytes(damaged)
-    assert records.where(0).endswith(
-        "record 0 at byte 0 (record 0 of 'train')"
-    )  # what cannot be read has no key
+    # what cannot be read has no key
+    assert records.where(0).endswith("record 0 at byte 0 (record 0 of 'train')")

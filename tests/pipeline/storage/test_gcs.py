@@ -224,9 +224,8 @@ def test_another_large_object_that_appears_during_an_upload_is_not_overwritten_b
 
 def test_a_write_succeeds_if_a_twin_writes_the_same_bytes_first(storage, bucket, gcs_server):
     gcs_server.write(bucket.removeprefix("gs://"), "x", b"old")
-    gcs_server.fail(
-        "POST .*upload", Status(412, when="after"), skip=1
-    )  # between our look and our overwriting
+    # between our look and our overwriting
+    gcs_server.fail("POST .*upload", Status(412, when="after"), skip=1)
     write(storage, f"{bucket}/x", b"new")
     gcs_server.write(bucket.removeprefix("gs://"), "y", LARGE)
     gcs_server.fail("POST .*upload.*resumable", Status(412))  # before the first piece
@@ -244,9 +243,8 @@ def test_another_writer_that_is_always_faster_is_one_clear_error(storage, bucket
 
 def test_replacing_an_object_survives_a_lost_answer(storage, bucket, gcs_server):
     write(storage, f"{bucket}/x", b"before")
-    gcs_server.fail(
-        "upload.*name=x", Status(503, when="after"), skip=1
-    )  # done, but ours looks like another's
+    # done, but ours looks like another's
+    gcs_server.fail("upload.*name=x", Status(503, when="after"), skip=1)
     write(storage, f"{bucket}/x", b"after")
     assert len(gcs_server.requests("upload.*name=x")) == 4
     assert storage.read(f"{bucket}/x") == b"after"

@@ -114,9 +114,9 @@ def test_a_command_without_a_network_says_so_after_three_seconds_and_ctrl_c_ends
 def test_ctrl_c_does_not_wait_for_calls_in_parallel_that_hang():
     with Waiting("-c", HANGING) as waiting:
         assert waiting.lines.get(timeout=20)[1] == "hangs"
-        time.sleep(
-            0.5
-        )  # Python notices a signal that comes just before the main thread waits for a lock only after it
+        # Python notices a signal that comes just before the main thread waits for a lock only after
+        # it
+        time.sleep(0.5)
         status, seconds, last = waiting.interrupt()
         assert (status, last) == (130, "interrupted.")
         assert seconds < 10  # where the retries take minutes

@@ -20,9 +20,8 @@ _PATH = re.compile(
 class Orders:
     """What the next job is to be, and what was asked so far."""
 
-    refusals: dict[str, tuple[int, str]] = field(
-        default_factory=dict
-    )  # of "GET", "POST", "PUT": status and message
+    # of "GET", "POST", "PUT": status and message
+    refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
     states: list[str] = field(default_factory=lambda: ["JOB_STATE_PENDING", "JOB_STATE_RUNNING"])
     messages: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)

@@ -153,9 +153,8 @@ def start(directory: Path) -> Iterator[Server]:
             process.stdin.close()
             try:
                 process.wait(5)
-            except (
-                subprocess.TimeoutExpired
-            ):  # a child that the test has forked holds the pipe open
+            # a child that the test has forked holds the pipe open
+            except subprocess.TimeoutExpired:
                 process.kill()
     if complaints := (directory / "gateway.log").read_text():
         raise RuntimeError(f"The gateway failed, and clients saw what no GCS does:\n{complaints}")

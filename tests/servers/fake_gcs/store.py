@@ -52,12 +52,10 @@ class Shared:
 
     port: int
     uploads: Uploads = field(default_factory=Uploads)
-    writing: threading.Lock = field(
-        default_factory=threading.Lock
-    )  # between a precondition's check and its write
-    idle: list[http.client.HTTPConnection] = field(
-        default_factory=list
-    )  # of clients that have left
+    # between a precondition's check and its write
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    # of clients that have left
+    idle: list[http.client.HTTPConnection] = field(default_factory=list)
 
 
 class Store:

@@ -112,9 +112,8 @@ def test_a_rectangle_of_the_area_and_ratio_asked_for_is_set(make_batch):
     area = height * width / 1600
     assert area.min() > 0.015
     assert area.max() < 0.35
-    assert (
-        stats.kstest(area, stats.uniform(0.02, 1 / 3 - 0.02).cdf).statistic < 0.06
-    )  # whole pixels, and sides cut
+    # whole pixels, and sides cut
+    assert stats.kstest(area, stats.uniform(0.02, 1 / 3 - 0.02).cdf).statistic < 0.06
     assert abs(np.log(height / width).mean()) < 0.05
 
 

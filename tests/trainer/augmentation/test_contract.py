@@ -17,9 +17,8 @@ OPS = {
     "normalize": lambda batch: batch | {"image": normalize(batch["image"])},
 }
 MIXING = ("mixup", "cutmix")
-COMPILED = {
-    name: jax.jit(op) for name, op in OPS.items()
-}  # eager, each operation would be compiled for itself
+# eager, each operation would be compiled for itself
+COMPILED = {name: jax.jit(op) for name, op in OPS.items()}
 
 
 def ops(names=OPS):

@@ -126,9 +126,8 @@ def test_a_named_pipe_in_place_of_a_file_is_refused_rather_than_waited_for(
 
 
 def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_path):
-    noise = np.random.default_rng(0).integers(
-        0, 256, 1 << 14, np.uint8
-    )  # incompressible, so it is stored verbatim
+    # incompressible, so it is stored verbatim
+    noise = np.random.default_rng(0).integers(0, 256, 1 << 14, np.uint8)
     state = state_at(10, devices=1)
     state = state._replace(
         variables=Variables({"noise": jax.device_put(noise, state.step.sharding)})

@@ -98,9 +98,8 @@ def told(open_bucket, gcs_server, fork_server, tmp_path_factory):
 def test_a_checkpoint_that_cannot_be_written_or_read_is_named_within_seconds(told, pattern):
     seconds, error = told[list(FAILURES).index(pattern)]
     assert error.startswith(FAILURES[pattern][1])
-    assert (
-        seconds < 10
-    )  # the budgets: 1 s for a request of ours, 2 s for a save, about 3 s for a stalled read
+    # the budgets: 1 s for a request of ours, 2 s for a save, about 3 s for a stalled read
+    assert seconds < 10
 
 
 @pytest.mark.slow

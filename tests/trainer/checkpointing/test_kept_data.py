@@ -146,9 +146,8 @@ def test_evaluations_during_a_training_get_its_numbers(tmp_path):
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_hosts_without_a_record_in_a_batch_map_nothing(count):
     described, hidden = pets().info.description, []
-    for host in range(
-        count
-    ):  # 40 records in batches of 32 * count: the last host has none in the last batch
+    # 40 records in batches of 32 * count: the last host has none in the last batch
+    for host in range(count):
         source = eval_dataset(
             pets(colors=("pink", *COLORS)), global_batch=32 * count, hosts=Hosts(host, count)
         )
@@ -213,9 +212,8 @@ def test_the_description_is_there_before_the_first_step_and_replaces_that_of_ano
         "weight": np.zeros(8, np.float32),
     }
     trainer(tmp_path).train(lambda _: iter([plain] * 2), max_steps=2)
-    assert (
-        kept(str(tmp_path)) is None
-    )  # an iterable has no description, and no earlier one is taken for its own
+    # an iterable has no description, and no earlier one is taken for its own
+    assert kept(str(tmp_path)) is None
     assert trainer(tmp_path).evaluate(evaluation(pets())).records == 40
 
 

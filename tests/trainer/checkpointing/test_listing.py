@@ -39,9 +39,8 @@ def test_finished_steps_are_those_that_orbax_finds(place, request, config, save,
         storage.create(f"{directory}/{name}", b"{}")
     assert finished_steps(workdir) == [2, 10]
     assert set(ocp.utils.checkpoint_steps(orbax_path(directory))) - {7} == {2, 10}
-    assert (
-        checkpoint_bytes(storage, f"{directory}/10") > 12_000
-    )  # 64 x 48 float32, which do not compress
+    # 64 x 48 float32, which do not compress
+    assert checkpoint_bytes(storage, f"{directory}/10") > 12_000
 
 
 def test_a_checkpoint_left_unfinished_by_a_kill_is_removed_by_the_next_run(config, save, tmp_path):

@@ -78,12 +78,8 @@ def test_a_metric_that_no_evaluation_can_have_is_named_before_anything_runs(conf
     task = Task(lambda rng, spec: Variables({}), lambda *_: None, optax.sgd(0.1), metrics)
     with pytest.raises(OptionError, match="keep_best='acuracy'"):
         Trainer(task, config(keep_best="acuracy"))
-    for reported in (
-        "loss",
-        "accuracy/cat",
-        "per/class",
-        "per/class/cat",
-    ):  # a Metric may report several values
+    # a Metric may report several values
+    for reported in ("loss", "accuracy/cat", "per/class", "per/class/cat"):
         Trainer(task, config(keep_best=reported))
 
 

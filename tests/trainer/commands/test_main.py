@@ -52,9 +52,8 @@ def test_help_of_a_recipe_shows_its_typed_options(capsys):
 
 
 def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "trainer.recipes.small_images.Digits.check", lambda config: None
-    )  # there are no data
+    # there are no data
+    monkeypatch.setattr("trainer.recipes.small_images.Digits.check", lambda config: None)
     assert (
         main(["digits", "--data-dir", "d", "--workdir", str(tmp_path), "--global-batch-size", "66"])
         == 2
@@ -111,9 +110,8 @@ def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch, tmp_path):
     def interrupted(recipe, command):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(
-        "trainer.recipes.small_images.Digits.check", lambda config: None
-    )  # there are no data
+    # there are no data
+    monkeypatch.setattr("trainer.recipes.small_images.Digits.check", lambda config: None)
     monkeypatch.setattr("trainer.commands.running.run", interrupted)
     assert main(["digits", "--data-dir", "d", f"--workdir={tmp_path}/w"]) == 130
     printed = "interrupted; run the same command again: a run resumes from its newest checkpoint\n"

@@ -146,10 +146,8 @@ def test_a_coordinator_port_in_use_is_one_line_at_once():
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
-        (
-            "192.0.2.1:29871",
-            "Cannot assign requested address",
-        ),  # of no host: reserved for documentation
+        # of no host: reserved for documentation
+        ("192.0.2.1:29871", "Cannot assign requested address"),
         ("no-such-host.invalid:29871", "Name or service not known"),
     ],
 )

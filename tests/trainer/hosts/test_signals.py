@@ -73,9 +73,8 @@ def look(call):
 
 @pytest.fixture(autouse=True)
 def default_handler():
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # tests that run in the background ignore it
+    # tests that run in the background ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield signal.default_int_handler
     signal.signal(signal.SIGINT, before)
     WATCHER.terminated = False
@@ -121,9 +120,8 @@ def test_two_signals_are_heard_while_an_event_loop_listens_in_the_main_thread():
     for begun_before in (True, False):
         call, ours = Call(), signal.set_wakeup_fd(write) if begun_before else -1
         with WATCHER.watching(call):
-            ours = (
-                ours if begun_before else signal.set_wakeup_fd(write)
-            )  # as uvloop does while it runs
+            # as uvloop does while it runs
+            ours = ours if begun_before else signal.set_wakeup_fd(write)
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
                 look(call)
@@ -179,12 +177,10 @@ def test_all_calls_share_one_thread_which_rests_between_them():
     assert not call.ticked.wait(3 * signals.TICK_SECONDS)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:os.fork:RuntimeWarning"
-)  # of JAX, if another test has used it in this process
-@pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded:DeprecationWarning"
-)  # the same of Python 3.12
+# of JAX, if another test has used it in this process
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+# the same of Python 3.12
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_pythons_handlers_and_may_make_calls_of_its_own():
     with WATCHER.watching(call := Call()):
         look(call)

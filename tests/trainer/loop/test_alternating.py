@@ -35,9 +35,8 @@ def test_training_is_the_same_with_evaluations_in_between_and_they_are_those_of_
     training, evaluation = inputs
     plain = Trainer(dense_task, config("plain", **common)).train(input_fn, max_steps=23)
     assert bits(both.state) == bits(plain.state)
-    np.testing.assert_array_equal(
-        training.given, inputs[2].given
-    )  # one reader, from the first batch to the last
+    # one reader, from the first batch to the last
+    np.testing.assert_array_equal(training.given, inputs[2].given)
     assert len(evaluation.given) == 3 * evaluation.info.steps_per_epoch
     assert [each.step for each in both.evaluations] == [8, 16, 23]
     assert CheckpointManager(trainer.config).steps() == [8, 10, 16, 20, 23]

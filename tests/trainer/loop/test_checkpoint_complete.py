@@ -88,9 +88,8 @@ def test_a_complete_checkpoint_is_reported_before_the_next_save(dense_task, vect
 
 @pytest.fixture
 def _fresh_process():
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # tests that run in the background ignore it
+    # tests that run in the background ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
     WATCHER.terminated = False

@@ -57,9 +57,8 @@ def test_a_record_given_twice_in_place_of_another_fails_the_evaluation(
 ):
     def faulty(ctx):
         source = make_input(vectors, ctx)
-        source.crcs[7] = source.crcs[
-            8
-        ]  # what a reader delivers that reads record 8 twice and skips 7
+        # what a reader delivers that reads record 8 twice and skips 7
+        source.crcs[7] = source.crcs[8]
         return source
 
     with pytest.raises(EvaluationError, match=r"their crcs add up to \w+ .* in place of another"):

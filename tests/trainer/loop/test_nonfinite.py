@@ -78,9 +78,8 @@ def test_a_nan_is_reported_with_its_step_and_origin_and_never_saved(
         Trainer(task, settings).train(poisoned(kind, lambda step: step == 18), max_steps=20)
     assert CheckpointManager(settings).steps() == [10]
     lines = Path(settings.workdir, "train", "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(
-        range(1, 19)
-    )  # the broken one is the last that is told
+    # the broken one is the last that is told
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 19))
 
 
 def test_a_gradient_that_the_optimizer_mends_is_named_all_the_same(task, poisoned, config):

@@ -41,11 +41,8 @@ def trained(task, vectors, vector_input, tmp_path_factory):
     The rows of a batch are not in the order of the devices' numbers."""
     devices = [jax.devices()[number] for number in (0, 2, 1, 3)]
     workdir = str(tmp_path_factory.mktemp("trained"))
-    settings = {
-        "global_batch_size": 16,
-        "iterations_per_loop": 3,
-        "loop_mode": "step",
-    }  # one program to compile
+    # one program to compile
+    settings = {"global_batch_size": 16, "iterations_per_loop": 3, "loop_mode": "step"}
     trainer = Trainer(task, TrainerConfig(workdir=workdir, **settings), devices)
     params = trainer.train(vector_input, max_steps=1).state.variables.params
     return trainer, np.tanh(vectors["x"] @ np.asarray(params["a"])) @ np.asarray(params["b"])
@@ -231,9 +228,8 @@ def test_the_batch_size_of_predictions_is_evaluations_or_its_own(config, task):
 
 def test_predictions_of_a_dispatch_count_towards_its_memory_limit(predicting, vector_input, caplog):
     def wide(variables, batch):
-        return {
-            "wide": jnp.zeros((len(batch["_mask"]), 1024))
-        }  # 16 KiB a step on each of four devices
+        # 16 KiB a step on each of four devices
+        return {"wide": jnp.zeros((len(batch["_mask"]), 1024))}
 
     trainer = predicting(wide, superbatch_bytes=33 * 1024)
     with caplog.at_level(logging.INFO, "trainer"):

@@ -24,9 +24,8 @@ SETTINGS = {"global_batch_size": 16, "iterations_per_loop": 10, "checkpoint_ever
 
 @pytest.fixture(autouse=True)
 def _fresh_process():
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # tests that run in the background ignore it
+    # tests that run in the background ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
     WATCHER.terminated = (
@@ -112,9 +111,8 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     settings = config("stopped", **SETTINGS)
     callbacks = [AtStep(13, number)] if where == "train" else []
     if where == "begin":
-        Trainer(dense_task, settings).train_and_evaluate(
-            plain, plain, max_steps=20
-        )  # nothing to make up first
+        # nothing to make up first
+        Trainer(dense_task, settings).train_and_evaluate(plain, plain, max_steps=20)
     before = handlers()
     with pytest.raises(BaseException) as ended:
         Trainer(dense_task, settings, callbacks=callbacks).train_and_evaluate(
@@ -146,9 +144,8 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     # The evaluation that was cut off, or that came after, is made up: none is missing.
     evaluated = [(each.step, each.metrics) for each in resumed.evaluations]
     wanted = [(each.step, each.metrics) for each in straight.evaluations]
-    assert evaluated == (
-        wanted if where != "begin" else wanted[1:]
-    )  # made up in the call that was preempted then
+    # made up in the call that was preempted then
+    assert evaluated == (wanted if where != "begin" else wanted[1:])
 
 
 class Stalling:

@@ -61,9 +61,8 @@ def test_a_start_states_the_position_the_settings_the_command_and_the_devices(
 def test_an_end_names_what_stopped_the_run(trainer, vector_input):
     stopped = trainer(At(2, lambda end: end.stop("good enough")))
     stopped.train(vector_input, max_steps=8)
-    assert ends(stopped.config.workdir) == [
-        (4, "good enough")
-    ]  # the dispatch after that of step 2 was already running
+    # the dispatch after that of step 2 was already running
+    assert ends(stopped.config.workdir) == [(4, "good enough")]
 
 
 def test_an_error_is_the_reason_of_its_end(trainer, vector_input, dense_task):

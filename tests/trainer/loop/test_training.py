@@ -19,9 +19,8 @@ from trainer.commands.recorded import load
 from trainer.trainer import Trainer
 
 training_bits = str(Path(__file__).with_name("training_bits.py"))
-DEVICES = (
-    {1: 50, 4: 7} if SWEEP else {1: 50}
-)  # steps a dispatch; tests/e2e/test_preemption_on_hosts.py has four
+# steps a dispatch; tests/e2e/test_preemption_on_hosts.py has four
+DEVICES = {1: 50, 4: 7} if SWEEP else {1: 50}
 
 
 def arrays_of(result):
@@ -242,10 +241,8 @@ def test_the_input_function_receives_mode_batch_size_rows_and_start_step(
 def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(
     dense_task, vectors, config, caplog
 ):
-    reused = {
-        "x": np.empty((16, 8)),
-        "label": np.empty(16, np.int64),
-    }  # 64 bits, one buffer for all batches
+    # 64 bits, one buffer for all batches
+    reused = {"x": np.empty((16, 8)), "label": np.empty(16, np.int64)}
 
     def plain(ctx):
         rng = np.random.default_rng(ctx.start_step)
@@ -267,9 +264,8 @@ def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(
 def test_training_makes_no_implicit_transfers_to_or_from_devices(dense_task, vector_input, config):
     class Guard(Callback):
         def on_loop_end(self, end):  # from here on: the start has transfers of its own
-            jax.config.update(
-                "jax_transfer_guard", "disallow"
-            )  # in all threads: the feeder places the batches
+            # in all threads: the feeder places the batches
+            jax.config.update("jax_transfer_guard", "disallow")
 
     trainer = Trainer(
         dense_task, config(iterations_per_loop=7, checkpoint_every_steps=20), callbacks=[Guard()]

@@ -25,9 +25,8 @@ def test_the_speed_is_measured_in_the_flops_of_the_step(dense_task, vector_input
     layers = 2 * 16 * (8 * 16 + 16 * 3)
     gradient = 2 * layers - 2 * 16 * 8 * 16  # none for the batch
     flops = counted.tflops_per_second * 1e12 / counted.steps_per_second
-    assert (
-        layers + gradient <= flops < 1.1 * (layers + gradient)
-    )  # norms of the gradients are products, too
+    # norms of the gradients are products, too
+    assert layers + gradient <= flops < 1.1 * (layers + gradient)
     assert counted.mfu == pytest.approx(counted.tflops_per_second / (4 * 0.5))
     assert [(step, bool(speed)) for step, speed in speeds] == [(5, False), (10, True), (15, True)]
     assert all(speed.mfu > 0 for _, speed in speeds if speed)

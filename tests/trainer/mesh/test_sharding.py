@@ -123,9 +123,8 @@ def test_statistics_and_averages_are_split_as_far_as_parameters(optimizer, sizes
         "optimizer": state.optimizer,
         "ema": state.ema,
     }.items():
-        leaves = [
-            leaf for leaf in jax.tree.leaves(part) if leaf.size > 4
-        ]  # not the count, nor a blank statistic
+        # not the count, nor a blank statistic
+        leaves = [leaf for leaf in jax.tree.leaves(part) if leaf.size > 4]
         on_device = sum(np.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
         assert on_device <= sum(leaf.size for leaf in leaves) / 4, name
     layers = [leaf for leaf in jax.tree.leaves(state) if leaf.ndim > 1 and leaf.shape[0] == 4]

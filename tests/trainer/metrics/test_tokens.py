@@ -64,9 +64,8 @@ def split(packing):
     for row, pieces in enumerate(rows):
         at = 0
         for piece in pieces:
-            places = slice(
-                at, at + piece.size - 1
-            )  # the output at a place is about the token after it
+            # the output at a place is about the token after it
+            places = slice(at, at + piece.size - 1)
             batch["nats"][row, places] = nats[piece.document][piece.begin : piece.end]
             batch["right"][row, places] = right[piece.document][piece.begin : piece.end]
             at += piece.size

@@ -46,9 +46,8 @@ def test_each_span_of_rows_is_normalized_by_itself_and_the_running_statistics_ar
 
 @pytest.mark.parametrize("span", [None, 4])
 def test_rows_of_padding_do_not_count(span):
-    mask = np.array(
-        [1, 1, 0, 1, 0, 0, 0, 0, 1, 0, 1, 1], np.float32
-    )  # none of the second span counts
+    # none of the second span counts
+    mask = np.array([1, 1, 0, 1, 0, 0, 0, 0, 1, 0, 1, 1], np.float32)
     changed = np.where(mask[:, None, None, None] > 0, X, 1e6)
     first, second = norm(span=span), norm(span=span)
     rows = mask > 0

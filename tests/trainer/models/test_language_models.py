@@ -87,9 +87,8 @@ def test_a_loss_depends_on_the_tokens_before_it_in_its_segment_and_on_no_other(n
     """Other derivatives are exactly 0."""
     segments, (_, counts) = BATCH["segment_ids"], next_tokens(BATCH)
 
-    def losses(
-        embeddings,
-    ):  # a row's losses depend on no other row, so their sum has the derivatives of each
+    # a row's losses depend on no other row, so their sum has the derivatives of each
+    def losses(embeddings):
         model = model_of(name)
         model.embedding = Given(embeddings)
         return nats(model(**BATCH), BATCH).sum(0)

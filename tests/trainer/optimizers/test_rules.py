@@ -44,9 +44,8 @@ def lamb(memory, w, gradient, step, decay):  # You et al. 2020, algorithm 2
     return w - RATE * norm(w) / norm(update) * update
 
 
-def lars(
-    memory, w, gradient, step, decay
-):  # You et al. 2017, algorithm 1; biases without decay are not normalized
+# You et al. 2017, algorithm 1; biases without decay are not normalized
+def lars(memory, w, gradient, step, decay):
     if decay:
         gradient = gradient + decay * w
         gradient = gradient * 0.001 * norm(w) / norm(gradient)

@@ -92,9 +92,8 @@ def test_the_loss_after_a_few_steps_is_the_one_that_was_committed(trained, name)
     assert loss == pytest.approx(GOLDENS[name].loss, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "name", [row(name) for name in GOLDENS if name != "byte_lm"]
-)  # e2e/test_text_recipes.py has its own
+# e2e/test_text_recipes.py has its own
+@pytest.mark.parametrize("name", [row(name) for name in GOLDENS if name != "byte_lm"])
 def test_the_evaluation_on_tiny_records_is_proven_and_every_record_is_predicted(trained, name):
     recipe, trainer, _ = trained(name)
     result = trainer.evaluate(recipe.eval_input)

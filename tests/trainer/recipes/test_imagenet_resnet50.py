@@ -73,9 +73,8 @@ def test_weight_decay_applies_to_kernels_with_flax_and_to_all_but_batch_norms_wi
     assert len(kernels) == 54  # 53 convolutions and the head
     assert decaying(Config.optimizer) == kernels
     assert decaying(TpuConfig.optimizer) == {*kernels, "head/bias"}
-    assert (
-        len(shapes) - len(kernels) - 1 == 2 * 53
-    )  # scale and bias of a norm after each convolution
+    # scale and bias of a norm after each convolution
+    assert len(shapes) - len(kernels) - 1 == 2 * 53
 
 
 def test_flags_override_the_published_settings():

@@ -89,9 +89,8 @@ def test_numbers_and_classes_without_a_value_are_missing(recipe, cell):
     record = recipe.row_record(dict.fromkeys(("whole", "real", "code", "flag"), cell))
     assert all(map(math.isnan, (record["whole"], record["real"])))
     assert (record["code"], record["flag"]) == (-1, -1)
-    if (
-        cell in (None, "", " ") or cell != cell
-    ):  # the others are words, which the classes of a table may have
+    # the others are words, which the classes of a table may have
+    if cell in (None, "", " ") or cell != cell:
         assert COLUMNS[2].value({"code": cell}, bytes) == -1
 
 

@@ -44,9 +44,8 @@ def test_tiny_splits_are_reproducible_and_share_classes_but_not_images():
     train, same, test = (opened(split, (8, 8, 1), 10) for split in ("train", "train", "test"))
     assert train.info.fingerprint == same.info.fingerprint != test.info.fingerprint
     mean = [pixels_of(split).reshape(13, 10, 8, 8).mean(0) for split in (train, test)]
-    assert (
-        np.abs(mean[0] - mean[1]).mean() < 8
-    )  # the noise has a deviation of 14, and is averaged over 13 images
+    # the noise has a deviation of 14, and is averaged over 13 images
+    assert np.abs(mean[0] - mean[1]).mean() < 8
     assert np.abs(mean[0][0] - mean[0][1]).mean() > 30
 
 

@@ -29,9 +29,8 @@ def read(directory, steps=None):
 
 def test_every_step_has_the_time_at_which_it_was_reported(write, tmp_path):
     write(1, 22, 1_790_000_000.25)
-    write(
-        11, 20, 1_790_001_000.5
-    )  # a process that resumed replaces the later steps of the one before
+    # a process that resumed replaces the later steps of the one before
+    write(11, 20, 1_790_001_000.5)
     times = {step: values["time"] for step, values in read(tmp_path)}
     assert times == {step: 1_790_000_000.25 + step - 1 for step in range(1, 11)} | {
         step: 1_790_001_000.5 + step - 11 for step in range(11, 21)

@@ -7,9 +7,8 @@ import numpy as np
 from pipeline.inputs.provenance import Origin
 from trainer.reports.seen_records import RecordPlaces, SeenBatch, step_of
 
-SOURCE = [
-    Origin("a generator", "f", 0, 100)
-]  # which cannot be opened again, so numbers are all that is known
+# which cannot be opened again, so numbers are all that is known
+SOURCE = [Origin("a generator", "f", 0, 100)]
 REPLACED = np.array([-1, -1, -1, -1, 99, -1])
 
 

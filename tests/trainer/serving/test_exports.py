@@ -38,9 +38,8 @@ def export_and_answers(photographs, tmp_path_factory):
         given = requests.inputs["serving_default"]["examples"]
         more = {"serving_default": {"examples": [*given, *payloads(photographs)]}}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(
-                "XLA_FLAGS", "--xla_flag_of_another_version=1"
-            )  # TensorFlow's XLA would end the process
+            # TensorFlow's XLA would end the process
+            patch.setenv("XLA_FLAGS", "--xla_flag_of_another_version=1")
             found = served(
                 saved_model,
                 scratch,

@@ -56,9 +56,8 @@ def computed(noiseless, variables):
 
 
 @given(counts=st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), count=st.sampled_from([3, 4]))
-@example(
-    counts=[number % 4 > 0 for number in range(ROWS)], count=4
-)  # microbatch 0 has no row that counts
+# microbatch 0 has no row that counts
+@example(counts=[number % 4 > 0 for number in range(ROWS)], count=4)
 @settings(deadline=None, max_examples=20)
 def test_accumulated_gradients_equal_those_of_the_batch_for_any_mask(
     computed, vectors, counts, count
