@@ -35,7 +35,7 @@ BIRDS = "from converters.imagenet.converter import ImagenetConverter\n\nclass Bi
 LAUNCHER = """
 import signal
 import birds
-from beam_jobs import dataflow_job
+from beam_jobs.runners import dataflow_job
 from beam_jobs.launch import exit_with
 from converters import imagenet_to_gcs
 dataflow_job.POLL_SECONDS = 0.1

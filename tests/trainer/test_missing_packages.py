@@ -20,7 +20,7 @@ PROGRAM = """
         try:
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:  # a SavedModel is TensorFlow's
-            assert ".export" in module.name and "need TensorFlow, which is not installed" in str(error), module.name
+            assert ".serving." in module.name and "need TensorFlow, which is not installed" in str(error), module.name
 
     import jax.numpy as jnp, numpy as np, optax
     from trainer.config import TrainerConfig
